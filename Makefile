@@ -1,0 +1,24 @@
+# Every target makes the environment it needs in .venv/ first; python3 (3.11 to 3.13) is all a machine must have.
+PYTHON ?= python3
+ARGS ?=
+
+.PHONY: demo test setup check bench clean
+
+demo:            ## the main job on this machine's own sensors: make demo ARGS="--seconds 20"
+	@$(PYTHON) demo.py $(ARGS)
+
+test:            ## style, types, layering and the whole quick test suite
+	@$(PYTHON) tools/check.py $(ARGS)
+
+setup:           ## just make .venv/ with Spark and the examples' libraries
+	@$(PYTHON) tools/bootstrap.py full
+
+check:           ## style, types and layering only
+	@$(PYTHON) tools/check.py --static
+
+bench:           ## the benchmarks, CPU per message
+	@$(PYTHON) tools/bootstrap.py dev
+	@.venv/bin/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf .venv build dist demo-out lightmq-data .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

