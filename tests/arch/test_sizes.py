@@ -1,0 +1,48 @@
+"""Small rooms: files, function bodies and docstrings are measured, with no list of exceptions."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("broker", "controller", "lightmq", "mqtt_proxy", "pyspark_rocketmq", "remoting", "runtime", "spark_connector")
+FILE_LINES_MAX = 400
+BODY_LINES_MAX = 50
+
+
+def modules(*folders: str) -> list[Path]:
+    """Every Python file of the given top-level folders."""
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function's body without its docstring."""
+    body = function.body
+    if ast.get_docstring(function) is not None:
+        body = body[1:]
+    if not body:
+        return 0
+    return (body[-1].end_lineno or body[-1].lineno) - body[0].lineno + 1
+
+
+@pytest.mark.parametrize("path", modules(*PACKAGES, "tests", "tools", "benchmarks"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_file_and_function_sizes(path: Path) -> None:
+    """A file that grows has two jobs; a function that grows has two steps."""
+    text = path.read_text()
+    assert len(text.splitlines()) <= FILE_LINES_MAX, f"{path.relative_to(ROOT)} has {len(text.splitlines())} lines"
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    long = [f"{node.name} ({body_lines(node)} lines, line {node.lineno})" for node in functions if body_lines(node) > BODY_LINES_MAX]
+    assert not long, f"{path.relative_to(ROOT)}: {', '.join(long)}"
+
+
+@pytest.mark.parametrize("path", modules(*PACKAGES), ids=lambda path: str(path.relative_to(ROOT)))
+def test_module_opens_with_its_purpose(path: Path) -> None:
+    """Every module says what it is for before it does anything."""
+    tree = ast.parse(path.read_text())
+    if path.name == "__init__.py" and not tree.body:
+        return
+    docstring = ast.get_docstring(tree) or ""
+    assert len(docstring) >= 40, f"{path.relative_to(ROOT)} opens without saying what it is for"
