@@ -1,0 +1,65 @@
+"""Time, the one module that reads it.
+
+Everything that needs the time is handed a :class:`Clock`, so that tests and simulations decide what time it is.
+Invariant: ``monotonic_ns`` never goes back; ``now_ms`` is wall time since the epoch and may jump. Thread rule: a
+:class:`SystemClock` may be shared by all threads, a :class:`ManualClock` belongs to the test that moves it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where a component asks for the time."""
+
+    def now_ms(self) -> int:
+        """Wall time in milliseconds since 1970-01-01 UTC."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since an arbitrary moment; never goes back."""
+        ...
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    __slots__ = ()
+
+    def now_ms(self) -> int:
+        """Wall time in milliseconds since 1970-01-01 UTC."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since an arbitrary moment; never goes back."""
+        return time.monotonic_ns()
+
+
+class ManualClock:
+    """A clock that stands still until it is told to move."""
+
+    __slots__ = ("_monotonic_ns", "_wall_ms")
+
+    def __init__(self, wall_ms: int = 1_700_000_000_000, monotonic_ns: int = 0) -> None:
+        self._wall_ms = wall_ms
+        self._monotonic_ns = monotonic_ns
+
+    def now_ms(self) -> int:
+        """Wall time in milliseconds since 1970-01-01 UTC."""
+        return self._wall_ms
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since the clock was made, plus its start value."""
+        return self._monotonic_ns
+
+    def advance_ms(self, milliseconds: int) -> None:
+        """Move both readings forward; a negative step is our own bug."""
+        assert milliseconds >= 0, milliseconds
+        self._wall_ms += milliseconds
+        self._monotonic_ns += milliseconds * 1_000_000
+
+    def set_wall_ms(self, wall_ms: int) -> None:
+        """Let the wall clock jump, as an administrator or NTP may do."""
+        self._wall_ms = wall_ms

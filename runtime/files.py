@@ -1,0 +1,101 @@
+"""Files that survive a power cut, and the lock that keeps two processes out of one directory.
+
+Invariant of :func:`atomic_replace`: at every instant the path holds either the whole old content or the whole new one,
+and when the call returns the new one is on the disk. Thread rule: all calls block; none belongs on a busy event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from typing import Self
+
+from remoting.protocol.errors import LocalMisuse
+
+LOCK_NAME = "lock"
+
+
+class DirectoryLocked(LocalMisuse):
+    """Another process works in the directory; ``owner_pid`` says which (0: unknown)."""
+
+    def __init__(self, directory: Path, owner_pid: int) -> None:
+        owner = f"process {owner_pid}" if owner_pid else "another process"
+        super().__init__(f"data directory {directory} is in use by {owner}; stop it or choose another directory")
+        self.directory = directory
+        self.owner_pid = owner_pid
+
+
+def fsync_dir(directory: Path) -> None:
+    """Make the names in ``directory`` durable. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def atomic_replace(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write ``data`` as the whole content of ``path``, durably, with permission bits ``mode``. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        try:
+            os.fchmod(descriptor, mode)  # the umask must not decide how secret a password file is
+            _write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    fsync_dir(path.parent)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+class DirectoryLock:
+    """An exclusive advisory lock on a directory, held until closed or the process ends.
+
+    The lock is an flock on ``directory/lock``; the file holds the owner's process id in decimal. It is never deleted:
+    deleting a lock file lets two processes lock two different files of one name.
+    """
+
+    __slots__ = ("_descriptor", "directory")
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = _owner_pid(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+            raise DirectoryLocked(directory, owner) from error
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Let the directory go; more than once is fine."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _owner_pid(descriptor: int) -> int:
+    text = os.pread(descriptor, 32, 0).strip()
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,85 @@
+"""Structured logs: an event name and key=value pairs (or one JSON object) per line, on standard error.
+
+Invariant: a value whose key names a secret never reaches the stream. Lines of the standard library's ``logging`` (from
+asyncio, aiohttp) come out in the same form. Thread rule: loggers may be used from every thread; a line is one write.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import MutableMapping
+from typing import Any, TextIO
+
+import structlog
+
+SECRET_KEY = re.compile(r"passw|secret|token|credential|authorization|private_key|api_key", re.IGNORECASE)
+REDACTED = "***"
+LEVELS = ("debug", "info", "warning", "error")
+
+Fields = MutableMapping[str, Any]
+
+
+def setup(level: str = "info", *, json: bool = False, stream: TextIO | None = None) -> None:
+    """Send all logs of the process to ``stream`` (standard error) from ``level`` up; call once at start."""
+    assert level in LEVELS, level
+    target = stream if stream is not None else sys.stderr
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),
+            redact,
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(default=repr) if json else render_line,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(target),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [_Forward()]
+    root.setLevel(max(number, logging.WARNING))  # libraries speak when something is wrong, not more
+
+
+def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
+    """A logger whose lines carry ``logger=name``; works before :func:`setup` too."""
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(logger=name)
+    return logger
+
+
+def redact(_logger: object, _method: str, fields: Fields) -> Fields:
+    """Replace the value of every key that names a secret, also one level down."""
+    for key, value in fields.items():
+        if SECRET_KEY.search(key):
+            fields[key] = REDACTED
+        elif isinstance(value, dict):
+            fields[key] = {k: REDACTED if SECRET_KEY.search(str(k)) else v for k, v in value.items()}
+    return fields
+
+
+def render_line(_logger: object, _method: str, fields: Fields) -> str:
+    """``2026-01-31T12:00:00Z warning proxy.listener slow_reader client=a lag=7``; a traceback follows on own lines."""
+    at, level, name = fields.pop("at", ""), fields.pop("level", ""), fields.pop("logger", "")
+    event, trace = fields.pop("event", ""), fields.pop("exception", None)
+    parts = [str(part) for part in (at, level, name, event) if part != ""]
+    parts += [f"{key}={_value(value)}" for key, value in fields.items()]
+    line = " ".join(parts)
+    return f"{line}\n{trace}" if trace else line
+
+
+def _value(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    if text and text.isprintable() and " " not in text and '"' not in text and "=" not in text:
+        return text
+    return '"' + text.encode("unicode_escape").decode().replace('"', '\\"') + '"'
+
+
+class _Forward(logging.Handler):
+    """Hands records of the standard library's logging to structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger = get_logger(record.name)
+        method = getattr(logger, record.levelname.lower(), logger.error)
+        method(record.getMessage(), exc_info=record.exc_info or None)
