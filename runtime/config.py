@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from remoting.protocol.errors import LocalMisuse
-
 from runtime.config_values import BadValueError, check_rule, from_text, from_toml
 
 T = TypeVar("T")

@@ -24,8 +24,14 @@ Fields = MutableMapping[str, Any]
 def setup(level: str = "info", *, json: bool = False, stream: TextIO | None = None) -> None:
     """Send all logs of the process to ``stream`` (standard error) from ``level`` up; call once at start."""
     assert level in LEVELS, level
-    target = stream if stream is not None else sys.stderr
     number = logging.getLevelNamesMapping()[level.upper()]
+    _configure(number, json=json, stream=stream)
+    root = logging.getLogger()
+    root.handlers[:] = [_Forward()]
+    root.setLevel(max(number, logging.WARNING))  # libraries speak when something is wrong, not more
+
+
+def _configure(number: int, *, json: bool, stream: TextIO | None) -> None:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -35,17 +41,15 @@ def setup(level: str = "info", *, json: bool = False, stream: TextIO | None = No
             structlog.processors.JSONRenderer(default=repr) if json else render_line,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(target),
+        # standard error is looked up per logger, so that a test that captures it sees the lines
+        logger_factory=lambda *_: structlog.WriteLogger(stream if stream is not None else sys.stderr),
         cache_logger_on_first_use=False,
     )
-    root = logging.getLogger()
-    root.handlers[:] = [_Forward()]
-    root.setLevel(max(number, logging.WARNING))  # libraries speak when something is wrong, not more
 
 
 def get_logger(name: str) -> structlog.typing.FilteringBoundLogger:
-    """A logger whose lines carry ``logger=name``; works before :func:`setup` too."""
-    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(logger=name)
+    """A logger whose lines carry the component's name; before :func:`setup` warnings and errors are shown."""
+    logger: structlog.typing.FilteringBoundLogger = structlog.get_logger(component=name)
     return logger
 
 
@@ -61,7 +65,7 @@ def redact(_logger: object, _method: str, fields: Fields) -> Fields:
 
 def render_line(_logger: object, _method: str, fields: Fields) -> str:
     """``2026-01-31T12:00:00Z warning proxy.listener slow_reader client=a lag=7``; a traceback follows on own lines."""
-    at, level, name = fields.pop("at", ""), fields.pop("level", ""), fields.pop("logger", "")
+    at, level, name = fields.pop("at", ""), fields.pop("level", ""), fields.pop("component", "")
     event, trace = fields.pop("event", ""), fields.pop("exception", None)
     parts = [str(part) for part in (at, level, name, event) if part != ""]
     parts += [f"{key}={_value(value)}" for key, value in fields.items()]
@@ -83,3 +87,6 @@ class _Forward(logging.Handler):
         logger = get_logger(record.name)
         method = getattr(logger, record.levelname.lower(), logger.error)
         method(record.getMessage(), exc_info=record.exc_info or None)
+
+
+_configure(logging.WARNING, json=False, stream=None)  # structlog's own default would write to standard output

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from runtime.files import DirectoryLock, DirectoryLocked, atomic_replace, fsync_dir
+
+
+def test_replace_writes_whole_content_with_the_mode_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    old_mask = os.umask(0)
+    try:
+        atomic_replace(path, b"one", mode=0o600)
+        atomic_replace(path, b"two" * 100_000, mode=0o600)
+    finally:
+        os.umask(old_mask)
+    assert path.read_bytes() == b"two" * 100_000
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["secret"]
+
+
+def test_a_replace_that_fails_leaves_the_old_content_and_no_rubbish(tmp_path: Path) -> None:
+    path = tmp_path / "directory"
+    path.mkdir()
+    (path / "file").write_bytes(b"x")
+    with pytest.raises(OSError):
+        atomic_replace(path, b"data")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["directory"]
+    with pytest.raises(FileNotFoundError):
+        atomic_replace(tmp_path / "nowhere" / "file", b"")
+
+
+def test_fsync_of_a_directory(tmp_path: Path) -> None:
+    fsync_dir(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        fsync_dir(tmp_path / "nowhere")
+
+
+def test_a_locked_directory_names_its_owner_and_can_be_taken_after_close(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path)
+    with pytest.raises(DirectoryLocked, match=str(os.getpid())) as raised:
+        DirectoryLock(tmp_path)
+    assert raised.value.owner_pid == os.getpid()
+    lock.close()
+    lock.close()
+    with DirectoryLock(tmp_path) as again:
+        assert again.directory == tmp_path
+
+
+def test_an_owner_that_left_no_number_is_called_another_process(tmp_path: Path) -> None:
+    assert "another process" in str(DirectoryLocked(tmp_path, 0))
