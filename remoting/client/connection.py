@@ -1,0 +1,136 @@
+"""One asyncio connection to a server: requests with answers, one-way commands, pushes, and why it ended.
+
+Invariant: reading never stops, so that a server that waits for its output to be taken always gets rid of it; what is
+limited instead is the bytes of requests in flight.
+Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from remoting.protocol.commands import Command
+from remoting.transport.calls import Calls
+from remoting.transport.contracts import IN_FLIGHT_BYTES_MAX, REQUEST_TIMEOUT_MS, Connection, PushCallback
+from remoting.transport.failures import (
+    ConnectionLost,
+    RequestTimeout,
+    Unreachable,
+    checked,
+    split_address,
+)
+from remoting.transport.link import FRAME_SIZE_BYTES_MAX, OUTPUT_BYTES_MAX, FrameLink, LinkSettings
+from remoting.transport.signature import Signer
+
+__all__ = [
+    "Connection",
+    "ConnectionLost",
+    "RequestTimeout",
+    "SocketConnection",
+    "Unreachable",
+    "checked",
+    "connect",
+    "dial",
+]
+
+LOG = logging.getLogger("remoting")
+
+CONNECT_TIMEOUT_MS = 3_000
+"""How long making a connection may take."""
+
+
+class SocketConnection(FrameLink):
+    """A `Connection` on a socket; made by `connect`."""
+
+    def __init__(self, address: str, settings: LinkSettings, in_flight_bytes_max: int, signer: Signer | None) -> None:
+        super().__init__(settings)
+        self.address = address
+        self._name = address
+        self._signer = signer
+        self._calls = Calls(address, in_flight_bytes_max)
+        self._push_callbacks: list[PushCallback] = []
+        self._ended = asyncio.Event()
+
+    @property
+    def calls(self) -> Calls:
+        """The requests without an answer."""
+        return self._calls
+
+    async def request(self, command: Command, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
+        """Send a request and wait for its answer, whatever its code (`checked` turns refusals into exceptions)."""
+        if self.closed:
+            raise ConnectionLost(f"connection to {self.address} is closed: {self._closing or self._lost}")
+        return await self._calls.call(command, timeout_ms, self._transmit)
+
+    def oneway(self, command: Command) -> None:
+        """Send a request that gets no answer."""
+        if self.closed:
+            raise ConnectionLost(f"connection to {self.address} is closed: {self._closing or self._lost}")
+        command.opaque = self._calls.next_opaque()
+        command.flag |= 2
+        self._transmit(command)
+
+    def on_push(self, callback: PushCallback) -> None:
+        """Call `callback(command)` for each command the server sends on its own."""
+        self._push_callbacks.append(callback)
+
+    async def close(self) -> None:
+        """Close and wait until it is closed."""
+        self.end("closed by this side")
+        await self._ended.wait()
+
+    def link_made(self) -> None:
+        """Keep the name that was asked for: it says more than the socket's numbers."""
+        self.address = self._name
+
+    def command_received(self, command: Command) -> None:
+        """An answer goes to its request, anything else to those who listen."""
+        if command.is_response:
+            self._calls.answer(command)
+            return
+        for callback in self._push_callbacks:
+            try:
+                callback(command)
+            except Exception:
+                LOG.exception("a callback failed on push %d from %s", command.code, self.address)
+
+    def link_lost(self, reason: str) -> None:
+        """Fail what waits."""
+        self._calls.fail(reason)
+        self._ended.set()
+
+    def _transmit(self, command: Command) -> None:
+        if self._signer is not None:
+            self._signer.sign(command)
+        self.send(command)
+
+
+async def connect(
+    host: str,
+    port: int,
+    *,
+    timeout_ms: int = CONNECT_TIMEOUT_MS,
+    signer: Signer | None = None,
+    in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
+    frame_size_bytes_max: int = FRAME_SIZE_BYTES_MAX,
+    output_bytes_max: int = OUTPUT_BYTES_MAX,
+) -> SocketConnection:
+    """Connect to a server; `Unreachable` names host and port and says what to do."""
+    loop = asyncio.get_running_loop()
+    settings = LinkSettings(frame_size_bytes_max, output_bytes_max)
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            _, connection = await loop.create_connection(
+                lambda: SocketConnection(address, settings, in_flight_bytes_max, signer), host, port
+            )
+    except OSError as error:  # TimeoutError is one
+        raise Unreachable(host, port, error) from error
+    return connection
+
+
+async def dial(address: str) -> Connection:
+    """`connect` by `host:port`."""
+    host, port = split_address(address)
+    return await connect(host, port)

@@ -1,0 +1,183 @@
+"""The twin of the socket transport inside one process: the same semantics, `Command` objects instead of bytes.
+
+A command is handed over in the next loop turn, together with all others of the turn, so that nothing runs inside the
+sender's call; it is given away and must not be changed afterwards. Bodies are shared, never copied.
+Invariant: as on a socket, what was sent before a close is still delivered, and each side's close callbacks run once.
+Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from remoting.protocol.commands import Command
+from remoting.transport.answering import answer
+from remoting.transport.calls import Calls
+from remoting.transport.contracts import (
+    IN_FLIGHT_BYTES_MAX,
+    REQUEST_TIMEOUT_MS,
+    CloseCallback,
+    Handler,
+    PushCallback,
+)
+from remoting.transport.failures import ConnectionLost
+from remoting.transport.link import run_close_callback
+
+LOG = logging.getLogger("remoting")
+
+ADDRESS = "in-process"
+
+
+class _Lane:
+    """Commands on their way in one direction: all of one turn are delivered together in the next."""
+
+    def __init__(self, deliver: Callable[[Command], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._deliver = deliver
+        self._queue: deque[Command] = deque()
+
+    def put(self, command: Command) -> None:
+        if not self._queue:
+            self._loop.call_soon(self._run)
+        self._queue.append(command)
+
+    def _run(self) -> None:
+        # Commands put while delivering wait for the next turn, as they would on a socket.
+        queue, self._queue = self._queue, deque()
+        for command in queue:
+            self._deliver(command)
+
+
+class _End:
+    """What both ends share: the callbacks of the close."""
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self._callbacks: list[CloseCallback] = []
+
+    def on_close(self, callback: CloseCallback) -> None:
+        if self.reason is None:
+            self._callbacks.append(callback)
+        else:
+            asyncio.get_running_loop().call_soon(callback, self.reason)
+
+    def finish(self, reason: str) -> None:
+        if self.reason is not None:
+            return
+        self.reason = reason
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            run_close_callback(callback, reason)
+
+
+class InProcessPeer(_End):
+    """The client as the handler sees it."""
+
+    def __init__(self, connection: InProcessConnection, handler: Handler) -> None:
+        super().__init__()
+        self.address = ADDRESS
+        self.loopback = True
+        self.attributes: dict[str, object] = {}
+        self._connection = connection
+        self._handler = handler
+        self._lane = _Lane(connection.command_received)
+
+    @property
+    def writable(self) -> bool:
+        """Always: what is sent is taken in the next turn."""
+        return True
+
+    def send(self, command: Command) -> None:
+        """Deliver a reply or a push in the next turn; dropped, as on a socket, when the client is gone."""
+        if not self._connection.closed:
+            self._lane.put(command)
+
+    def close(self, reason: str) -> None:
+        """End the connection from the server's side."""
+        self._connection.end(reason)
+
+    def command_received(self, command: Command) -> None:
+        """Answer a request; an answer to a request nobody made is dropped."""
+        if self.reason is None and not command.is_response:
+            answer(self._handler, self, command)
+
+
+class InProcessConnection(_End):
+    """A `Connection` to a handler in this process; made by `connect`."""
+
+    def __init__(self, handler: Handler, in_flight_bytes_max: int) -> None:
+        super().__init__()
+        self.address = ADDRESS
+        self.peer = InProcessPeer(self, handler)
+        self._closing = False
+        self._calls = Calls(ADDRESS, in_flight_bytes_max)
+        self._lane = _Lane(self.peer.command_received)
+        self._push_callbacks: list[PushCallback] = []
+        self._ended = asyncio.Event()
+
+    @property
+    def closed(self) -> bool:
+        """True when no request can be made any more."""
+        return self._closing
+
+    @property
+    def writable(self) -> bool:
+        """Always: what is sent is taken in the next turn."""
+        return True
+
+    async def request(self, command: Command, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
+        """Hand a request over and wait for its answer, whatever its code."""
+        self._check_open()
+        return await self._calls.call(command, timeout_ms, self._lane.put)
+
+    def oneway(self, command: Command) -> None:
+        """Hand over a request that gets no answer."""
+        self._check_open()
+        command.opaque = self._calls.next_opaque()
+        command.flag |= 2
+        self._lane.put(command)
+
+    def on_push(self, callback: PushCallback) -> None:
+        """Call `callback(command)` for each command the handler's side sends on its own."""
+        self._push_callbacks.append(callback)
+
+    async def close(self) -> None:
+        """Close and wait until both ends know."""
+        self.end("closed by this side")
+        await self._ended.wait()
+
+    def end(self, reason: str) -> None:
+        """Begin the end: what is on its way in either direction arrives first."""
+        if self._closing:
+            return
+        self._closing = True
+        asyncio.get_running_loop().call_soon(self._finish, reason)
+
+    def command_received(self, command: Command) -> None:
+        """An answer goes to its request, anything else to those who listen."""
+        if command.is_response:
+            self._calls.answer(command)
+            return
+        for callback in self._push_callbacks:
+            try:
+                callback(command)
+            except Exception:
+                LOG.exception("a callback failed on push %d", command.code)
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ConnectionLost(f"connection to {self.address} is closed: {self.reason or 'closing'}")
+
+    def _finish(self, reason: str) -> None:
+        self._calls.fail(reason)
+        self.peer.finish(reason)
+        self.finish(reason)
+        self._ended.set()
+
+
+def connect(handler: Handler, *, in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX) -> InProcessConnection:
+    """Connect to a handler of this process; needs a running loop."""
+    return InProcessConnection(handler, in_flight_bytes_max)

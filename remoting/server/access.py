@@ -1,0 +1,40 @@
+"""Who may send requests: everyone on this machine, others only with a signature made by a known key.
+
+Invariant: without keys nobody off this machine gets anything but a refusal.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
+from remoting.transport.contracts import Peer
+from remoting.transport.signature import ACCESS_KEY_FIELD, SIGNATURE_FIELD, signature
+
+
+class Access:
+    """Checks each request of a server; `keys` maps access keys to secrets."""
+
+    def __init__(self, keys: Mapping[str, str] | None = None, *, open_to_all: bool = False) -> None:
+        self._keys = dict(keys or {})
+        self._open_to_all = open_to_all
+
+    def check(self, peer: Peer, command: Command) -> None:
+        """Raise `Refused` (NO_PERMISSION) unless the peer may send this request."""
+        if peer.loopback or self._open_to_all:
+            return
+        access_key = command.fields.get(ACCESS_KEY_FIELD)
+        if not access_key:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"requests from {peer.address} need AccessKey and Signature: only this machine may send without",
+            )
+        secret = self._keys.get(access_key)
+        # An unknown key costs the same work as a wrong signature and gets the same answer.
+        expected = signature(command.fields, command.body, secret or "")
+        given = command.fields.get(SIGNATURE_FIELD, "")
+        if not hmac.compare_digest(expected.encode(), given.encode()) or secret is None:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the signature by access key {access_key!r} is not valid")

@@ -1,0 +1,89 @@
+"""One client's socket on the server's side: commands in, replies and pushes out, the first byte looked at for TLS.
+
+Invariant: nothing a peer sends can raise into the loop or touch another peer.
+Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+
+from remoting.protocol.commands import Command
+from remoting.transport.answering import answer
+from remoting.transport.contracts import Handler, Peer
+from remoting.transport.link import FrameLink, LinkSettings
+
+__all__ = ["Handler", "Peer", "SocketPeer"]
+
+TLS_HANDSHAKE_BYTE = 0x16
+"""First byte of a TLS connection. A frame cannot start with it: that would be a length above 368 MB."""
+
+
+class SocketPeer(FrameLink):
+    """A `Peer` on a socket. `made` and `lost` tell the server about its coming and going."""
+
+    pauses_reading = True
+
+    def __init__(
+        self,
+        handler: Handler,
+        settings: LinkSettings,
+        made: Callable[[SocketPeer], bool],
+        lost: Callable[[SocketPeer, str], None],
+    ) -> None:
+        super().__init__(settings)
+        self.loopback = False
+        self.attributes: dict[str, object] = {}
+        self.unasked_answers = 0
+        self._handler = handler
+        self._made = made
+        self._lost_callback = lost
+        self._first_byte_due = True
+
+    def link_made(self) -> None:
+        """Find out where the peer is, then ask the server whether there is room for it."""
+        self.loopback = is_loopback(self.address)
+        if not self._made(self):
+            self.abort("too many connections")
+
+    def close(self, reason: str) -> None:
+        """Send what is queued, then close."""
+        self.end(reason)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Look at the first byte of all, then read frames."""
+        if self._first_byte_due:
+            self._first_byte_due = False
+            if self._receive_buffer[0] == TLS_HANDSHAKE_BYTE:
+                self.tls_requested()
+                return
+        super().buffer_updated(nbytes)
+
+    def tls_requested(self) -> None:
+        """The peer starts a TLS handshake, for which this server has no certificate."""
+        self.violated("the peer speaks TLS, but this port has no certificate configured")
+
+    def command_received(self, command: Command) -> None:
+        """Answer a request; answers to requests nobody made are counted and dropped."""
+        if command.is_response:
+            self.unasked_answers += 1
+            return
+        answer(self._handler, self, command)
+
+    def link_lost(self, reason: str) -> None:
+        """Tell the server."""
+        self._lost_callback(self, reason)
+
+
+def is_loopback(address: str) -> bool:
+    """True when `host:port` (or a local socket) is on this machine."""
+    host = address.rpartition(":")[0]
+    if not host:
+        return address == "local"
+    try:
+        parsed = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return (mapped or parsed).is_loopback

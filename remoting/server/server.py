@@ -1,0 +1,116 @@
+"""The listening side: accepts sockets, limits their number, gives every peer the same handler, closes them all at stop.
+
+Invariant: a peer is in `peers` from its connection to its loss, and there are never more than `connections_max`.
+Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from remoting.server.peer import SocketPeer
+from remoting.transport.contracts import Handler
+from remoting.transport.link import (
+    FRAME_SIZE_BYTES_MAX,
+    OUTPUT_BYTES_MAX,
+    LinkCounters,
+    LinkSettings,
+)
+
+LOG = logging.getLogger("remoting")
+
+CONNECTIONS_MAX = 10_000
+"""Connections one server holds; the next one is closed as soon as it is accepted."""
+
+ACCEPT_BACKLOG = 1024
+"""Connections the kernel keeps while the loop is busy."""
+
+
+@dataclass(slots=True)
+class ServerCounters:
+    """Connections of one server, as plain integers for metrics; bytes and frames are in `LinkCounters`."""
+
+    accepted: int = 0
+    refused: int = 0
+    """Closed at once because there were `connections_max` already."""
+    lost: int = 0
+
+
+class RemotingServer:
+    """One port that speaks the remoting protocol."""
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        frame_size_bytes_max: int = FRAME_SIZE_BYTES_MAX,
+        output_bytes_max: int = OUTPUT_BYTES_MAX,
+        connections_max: int = CONNECTIONS_MAX,
+        on_connection: Callable[[SocketPeer], None] | None = None,
+    ) -> None:
+        self._handler = handler
+        self._connections_max = connections_max
+        self._on_connection = on_connection
+        self._settings = LinkSettings(frame_size_bytes_max, output_bytes_max)
+        self._server: asyncio.Server | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.counters = ServerCounters()
+        self.peers: set[SocketPeer] = set()
+        self.port = 0
+
+    @property
+    def link_counters(self) -> LinkCounters:
+        """Bytes, frames and violations of all connections so far."""
+        return self._settings.counters
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on host:port (0 = any free port) and return the port; OSError names a port that is taken."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._make_peer, host, port, backlog=ACCEPT_BACKLOG)
+        except OSError as error:
+            message = f"cannot listen on {host}:{port} ({error.strerror or error}): is another server running there?"
+            raise OSError(error.errno, message) from error
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        return self.port
+
+    async def stop(self, deadline_seconds: float = 2.0) -> None:
+        """Stop listening, let every peer's output out, close; after the deadline cut what is left."""
+        if self._server is None:
+            return
+        self._server.close()
+        for peer in list(self.peers):
+            peer.close("the server stops")
+        try:
+            await asyncio.wait_for(self._empty.wait(), deadline_seconds)
+        except TimeoutError:
+            for peer in list(self.peers):
+                peer.abort("the server stops")
+            await self._empty.wait()
+        self._server = None
+
+    def _make_peer(self) -> SocketPeer:
+        return SocketPeer(self._handler, self._settings, self._peer_made, self._peer_lost)
+
+    def _peer_made(self, peer: SocketPeer) -> bool:
+        self.peers.add(peer)
+        self._empty.clear()
+        if len(self.peers) > self._connections_max:
+            self.counters.refused += 1
+            LOG.warning("connection of %s refused: there are %d already", peer.address, self._connections_max)
+            return False
+        self.counters.accepted += 1
+        if self._on_connection is not None:
+            self._on_connection(peer)
+        return True
+
+    def _peer_lost(self, peer: SocketPeer, reason: str) -> None:
+        self.peers.discard(peer)
+        self.counters.lost += 1
+        if not self.peers:
+            self._empty.set()
+        LOG.debug("connection of %s ended: %s", peer.address, reason)

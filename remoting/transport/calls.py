@@ -1,0 +1,134 @@
+"""Requests that wait for their answers: opaque number -> future, with a time limit and a limit of bytes in flight.
+
+Invariant: a future leaves the table exactly once, by its answer, its time limit, its caller's cancellation or the
+connection's end; its bytes leave the count at the same moment.
+Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from remoting.protocol.commands import Command
+from remoting.transport.failures import ConnectionLost, RequestTimeout
+
+REQUEST_OVERHEAD_BYTES = 256
+"""What a request without a body counts for in the limit of bytes in flight."""
+
+OPAQUE_MAX = 0x7FFF_FFFF
+
+
+class Calls:
+    """The requests of one connection that have no answer yet."""
+
+    def __init__(self, address: str, in_flight_bytes_max: int) -> None:
+        self._address = address
+        self._in_flight_bytes_max = in_flight_bytes_max
+        self._in_flight_bytes = 0
+        self._pending: dict[int, asyncio.Future[Command]] = {}
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._opaque = 0
+        self._lost: str | None = None
+        self.late_answers = 0
+        """Answers to requests that had already been given up."""
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes of requests that have no answer yet."""
+        return self._in_flight_bytes
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    async def call(self, command: Command, timeout_ms: int, transmit: Callable[[Command], None]) -> Command:
+        """Number the command, hand it to `transmit` when there is room, wait for its answer."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        size = len(command.body) + REQUEST_OVERHEAD_BYTES
+        if self._waiting or not self._has_room(size):
+            await self._room(size, deadline, command.code, timeout_ms)
+        self._check_open()
+        future: asyncio.Future[Command] = loop.create_future()
+        opaque = command.opaque = self.next_opaque()
+        self._pending[opaque] = future
+        self._in_flight_bytes += size
+        self._wake()  # the next in line may fit beside this one
+        timer = loop.call_at(deadline, self._expire, future, command.code, timeout_ms)
+        try:
+            transmit(command)
+            return await future
+        finally:
+            timer.cancel()
+            del self._pending[opaque]
+            self._in_flight_bytes -= size
+            self._wake()
+
+    def answer(self, response: Command) -> None:
+        """Hand a response to the request it belongs to; late ones are counted and forgotten."""
+        future = self._pending.get(response.opaque)
+        if future is None or future.done():
+            self.late_answers += 1
+            return
+        future.set_result(response)
+
+    def fail(self, reason: str) -> None:
+        """End every request with `ConnectionLost`; later ones fail at once."""
+        if self._lost is None:
+            self._lost = reason
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(self._loss())
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(self._loss())
+
+    def next_opaque(self) -> int:
+        """A number no pending request has."""
+        while True:
+            self._opaque = self._opaque + 1 if self._opaque < OPAQUE_MAX else 1
+            if self._opaque not in self._pending:
+                return self._opaque
+
+    def _loss(self) -> ConnectionLost:
+        return ConnectionLost(f"connection to {self._address} is closed: {self._lost}")
+
+    def _check_open(self) -> None:
+        if self._lost is not None:
+            raise self._loss()
+
+    def _has_room(self, size: int) -> bool:
+        # One request always fits, else a body above the limit could never be sent.
+        return not self._pending or self._in_flight_bytes + size <= self._in_flight_bytes_max
+
+    async def _room(self, size: int, deadline: float, code: int, timeout_ms: int) -> None:
+        self._check_open()
+        loop = asyncio.get_running_loop()
+        first = True
+        while first or not self._has_room(size):
+            future: asyncio.Future[None] = loop.create_future()
+            # Who was already first in the line stays first when the room was too small for it.
+            (self._waiting.append if first else self._waiting.appendleft)(future)
+            first = False
+            timer = loop.call_at(deadline, self._expire, future, code, timeout_ms)
+            try:
+                await future
+            except BaseException:
+                self._wake()
+                raise
+            finally:
+                timer.cancel()
+                if future in self._waiting:
+                    self._waiting.remove(future)
+
+    def _wake(self) -> None:
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+
+    def _expire(self, future: asyncio.Future[Command] | asyncio.Future[None], code: int, timeout_ms: int) -> None:
+        if not future.done():
+            future.set_exception(RequestTimeout(code, self._address, timeout_ms))

@@ -1,0 +1,49 @@
+"""What can go wrong between two sides that both behave: no way there, the way gone, no answer in time.
+
+None of these says whether the server carried the request out. A caller that repeats one must be able to bear it twice.
+"""
+
+from __future__ import annotations
+
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import LightMQError, Refused
+
+
+class ConnectionLost(LightMQError):  # noqa: N818 - named by what happened, as the tree it belongs to
+    """The connection is closed, or closed before the answer came."""
+
+
+class Unreachable(ConnectionLost):
+    """No connection could be made; the text names host and port and says what to do."""
+
+    def __init__(self, host: str, port: int, cause: BaseException) -> None:
+        reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
+        super().__init__(
+            f"cannot reach {host}:{port} ({reason}): is the server running there? "
+            f"Start one with `lightmq up`, or correct the address"
+        )
+        self.host = host
+        self.port = port
+
+
+class RequestTimeout(LightMQError, TimeoutError):  # noqa: N818
+    """No answer came in time; the server may still have carried the request out."""
+
+    def __init__(self, code: int, address: str, timeout_ms: int) -> None:
+        super().__init__(f"request {code} got no answer from {address} within {timeout_ms} ms")
+
+
+def checked(response: Command) -> Command:
+    """The response itself if it says success, else `Refused` with its code and remark."""
+    if response.code != 0:
+        raise Refused(response.code, response.remark or f"refused with code {response.code}")
+    return response
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as (host, port); ValueError names what is wrong."""
+    host, separator, port = address.strip().rpartition(":")
+    if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        message = f"{address!r} is not an address of the form host:port"
+        raise ValueError(message)
+    return host.strip("[]"), int(port)
