@@ -1,0 +1,97 @@
+"""Every option of a broker, declared once: name, default, rule, and when to change it.
+
+`runtime.config.load` fills the table from defaults, a TOML file, the environment and flags; the reference page is made
+from the strings below. Values only, no behaviour. `store` is handed to the store as it stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from broker.store.settings import StoreSettings
+from runtime.config import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitsConfig:
+    """Upper bounds; each names what happens when it is reached."""
+
+    frame_size_bytes_max: int = setting(16_777_216, minimum=65_536)
+    """Largest remoting frame; a peer that announces more is disconnected. Must exceed the largest message."""
+    connection_output_bytes_max: int = setting(33_554_432, minimum=65_536)
+    """Output waiting on one connection above which its requests are no longer read."""
+    connections_max: int = setting(10_000, minimum=1)
+    """Connections at the remoting port; further ones are closed at once."""
+    message_size_bytes_max: int = setting(4_194_304, minimum=1_024)
+    """Largest message body; larger ones are refused with MESSAGE_ILLEGAL."""
+    properties_bytes_max: int = setting(32_767, minimum=1_024, maximum=32_767)
+    """Most bytes of all properties of a message (RocketMQ's own limit); more are refused with MESSAGE_ILLEGAL."""
+    pull_bytes_max: int = setting(8_388_608, minimum=65_536)
+    """Most bytes of records in one answer to a pull of any kind; what does not fit comes with the next pull."""
+    topics_max: int = setting(100_000, minimum=1)
+    """Parent topics; the creation of one more is refused."""
+    cached_topics_max: int = setting(200_000, minimum=16)
+    """MQTT topics whose queues are remembered; the cache starts anew when it is full."""
+    filters_max: int = setting(100_000, minimum=1)
+    """Wildcard filters with a queue; subscribing to one more is refused with code 0x80."""
+    sessions_max: int = setting(1_000_000, minimum=1)
+    """Sessions, connected or not; one more is refused."""
+    subscriptions_per_session_max: int = setting(1_000, minimum=1)
+    """Filters of one session; one more is refused with code 0x80."""
+    parked_requests_max: int = setting(20_000, minimum=1)
+    """Long polls that wait at the same time; one more is answered at once, as if its time were over."""
+    long_poll_ms_max: int = setting(60_000, minimum=0)
+    """Longest wait of a long poll; a longer wish is cut to this."""
+    stage_attempts_max: int = setting(10_000, minimum=1)
+    """Staged attempts of sinks that are neither committed nor expired; one more is refused with SYSTEM_BUSY."""
+    commit_group_bytes_max: int = setting(8_388_608, minimum=65_536)
+    """Largest atomic group of a sink's commit; a larger commit becomes visible in several groups."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig:
+    """One broker."""
+
+    cluster_name: str = "DefaultCluster"
+    """Cluster this broker registers itself under; RocketMQ's tools show it."""
+    broker_name: str = "broker-a"
+    """Name of the broker group; unique in the cluster, part of Spark's offsets: never change it for existing data."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Requests from other machines additionally need an access key."""
+    port: int = setting(10_911, minimum=0, maximum=65_535)
+    """Remoting port; 0 takes any free one."""
+    advertised_host: str = ""
+    """Host that clients are told to connect to; empty means the listening address (127.0.0.1 if that is 0.0.0.0)."""
+    admin_host: str = "127.0.0.1"
+    """Address of the administration page."""
+    admin_port: int = setting(8_081, minimum=0, maximum=65_535)
+    """Port of /metrics, /livez, /readyz; 0 takes any free one."""
+    controllers: tuple[str, ...] = ("127.0.0.1:9876",)
+    """Controllers (they are the name servers too) to register with; empty for a broker that is found by address."""
+    data_directory: Path = Path("lightmq-data")
+    """Where the log lies; one running broker per directory."""
+    access_keys: tuple[str, ...] = ()
+    """`key:secret` pairs that may send requests from other machines, signed as RocketMQ's clients do."""
+    open_to_all: bool = False
+    """Serve other machines without a signature. Only for closed networks."""
+    default_queue_count: int = setting(4, minimum=1, maximum=1_024)
+    """Queues of a topic that is created by its first message."""
+    auto_create_topics: bool = True
+    """Create a topic when the first message for it arrives. With false, topics are made by an administrator."""
+    register_interval_ms: int = setting(30_000, minimum=100)
+    """How often all topic routes are registered anew; a change is registered at once."""
+    heartbeat_interval_ms: int = setting(1_000, minimum=100)
+    """How often the controllers hear that this broker lives."""
+    session_expiry_s: int = setting(7 * 86_400, minimum=1)
+    """How long a durable session lives after its connection, unless the client said otherwise."""
+    filter_expiry_s: int = setting(600, minimum=1)
+    """How long a wildcard queue lives after its last subscription; longer than a proxy needs to come back."""
+    stage_expiry_s: int = setting(86_400, minimum=60)
+    """How long a sink's staged but uncommitted rows are kept; longer than a Spark job may stand still."""
+    client_expiry_s: int = setting(120, minimum=5)
+    """How long a RocketMQ client counts as present after its last heartbeat (clients send one each 30 s)."""
+    maintain_interval_ms: int = setting(1_000, minimum=50)
+    """How often retention, expiry and snapshots are looked after."""
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+    store: StoreSettings = field(default_factory=StoreSettings)

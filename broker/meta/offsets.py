@@ -1,0 +1,60 @@
+"""Consumer group offsets: (group, topic, queue index) -> next offset to read.
+
+```
+GROUP_OFFSET  key = group, 0x00, topic, 0x00, queue index as decimal text    value = offset i64 LE
+```
+Commits of one loop turn are gathered by the caller and written as one record. Offsets may move back (an administrator
+resets a group), so the last write wins. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from broker.store import state_kinds
+from broker.store.state_log import StateChange
+
+if TYPE_CHECKING:
+    from broker.store.log_store import LogStore
+
+_OFFSET = struct.Struct("<q")
+
+
+def group_offset_key(group: str, topic: str, index: int) -> bytes:
+    """Key of one group's offset in one queue."""
+    return b"\x00".join((group.encode(), topic.encode(), str(index).encode()))
+
+
+class GroupOffsets:
+    """Read and commit offsets of RocketMQ consumer groups."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+
+    def get(self, group: str, topic: str, index: int) -> tuple[int, int] | None:
+        """(offset, log position of its record), or None when the group never committed there."""
+        found = self._store.state.get(state_kinds.GROUP_OFFSET, group_offset_key(group, topic, index))
+        if found is None:
+            return None
+        value, position = found
+        return _OFFSET.unpack(value)[0], position
+
+    def commit(self, items: Iterable[tuple[str, str, int, int]]) -> int:
+        """Write (group, topic, index, offset) items as one record; returns the position to wait for."""
+        changes = [
+            StateChange(state_kinds.GROUP_OFFSET, group_offset_key(group, topic, index), _OFFSET.pack(offset))
+            for group, topic, index, offset in items
+        ]
+        return self._store.append_state(changes)
+
+    def of_group(self, group: str) -> dict[tuple[str, int], int]:
+        """All offsets of a group: (topic, index) -> offset."""
+        prefix = group.encode() + b"\x00"
+        found = {}
+        for key, (value, _position) in self._store.state.items(state_kinds.GROUP_OFFSET):
+            if bytes(key).startswith(prefix):
+                _group, topic, index = bytes(key).split(b"\x00")
+                found[topic.decode(), int(index)] = _OFFSET.unpack(value)[0]
+        return found
