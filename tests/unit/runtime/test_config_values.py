@@ -19,7 +19,7 @@ LIST = tuple[str, ...]
         (float, 5, 5.0),
         (bool, True, True),
         (str, "x", "x"),
-        (Path | None, "/tmp/x", Path("/tmp/x")),
+        (Path | None, "/srv/x", Path("/srv/x")),
         (LIST, ["a", "b"], ("a", "b")),
     ],
 )
