@@ -1,0 +1,223 @@
+"""Bodies of APPEND_MANY and STAGE: many messages of any topics in one request, and where they went. Little-endian.
+
+    entries  u32 count, entries back to back
+    entry    u32 entry_size | u8 kind (0 MQTT, 1 queue) | u8 flags (low byte of the record's) | u16 queue index (0xFFFF: broker picks)
+             i64 born_ms | u16 n_props, topic_len, keys_len, tags_len, props_len, 0 | u32 body_len | meta | body
+    reply    u32 count, i64 end_position, count x {u32 queue id, i64 queue offset} (of the parent queue)
+
+`meta` is the record's: lengths table, topic, keys, tags, properties; the broker copies it into the log as it stands, so it is
+checked here once. Invariant: of an MQTT entry the topic is the parent topic and the first property the full MQTT topic.
+Thread rule: pure functions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+
+from remoting.protocol.errors import LocalMisuse, RemoteViolation
+from remoting.protocol.names import parent_topic
+from remoting.protocol.record import CLIENT_ID_KEY, FLAG_MQTT, MQTT_TOPIC_KEY
+
+KIND_MQTT = 0
+KIND_QUEUE = 1
+QUEUE_INDEX_ANY = 0xFFFF
+"""The broker picks the queue."""
+
+ENTRY = struct.Struct("<IBBHqHHHHHHI")
+ENTRY_SIZE = ENTRY.size
+_COUNT = struct.Struct("<I")
+_REPLY = struct.Struct("<Iq")
+_PLACED = struct.Struct("<Iq")
+_LENGTHS = tuple(struct.Struct(f"<{2 * n}H") for n in range(17))
+_MQTT_TOPIC_KEY_SIZE = len(MQTT_TOPIC_KEY)
+_CLIENT_ID_KEY_SIZE = len(CLIENT_ID_KEY)
+_META_CACHE_ENTRIES_MAX = 8_192
+"""(topic, client id) pairs whose meta is kept ready; a device repeats its own. Beyond it the oldest is built again."""
+
+
+class AppendEntry(msgspec.Struct, gc=False):
+    """One message of an append request; `meta` and `body` are ready to be copied into a record."""
+
+    kind: int
+    flags: int
+    queue_index: int
+    born_ms: int
+    n_props: int
+    topic_len: int
+    keys_len: int
+    tags_len: int
+    props_len: int
+    meta: bytes
+    body: bytes
+
+    @property
+    def topic(self) -> bytes:
+        """RocketMQ topic; of an MQTT entry the parent topic."""
+        start = 4 * self.n_props
+        return self.meta[start : start + self.topic_len]
+
+    @property
+    def tags(self) -> bytes:
+        """RocketMQ TAGS."""
+        start = 4 * self.n_props + self.topic_len + self.keys_len
+        return self.meta[start : start + self.tags_len]
+
+    @property
+    def mqtt_topic(self) -> bytes | None:
+        """Full MQTT topic, None for an entry of kind queue."""
+        if self.kind != KIND_MQTT:
+            return None
+        meta = self.meta
+        start = 4 * self.n_props + self.topic_len + self.keys_len + self.tags_len + _MQTT_TOPIC_KEY_SIZE
+        return meta[start : start + (meta[2] | meta[3] << 8)]
+
+
+def encode_entry(
+    *,
+    kind: int,
+    flags: int,
+    queue_index: int,
+    born_ms: int,
+    topic: bytes,
+    keys: bytes = b"",
+    tags: bytes = b"",
+    properties: Sequence[tuple[bytes, bytes]] = (),
+    body: bytes,
+) -> bytes:
+    """Return one append entry; LocalMisuse if a part does not fit its length field."""
+    raw = b"".join([part for pair in properties for part in pair])
+    try:
+        lengths = _lengths(len(properties)).pack(*[len(part) for pair in properties for part in pair])
+        meta = b"".join((lengths, topic, keys, tags, raw))
+        size = ENTRY_SIZE + len(meta) + len(body)
+        head = ENTRY.pack(
+            size,
+            kind,
+            flags,
+            queue_index,
+            born_ms,
+            len(properties),
+            len(topic),
+            len(keys),
+            len(tags),
+            len(raw),
+            0,
+            len(body),
+        )
+    except struct.error as error:
+        raise LocalMisuse(f"a part of the message is longer than its field: {error}") from error
+    return b"".join((head, meta, body))
+
+
+@lru_cache(maxsize=_META_CACHE_ENTRIES_MAX)
+def _mqtt_meta(topic: bytes, client_id: bytes) -> tuple[int, int, int, bytes]:
+    """Return (entry size without body, parent topic length, properties length, meta) of an MQTT publish."""
+    parent = parent_topic(topic)
+    props = b"".join((MQTT_TOPIC_KEY, topic, CLIENT_ID_KEY, client_id))
+    if len(props) > 0xFFFF:
+        raise LocalMisuse(
+            f"topic and client id of {len(topic)} and {len(client_id)} bytes do not fit the record's properties"
+        )
+    lengths = _LENGTHS[2].pack(_MQTT_TOPIC_KEY_SIZE, len(topic), _CLIENT_ID_KEY_SIZE, len(client_id))
+    meta = b"".join((lengths, parent, props))
+    return ENTRY_SIZE + len(meta), len(parent), len(props), meta
+
+
+def encode_mqtt_entry(
+    topic: bytes, payload: bytes | bytearray | memoryview, flags: int, born_ms: int, client_id: bytes
+) -> bytes:
+    """Return the append entry of one MQTT publish: parent topic, originMqttTopic first, clientId. `flags` holds QoS and retain."""
+    size, parent_len, props_len, meta = _mqtt_meta(topic, client_id)
+    body_len = len(payload)
+    head = ENTRY.pack(
+        size + body_len,
+        KIND_MQTT,
+        flags | FLAG_MQTT,
+        QUEUE_INDEX_ANY,
+        born_ms,
+        2,
+        parent_len,
+        0,
+        0,
+        props_len,
+        0,
+        body_len,
+    )
+    return b"".join((head, meta, payload))
+
+
+def encode_entries(entries: Sequence[bytes]) -> bytes:
+    """Return the request body of already encoded entries."""
+    return b"".join((_COUNT.pack(len(entries)), *entries))
+
+
+def decode_entries(body: bytes) -> list[AppendEntry]:
+    """Return the entries of a request body; RemoteViolation names the entry that is malformed."""
+    end = len(body)
+    if end < 4:
+        raise RemoteViolation(f"append body of {end} bytes has no count")
+    (count,) = _COUNT.unpack_from(body)
+    if count > (end - 4) // ENTRY_SIZE:
+        raise RemoteViolation(f"append body of {end} bytes cannot hold {count} entries")
+    unpack_from, lengths_of, make = ENTRY.unpack_from, _LENGTHS, AppendEntry
+    entries: list[AppendEntry] = []
+    add = entries.append
+    at = 4
+    try:
+        for _ in range(count):
+            size, kind, flags, queue_index, born_ms, n_props, topic_len, keys_len, tags_len, props_len, _, body_len = (
+                unpack_from(body, at)
+            )
+            meta_at = at + ENTRY_SIZE
+            texts = 4 * n_props + topic_len + keys_len + tags_len
+            body_at = meta_at + texts + props_len
+            at += size
+            if body_at + body_len != at or at > end:
+                raise RemoteViolation(f"append entry {len(entries)}: sizes contradict each other")
+            lengths = (lengths_of[n_props] if n_props <= 16 else _lengths(n_props)).unpack_from(body, meta_at)
+            if sum(lengths) != props_len:
+                raise RemoteViolation(f"append entry {len(entries)}: property lengths do not add up to {props_len}")
+            if kind != KIND_QUEUE:
+                _check_mqtt(kind, lengths, body, meta_at + texts, len(entries))
+            add(
+                make(
+                    kind, flags, queue_index, born_ms, n_props, topic_len, keys_len, tags_len, props_len,
+                    body[meta_at:body_at], body[body_at:at],
+                )
+            )  # fmt: skip
+    except struct.error as error:
+        raise RemoteViolation(f"append entry {len(entries)} is cut short") from error
+    if at != end:
+        raise RemoteViolation(f"{end - at} bytes follow the last append entry")
+    return entries
+
+
+def _check_mqtt(kind: int, lengths: tuple[int, ...], body: bytes, props_at: int, index: int) -> None:
+    if kind != KIND_MQTT:
+        raise RemoteViolation(f"append entry {index}: kind {kind} is neither 0 (MQTT) nor 1 (queue)")
+    if not lengths or lengths[0] != _MQTT_TOPIC_KEY_SIZE or not body.startswith(MQTT_TOPIC_KEY, props_at):
+        raise RemoteViolation(f"append entry {index}: the first property of an MQTT message is originMqttTopic")
+
+
+def _lengths(n_props: int) -> struct.Struct:
+    return _LENGTHS[n_props] if n_props <= 16 else struct.Struct(f"<{2 * n_props}H")
+
+
+def encode_append_reply(end_position: int, placed: Sequence[tuple[int, int]]) -> bytes:
+    """Return the reply body: the log position behind the last record, and (queue id, queue offset) per entry in order."""
+    pack = _PLACED.pack
+    return b"".join((_REPLY.pack(len(placed), end_position), *[pack(queue_id, offset) for queue_id, offset in placed]))
+
+
+def decode_append_reply(body: bytes) -> tuple[int, list[tuple[int, int]]]:
+    """Return (end position, [(queue id, queue offset) per entry])."""
+    if len(body) < _REPLY.size:
+        raise RemoteViolation(f"append reply of {len(body)} bytes has no head")
+    count, end_position = _REPLY.unpack_from(body)
+    if len(body) != _REPLY.size + count * _PLACED.size:
+        raise RemoteViolation(f"append reply of {len(body)} bytes does not hold {count} places")
+    return end_position, list(_PLACED.iter_unpack(memoryview(body)[_REPLY.size :]))

@@ -1,0 +1,59 @@
+"""One remoting command: a request, a one-way request or a response, as it stands between header codec and handlers.
+
+Invariant: a reply carries the opaque and the serialisation of its request, and flag bit 0.
+Thread rule: a plain value; whoever holds it may change it until it is handed to a transport.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+FLAG_RESPONSE = 1
+"""Bit 0 of `flag`: this command answers another one."""
+FLAG_ONEWAY = 2
+"""Bit 1 of `flag`: nobody waits for an answer."""
+SERIALIZE_JSON = 0
+SERIALIZE_ROCKETMQ = 1
+PROTOCOL_VERSION = 479
+"""Ordinal of RocketMQ V5_3_3; clients talk standard JSON from 401 on."""
+
+
+@dataclass(slots=True)
+class Command:
+    """A remoting command; `fields` is the header's string map, `body` opaque bytes (source: RocketMQ RemotingCommand)."""
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    fields: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    language: str = "PYTHON"
+    version: int = PROTOCOL_VERSION
+    serialize_type: int = SERIALIZE_JSON
+
+    @property
+    def is_response(self) -> bool:
+        """True for an answer."""
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        """True for a request that wants no answer."""
+        return bool(self.flag & FLAG_ONEWAY)
+
+    def reply(
+        self, code: int = 0, remark: str | None = None, fields: dict[str, str] | None = None, body: bytes = b""
+    ) -> Command:
+        """Return the response to this command: same opaque, same serialisation, response bit set."""
+        return Command(
+            code,
+            self.opaque,
+            self.flag | FLAG_RESPONSE,
+            remark,
+            {} if fields is None else fields,
+            body,
+            "PYTHON",
+            PROTOCOL_VERSION,
+            self.serialize_type,
+        )

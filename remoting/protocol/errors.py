@@ -1,0 +1,42 @@
+"""The exception tree of LightMQ and which layer raises what.
+
+    LightMQError
+    ├── LocalMisuse       our own caller broke a rule of an interface; a bug on this side of the wire
+    ├── RemoteViolation   the peer sent what the protocol forbids; becomes an event and a close
+    │   └── CorruptRecord a record whose bytes contradict themselves (magic, sizes, position, checksum)
+    └── Refused           a valid "no": a response code and a remark for the peer
+
+Invariant: decoding functions raise RemoteViolation (or CorruptRecord) for whatever bytes they get, nothing else.
+Thread rule: plain values, usable anywhere.
+"""
+
+from __future__ import annotations
+
+
+class LightMQError(Exception):
+    """Base of every error this project raises on purpose."""
+
+
+class LocalMisuse(LightMQError):  # noqa: N818 - the three families are named by what happened
+    """Our own caller passed a value or made a call the interface forbids."""
+
+
+class RemoteViolation(LightMQError):  # noqa: N818
+    """The peer broke the protocol; `reason` says how, in words for its operator."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class CorruptRecord(RemoteViolation):
+    """A record whose bytes contradict themselves; `reason` names the first check that failed."""
+
+
+class Refused(LightMQError):  # noqa: N818
+    """A valid request that is answered "no": a response `code` and a `remark` for the peer."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(f"code {code}: {remark}")
+        self.code = code
+        self.remark = remark

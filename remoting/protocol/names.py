@@ -1,0 +1,120 @@
+"""Names of topics, groups and light queues.
+
+A light queue is `%LMQ%` + the MQTT topic or filter with every byte outside [A-Za-z0-9_-] written as %XX (upper-case hex). The parent
+topic of an MQTT topic is its first level in the same writing, so a level can neither hit a system topic nor leave RocketMQ's alphabet:
+
+    level                        parent topic
+    plant                        plant
+    $SYS                         %24SYS
+    (empty: topic "/a")          %
+    a name RocketMQ reserves     | + name
+    longer than 127 written      first 96 written bytes | 24 hex digits of SHA-256
+
+Invariant: escape is lossless and injective; `|` and a `%` not followed by two hex digits are never its output.
+Thread rule: pure functions (with bounded memo tables).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from functools import lru_cache
+
+from remoting.protocol.errors import RemoteViolation
+
+LMQ_PREFIX = b"%LMQ%"
+"""RocketMQ's prefix of light queue names; RocketMQ clients pull an MQTT queue by it."""
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+
+TOPIC_CHARS_MAX = 127
+"""Longest RocketMQ topic; longer names are refused, longer first levels are shortened with a digest."""
+SYSTEM_TOPIC_CHARS_MAX = 255
+"""Longest retry or dead-letter topic."""
+GROUP_CHARS_MAX = 120
+
+_SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_ESCAPES = tuple(bytes((byte,)) if byte in _SAFE else b"%%%02X" % byte for byte in range(256))
+_UNSAFE = re.compile(rb"[^A-Za-z0-9_-]")
+_ESCAPED = re.compile(rb"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*")
+_ESCAPE = re.compile(rb"%([0-9A-F]{2})")
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_PARENT_CACHE_ENTRIES_MAX = 4_096
+_SHORTENED_BYTES = 96
+
+SYSTEM_TOPICS = frozenset(
+    {
+        b"TBW102", b"SCHEDULE_TOPIC_XXXX", b"BenchmarkTest", b"RMQ_SYS_TRANS_HALF_TOPIC", b"RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        b"RMQ_SYS_TRACE_TOPIC", b"TRANS_CHECK_MAX_TIME_TOPIC", b"SELF_TEST_TOPIC", b"OFFSET_MOVED_EVENT", b"rmq_sys_wheel_timer",
+    }
+)  # fmt: skip
+"""Topics with a meaning of their own in RocketMQ; no device may publish into them by its choice of a first level."""
+_SYSTEM_PREFIXES = (b"rmq_sys_", b"RMQ_SYS_")
+
+
+def escape(name: bytes) -> bytes:
+    """Return `name` with every byte outside [A-Za-z0-9_-] as %XX."""
+    if _UNSAFE.search(name) is None:
+        return name
+    return b"".join([_ESCAPES[byte] for byte in name])
+
+
+def unescape(escaped: bytes) -> bytes:
+    """Return what `escape` was given; RemoteViolation for bytes that `escape` never writes."""
+    if _ESCAPED.fullmatch(escaped) is None:
+        raise RemoteViolation(f"{escaped[:64]!r} is not an escaped name")
+    name = _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), escaped)
+    if escape(name) != escaped:
+        raise RemoteViolation(f"{escaped[:64]!r} escapes bytes that stand for themselves")
+    return name
+
+
+def light_queue_name(topic_or_filter: bytes) -> bytes:
+    """Return the queue name of an exact MQTT topic or a wildcard filter."""
+    return LMQ_PREFIX + escape(topic_or_filter)
+
+
+def light_queue_topic(queue_name: bytes) -> bytes:
+    """Return the MQTT topic or filter of a light queue's name; RemoteViolation if it is none."""
+    if not queue_name.startswith(LMQ_PREFIX):
+        raise RemoteViolation(f"{queue_name[:64]!r} is not the name of a light queue")
+    return unescape(queue_name[len(LMQ_PREFIX) :])
+
+
+def parent_topic(mqtt_topic: bytes) -> bytes:
+    """Return the RocketMQ topic that stores `mqtt_topic`."""
+    return _parent_of_level(mqtt_topic.partition(b"/")[0])
+
+
+@lru_cache(maxsize=_PARENT_CACHE_ENTRIES_MAX)
+def _parent_of_level(level: bytes) -> bytes:
+    if not level:
+        return b"%"
+    if is_system_topic(level):
+        return b"|" + level
+    escaped = escape(level)
+    if len(escaped) <= TOPIC_CHARS_MAX:
+        return escaped
+    return b"|".join((escaped[:_SHORTENED_BYTES], hashlib.sha256(level).hexdigest()[:24].encode()))
+
+
+def is_system_topic(topic: bytes) -> bool:
+    """True for the topics RocketMQ keeps for itself."""
+    return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
+
+
+def queue_index(mqtt_topic: bytes, queue_count: int) -> int:
+    """Return the parent queue of a topic: the same topic always goes to the same queue, which keeps its order."""
+    return zlib.crc32(mqtt_topic) % queue_count
+
+
+def valid_rocketmq_topic(topic: str) -> bool:
+    """True for a name RocketMQ accepts as a topic (retry and dead-letter topics may be longer)."""
+    limit = SYSTEM_TOPIC_CHARS_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_CHARS_MAX
+    return len(topic) <= limit and _NAME.fullmatch(topic) is not None
+
+
+def valid_group(group: str) -> bool:
+    """True for a name RocketMQ accepts as a producer or consumer group."""
+    return len(group) <= GROUP_CHARS_MAX and _NAME.fullmatch(group) is not None

@@ -1,0 +1,208 @@
+"""Bodies of MULTI_PULL, RANGE_PULL and RECORDS_AT: records leave the log as they stand in it. Little-endian.
+
+    MULTI_PULL   u32 n, n x {u32 queue id, i64 offset, u32 max_count, u32 max_bytes}
+      reply      u32 n, n x {u32 queue id, u32 status, i64 first, i64 next, i64 min, i64 max, u32 count, u32 blob_len}, blobs
+    RANGE_PULL   u32 queue id, i64 offset, i64 end_offset (exclusive), u32 max_bytes
+      reply      u32 status, i64 first, i64 next, i64 min, i64 max, u32 count, u32 blob_len, count x u32 record start, blob
+    RECORDS_AT   u32 n, n x u64 position; reply: records back to back, positions that are gone left out
+
+Invariant: record i of a blob has queue offset first + i. Thread rule: pure functions; decoded blobs are views of the body.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import accumulate, chain
+
+import msgspec
+
+from remoting.protocol.errors import RemoteViolation
+
+STATUS_OK = 0
+"""`count` may be 0: the offset is at the queue's end."""
+STATUS_OFFSET_TOO_SMALL = 1
+"""The offset's records are gone; `first_offset` says where reading went on."""
+STATUS_NO_SUCH_QUEUE = 2
+STATUS_OFFSET_TOO_LARGE = 3
+
+Buffer = bytes | bytearray | memoryview
+
+_COUNT = struct.Struct("<I")
+_WANT = struct.Struct("<IqII")
+_RESULT = struct.Struct("<IIqqqqII")
+_RANGE = struct.Struct("<IqqI")
+_RANGE_RESULT = struct.Struct("<IqqqqII")
+
+
+class QueueWant(msgspec.Struct, gc=False):
+    """What one queue of a MULTI_PULL is asked for: records from `offset` up to either limit (at least one if there is one)."""
+
+    queue_id: int
+    offset: int
+    max_count: int
+    max_bytes: int
+
+
+class QueueRecords(msgspec.Struct):
+    """What a broker answers for one queue; offsets are queue offsets, `max_offset` is the confirmed end (exclusive)."""
+
+    queue_id: int
+    status: int
+    first_offset: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: Sequence[memoryview | bytes] = ()
+
+
+class PulledQueue(msgspec.Struct):
+    """One queue of a decoded MULTI_PULL reply; `blob` is `count` raw records back to back."""
+
+    queue_id: int
+    status: int
+    first_offset: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    count: int
+    blob: memoryview
+
+
+class RangeWant(msgspec.Struct, gc=False):
+    """What a RANGE_PULL asks: records of one queue in [offset, end_offset), at most `max_bytes` (at least one record)."""
+
+    queue_id: int
+    offset: int
+    end_offset: int
+    max_bytes: int
+
+
+class PulledRange(msgspec.Struct):
+    """A decoded RANGE_PULL reply; `starts` is `count` little-endian u32, the start of each record in `blob`."""
+
+    status: int
+    first_offset: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    count: int
+    starts: memoryview
+    blob: memoryview
+
+
+def _table(body: Buffer, item: struct.Struct, what: str) -> list[tuple[int, ...]]:
+    """Return the rows of a body that is a u32 count and nothing but so many items."""
+    if len(body) < 4:
+        raise RemoteViolation(f"{what} of {len(body)} bytes has no count")
+    (count,) = _COUNT.unpack_from(body)
+    if len(body) != 4 + count * item.size:
+        raise RemoteViolation(f"{what} of {len(body)} bytes does not hold {count} items of {item.size}")
+    return list(item.iter_unpack(memoryview(body)[4:]))
+
+
+def encode_multi_pull(wants: Sequence[tuple[int, int, int, int]]) -> bytes:
+    """Return a MULTI_PULL body of (queue id, offset, max_count, max_bytes)."""
+    return b"".join((_COUNT.pack(len(wants)), *[_WANT.pack(*want) for want in wants]))
+
+
+def decode_multi_pull(body: Buffer) -> list[QueueWant]:
+    """Return what each queue is asked for."""
+    return [QueueWant(*row) for row in _table(body, _WANT, "multi-pull")]
+
+
+def encode_multi_pull_reply(results: Sequence[QueueRecords]) -> bytes:
+    """Return a MULTI_PULL reply; the records are joined once, straight from the views of the log."""
+    heads = []
+    for result in results:
+        records = result.records
+        heads.append(
+            _RESULT.pack(
+                result.queue_id,
+                result.status,
+                result.first_offset,
+                result.next_offset,
+                result.min_offset,
+                result.max_offset,
+                len(records),
+                sum(map(len, records)),
+            )
+        )
+    return b"".join((_COUNT.pack(len(results)), *heads, *chain.from_iterable([result.records for result in results])))
+
+
+def decode_multi_pull_reply(body: Buffer) -> list[PulledQueue]:
+    """Return one result per queue asked, in the order asked; blobs are views of `body`."""
+    view = memoryview(body)
+    if len(view) < 4:
+        raise RemoteViolation(f"multi-pull reply of {len(view)} bytes has no count")
+    (count,) = _COUNT.unpack_from(view)
+    at = 4 + count * _RESULT.size
+    if at > len(view):
+        raise RemoteViolation(f"multi-pull reply of {len(view)} bytes does not hold {count} results")
+    pulled = []
+    for *head, blob_len in _RESULT.iter_unpack(view[4:at]):
+        if at + blob_len > len(view):
+            raise RemoteViolation(f"multi-pull reply: records of queue {head[0]} pass the body's end")
+        pulled.append(PulledQueue(*head, view[at : at + blob_len]))
+        at += blob_len
+    if at != len(view):
+        raise RemoteViolation(f"multi-pull reply: {len(view) - at} bytes follow the last records")
+    return pulled
+
+
+def encode_range_pull(queue_id: int, offset: int, end_offset: int, max_bytes: int) -> bytes:
+    """Return a RANGE_PULL body."""
+    return _RANGE.pack(queue_id, offset, end_offset, max_bytes)
+
+
+def decode_range_pull(body: Buffer) -> RangeWant:
+    """Return what a RANGE_PULL asks."""
+    if len(body) != _RANGE.size:
+        raise RemoteViolation(f"range-pull of {len(body)} bytes, it has {_RANGE.size}")
+    return RangeWant(*_RANGE.unpack(body))
+
+
+def encode_range_pull_reply(result: QueueRecords) -> bytes:
+    """Return a RANGE_PULL reply with the start of every record, so the reader needs no walk."""
+    records = result.records
+    sizes = list(map(len, records))
+    starts = list(accumulate(sizes, initial=0))
+    blob_len = starts.pop()
+    head = _RANGE_RESULT.pack(
+        result.status,
+        result.first_offset,
+        result.next_offset,
+        result.min_offset,
+        result.max_offset,
+        len(sizes),
+        blob_len,
+    )
+    return b"".join((head, struct.pack(f"<{len(starts)}I", *starts), *records))
+
+
+def decode_range_pull_reply(body: Buffer) -> PulledRange:
+    """Return a RANGE_PULL reply; `starts` and `blob` are views of `body`."""
+    view = memoryview(body)
+    if len(view) < _RANGE_RESULT.size:
+        raise RemoteViolation(f"range-pull reply of {len(view)} bytes has no head")
+    *head, count, blob_len = _RANGE_RESULT.unpack_from(view)
+    blob_at = _RANGE_RESULT.size + 4 * count
+    if blob_at + blob_len != len(view):
+        raise RemoteViolation(
+            f"range-pull reply of {len(view)} bytes does not hold {count} starts and {blob_len} bytes"
+        )
+    return PulledRange(*head, count, view[_RANGE_RESULT.size : blob_at], view[blob_at:])
+
+
+def encode_records_at(positions: Sequence[int]) -> bytes:
+    """Return a RECORDS_AT body."""
+    return struct.pack(f"<I{len(positions)}Q", len(positions), *positions)
+
+
+_POSITION = struct.Struct("<Q")
+
+
+def decode_records_at(body: Buffer) -> list[int]:
+    """Return the positions asked for."""
+    return [position for (position,) in _table(body, _POSITION, "records-at")]

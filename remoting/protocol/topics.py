@@ -1,0 +1,265 @@
+"""MQTT topic names and filters: validation, matching, the trie of filters and the tree of topics.
+
+Rules of MQTT 3.1.1 §4.7: `+` is a whole level, `#` the last whole level and also its parent; filters that start with a wildcard do
+not match topics that start with `$`; empty levels are levels. Text may come as str or UTF-8 bytes; inside everything is bytes.
+Invariant: FilterTrie.match and TopicTree.match agree with `matches`. Nothing recurses, so depth cannot exhaust the stack.
+Thread rule: a trie or tree has one owner; the functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+TOPIC_SIZE_BYTES_MAX = 16_384
+"""Longest topic name or filter; longer ones are refused, because their light-queue name must fit 16 bits of length."""
+TOPIC_LEVELS_MAX = 128
+"""Most levels of a topic name or filter; more are refused, each level costs a step of every match."""
+
+T = TypeVar("T", bound=Hashable)
+V = TypeVar("V")
+
+_PLUS = b"+"
+_HASH = b"#"
+_DOLLAR = b"$"
+
+
+def _raw(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+
+
+def _validate(text: str | bytes, what: str) -> str | None:
+    raw = _raw(text)
+    if not raw:
+        return f"a topic {what} has at least one character"
+    if len(raw) > TOPIC_SIZE_BYTES_MAX:
+        return f"topic {what} of {len(raw)} bytes, the limit is {TOPIC_SIZE_BYTES_MAX}"
+    if raw.count(b"/") >= TOPIC_LEVELS_MAX:
+        return f"topic {what} of {raw.count(b'/') + 1} levels, the limit is {TOPIC_LEVELS_MAX}"
+    if b"\0" in raw:
+        return f"a topic {what} has no U+0000"
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return f"the topic {what} is not valid UTF-8"
+    return None
+
+
+def validate_topic_name(topic: str | bytes) -> str | None:
+    """Return what is wrong with a topic name, None if nothing."""
+    error = _validate(topic, "name")
+    if error is None and is_wildcard(topic):
+        return "a topic name has no wildcard (+ or #)"
+    return error
+
+
+def validate_filter(topic_filter: str | bytes) -> str | None:
+    """Return what is wrong with a topic filter, None if nothing."""
+    error = _validate(topic_filter, "filter")
+    if error is not None:
+        return error
+    levels = _raw(topic_filter).split(b"/")
+    if any(_HASH in level for level in levels[:-1]) or (_HASH in levels[-1] and levels[-1] != _HASH):
+        return "# stands alone in the last level of a filter"
+    if any(_PLUS in level and level != _PLUS for level in levels):
+        return "+ stands alone in a level of a filter"
+    return None
+
+
+def is_wildcard(topic_filter: str | bytes) -> bool:
+    """True if the filter has a wildcard."""
+    raw = _raw(topic_filter)
+    return _PLUS in raw or _HASH in raw
+
+
+def matches(topic_filter: str | bytes, topic: str | bytes) -> bool:
+    """True if the valid filter matches the valid topic name."""
+    wanted, levels = _raw(topic_filter).split(b"/"), _raw(topic).split(b"/")
+    if levels[0].startswith(_DOLLAR) and wanted[0] in (_PLUS, _HASH):
+        return False
+    for index, level in enumerate(wanted):
+        if level == _HASH:
+            return True
+        if index >= len(levels) or level not in (_PLUS, levels[index]):
+            return False
+    return len(wanted) == len(levels)
+
+
+class _FilterNode(Generic[T]):
+    __slots__ = ("children", "values")
+
+    def __init__(self) -> None:
+        self.children: dict[bytes, _FilterNode[T]] = {}
+        # A dict keeps the order of adding and finds one value among many in one step.
+        self.values: dict[T, None] = {}
+
+
+class FilterTrie(Generic[T]):
+    """Filters with values; `match` answers which values' filters match a topic. A (filter, value) pair is held once."""
+
+    __slots__ = ("_count", "_root")
+
+    def __init__(self) -> None:
+        self._root: _FilterNode[T] = _FilterNode()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, topic_filter: str | bytes, value: T) -> bool:
+        """Hold `value` under the filter; False if it already was."""
+        node = self._root
+        for level in _raw(topic_filter).split(b"/"):
+            child = node.children.get(level)
+            if child is None:
+                child = node.children[level] = _FilterNode()
+            node = child
+        if value in node.values:
+            return False
+        node.values[value] = None
+        self._count += 1
+        return True
+
+    def remove(self, topic_filter: str | bytes, value: T) -> bool:
+        """Drop `value` from the filter and prune what became empty; False if it was not there."""
+        levels = _raw(topic_filter).split(b"/")
+        path = [self._root]
+        for level in levels:
+            child = path[-1].children.get(level)
+            if child is None:
+                return False
+            path.append(child)
+        if value not in path[-1].values:
+            return False
+        del path[-1].values[value]
+        self._count -= 1
+        for level in reversed(levels):
+            node = path.pop()
+            if node.values or node.children:
+                break
+            del path[-1].children[level]
+        return True
+
+    def match(self, topic: str | bytes) -> list[T]:
+        """Return the values of every matching filter; a value under several matching filters comes several times."""
+        levels = _raw(topic).split(b"/")
+        found: list[T] = []
+        dollar = levels[0].startswith(_DOLLAR)
+        nodes = [self._root]
+        for depth, level in enumerate(levels):
+            wildcards = depth > 0 or not dollar
+            following: list[_FilterNode[T]] = []
+            for node in nodes:
+                children = node.children
+                if not children:
+                    continue
+                if wildcards:
+                    if (rest := children.get(_HASH)) is not None:
+                        found.extend(rest.values)
+                    if (child := children.get(_PLUS)) is not None:
+                        following.append(child)
+                if (child := children.get(level)) is not None and level not in (_PLUS, _HASH):
+                    following.append(child)
+            nodes = following
+        for node in nodes:
+            found.extend(node.values)
+            if (rest := node.children.get(_HASH)) is not None:
+                found.extend(rest.values)
+        return found
+
+
+class _Absent:
+    __slots__ = ()
+
+
+_ABSENT = _Absent()
+
+
+class _TopicNode(Generic[V]):
+    __slots__ = ("children", "value")
+
+    def __init__(self) -> None:
+        self.children: dict[bytes, _TopicNode[V]] = {}
+        self.value: V | _Absent = _ABSENT
+
+
+class TopicTree(Generic[V]):
+    """Topics with one value each (retained messages); `match` answers which topics a filter matches."""
+
+    __slots__ = ("_count", "_root")
+
+    def __init__(self) -> None:
+        self._root: _TopicNode[V] = _TopicNode()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def set(self, topic: str | bytes, value: V) -> None:
+        """Hold `value` under the topic, in place of what it held."""
+        node = self._root
+        for level in _raw(topic).split(b"/"):
+            child = node.children.get(level)
+            if child is None:
+                child = node.children[level] = _TopicNode()
+            node = child
+        if node.value is _ABSENT:
+            self._count += 1
+        node.value = value
+
+    def get(self, topic: str | bytes) -> V | None:
+        """Return the topic's value, None if it has none."""
+        node = self._root
+        for level in _raw(topic).split(b"/"):
+            child = node.children.get(level)
+            if child is None:
+                return None
+            node = child
+        return None if isinstance(node.value, _Absent) else node.value
+
+    def delete(self, topic: str | bytes) -> bool:
+        """Drop the topic and prune what became empty; False if it was not there."""
+        levels = _raw(topic).split(b"/")
+        path = [self._root]
+        for level in levels:
+            child = path[-1].children.get(level)
+            if child is None:
+                return False
+            path.append(child)
+        if path[-1].value is _ABSENT:
+            return False
+        path[-1].value = _ABSENT
+        self._count -= 1
+        for level in reversed(levels):
+            node = path.pop()
+            if node.children or node.value is not _ABSENT:
+                break
+            del path[-1].children[level]
+        return True
+
+    def match(self, topic_filter: str | bytes) -> Iterator[tuple[bytes, V]]:
+        """Yield (topic, value) of every topic the filter matches; the tree must not change meanwhile."""
+        wanted = _raw(topic_filter).split(b"/")
+        # (node, its levels, index of the next wanted level)
+        stack: list[tuple[_TopicNode[V], tuple[bytes, ...], int]] = [(self._root, (), 0)]
+        while stack:
+            node, path, index = stack.pop()
+            last = index == len(wanted)
+            rest = not last and wanted[index] == _HASH
+            if (last or rest) and path and not isinstance(node.value, _Absent):
+                yield b"/".join(path), node.value
+            if last:
+                continue
+            # Behind a # the wanted level stays the # itself.
+            following = index if rest else index + 1
+            for level, child in _candidates(node, wanted[index]):
+                if path or not level.startswith(_DOLLAR) or wanted[0] == level:
+                    stack.append((child, (*path, level), following))
+
+
+def _candidates(node: _TopicNode[V], wanted: bytes) -> list[tuple[bytes, _TopicNode[V]]]:
+    """Return the children a wanted level can lead to, in reverse order because they go on a stack."""
+    if wanted in (_PLUS, _HASH):
+        return list(reversed(node.children.items()))
+    child = node.children.get(wanted)
+    return [] if child is None else [(wanted, child)]
