@@ -1,13 +1,14 @@
 """Bodies of APPEND_MANY and STAGE: many messages of any topics in one request, and where they went. Little-endian.
 
     entries  u32 count, entries back to back
-    entry    u32 entry_size | u8 kind (0 MQTT, 1 queue) | u8 flags (low byte of the record's) | u16 queue index (0xFFFF: broker picks)
-             i64 born_ms | u16 n_props, topic_len, keys_len, tags_len, props_len, 0 | u32 body_len | meta | body
+    entry    u32 entry_size | u8 kind (0 MQTT, 1 queue) | u8 flags (low byte of the record's)
+             u16 queue index (0xFFFF: broker picks) | i64 born_ms
+             u16 n_props, topic_len, keys_len, tags_len, props_len, 0 | u32 body_len | meta | body
     reply    u32 count, i64 end_position, count x {u32 queue id, i64 queue offset} (of the parent queue)
 
-`meta` is the record's: lengths table, topic, keys, tags, properties; the broker copies it into the log as it stands, so it is
-checked here once. Invariant: of an MQTT entry the topic is the parent topic and the first property the full MQTT topic.
-Thread rule: pure functions.
+`meta` is the record's: lengths table, topic, keys, tags, properties; the broker copies it into the log as it stands,
+so it is checked here once. Invariant: of an MQTT entry the topic is the parent topic and the first property the full
+MQTT topic. Thread rule: pure functions.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def _mqtt_meta(topic: bytes, client_id: bytes) -> tuple[int, int, int, bytes]:
 def encode_mqtt_entry(
     topic: bytes, payload: bytes | bytearray | memoryview, flags: int, born_ms: int, client_id: bytes
 ) -> bytes:
-    """Return the append entry of one MQTT publish: parent topic, originMqttTopic first, clientId. `flags` holds QoS and retain."""
+    """Return the append entry of one MQTT publish; `flags` holds QoS (bits 0-1) and retain (bit 2)."""
     size, parent_len, props_len, meta = _mqtt_meta(topic, client_id)
     body_len = len(payload)
     head = ENTRY.pack(
@@ -208,7 +209,7 @@ def _lengths(n_props: int) -> struct.Struct:
 
 
 def encode_append_reply(end_position: int, placed: Sequence[tuple[int, int]]) -> bytes:
-    """Return the reply body: the log position behind the last record, and (queue id, queue offset) per entry in order."""
+    """Return the reply body: log position behind the last record, and (queue id, queue offset) per entry in order."""
     pack = _PLACED.pack
     return b"".join((_REPLY.pack(len(placed), end_position), *[pack(queue_id, offset) for queue_id, offset in placed]))
 

@@ -4,8 +4,8 @@
     reply   {"broker":"broker-a","epoch":1,"confirm":123,
              "queues":[{"topic":"machines","queue":0,"id":17,"min":0,"max":99,"at":5}],"light":{"id":3,"min":0,"max":7}|null}
 
-The broker holds the request up to wait_ms until some max is above the known one. Invariant: max is the confirmed end (exclusive).
-Thread rule: plain values, pure functions.
+The broker holds the request up to wait_ms until some max is above the known one. Invariant: max is the confirmed end
+(exclusive). Thread rule: plain values, pure functions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WAIT_MS_MAX = 60_000
 
 
 class QueueBoundsRequest(msgspec.Struct):
-    """Ask for bounds by parent topics or by an MQTT filter; `at_ms` also asks for the first offset stored at or after it."""
+    """Ask for bounds by parent topics or MQTT filter; `at_ms` also asks for the first offset stored at or after it."""
 
     topics: list[str] = []
     filter: str | None = None

@@ -20,7 +20,7 @@ PROTOCOL_VERSION = 479
 
 @dataclass(slots=True)
 class Command:
-    """A remoting command; `fields` is the header's string map, `body` opaque bytes (source: RocketMQ RemotingCommand)."""
+    """A remoting command as RocketMQ's RemotingCommand; `fields` is the header's string map, `body` opaque bytes."""
 
     code: int
     opaque: int = 0

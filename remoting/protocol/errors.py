@@ -17,11 +17,11 @@ class LightMQError(Exception):
     """Base of every error this project raises on purpose."""
 
 
-class LocalMisuse(LightMQError):  # noqa: N818 - the three families are named by what happened
+class LocalMisuse(LightMQError):
     """Our own caller passed a value or made a call the interface forbids."""
 
 
-class RemoteViolation(LightMQError):  # noqa: N818
+class RemoteViolation(LightMQError):
     """The peer broke the protocol; `reason` says how, in words for its operator."""
 
     def __init__(self, reason: str) -> None:
@@ -33,7 +33,7 @@ class CorruptRecord(RemoteViolation):
     """A record whose bytes contradict themselves; `reason` names the first check that failed."""
 
 
-class Refused(LightMQError):  # noqa: N818
+class Refused(LightMQError):
     """A valid request that is answered "no": a response `code` and a `remark` for the peer."""
 
     def __init__(self, code: int, remark: str) -> None:

@@ -2,9 +2,9 @@
 
     u32 length (of what follows) | u8 serialise type, u24 header length | header | body        big-endian
 
-Invariant: feeding a byte stream in any pieces yields the same commands; after one violation the decoder is dead and swallows
-everything, because nothing behind a broken length can be trusted.
-Thread rule: one decoder belongs to one connection and is not thread-safe; encode_frame is pure.
+Invariant: feeding a byte stream in any pieces yields the same commands; after one violation the decoder is dead and
+swallows everything, because nothing behind a broken length can be trusted. Thread rule: one decoder belongs to one
+connection and is not thread-safe; encode_frame is pure.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FrameDecoder:
                 return []
             source: bytes | bytearray = buffer
         else:
-            source = data if data.__class__ is bytes else bytes(data)  # type: ignore[assignment]
+            source = data if data.__class__ is bytes else bytes(data)
         try:
             commands, consumed = self._parse(source)
         except RemoteViolation:

@@ -1,16 +1,18 @@
 """The two header serialisations of a remoting command: RocketMQ's JSON object and its binary form.
 
     JSON      {"code","language","version","opaque","flag","remark"?,"extFields"?,"serializeTypeCurrentRPC"}
-    ROCKETMQ  i16 code | i8 language | i16 version | i32 opaque | i32 flag | i32 n, remark | i32 n, {i16 k, i32 v}*   big-endian
+    ROCKETMQ  i16 code | i8 language | i16 version | i32 opaque | i32 flag | i32 n, remark
+              i32 n, {i16 n, key, i32 n, value}*                                                big-endian
 
-Invariant: decode(encode(c)) == c for every command whose fields fit; what peers really send is accepted: numbers and booleans as
-field values, request codes above 16 bits wrapped by the binary form. Nothing but RemoteViolation leaves a decoder.
-Thread rule: pure functions.
+Invariant: decode(encode(c)) == c for every command whose fields fit; what peers really send is accepted: numbers and
+booleans as field values, request codes above 16 bits wrapped by the binary form. Nothing but RemoteViolation leaves a
+decoder. Thread rule: pure functions.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 
 import msgspec
 
@@ -18,7 +20,8 @@ from remoting.protocol.commands import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, Comma
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 LANGUAGES = (
-    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY",
+    "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS",
 )  # fmt: skip
 """Language names by their ordinal in the binary header."""
 _LANGUAGE_ORDINALS = {name: ordinal for ordinal, name in enumerate(LANGUAGES)}
@@ -43,7 +46,7 @@ class _JsonHeader(msgspec.Struct, omit_defaults=True):
     opaque: int = 0
     flag: int = 0
     remark: str | None = None
-    extFields: dict[str, str | int | float | bool | None] | None = None  # noqa: N815 - the wire's own name
+    extFields: Mapping[str, str | int | float | bool | None] | None = None  # noqa: N815 - the wire's own name
     serializeTypeCurrentRPC: str = ""  # noqa: N815
 
 
@@ -61,7 +64,7 @@ def encode_header(command: Command) -> bytes:
             command.opaque,
             command.flag,
             command.remark,
-            command.fields or None,  # type: ignore[arg-type]
+            command.fields or None,
             "JSON",
         )
         try:
@@ -92,7 +95,7 @@ def _decode_json_header(data: bytes | memoryview, body: bytes) -> Command:
     if given:
         for key, value in given.items():
             if value.__class__ is str:
-                fields[key] = value  # type: ignore[assignment]
+                fields[key] = value
             elif value is not None:
                 fields[key] = _text(value)
     return Command(
@@ -108,7 +111,7 @@ def _decode_json_header(data: bytes | memoryview, body: bytes) -> Command:
     )
 
 
-def _text(value: str | float | bool) -> str:  # noqa: FBT001 - JSON's own scalar types
+def _text(value: str | float | bool) -> str:
     """Return a JSON scalar as the text RocketMQ's own clients would have sent."""
     if value is True:
         return "true"
@@ -121,7 +124,7 @@ def _encode_binary(command: Command) -> bytes:
     code = command.code
     if code > _I16_MAX and code - _WRAP in _WRAPPED_CODES:
         code -= _WRAP
-    parts = []
+    parts: list[bytes] = []
     try:
         for key, value in command.fields.items():
             raw_key, raw_value = key.encode(), value.encode()

@@ -1,7 +1,8 @@
 """Names of topics, groups and light queues.
 
-A light queue is `%LMQ%` + the MQTT topic or filter with every byte outside [A-Za-z0-9_-] written as %XX (upper-case hex). The parent
-topic of an MQTT topic is its first level in the same writing, so a level can neither hit a system topic nor leave RocketMQ's alphabet:
+A light queue is `%LMQ%` + the MQTT topic or filter with every byte outside [A-Za-z0-9_-] written as %XX (upper-case
+hex). The parent topic of an MQTT topic is its first level in the same writing, so a level can neither hit a system
+topic nor leave RocketMQ's alphabet:
 
     level                        parent topic
     plant                        plant
@@ -45,8 +46,8 @@ _SHORTENED_BYTES = 96
 
 SYSTEM_TOPICS = frozenset(
     {
-        b"TBW102", b"SCHEDULE_TOPIC_XXXX", b"BenchmarkTest", b"RMQ_SYS_TRANS_HALF_TOPIC", b"RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        b"RMQ_SYS_TRACE_TOPIC", b"TRANS_CHECK_MAX_TIME_TOPIC", b"SELF_TEST_TOPIC", b"OFFSET_MOVED_EVENT", b"rmq_sys_wheel_timer",
+        b"TBW102", b"SCHEDULE_TOPIC_XXXX", b"BenchmarkTest", b"TRANS_CHECK_MAX_TIME_TOPIC", b"SELF_TEST_TOPIC",
+        b"OFFSET_MOVED_EVENT",
     }
 )  # fmt: skip
 """Topics with a meaning of their own in RocketMQ; no device may publish into them by its choice of a first level."""

@@ -30,7 +30,7 @@ def encode_offsets(offsets: Sequence[tuple[bytes, int, int]]) -> bytes:
 
 def decode_offsets(body: bytes) -> list[tuple[bytes, int, int]]:
     """Return (key, queue id, next offset) per entry."""
-    offsets = []
+    offsets: list[tuple[bytes, int, int]] = []
     try:
         (count,) = _COUNT.unpack_from(body)
         at = _COUNT.size

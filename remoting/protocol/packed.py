@@ -1,6 +1,7 @@
 """msgpack and JSON bodies declared as msgspec structs: one encode, one decode that only raises RemoteViolation.
 
-Invariant: a decoder is built once per type. Thread rule: pure functions (with a memo table of decoders, one per declared type).
+Invariant: a decoder is built once per type. Thread rule: pure functions (with a memo table of decoders, one per
+declared type).
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Bodies of MULTI_PULL, RANGE_PULL and RECORDS_AT: records leave the log as they stand in it. Little-endian.
 
     MULTI_PULL   u32 n, n x {u32 queue id, i64 offset, u32 max_count, u32 max_bytes}
-      reply      u32 n, n x {u32 queue id, u32 status, i64 first, i64 next, i64 min, i64 max, u32 count, u32 blob_len}, blobs
+      reply      u32 n, n x {u32 queue id, u32 status, i64 first, next, min, max, u32 count, u32 blob_len}, blobs
     RANGE_PULL   u32 queue id, i64 offset, i64 end_offset (exclusive), u32 max_bytes
-      reply      u32 status, i64 first, i64 next, i64 min, i64 max, u32 count, u32 blob_len, count x u32 record start, blob
+      reply      u32 status, i64 first, next, min, max, u32 count, u32 blob_len, count x u32 record start, blob
     RECORDS_AT   u32 n, n x u64 position; reply: records back to back, positions that are gone left out
 
-Invariant: record i of a blob has queue offset first + i. Thread rule: pure functions; decoded blobs are views of the body.
+Invariant: record i of a blob has queue offset first + i. Thread rule: pure functions; decoded blobs are views of the
+body.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _RANGE_RESULT = struct.Struct("<IqqqqII")
 
 
 class QueueWant(msgspec.Struct, gc=False):
-    """What one queue of a MULTI_PULL is asked for: records from `offset` up to either limit (at least one if there is one)."""
+    """What one queue of a MULTI_PULL is asked for: records from `offset` up to either limit, but at least one."""
 
     queue_id: int
     offset: int
@@ -70,7 +71,7 @@ class PulledQueue(msgspec.Struct):
 
 
 class RangeWant(msgspec.Struct, gc=False):
-    """What a RANGE_PULL asks: records of one queue in [offset, end_offset), at most `max_bytes` (at least one record)."""
+    """What a RANGE_PULL asks: records of one queue in [offset, end_offset), at most `max_bytes`, but at least one."""
 
     queue_id: int
     offset: int
@@ -141,10 +142,11 @@ def decode_multi_pull_reply(body: Buffer) -> list[PulledQueue]:
     if at > len(view):
         raise RemoteViolation(f"multi-pull reply of {len(view)} bytes does not hold {count} results")
     pulled = []
-    for *head, blob_len in _RESULT.iter_unpack(view[4:at]):
+    for queue_id, status, first, following, lowest, end, records, blob_len in _RESULT.iter_unpack(view[4:at]):
         if at + blob_len > len(view):
-            raise RemoteViolation(f"multi-pull reply: records of queue {head[0]} pass the body's end")
-        pulled.append(PulledQueue(*head, view[at : at + blob_len]))
+            raise RemoteViolation(f"multi-pull reply: records of queue {queue_id} pass the body's end")
+        blob = view[at : at + blob_len]
+        pulled.append(PulledQueue(queue_id, status, first, following, lowest, end, records, blob))
         at += blob_len
     if at != len(view):
         raise RemoteViolation(f"multi-pull reply: {len(view) - at} bytes follow the last records")
@@ -186,13 +188,14 @@ def decode_range_pull_reply(body: Buffer) -> PulledRange:
     view = memoryview(body)
     if len(view) < _RANGE_RESULT.size:
         raise RemoteViolation(f"range-pull reply of {len(view)} bytes has no head")
-    *head, count, blob_len = _RANGE_RESULT.unpack_from(view)
+    status, first, following, lowest, end, count, blob_len = _RANGE_RESULT.unpack_from(view)
     blob_at = _RANGE_RESULT.size + 4 * count
     if blob_at + blob_len != len(view):
         raise RemoteViolation(
             f"range-pull reply of {len(view)} bytes does not hold {count} starts and {blob_len} bytes"
         )
-    return PulledRange(*head, count, view[_RANGE_RESULT.size : blob_at], view[blob_at:])
+    starts = view[_RANGE_RESULT.size : blob_at]
+    return PulledRange(status, first, following, lowest, end, count, starts, view[blob_at:])
 
 
 def encode_records_at(positions: Sequence[int]) -> bytes:

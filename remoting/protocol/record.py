@@ -6,9 +6,10 @@
     80 n_dispatch x {queue id u32, reserved u32, queue offset u64} | u16 lengths[2 * n_props] | topic, keys, tags, props
        | pad to 8 | body | pad to 8
 
-props = key0 value0 key1 value1 ...; lengths = klen0 vlen0 klen1 vlen1 ... `meta` means everything from the lengths table to the
-last property byte. Invariant: all sizes follow from the fixed header, zero bytes are never a record, and a record whose position
-is not the place it was found at is not a record. Thread rule: pure functions over buffers the caller keeps alive.
+props = key0 value0 key1 value1 ...; lengths = klen0 vlen0 klen1 vlen1 ... `meta` means everything from the lengths
+table to the last property byte. Invariant: all sizes follow from the fixed header, zero bytes are never a record, and
+a record whose position is not the place it was found at is not a record. Thread rule: pure functions over buffers the
+caller keeps alive.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from collections.abc import Iterator, Sequence
 
 from crc32c import crc32c
 
-from remoting.protocol.errors import CorruptRecord as CorruptRecord
-from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.errors import CorruptRecord, LocalMisuse
 
 Buffer = bytes | bytearray | memoryview
 
@@ -87,8 +87,9 @@ def encode_record(
 ) -> bytes:
     """Return one record, checksum included.
 
-    `dispatch` is (queue id, queue offset) per queue; `counts` is n_props, topic, keys, tags, props lengths in bytes; `meta` the
-    lengths table, topic, keys, tags and properties back to back. LocalMisuse when the parts contradict each other.
+    `dispatch` is (queue id, queue offset) per queue; `counts` is n_props, topic, keys, tags, props lengths in bytes;
+    `meta` the lengths table, topic, keys, tags and properties back to back. LocalMisuse when the parts contradict
+    each other.
     """
     n_dispatch = len(dispatch)
     n_props, topic_len, keys_len, tags_len, props_len = counts
@@ -151,10 +152,10 @@ def _lengths(n_props: int) -> struct.Struct:
 
 
 def scan_records(buffer: Buffer, start: int, end: int, position: int) -> tuple[list[tuple[int, int]], int, str]:
-    """Return (offset, total) of each valid record in [start, end), where valid bytes end, and why the scan stopped there.
+    """Return (offset, total) of each valid record in [start, end), where valid bytes end, and why the scan stopped.
 
-    `position` is the log position of `buffer[start]`. The reason is "" when the records reach `end` exactly. Epochs may not
-    fall: a lower one is a stale byte behind a shorter new tail.
+    `position` is the log position of `buffer[start]`. The reason is "" when the records reach `end` exactly. Epochs
+    may not fall: a lower one is a stale byte behind a shorter new tail.
     """
     found: list[tuple[int, int]] = []
     at, epoch = start, 0
@@ -188,7 +189,7 @@ def tag_hash(tags: bytes) -> int:
 
 
 def iter_records(blob: Buffer) -> Iterator[RecordView]:
-    """Yield a view per record of `blob`, records back to back; CorruptRecord where sizes do not hold (checksums are not read)."""
+    """Yield a view per record of `blob`; CorruptRecord where sizes do not hold (checksums are not read)."""
     view = memoryview(blob)
     at, end = 0, len(view)
     while at < end:
@@ -200,8 +201,9 @@ def iter_records(blob: Buffer) -> Iterator[RecordView]:
 def publish_fields(buffer: Buffer, offset: int) -> tuple[bytes, Buffer, int, int, int]:
     """Return (MQTT topic, body, flags, born_ms, total) of the record at `offset`: what a delivery needs, nothing else.
 
-    The topic is the record's own when it did not come from MQTT. The body is a slice of `buffer`: give a memoryview to avoid a
-    copy. For records a broker sent, sizes are not checked again; CorruptRecord only where there is no header at all.
+    The topic is the record's own when it did not come from MQTT. The body is a slice of `buffer`: give a memoryview
+    to avoid a copy. For records a broker sent, sizes are not checked again; CorruptRecord only where there is no
+    header at all.
     """
     try:
         total, born_ms, body_len, body_off, flags, n_dispatch, n_props, topic_len, keys_len, tags_len = (
@@ -224,10 +226,12 @@ def publish_fields(buffer: Buffer, offset: int) -> tuple[bytes, Buffer, int, int
 class RecordView:
     """One record seen through a buffer: the fixed header is read once, everything else when asked for.
 
-    CorruptRecord from the constructor when the sizes contradict each other or pass the buffer; the checksum is check_record's.
+    CorruptRecord from the constructor when the sizes contradict each other or pass the buffer (no checksum).
     """
 
     __slots__ = ("_buffer", "_header", "_meta_at", "_offset")
+
+    _header: tuple[int, ...]
 
     def __init__(self, buffer: Buffer, offset: int = 0) -> None:
         try:
@@ -287,7 +291,8 @@ class RecordView:
     @property
     def counts(self) -> tuple[int, int, int, int, int]:
         """n_props and the byte lengths of topic, keys, tags and properties."""
-        return self._header[12:17]
+        n_props, topic_len, keys_len, tags_len, props_len = self._header[12:17]
+        return n_props, topic_len, keys_len, tags_len, props_len
 
     @property
     def tag_hash(self) -> int:

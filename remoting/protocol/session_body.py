@@ -1,9 +1,9 @@
 """Bodies of the MQTT session requests, as msgpack arrays: SESSION_OPEN/CLOSE/FENCED, SUBSCRIBE, UNSUBSCRIBE.
 
-The broker's log owns a session; a proxy opens it, gets an epoch and what to resume, and names that epoch in everything it says
-about the session afterwards. Invariant: of two owners only the one with the higher epoch is heard.
-Offsets are queue offsets; positions are byte offsets in the commit log. Use `encode(message)` and `decode(Kind, body)`.
-Thread rule: plain values, pure functions.
+The broker's log owns a session; a proxy opens it, gets an epoch and what to resume, and names that epoch in
+everything it says about the session afterwards. Invariant: of two owners only the one with the higher epoch is heard.
+Offsets are queue offsets; positions are byte offsets in the commit log. Use `encode(message)` and `decode(Kind,
+body)`. Thread rule: plain values, pure functions.
 """
 
 from __future__ import annotations
@@ -13,8 +13,28 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from remoting.protocol.packed import decode as decode
-from remoting.protocol.packed import encode as encode
+from remoting.protocol.packed import decode, encode
+
+__all__ = [
+    "FAILURE",
+    "U32",
+    "InflightEntry",
+    "Offset",
+    "PacketId",
+    "Qos",
+    "SessionClose",
+    "SessionFenced",
+    "SessionOpen",
+    "SessionOpened",
+    "SessionSubscription",
+    "Subscribe",
+    "SubscribeResult",
+    "Subscribed",
+    "Unsubscribe",
+    "Unsubscribed",
+    "decode",
+    "encode",
+]
 
 U32 = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 Offset = Annotated[int, Meta(ge=0)]
@@ -61,7 +81,7 @@ class SessionOpened(msgspec.Struct, array_like=True):
 
 
 class SessionClose(msgspec.Struct, array_like=True):
-    """Give a session back; `durable` keeps it, with (queue id, next offset) per queue and the unacknowledged deliveries."""
+    """Give a session back; `durable` keeps it: (queue id, next offset) per queue, unacknowledged deliveries."""
 
     client_id: str
     epoch: Offset

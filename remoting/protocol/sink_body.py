@@ -1,8 +1,8 @@
 """Bodies of the exactly-once sink: STAGE (reply), COMMIT_BATCH, ABORT_BATCH, LEDGER, as msgpack arrays.
 
-Tasks stage their rows under (sink, batch, partition, attempt); the driver commits exactly one attempt per partition. The ledger
-remembers the last committed batch per sink, so a repeated commit is answered `already` and appends nothing.
-Use `encode(message)` and `decode(Kind, body)`. Thread rule: plain values, pure functions.
+Tasks stage their rows under (sink, batch, partition, attempt); the driver commits exactly one attempt per partition.
+The ledger remembers the last committed batch per sink, so a repeated commit is answered `already` and appends
+nothing. Use `encode(message)` and `decode(Kind, body)`. Thread rule: plain values, pure functions.
 """
 
 from __future__ import annotations
@@ -12,8 +12,22 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from remoting.protocol.packed import decode as decode
-from remoting.protocol.packed import encode as encode
+from remoting.protocol.packed import decode, encode
+
+__all__ = [
+    "NO_BATCH",
+    "AbortBatch",
+    "Batch",
+    "BatchCommitted",
+    "CommitBatch",
+    "Count",
+    "Ledger",
+    "LedgerState",
+    "StageHandle",
+    "StageReply",
+    "decode",
+    "encode",
+]
 
 NO_BATCH = -1
 """LedgerState.last_batch of a sink that never committed."""
@@ -29,7 +43,7 @@ class StageReply(msgspec.Struct, array_like=True):
 
 
 class StageHandle(msgspec.Struct, array_like=True):
-    """The attempt of a partition that counts, and how many messages it staged (checked against what the broker holds)."""
+    """The attempt of a partition that counts, and how many messages it staged; the broker checks the number."""
 
     partition: Count
     attempt: Count

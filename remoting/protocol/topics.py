@@ -1,9 +1,9 @@
 """MQTT topic names and filters: validation, matching, the trie of filters and the tree of topics.
 
-Rules of MQTT 3.1.1 §4.7: `+` is a whole level, `#` the last whole level and also its parent; filters that start with a wildcard do
-not match topics that start with `$`; empty levels are levels. Text may come as str or UTF-8 bytes; inside everything is bytes.
-Invariant: FilterTrie.match and TopicTree.match agree with `matches`. Nothing recurses, so depth cannot exhaust the stack.
-Thread rule: a trie or tree has one owner; the functions are pure.
+Rules of MQTT 3.1.1 §4.7: `+` is a whole level, `#` the last whole level and also its parent; filters that start with
+a wildcard do not match topics that start with `$`; empty levels are levels. Text may come as str or UTF-8 bytes;
+inside everything is bytes. Invariant: FilterTrie.match and TopicTree.match agree with `matches`. Nothing recurses, so
+depth cannot exhaust the stack. Thread rule: a trie or tree has one owner; the functions are pure.
 """
 
 from __future__ import annotations
