@@ -1,0 +1,58 @@
+"""Every bound of one MQTT session, by name and unit, with what happens at it.
+
+Invariant: no memory of a session grows with what its peer does beyond these numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+REMAINING_LENGTH_MAX = 268_435_455
+"""The most the four length bytes of a fixed header can say; the standard's own ceiling for a packet."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionLimits:
+    """The bounds of one session; shared by all sessions of a listener."""
+
+    packet_size_bytes_max: int = 1_048_576
+    """Largest packet a connected client may send, fixed header excluded. A larger one closes the connection at its
+    header.
+    """
+
+    unauthenticated_bytes_max: int = 65_536
+    """Largest CONNECT, and the most that is kept of what follows it before it is accepted. More closes the
+    connection.
+    """
+
+    connect_deadline_ms: int = 10_000
+    """Time from the opening of the connection to an accepted CONNECT. Later closes the connection."""
+
+    in_flight_max: int = 64
+    """Deliveries with QoS > 0 that may wait for an acknowledgement. At the limit `window_free` is 0 and nothing is
+    delivered.
+    """
+
+    client_id_bytes_max: int = 1_024
+    """Longest client id in UTF-8. A longer one gets CONNACK code 2."""
+
+    topic_bytes_max: int = 4_096
+    """Longest topic name or filter in UTF-8. A longer one closes the connection."""
+
+    topic_levels_max: int = 128
+    """Most levels of a topic name or filter. More closes the connection."""
+
+    filters_per_packet_max: int = 4_096
+    """Most filters in one SUBSCRIBE or UNSUBSCRIBE. More closes the connection."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.packet_size_bytes_max <= REMAINING_LENGTH_MAX:
+            raise ValueError(f"packet_size_bytes_max must be 1..{REMAINING_LENGTH_MAX}: {self.packet_size_bytes_max}")
+        if not 0 < self.in_flight_max < 65_535:
+            raise ValueError(f"in_flight_max must be 1..65534: {self.in_flight_max}")
+        if not 0 < self.topic_bytes_max <= 65_535:
+            raise ValueError(f"topic_bytes_max must be 1..65535: {self.topic_bytes_max}")
+        if self.unauthenticated_bytes_max < 64 or self.connect_deadline_ms <= 0:
+            raise ValueError("unauthenticated_bytes_max must be at least 64 and connect_deadline_ms above 0")
+        if self.client_id_bytes_max < 23:
+            raise ValueError("client_id_bytes_max must be at least 23, which every server must allow [MQTT-3.1.3-5]")

@@ -1,0 +1,58 @@
+"""Which topic names and filters a session accepts: the standard's rules plus the limits, with a cache of names seen
+before.
+
+Invariant: a name in the cache has passed every check, so the hot loop asks one set. The cache is bounded: when full it
+is emptied, never grown. One instance serves all sessions of a process; it belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+from mqtt_proxy.mqtt.limits import SessionLimits
+from mqtt_proxy.mqtt.reason_codes import PacketViolation, Reason
+from mqtt_proxy.mqtt.wire import check_text
+from remoting.protocol.topics import validate_filter, validate_topic_name
+
+KNOWN_TOPICS_MAX = 65_536
+"""Names kept; at about 100 bytes each the cache stays below 7 MB."""
+
+KNOWN_TOPIC_BYTES_MAX = 256
+"""Longer names are checked every time, so that a full cache is bounded in bytes too."""
+
+
+class TopicNames:
+    """Checks topic names and filters against the standard and the limits."""
+
+    __slots__ = ("_limits", "known")
+
+    def __init__(self, limits: SessionLimits) -> None:
+        self._limits = limits
+        self.known: set[bytes] = set()
+
+    def check_name(self, topic: bytes, what: str = "topic name") -> None:
+        """Accept the topic name of a PUBLISH or a will, or raise PacketViolation."""
+        if topic in self.known:
+            return
+        check_text(topic, what)
+        problem = validate_topic_name(topic)
+        if problem is not None:
+            raise PacketViolation(Reason.TOPIC_NAME, f"{what}: {problem}")
+        self._check_limits(topic, Reason.TOPIC_NAME, what)
+        if len(topic) <= KNOWN_TOPIC_BYTES_MAX:
+            if len(self.known) >= KNOWN_TOPICS_MAX:
+                self.known.clear()
+            self.known.add(topic)
+
+    def check_filter(self, topic_filter: str) -> None:
+        """Accept a topic filter, or raise PacketViolation."""
+        problem = validate_filter(topic_filter)
+        if problem is not None:
+            raise PacketViolation(Reason.TOPIC_FILTER, f"topic filter: {problem}")
+        self._check_limits(topic_filter.encode(), Reason.TOPIC_FILTER, "topic filter")
+
+    def _check_limits(self, topic: bytes, reason: str, what: str) -> None:
+        limits = self._limits
+        if len(topic) > limits.topic_bytes_max:
+            raise PacketViolation(reason, f"{what} of {len(topic)} bytes, at most {limits.topic_bytes_max}")
+        levels = topic.count(b"/") + 1
+        if levels > limits.topic_levels_max:
+            raise PacketViolation(reason, f"{what} of {levels} levels, at most {limits.topic_levels_max}")
