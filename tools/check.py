@@ -1,7 +1,7 @@
 """`make test`: style, types, layering, then the quick test suite, each shown with its time.
 
-Invariant: every check runs even when an earlier one failed, so that one run tells everything; the exit status is the worst.
-pytest comes last, so that its summary is the last thing printed.
+Invariant: every check runs even when an earlier one failed, so that one run tells everything; the exit status is the
+worst. pytest comes last, so that its summary is the last thing printed.
 """
 
 from __future__ import annotations

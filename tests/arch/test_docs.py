@@ -15,7 +15,9 @@ FOREIGN = re.compile(r"/work/|/tmp/(?!lightmq|\$)|\.library|subagent|\bhelper-\d
 
 def tracked(*patterns: str) -> list[Path]:
     """Files under version control that match a pattern; all files where there is no git."""
-    listing = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    listing = subprocess.run(
+        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout
     return [ROOT / line for line in listing.splitlines() if (ROOT / line).is_file()]
 
 

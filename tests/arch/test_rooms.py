@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("broker", "controller", "lightmq", "mqtt_proxy", "pyspark_rocketmq", "remoting", "runtime", "spark_connector")
+PACKAGES = (
+    "broker",
+    "controller",
+    "lightmq",
+    "mqtt_proxy",
+    "pyspark_rocketmq",
+    "remoting",
+    "runtime",
+    "spark_connector",
+)
 ROOMS = sorted({path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")})
-MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if not path.name.startswith("__"))
+MODULES = sorted(
+    path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if not path.name.startswith("__")
+)
 LEFT_OVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 

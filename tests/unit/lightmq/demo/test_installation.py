@@ -1,0 +1,39 @@
+"""Nothing is installed when everything is there; pip's last words travel with a failure."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lightmq.demo import installation
+from lightmq.demo.installation import Installation, InstallationFailed
+
+
+def test_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all modules importable it is over at once."""
+    monkeypatch.setattr(installation, "NEEDED", ("json", "http.client"))
+    subject = Installation()
+    subject.begin()
+    assert subject.done.is_set()
+    subject.wait()
+
+
+def test_missing_modules_are_found_without_importing() -> None:
+    """A module whose parent is missing is missing too."""
+    assert not installation.importable("no_such_package.inside")
+    assert installation.importable("json.decoder")
+
+
+def test_a_failed_installation_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The message holds what the installer printed."""
+    installer = tmp_path / "python"
+    installer.write_text("#!/bin/sh\necho 'no matching distribution'\nexit 1\n")
+    installer.chmod(0o755)
+    monkeypatch.setattr(installation, "NEEDED", ("no_such_package",))
+    monkeypatch.setattr(sys, "executable", str(installer))
+    subject = Installation()
+    subject.begin()
+    with pytest.raises(InstallationFailed, match="no matching distribution"):
+        subject.wait()

@@ -1,0 +1,70 @@
+"""The view draws a snapshot in a terminal and prints lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from lightmq.demo.accounting import Accounting, Line
+from lightmq.demo.driver import QueryProgress
+from lightmq.demo.view import Snapshot, View, draw, percentile, print_summary
+
+
+def console(*, terminal: bool) -> tuple[Console, io.StringIO]:
+    """A console that writes into a string."""
+    text = io.StringIO()
+    return Console(file=text, force_terminal=terminal, width=120), text
+
+
+def snapshot() -> Snapshot:
+    """Some figures."""
+    queries = {"ledger": QueryProgress(batch=3, rows=40, total=123, duration_ms=500)}
+    return Snapshot(phase="running", elapsed_s=12, sent=130, acknowledged=129, queries=queries, round_trip_p50_ms=420)
+
+
+def test_percentiles() -> None:
+    """Without values there is nothing to show."""
+    assert percentile([], 0.5) is None
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([1.0], 0.95) == 1.0
+
+
+def test_drawing_names_what_matters() -> None:
+    """Counts, lag, batch and latency are on the picture."""
+    out, text = console(terminal=False)
+    out.print(draw(snapshot()))
+    for word in ("129 acknowledged of 130", "confirm lag", "ledger", "123", "p50 420 ms"):
+        assert word in text.getvalue()
+
+
+def test_plain_lines_come_at_their_pace() -> None:
+    """One line at a time, a new one when the phase changes."""
+    out, text = console(terminal=False)
+    with View(out, plain=True) as view:
+        shot = snapshot()
+        view.show(shot)
+        view.show(shot)
+        shot.phase = "draining"
+        view.show(shot)
+    assert len(text.getvalue().strip().splitlines()) == 2
+
+
+def test_the_live_view_starts_and_ends() -> None:
+    """In a terminal the picture is redrawn in place."""
+    out, text = console(terminal=True)
+    with View(out, plain=False) as view:
+        view.show(snapshot())
+        view.note("a word")
+    assert "a word" in text.getvalue()
+
+
+def test_the_summary_says_whether_it_holds() -> None:
+    """An equation that fails stands out."""
+    out, text = console(terminal=False)
+    lines = (Line("readings", {"published": 2, "stored": 2}), Line("commands", {"sent": 1, "delivered": 0}))
+    print_summary(out, Accounting(lines), [100.0], ["chart: x.png"])
+    shown = text.getvalue()
+    assert "published 2 = stored 2  holds" in shown
+    assert "sent 1 = delivered 0  DOES NOT HOLD" in shown
+    assert "chart: x.png" in shown
