@@ -38,7 +38,7 @@ __all__ = [
 
 U32 = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 Offset = Annotated[int, Meta(ge=0)]
-PacketId = Annotated[int, Meta(ge=1, le=0xFFFF)]
+PacketId = Annotated[int, Meta(ge=0, le=0xFFFF)]
 Qos = Annotated[int, Meta(ge=0, le=2)]
 
 FAILURE = 0x80
@@ -64,7 +64,11 @@ class SessionSubscription(msgspec.Struct, array_like=True):
 
 
 class InflightEntry(msgspec.Struct, array_like=True):
-    """A delivery sent but not acknowledged: its packet id and where its message is."""
+    """A delivery sent but not acknowledged: its packet id and where its message is. The broker keeps it unread.
+
+    Packet id 0 is a proxy's own note: everything of the queue below `offset` that is not listed is acknowledged.
+    Queue id 0xFFFFFFFF means that `offset` is a log position (a retained message).
+    """
 
     packet_id: PacketId
     queue_id: U32
