@@ -219,7 +219,7 @@ def _build(table: type[T], values: Mapping[str, Any], prefix: str) -> T:
             arguments[field.name] = values[key]
     try:
         return table(**arguments)
-    except ValueError as error:  # a table's own __post_init__ checks what one field alone cannot know
+    except (ValueError, LocalMisuse) as error:  # a table's own __post_init__ checks what one field alone cannot know
         raise ConfigError(f"{prefix.rstrip('.') or table.__name__}: {error}") from error
 
 

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import structlog
 
-SECRET_KEY = re.compile(r"passw|secret|token|credential|authorization|private_key|api_key", re.IGNORECASE)
+SECRET_KEY = re.compile(r"passw|secret|token|credential|authorization|private_key|api_key|access_key", re.IGNORECASE)
 REDACTED = "***"
 LEVELS = ("debug", "info", "warning", "error")
 

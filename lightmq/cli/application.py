@@ -1,0 +1,50 @@
+"""Every command by name; only the one that is run gets imported.
+
+Invariant: this module imports cyclopts and nothing of ours that is large, so that ``lightmq --help`` stays cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cyclopts import App, Group
+
+from lightmq.cli.outcome import guarded
+from lightmq.version import VERSION
+
+SERVERS = Group("Servers", sort_key=1)
+CLIENTS = Group("Messages", sort_key=2)
+CARE = Group("Care", sort_key=3)
+
+COMMANDS = (
+    ("up", "servers:up", SERVERS, "Start controller, broker and MQTT proxy in one process."),
+    ("broker", "servers:broker", SERVERS, "Start a broker."),
+    ("controller", "servers:controller", SERVERS, "Start a controller, which is also the name server."),
+    ("proxy", "servers:proxy", SERVERS, "Start an MQTT proxy."),
+    ("pub", "publish:publish", CLIENTS, "Publish over MQTT."),
+    ("sub", "subscribe:subscribe", CLIENTS, "Subscribe over MQTT and print what comes."),
+    ("tail", "tail:tail", CLIENTS, "Print messages from the log, from an offset or the last ones, and follow it."),
+    ("topics", "topics:topics", CLIENTS, "List topics with their queues and message counts."),
+    ("doctor", "doctor:doctor", CARE, "Check this machine and a running broker, and say what to do."),
+    ("passwd", "passwd:passwd", CARE, "Add, change or remove a user in a password file."),
+    ("config", "config:config", CARE, "Show the configuration in force, or explain a key."),
+)
+
+
+def application() -> App:
+    """The command line as cyclopts sees it."""
+    app = App(
+        name="lightmq",
+        help="MQTT devices to Spark and back over one durable log. Start with: lightmq up",
+        version=f"lightmq {VERSION}",
+        version_flags=["--version", "-V"],
+        help_format="plaintext",  # a Markdown renderer for one-line texts would cost a fifth of the start
+    )
+    for name, target, group, text in COMMANDS:
+        app.command(f"lightmq.cli.{target}", name=name, group=group, help=text)
+    return app
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; the answer is the exit status. Wrong usage exits with 2."""
+    return guarded(lambda: application()(list(arguments), result_action="return_value", exit_on_error=True))

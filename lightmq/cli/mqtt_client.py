@@ -1,0 +1,114 @@
+"""What ``pub`` and ``sub`` share: a connected paho-mqtt client and its errors in words.
+
+Thread rule: paho's callbacks run on its network thread and only set events or put into queues.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from lightmq.cli.outcome import CommandFailed
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import Client
+
+CONNECT_TIMEOUT_S = 10.0
+IN_FLIGHT_MAX = 1_000
+USER_VARIABLE = "LIGHTMQ_USER"
+PASSWORD_VARIABLE = "LIGHTMQ_PASSWORD"  # noqa: S105  # a name, not a password
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class MqttTarget:
+    """Where to connect and as whom."""
+
+    host: Annotated[str, Parameter(name=["--host"], help="MQTT host.")] = "127.0.0.1"
+    port: Annotated[int, Parameter(name=["--port", "-p"], help="MQTT port.")] = 1883
+    user: Annotated[
+        str | None,
+        Parameter(name=["--user", "-u"], env_var=USER_VARIABLE, help=f"User; password: ${PASSWORD_VARIABLE} or asked."),
+    ] = None
+    client_id: Annotated[str, Parameter(name=["--client-id"], help="MQTT client id; empty: the server makes one.")] = ""
+
+
+class MqttLink:
+    """One connection; ``lost`` is set when the server ends it."""
+
+    def __init__(self, target: MqttTarget, *, persistent: bool = False) -> None:
+        from paho.mqtt.client import Client
+        from paho.mqtt.enums import CallbackAPIVersion
+
+        if persistent and not target.client_id:
+            raise CommandFailed("--persistent needs --client-id: the session belongs to that id")
+        self.target = target
+        self.client = Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=target.client_id,
+            clean_session=not persistent,
+            manual_ack=True,  # a message is acknowledged when it is printed, not when it is received
+        )
+        self.client.max_inflight_messages_set(IN_FLIGHT_MAX)
+        self.client.max_queued_messages_set(0)
+        self.client.reconnect_delay_set(1, 30)
+        if target.user is not None:
+            self.client.username_pw_set(target.user, _password(target.user))
+        self.session_present = False
+        self.lost = threading.Event()
+        self._answered = threading.Event()
+        self._refusal = ""
+        self.on_lost: Callable[[], None] = lambda: None
+        self.client.on_connect = self._on_connect
+        self.client.on_disconnect = self._on_disconnect
+
+    def open(self) -> None:
+        """Connect and wait for the server's answer. Raises CommandFailed, OSError."""
+        where = f"{self.target.host}:{self.target.port}"
+        try:
+            self.client.connect(self.target.host, self.target.port)
+        except ConnectionRefusedError:
+            raise CommandFailed(f"nothing listens on {where}; start it with: lightmq up") from None
+        except OSError as error:
+            raise CommandFailed(f"cannot connect to {where}: {error.strerror or error}") from error
+        self.client.loop_start()
+        if not self._answered.wait(CONNECT_TIMEOUT_S):
+            self.close()
+            raise CommandFailed(f"{where} did not answer CONNECT within {CONNECT_TIMEOUT_S:.0f} s; is it an MQTT port?")
+        if self._refusal:
+            self.close()
+            raise CommandFailed(f"{where} refused the connection: {self._refusal}")
+
+    def close(self) -> None:
+        """Say DISCONNECT and end the network thread."""
+        self.client.disconnect()
+        self.client.loop_stop()
+
+    def _on_connect(self, _client: Client, _data: Any, flags: Any, reason: Any, _properties: Any) -> None:
+        self.session_present = bool(flags.session_present)
+        if reason.is_failure:
+            self._refusal = str(reason)
+        self._answered.set()
+
+    def _on_disconnect(self, _client: Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        if reason.is_failure:
+            if not self._answered.is_set():
+                self._refusal = f"closed before the answer ({reason})"
+                self._answered.set()
+            self.lost.set()
+            self.on_lost()
+
+
+def _password(user: str) -> str:
+    if PASSWORD_VARIABLE in os.environ:
+        return os.environ[PASSWORD_VARIABLE]
+    if not sys.stdin.isatty():
+        raise CommandFailed(f"no terminal to ask for the password of {user}; set {PASSWORD_VARIABLE}")
+    return getpass.getpass(f"Password of {user}: ")

@@ -1,0 +1,49 @@
+"""Options that every server command has: the configuration file, single keys, and the logs.
+
+Invariant: a value given on the command line wins over the environment and the file, whatever option it came by.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from lightmq.configuration import Configuration, load_configuration
+from runtime.config import ConfigError, Flag, Loaded
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ConfigOptions:
+    """Where the configuration comes from."""
+
+    config: Annotated[Path | None, Parameter(name=["--config", "-c"], help="Configuration file (TOML).")] = None
+    values: Annotated[
+        list[str],
+        Parameter(name=["--set"], negative=(), help="Any key: --set broker.limits.topics_max=9."),
+    ] = field(default_factory=list)
+    log_level: Annotated[str | None, Parameter(help="debug, info, warning or error.")] = None
+    log_json: Annotated[bool, Parameter(negative=(), help="Write logs as JSON.")] = False
+
+
+def configuration(options: ConfigOptions, flags: Sequence[Flag] = ()) -> Loaded[Configuration]:
+    """The configuration in force for a command with these options and flags. Raises ConfigError."""
+    given = [*map(_parse_set, options.values)]
+    if options.log_level is not None:
+        given.append(Flag("logs.level", "--log-level", options.log_level))
+    if options.log_json:
+        given.append(Flag("logs.json", "--log-json", value=True))
+    given += [flag for flag in flags if flag.value is not None]
+    return load_configuration(options.config, os.environ, given)
+
+
+def _parse_set(text: str) -> Flag:
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise ConfigError(f"--set {text}: write it as KEY=VALUE, for example --set logs.level=debug")
+    return Flag(key.strip(), f"--set {key.strip()}", value)

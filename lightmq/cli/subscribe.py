@@ -1,0 +1,90 @@
+"""``lightmq sub``: subscribe over MQTT and print what comes, until ``--count`` messages or Ctrl-C.
+
+A message is acknowledged after it is printed. With ``--persistent`` the server keeps the session (and what arrives meanwhile) for the client id after we leave.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import queue
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from lightmq.cli.mqtt_client import CONNECT_TIMEOUT_S, MqttLink, MqttTarget
+from lightmq.cli.outcome import CommandFailed
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import MQTTMessage
+
+QUEUE_MAX = 10_000
+"""Messages between the network thread and the printing one; a full queue stops reading the socket."""
+HERE = MqttTarget()
+
+
+def subscribe(
+    *,
+    topic: Annotated[list[str], Parameter(name=["--topic", "-t"], help="Topic filter; may be given several times.")],
+    qos: Annotated[int, Parameter(name=["--qos", "-q"], help="0, 1 or 2.")] = 1,
+    count: Annotated[int, Parameter(name=["--count", "-n"], help="Leave after so many messages; 0: never.")] = 0,
+    persistent: Annotated[bool, Parameter(negative=(), help="Keep the session; needs --client-id.")] = False,
+    verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative=(), help="Print the topic too.")] = False,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per message.")] = False,
+    target: MqttTarget = HERE,
+) -> None:
+    """Subscribe over MQTT and print what comes."""
+    from lightmq.cli.checks import check_filter, check_qos
+
+    check_qos(qos)
+    for topic_filter in topic:
+        check_filter(topic_filter)
+    messages: queue.Queue[MQTTMessage | CommandFailed] = queue.Queue(QUEUE_MAX)
+    link = MqttLink(target, persistent=persistent)
+    link.client.on_message = lambda _client, _data, message: messages.put(message)
+    link.on_lost = lambda: messages.put(CommandFailed("the server closed the connection"))
+    granted: queue.Queue[list[Any]] = queue.Queue()
+    link.client.on_subscribe = lambda _client, _data, _mid, codes, _properties: granted.put(codes)
+    link.open()
+    try:
+        link.client.subscribe([(topic_filter, qos) for topic_filter in topic])
+        _check_granted(topic, granted)
+        sys.stderr.write(f"subscribed to {', '.join(topic)}\n")
+        seen = 0
+        while not count or seen < count:
+            message = messages.get()
+            if isinstance(message, CommandFailed):
+                raise message
+            sys.stdout.buffer.write(render(message, json_output=json_output, verbose=verbose))
+            sys.stdout.buffer.flush()
+            link.client.ack(message.mid, message.qos)
+            seen += 1
+    finally:
+        link.close()
+
+
+def _check_granted(filters: list[str], granted: queue.Queue[list[Any]]) -> None:
+    try:
+        codes = granted.get(timeout=CONNECT_TIMEOUT_S)
+    except queue.Empty:
+        raise CommandFailed(f"the server did not answer SUBSCRIBE within {CONNECT_TIMEOUT_S:.0f} s") from None
+    refused = [name for name, code in zip(filters, codes, strict=True) if code.is_failure]
+    if refused:
+        raise CommandFailed(f"the server refused to subscribe to {', '.join(refused)}")
+
+
+def render(message: MQTTMessage, *, json_output: bool, verbose: bool) -> bytes:
+    """One line for one message; a payload that is not UTF-8 goes into JSON as ``payload_base64``."""
+    if not json_output:
+        return (message.topic.encode() + b" " if verbose else b"") + message.payload + b"\n"
+    fields = {"topic": message.topic, "qos": message.qos, "retain": message.retain, "dup": message.dup}
+    return (json.dumps({**fields, **payload_fields(message.payload)}, ensure_ascii=False) + "\n").encode()
+
+
+def payload_fields(payload: bytes | bytearray) -> dict[str, str]:
+    """A payload as JSON can hold it."""
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode()}

@@ -1,0 +1,68 @@
+"""Everything that can be configured, as one tree: the sections of ``lightmq.toml``.
+
+One file serves every command: ``lightmq up`` reads all of it, ``lightmq broker`` checks all of it and uses
+``[broker]``, so that the same file later drives separate processes. Invariant: a key is declared in exactly one table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from controller.config import ControllerConfig
+
+from broker.config import BrokerConfig
+from mqtt_proxy.config import ProxyConfig
+from runtime.config import Flag, Loaded, load, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpConfig:
+    """`lightmq up`: everything in one process. What is set here takes the place of the parts' own ports and places."""
+
+    data_directory: Path = Path("lightmq-data")
+    """Where everything durable lies: the log in `broker/`, the cluster's metadata in `controller/`."""
+    host: str = "127.0.0.1"
+    """Address of the remoting and the administration port. The MQTT address is `proxy.host`."""
+    remoting_port: int = setting(9876, minimum=0, maximum=65_535)
+    """One port for RocketMQ clients and Spark that answers as name server and as broker; 0 takes any free one."""
+    admin_port: int = setting(8080, minimum=0, maximum=65_535)
+    """Port of /metrics, /livez, /readyz and /status; 0 takes any free one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogsConfig:
+    """What a server writes to standard error."""
+
+    level: str = setting("info", choices=("debug", "info", "warning", "error"))
+    """The least important line that is written."""
+    json: bool = False
+    """One JSON object per line instead of key=value pairs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """The whole configuration of an installation."""
+
+    up: UpConfig = field(default_factory=UpConfig)
+    controller: ControllerConfig = field(default_factory=ControllerConfig)
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    proxy: ProxyConfig = field(default_factory=ProxyConfig)
+    logs: LogsConfig = field(default_factory=LogsConfig)
+
+
+SECTIONS: tuple[tuple[str, type], ...] = (
+    ("up", UpConfig),
+    ("controller", ControllerConfig),
+    ("broker", BrokerConfig),
+    ("proxy", ProxyConfig),
+    ("logs", LogsConfig),
+)
+
+
+def load_configuration(
+    file: Path | None, environ: Mapping[str, str], flags: Iterable[Flag] = ()
+) -> Loaded[Configuration]:
+    """The configuration in force. Raises ConfigError."""
+    return load(Configuration, file=file, environ=environ, flags=flags)

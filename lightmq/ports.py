@@ -1,0 +1,44 @@
+"""Ports that are taken, found before anything is started and told in words that help.
+
+Invariant: the check opens and closes a socket and leaves nothing behind; whoever binds afterwards may still lose a
+race, and that error reads the same.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from remoting.protocol.errors import LocalMisuse
+
+
+class PortTaken(LocalMisuse):
+    """A port cannot be listened on; names the port, the option that sets it and what to do."""
+
+
+def explain(host: str, port: int, option: str, error: OSError) -> PortTaken:
+    """The error of a listening socket in words."""
+    if error.errno == errno.EADDRINUSE:
+        return PortTaken(
+            f"port {port} is already in use; stop what listens there or choose another with {option} "
+            f"({option} 0 takes any free one)"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return PortTaken(f"port {port} may not be opened by this user; choose one above 1023 with {option}")
+    return PortTaken(f"cannot listen on {host}:{port} ({error.strerror or error}); choose another with {option}")
+
+
+def check_free(host: str, port: int, option: str) -> None:
+    """Raise PortTaken when ``host:port`` cannot be listened on; port 0 is always fine."""
+    if port == 0:
+        return
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        raise explain(host, port, option, error) from error

@@ -1,0 +1,78 @@
+"""A server process from its first to its last breath: start, say the ports, wait for a signal, stop.
+
+Invariant: the ports are said once and only when everything is ready; SIGTERM and SIGINT end cleanly with status 0, a
+second signal ends at once (what was acknowledged is durable anyway).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable, Mapping
+
+from lightmq.configuration import LogsConfig
+from runtime import event_loop, logs
+from runtime.service import Service
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def serve(
+    make: Callable[[], Service],
+    ports: Callable[[Service], Mapping[str, int]],
+    *,
+    settings: LogsConfig,
+    json_output: bool,
+    greeting: Callable[[Mapping[str, int]], str],
+) -> None:
+    """Run the service that ``make`` builds (inside the loop) until a signal. Raises what its start raises."""
+    event_loop.refuse_optimised()
+    logs.setup(settings.level, json=settings.json)
+    event_loop.run(_serve(make, ports, json_output=json_output, greeting=greeting))
+
+
+async def _serve(
+    make: Callable[[], Service],
+    ports: Callable[[Service], Mapping[str, int]],
+    *,
+    json_output: bool,
+    greeting: Callable[[Mapping[str, int]], str],
+) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, _end, loop, ended)
+    service = make()
+    starting = asyncio.ensure_future(service.start())  # a signal while starting must end it as well
+    ending = asyncio.ensure_future(ended.wait())
+    try:
+        await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            open_ports = ports(service)
+            _say(json.dumps(dict(open_ports)) if json_output else greeting(open_ports))
+            event_loop.settle_garbage()
+            await ending
+    finally:
+        ending.cancel()
+        if not starting.done():
+            starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await starting
+        else:
+            await service.stop()
+
+
+def _end(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+    ended.set()
+    for number in SIGNALS:
+        loop.remove_signal_handler(number)  # back to the default: the next one ends the process
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
