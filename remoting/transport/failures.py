@@ -9,7 +9,7 @@ from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError, Refused
 
 
-class ConnectionLost(LightMQError):  # noqa: N818 - named by what happened, as the tree it belongs to
+class ConnectionLost(LightMQError):
     """The connection is closed, or closed before the answer came."""
 
 
@@ -26,7 +26,7 @@ class Unreachable(ConnectionLost):
         self.port = port
 
 
-class RequestTimeout(LightMQError, TimeoutError):  # noqa: N818
+class RequestTimeout(LightMQError, TimeoutError):
     """No answer came in time; the server may still have carried the request out."""
 
     def __init__(self, code: int, address: str, timeout_ms: int) -> None:

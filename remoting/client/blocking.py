@@ -1,0 +1,187 @@
+"""The remoting client without asyncio: one socket, one thread, for Spark's workers and for scripts.
+
+`request` does one thing after the other; `send` and `receive` apart keep several requests on the way (pipelining):
+answers that come before the one asked for are kept until somebody asks for them.
+Invariant: every opaque that `send` returned is answered by exactly one `receive`, or the connection has failed; a failed
+connection stays failed. Thread rule: one thread at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import LocalMisuse, RemoteViolation
+from remoting.protocol.frame import FrameDecoder, encode_frame
+from remoting.route_body import ClusterInfo, TopicRoute, decode_body
+from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable, checked, split_address
+from remoting.transport.link import FRAME_SIZE_BYTES_MAX
+from remoting.transport.signature import Signer
+
+__all__ = ["BlockingConnection", "checked", "cluster", "topic_route"]
+
+TIMEOUT_MS = 10_000
+"""Longest silence of the server while something is asked of it."""
+
+RECEIVE_BYTES = 1024 * 1024
+"""How much is read from the socket at once."""
+
+PUSHES_MAX = 1_000
+"""Pushes kept until somebody takes them; the oldest is dropped first and counted."""
+
+
+class BlockingConnection:
+    """A connection to a server; made by its constructor, which raises `Unreachable` when there is no way there."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        timeout_ms: int = TIMEOUT_MS,
+        *,
+        signer: Signer | None = None,
+        frame_size_bytes_max: int = FRAME_SIZE_BYTES_MAX,
+    ) -> None:
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.pushes: deque[Command] = deque(maxlen=PUSHES_MAX)
+        """Commands the server sent on its own."""
+        self.pushes_dropped = 0
+        self._timeout_ms = timeout_ms
+        self._signer = signer
+        self._decoder = FrameDecoder(frame_size_bytes_max)
+        self._opaque = 0
+        self._sent: dict[int, int] = {}
+        self._arrived: dict[int, Command] = {}
+        self._failed: str | None = None
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        try:
+            self._socket = socket.create_connection((host, port), timeout_ms / 1000)
+        except OSError as error:
+            raise Unreachable(host, port, error) from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @classmethod
+    def dial(cls, address: str, timeout_ms: int = TIMEOUT_MS, *, signer: Signer | None = None) -> Self:
+        """Connect to `host:port`."""
+        host, port = split_address(address)
+        return cls(host, port, timeout_ms, signer=signer)
+
+    @property
+    def closed(self) -> bool:
+        """True after `close` or a failure."""
+        return self._failed is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests whose answers have not been received."""
+        return len(self._sent)
+
+    def request(self, command: Command) -> Command:
+        """Send a request and wait for its answer, whatever its code; `RequestTimeout` ends the connection."""
+        return self.receive(self.send(command))
+
+    def send(self, command: Command) -> int:
+        """Send a request and return its number for `receive`."""
+        self._check_open()
+        self._opaque = self._opaque % 0x7FFF_FFFF + 1
+        command.opaque = self._opaque
+        self._sent[command.opaque] = command.code
+        self._write(command)
+        return command.opaque
+
+    def oneway(self, command: Command) -> None:
+        """Send a request that gets no answer."""
+        self._check_open()
+        command.flag |= 2
+        self._write(command)
+
+    def receive(self, opaque: int | None = None) -> Command:
+        """Wait for the answer to one request, or for the next answer to any of them."""
+        if opaque is None and not self._sent:
+            raise LocalMisuse("nothing was asked that could be answered")
+        if opaque is not None and opaque not in self._sent:
+            raise LocalMisuse(f"request {opaque} was not sent, or its answer was already received")
+        while True:
+            found = opaque if opaque is not None else next(iter(self._arrived), None)
+            if found is not None and found in self._arrived:
+                del self._sent[found]
+                return self._arrived.pop(found)
+            self._check_open()
+            self._read(self._sent[opaque if opaque is not None else next(iter(self._sent))])
+
+    def close(self) -> None:
+        """Close; requests without an answer are given up."""
+        self._fail("closed by this side")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, command: Command) -> None:
+        if self._signer is not None:
+            self._signer.sign(command)
+        try:
+            self._socket.sendall(encode_frame(command))
+        except TimeoutError:
+            # Half a frame may be out: nothing sound can follow it.
+            self._fail(f"nothing could be sent for {self._timeout_ms} ms")
+            raise RequestTimeout(command.code, self.address, self._timeout_ms) from None
+        except OSError as error:
+            raise self._lost(str(error)) from error
+
+    def _read(self, code: int) -> None:
+        try:
+            size = self._socket.recv_into(self._buffer)
+        except TimeoutError:
+            self._fail(f"no answer within {self._timeout_ms} ms")
+            raise RequestTimeout(code, self.address, self._timeout_ms) from None
+        except OSError as error:
+            raise self._lost(str(error)) from error
+        if size == 0:
+            raise self._lost("closed by the server")
+        try:
+            commands = self._decoder.feed(self._buffer[:size])
+        except RemoteViolation as violation:
+            raise self._lost(f"the server sent what is no frame: {violation}") from violation
+        for command in commands:
+            if not command.is_response:
+                self.pushes_dropped += len(self.pushes) == PUSHES_MAX
+                self.pushes.append(command)
+            elif command.opaque in self._sent:
+                self._arrived[command.opaque] = command
+
+    def _check_open(self) -> None:
+        if self._failed is not None:
+            raise ConnectionLost(f"connection to {self.address} is closed: {self._failed}")
+
+    def _lost(self, reason: str) -> ConnectionLost:
+        self._fail(reason)
+        return ConnectionLost(f"connection to {self.address} is lost: {reason}")
+
+    def _fail(self, reason: str) -> None:
+        if self._failed is None:
+            self._failed = reason
+            with contextlib.suppress(OSError):
+                self._socket.close()
+
+
+def topic_route(connection: BlockingConnection, topic: str) -> TopicRoute:
+    """Ask a name server where the queues of a topic are; `Refused` (17) when no broker has it."""
+    fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+    response = connection.request(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields=fields))
+    return decode_body(checked(response).body, TopicRoute)
+
+
+def cluster(connection: BlockingConnection) -> ClusterInfo:
+    """Ask a name server for every broker group and its addresses."""
+    response = connection.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+    return decode_body(checked(response).body, ClusterInfo)

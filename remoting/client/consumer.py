@@ -1,0 +1,124 @@
+"""One queue read with pulls that wait at its end, and the offset of a group in it.
+
+The position is the caller's: nothing is read ahead and nothing is committed unless asked for.
+Invariant: `next_offset` of a result is where the next pull goes on, also when nothing was found.
+Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from remoting.client.stored_message import StoredMessage, decode_messages
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import RemoteViolation
+from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
+from remoting.transport.failures import checked
+
+PULL_COUNT_MAX = 32
+"""Messages asked for in one pull."""
+
+PULL_WAIT_MS = 15_000
+"""How long the broker holds a pull at the end of the queue."""
+
+ANSWER_MARGIN_MS = 5_000
+"""Time for the answer to a held pull to arrive."""
+
+SUSPEND = 2
+SUBSCRIPTION_INCLUDED = 4
+"""Bits of a pull's system flag: wait at the end; the request carries its own filter."""
+
+_ANSWERS = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+@dataclass(slots=True)
+class PullResult:
+    """What one pull found: `moved` says that the offset asked for does not exist (any more)."""
+
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    moved: bool = False
+    messages: list[StoredMessage] = field(default_factory=list)
+
+
+class QueueConsumer:
+    """One consumer group's view of one queue of one broker."""
+
+    def __init__(self, connection: Connection, group: str, topic: str, queue_id: int) -> None:
+        self._connection = connection
+        self._queue = {"topic": topic, "queueId": str(queue_id)}
+        self._group = group
+
+    async def pull(
+        self, offset: int, count_max: int = PULL_COUNT_MAX, wait_ms: int = PULL_WAIT_MS, tags: str = "*"
+    ) -> PullResult:
+        """Read from `offset`, waiting up to `wait_ms` at the end; `Refused` when topic or queue do not exist."""
+        fields = {
+            **self._queue,
+            "consumerGroup": self._group,
+            "queueOffset": str(offset),
+            "maxMsgNums": str(count_max),
+            "sysFlag": str(SUBSCRIPTION_INCLUDED | (SUSPEND if wait_ms > 0 else 0)),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(wait_ms),
+            "subscription": tags,
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        response = await self._connection.request(
+            Command(RequestCode.PULL_MESSAGE, fields=fields), wait_ms + ANSWER_MARGIN_MS
+        )
+        if response.code not in _ANSWERS:
+            checked(response)
+        return PullResult(
+            _number(response, "nextBeginOffset"),
+            _number(response, "minOffset"),
+            _number(response, "maxOffset"),
+            moved=response.code == ResponseCode.PULL_OFFSET_MOVED,
+            messages=decode_messages(response.body) if response.code == ResponseCode.SUCCESS else [],
+        )
+
+    async def committed(self) -> int | None:
+        """The group's offset in the queue, None when it has none."""
+        fields = {**self._queue, "consumerGroup": self._group, "setZeroIfNotFound": "false"}
+        response = await self._connection.request(Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return _number(checked(response), "offset")
+
+    async def commit(self, offset: int) -> None:
+        """Store the group's offset: the next message it wants."""
+        fields = {**self._queue, "consumerGroup": self._group, "commitOffset": str(offset)}
+        checked(await self._connection.request(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields)))
+
+    async def max_offset(self) -> int:
+        """Offset of the next message to come."""
+        return await self._offset(RequestCode.GET_MAX_OFFSET)
+
+    async def min_offset(self) -> int:
+        """Offset of the oldest message that is still there."""
+        return await self._offset(RequestCode.GET_MIN_OFFSET)
+
+    async def offset_at(self, timestamp_ms: int) -> int:
+        """Offset of the first message stored at or after a time (milliseconds since 1970)."""
+        return await self._offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(timestamp_ms))
+
+    async def _offset(self, code: int, **fields: str) -> int:
+        command = Command(code, fields={**self._queue, **fields})
+        return _number(checked(await self._connection.request(command, REQUEST_TIMEOUT_MS)), "offset")
+
+
+def _number(response: Command, name: str) -> int:
+    try:
+        return int(response.fields[name])
+    except (KeyError, ValueError) as error:
+        raise RemoteViolation(f"answer {response.code} has no number {name!r}: {response.fields}") from error

@@ -1,0 +1,205 @@
+"""A `Connection` that dials again when it is lost, and tells when it is up and when it is down.
+
+Nothing is repeated on its own: a request that was under way when the connection went down fails with `ConnectionLost`,
+because only its caller knows whether it may be carried out twice. A request made while it is down waits for it to come
+up, for as long as its own time limit.
+Invariant: `up` and `down` callbacks alternate, up first. Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from remoting.protocol.commands import Command
+from remoting.transport.contracts import REQUEST_TIMEOUT_MS, CloseCallback, Connection, PushCallback
+from remoting.transport.failures import ConnectionLost, RequestTimeout
+from remoting.transport.link import run_close_callback
+
+LOG = logging.getLogger("remoting")
+
+BACKOFF_FIRST_MS = 50
+"""Pause after the first failure to connect; doubles with each further one."""
+
+BACKOFF_MS_MAX = 5_000
+"""Longest pause between two attempts."""
+
+UpCallback = Callable[[Connection], None]
+
+
+def full() -> float:
+    """No spread: every pause has its full length."""
+    return 1.0
+
+
+class ReconnectingConnection:
+    """Keeps one connection up; `start` begins dialling, `close` ends it for good."""
+
+    def __init__(
+        self,
+        dial: Callable[[], Awaitable[Connection]],
+        address: str,
+        *,
+        backoff_first_ms: int = BACKOFF_FIRST_MS,
+        backoff_ms_max: int = BACKOFF_MS_MAX,
+        spread: Callable[[], float] = full,
+    ) -> None:
+        """`spread` gives a factor 0..1 for each pause, so that many clients do not dial in step."""
+        self.address = address
+        self.attempts = 0
+        self._dial = dial
+        self._backoff_first_ms = backoff_first_ms
+        self._backoff_ms_max = backoff_ms_max
+        self._spread = spread
+        self._current: Connection | None = None
+        self._up = asyncio.Event()
+        self._closed = False
+        self._task: asyncio.Task[None] | None = None
+        self._reason = "not connected yet"
+        self._up_callbacks: list[UpCallback] = []
+        self._down_callbacks: list[CloseCallback] = []
+        self._close_callbacks: list[CloseCallback] = []
+        self._push_callbacks: list[PushCallback] = []
+
+    @property
+    def up(self) -> bool:
+        """True while there is a connection."""
+        return self._current is not None
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`; a connection that is merely down is not closed."""
+        return self._closed
+
+    @property
+    def writable(self) -> bool:
+        """False while it is down or its output is above the limit."""
+        return self._current is not None and self._current.writable
+
+    def start(self) -> None:
+        """Begin to connect."""
+        if self._task is None and not self._closed:
+            self._task = asyncio.get_running_loop().create_task(self._keep_up())
+
+    def on_up(self, callback: UpCallback) -> None:
+        """Call `callback(connection)` each time it comes up; at once if it is."""
+        self._up_callbacks.append(callback)
+        if self._current is not None:
+            self._run_up(callback, self._current)
+
+    def on_down(self, callback: CloseCallback) -> None:
+        """Call `callback(reason)` each time it goes down."""
+        self._down_callbacks.append(callback)
+
+    def on_close(self, callback: CloseCallback) -> None:
+        """Call `callback(reason)` when it is closed for good."""
+        if self._closed:
+            asyncio.get_running_loop().call_soon(callback, self._reason)
+        else:
+            self._close_callbacks.append(callback)
+
+    def on_push(self, callback: PushCallback) -> None:
+        """Call `callback(command)` for each push, on this connection and on all later ones."""
+        self._push_callbacks.append(callback)
+
+    async def wait_up(self, timeout_ms: int) -> Connection:
+        """Wait until it is up; `ConnectionLost` says why it is not."""
+        self._check_open()
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while self._current is None:
+                    await self._up.wait()
+                    self._check_open()
+        except TimeoutError:
+            raise ConnectionLost(f"{self.address} is down: {self._reason}") from None
+        return self._current
+
+    async def request(self, command: Command, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
+        """Send a request as soon as it is up and wait for the answer, both within the time limit."""
+        connection = self._current
+        if connection is not None:
+            return await connection.request(command, timeout_ms)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        connection = await self.wait_up(timeout_ms)
+        left_ms = int((deadline - loop.time()) * 1000)
+        if left_ms <= 0:
+            raise RequestTimeout(command.code, self.address, timeout_ms)
+        return await connection.request(command, left_ms)
+
+    def oneway(self, command: Command) -> None:
+        """Send a request that gets no answer; `ConnectionLost` while it is down."""
+        if self._current is None:
+            raise ConnectionLost(f"{self.address} is down: {self._reason}")
+        self._current.oneway(command)
+
+    async def close(self) -> None:
+        """Close for good."""
+        if self._closed:
+            return
+        self._closed = True
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if self._current is not None:
+            await self._current.close()
+        self._reason = "closed by this side"
+        self._up.set()  # whoever waits finds it closed
+        callbacks, self._close_callbacks = self._close_callbacks, []
+        for callback in callbacks:
+            run_close_callback(callback, self._reason)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConnectionLost(f"connection to {self.address} is closed: {self._reason}")
+
+    async def _keep_up(self) -> None:
+        backoff_ms = self._backoff_first_ms
+        while not self._closed:
+            self.attempts += 1
+            try:
+                connection = await self._dial()
+            except (ConnectionLost, OSError, TimeoutError) as error:
+                if str(error) != self._reason:  # say it once, not at every attempt
+                    LOG.warning("%s", error)
+                self._reason = str(error)
+                await asyncio.sleep(backoff_ms * self._spread() / 1000)
+                backoff_ms = min(2 * backoff_ms, self._backoff_ms_max)
+                continue
+            backoff_ms = self._backoff_first_ms
+            ended = self._take(connection)
+            await ended.wait()
+            # A server that accepts and closes at once must not be dialled in a tight loop.
+            await asyncio.sleep(backoff_ms * self._spread() / 1000)
+
+    def _take(self, connection: Connection) -> asyncio.Event:
+        ended = asyncio.Event()
+        self._current = connection
+
+        def down(reason: str) -> None:
+            self._current = None
+            self._up.clear()
+            self._reason = reason
+            LOG.info("connection to %s is down: %s", self.address, reason)
+            ended.set()
+            for callback in list(self._down_callbacks):
+                run_close_callback(callback, reason)
+
+        connection.on_push(self._pushed)
+        connection.on_close(down)
+        self._up.set()
+        for callback in list(self._up_callbacks):
+            self._run_up(callback, connection)
+        return ended
+
+    def _pushed(self, command: Command) -> None:
+        for callback in self._push_callbacks:
+            callback(command)
+
+    def _run_up(self, callback: UpCallback, connection: Connection) -> None:
+        try:
+            callback(connection)
+        except Exception:
+            LOG.exception("a callback failed when %s came up", self.address)
