@@ -2,8 +2,8 @@
 
 `request` does one thing after the other; `send` and `receive` apart keep several requests on the way (pipelining):
 answers that come before the one asked for are kept until somebody asks for them.
-Invariant: every opaque that `send` returned is answered by exactly one `receive`, or the connection has failed; a failed
-connection stays failed. Thread rule: one thread at a time.
+Invariant: every opaque that `send` returned is answered by exactly one `receive`, or the connection has failed; failed
+it stays failed. Thread rule: one thread at a time.
 """
 
 from __future__ import annotations
