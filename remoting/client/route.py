@@ -62,9 +62,7 @@ class Routes:
     async def topic(self, topic: str, *, refresh: bool = False) -> TopicRoute:
         """Where the queues of a topic are; `Refused` (17) when no broker has it."""
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        return await self._look_up(
-            f"t {topic}", RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, TopicRoute, refresh=refresh
-        )
+        return await self._look_up(f"t {topic}", RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, TopicRoute, refresh)
 
     async def cluster(self, *, refresh: bool = False) -> ClusterInfo:
         """Every broker group and its addresses."""
