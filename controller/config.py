@@ -1,0 +1,55 @@
+"""Every option of a controller, declared once: name, default, rule, and when to change it.
+
+`runtime.config.load` fills the table from defaults, a TOML file, the environment and flags; the reference page is made
+from the strings below. Values only, no behaviour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.config import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerConfig:
+    """One controller, which is the name server too."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Requests from other machines additionally need an access key."""
+    port: int = setting(9_876, minimum=0, maximum=65_535)
+    """Remoting port; 0 takes any free one."""
+    admin_host: str = "127.0.0.1"
+    """Address of the administration page."""
+    admin_port: int = setting(8_080, minimum=0, maximum=65_535)
+    """Port of /metrics, /livez, /readyz; 0 takes any free one."""
+    data_directory: Path = Path("lightmq-data/controller")
+    """Where the metadata file lies; one running controller per directory."""
+    access_keys: tuple[str, ...] = ()
+    """`key:secret` pairs that may send requests from other machines, signed as RocketMQ's clients do."""
+    open_to_all: bool = False
+    """Serve other machines without a signature. Only for closed networks."""
+    broker_timeout_ms: int = setting(120_000, minimum=1_000)
+    """Silence after which a broker that names no time of its own leaves the routes; must exceed its register period."""
+    broker_lost_grace_ms: int = setting(5_000, minimum=0)
+    """Time a broker has to come back after its connection broke before it leaves the routes."""
+    liveness_scan_ms: int = setting(1_000, minimum=50)
+    """How often silent brokers are looked for; adds to the time a dead one stays in the routes."""
+    template_queue_count: int = setting(4, minimum=0, maximum=1_024)
+    """Queues in the route of TBW102, from which clients learn where a topic that does not exist yet may be created,
+    when no broker registers that topic itself; 0 gives no such route."""
+    persist_pause_ms: int = setting(200, minimum=0)
+    """Shortest pause between two writes of the metadata file; changes in between are written together."""
+    frame_size_bytes_max: int = setting(16_777_216, minimum=65_536)
+    """Largest remoting frame; a peer that announces more is disconnected. Must hold a broker's whole topic table."""
+    connection_output_bytes_max: int = setting(8_388_608, minimum=65_536)
+    """Output waiting on one connection above which its requests are no longer read."""
+    connections_max: int = setting(10_000, minimum=1)
+    """Connections at the remoting port; further ones are closed at once."""
+    brokers_max: int = setting(1_000, minimum=1)
+    """Broker addresses that may be registered; one more is refused."""
+    topics_max: int = setting(1_000_000, minimum=1)
+    """Topics in the routes; a registration that would exceed them is refused."""
+    key_values_max: int = setting(100_000, minimum=1)
+    """Entries of the key-value table (codes 100-102, 219); one more is refused."""

@@ -1,0 +1,64 @@
+"""Who is alive: every broker address has a deadline that its heartbeats move; who passes it is dead at the next tick.
+
+Invariant: an address is reported dead once and then forgotten; only a new registration makes it known again.
+Pure: time comes in as a number of milliseconds that only grows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BrokerKey = tuple[str, str]
+"""(cluster, address): what heartbeats name."""
+
+
+@dataclass(slots=True)
+class _Life:
+    timeout_ms: int
+    deadline_ms: int
+
+
+class Liveness:
+    """Deadlines of broker addresses."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._lives: dict[BrokerKey, _Life] = {}
+
+    def __contains__(self, key: BrokerKey) -> bool:
+        return key in self._lives
+
+    def __len__(self) -> int:
+        return len(self._lives)
+
+    def add(self, key: BrokerKey, now_ms: int, timeout_ms: int | None = None) -> None:
+        """A broker registered; without a time limit of its own the default holds."""
+        limit = timeout_ms if timeout_ms is not None and timeout_ms > 0 else self._timeout_ms
+        self._lives[key] = _Life(limit, now_ms + limit)
+
+    def beat(self, key: BrokerKey, now_ms: int, timeout_ms: int | None = None) -> bool:
+        """A heartbeat: False when the address is not known, so that the broker must register again."""
+        life = self._lives.get(key)
+        if life is None:
+            return False
+        if timeout_ms is not None and timeout_ms > 0:
+            life.timeout_ms = timeout_ms
+        life.deadline_ms = now_ms + life.timeout_ms
+        return True
+
+    def hurry(self, key: BrokerKey, now_ms: int, grace_ms: int) -> None:
+        """The broker's connection broke: it has only `grace_ms` left to show itself again."""
+        life = self._lives.get(key)
+        if life is not None:
+            life.deadline_ms = min(life.deadline_ms, now_ms + grace_ms)
+
+    def forget(self, key: BrokerKey) -> None:
+        """The broker left in order, or was refused."""
+        self._lives.pop(key, None)
+
+    def tick(self, now_ms: int) -> list[BrokerKey]:
+        """The addresses whose deadline has passed; they are forgotten."""
+        dead = [key for key, life in self._lives.items() if life.deadline_ms <= now_ms]
+        for key in dead:
+            del self._lives[key]
+        return dead
