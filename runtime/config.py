@@ -27,6 +27,7 @@ T = TypeVar("T")
 
 ENVIRONMENT_PREFIX = "LIGHTMQ_"
 RULE = "lightmq.rule"
+NAMES_SHOWN_MAX = 12
 
 
 class ConfigError(LocalMisuse):
@@ -205,8 +206,13 @@ def unknown(source: str, what: str, name: str, known: Iterable[str]) -> str:
     if not near:
         leaf = name.rpartition(".")[2]
         near = [candidate for candidate in candidates if candidate.rpartition(".")[2] == leaf][:1]
-    hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(sorted(candidates)[:12])
+    hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(_heads(candidates))
     return f"{source}: unknown {what} {name}; {hint}"
+
+
+def _heads(names: Sequence[str]) -> list[str]:
+    """The names, or only their first parts where listing all would fill the screen."""
+    return sorted(names) if len(names) <= NAMES_SHOWN_MAX else sorted({name.partition(".")[0] for name in names})
 
 
 def _build(table: type[T], values: Mapping[str, Any], prefix: str) -> T:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cyclopts import App, Group
+from cyclopts import App, CycloptsError, Group
 
-from lightmq.cli.outcome import guarded
+from lightmq.cli.outcome import MISUSED, fail, guarded
 from lightmq.version import VERSION
 
 SERVERS = Group("Servers", sort_key=1)
@@ -46,5 +46,15 @@ def application() -> App:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; the answer is the exit status. Wrong usage exits with 2."""
-    return guarded(lambda: application()(list(arguments), result_action="return_value", exit_on_error=True))
+    """Run one command; the answer is the exit status."""
+    try:
+        return guarded(
+            lambda: application()(list(arguments), result_action="return_value", exit_on_error=False, print_error=False)
+        )
+    except CycloptsError as error:
+        fail(f"{error}; see: lightmq {arguments[0] if _is_command(arguments) else ''} --help")
+        return MISUSED
+
+
+def _is_command(arguments: Sequence[str]) -> bool:
+    return arguments[0] in {name for name, *_ in COMMANDS}

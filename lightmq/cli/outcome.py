@@ -13,6 +13,7 @@ from remoting.protocol.errors import LightMQError
 
 DONE = 0
 FAILED = 1
+MISUSED = 2
 INTERRUPTED = 130
 
 

@@ -1,6 +1,7 @@
 """``lightmq sub``: subscribe over MQTT and print what comes, until ``--count`` messages or Ctrl-C.
 
-A message is acknowledged after it is printed. With ``--persistent`` the server keeps the session (and what arrives meanwhile) for the client id after we leave.
+A message is acknowledged after it is printed. With ``--persistent`` the server keeps the session (and what arrives
+meanwhile) for the client id after we leave.
 """
 
 from __future__ import annotations

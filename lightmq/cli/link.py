@@ -1,0 +1,66 @@
+"""The remoting connections of commands that ask the log: name server first, then the broker groups it knows.
+
+Invariant: everything opened here is closed when the ``with`` block ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from lightmq.cli.outcome import CommandFailed
+from remoting.client.blocking import BlockingConnection, checked, cluster
+from remoting.protocol.commands import Command
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServerTarget:
+    """Where the name server answers."""
+
+    server: Annotated[str, Parameter(name=["--server", "-s"], help="Name server (controller) as host:port.")] = (
+        "127.0.0.1:9876"
+    )
+    timeout: Annotated[float, Parameter(help="Seconds to wait for an answer.")] = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One broker group's master and the connection to it."""
+
+    name: str
+    address: str
+    connection: BlockingConnection
+
+    def ask(self, command: Command) -> Command:
+        """A request and its answer. Raises Refused when the broker says no."""
+        return checked(self.connection.request(command))
+
+
+def dial(address: str, timeout_ms: int) -> BlockingConnection:
+    """A connection to ``host:port``. Raises CommandFailed when that is no address, Unreachable."""
+    try:
+        return BlockingConnection.dial(address, timeout_ms)
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
+
+
+@contextlib.contextmanager
+def brokers(target: ServerTarget) -> Iterator[list[Broker]]:
+    """Connections to the masters of all broker groups, by name. Raises CommandFailed when there is none."""
+    timeout_ms = int(target.timeout * 1000)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(dial(target.server, timeout_ms))
+        opened = []
+        for name, data in sorted(cluster(server).broker_addr_table.items()):
+            address = data.master()
+            if address is not None:
+                connection = stack.enter_context(dial(address, timeout_ms))
+                opened.append(Broker(name, address, connection))
+        if not opened:
+            raise CommandFailed(f"{target.server} knows no broker with a master; is one running and registered there?")
+        yield opened
