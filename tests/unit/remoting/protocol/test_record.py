@@ -1,0 +1,233 @@
+"""Records: encode, view, check and scan agree; any damaged byte and any wrong place is noticed."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remoting.protocol import record
+from remoting.protocol.errors import CorruptRecord, LocalMisuse
+from remoting.protocol.record import RecordView, check_record, encode_record, iter_records, publish_fields, scan_records
+
+U32 = st.integers(0, 2**32 - 1)
+SMALL = st.binary(max_size=40)
+
+
+@st.composite
+def parts(draw):
+    """Arguments of encode_record, with the texts and properties they were made of."""
+    properties = draw(st.lists(st.tuples(SMALL, SMALL), max_size=20))
+    topic, keys, tags = draw(SMALL), draw(SMALL), draw(SMALL)
+    raw = b"".join(part for pair in properties for part in pair)
+    lengths = struct.pack(f"<{2 * len(properties)}H", *[len(part) for pair in properties for part in pair])
+    arguments = {
+        "magic_type": draw(st.sampled_from((record.MESSAGE, record.BATCH, record.CONTROL, record.FILLER))),
+        "epoch": draw(U32),
+        "position": draw(st.integers(0, 2**63)),
+        "born_ms": draw(st.integers(-(2**63), 2**63 - 1)),
+        "store_ms": draw(st.integers(-(2**63), 2**63 - 1)),
+        "flags": draw(U32) & ~record.FLAG_MQTT,
+        "count": draw(U32),
+        "dispatch": draw(st.lists(st.tuples(U32, st.integers(0, 2**64 - 1)), max_size=20)),
+        "counts": (len(properties), len(topic), len(keys), len(tags), len(raw)),
+        "tag_hash": draw(U32),
+        "producer_seq": draw(st.integers(0, 2**64 - 1)),
+        "meta": lengths + topic + keys + tags + raw,
+        "body": draw(st.binary(max_size=200)),
+    }
+    return arguments, (topic, keys, tags, properties)
+
+
+def message(position: int = 0, body: bytes = b"21.5", epoch: int = 1, topic: bytes = b"plant/7/temp") -> bytes:
+    """An MQTT record as the broker writes it."""
+    props = [(record.MQTT_TOPIC_KEY, topic), (record.CLIENT_ID_KEY, b"dev-1")]
+    raw = b"".join(part for pair in props for part in pair)
+    lengths = struct.pack("<4H", *[len(part) for pair in props for part in pair])
+    return encode_record(
+        magic_type=record.MESSAGE, epoch=epoch, position=position, born_ms=1_000, store_ms=1_001,
+        flags=record.FLAG_MQTT | record.FLAG_RETAIN | 1, count=1, dispatch=[(7, 5), (9, 0), (12, 3)],
+        counts=(2, 5, 0, 0, len(raw)), tag_hash=0, producer_seq=0, meta=lengths + b"plant" + raw, body=body,
+    )  # fmt: skip
+
+
+@given(given_parts=parts(), before=st.binary(max_size=20))
+def test_every_field_comes_back(given_parts, before):
+    arguments, (topic, keys, tags, properties) = given_parts
+    raw = encode_record(**arguments)
+    assert len(raw) == record.record_size(len(arguments["dispatch"]), len(arguments["meta"]), len(arguments["body"]))
+    assert len(raw) % 8 == 0
+    buffer = before + raw
+    assert check_record(buffer, len(before), arguments["position"]) == len(raw)
+    view = RecordView(buffer, len(before))
+    assert (view.topic, view.keys, view.tags, view.properties()) == (topic, keys, tags, properties)
+    assert view.dispatch() == arguments["dispatch"]
+    assert (bytes(view.body), bytes(view.meta), bytes(view.raw)) == (arguments["body"], arguments["meta"], raw)
+    for name in ("epoch", "position", "born_ms", "store_ms", "flags", "count", "counts", "tag_hash", "producer_seq"):
+        assert getattr(view, name) == arguments[name], name
+    assert view.type == arguments["magic_type"] & 0xFF
+    assert view.mqtt_topic is None
+    assert publish_fields(buffer, len(before)) == (topic, view.body, view.flags, view.born_ms, len(raw))
+
+
+def test_layout_is_the_documented_one():
+    raw = message(position=4096)
+    head = struct.unpack_from("<IIIIQqqIIIIHHHHHHIQ", raw)
+    assert record.HEADER_SIZE == 80
+    assert head[:2] == (len(raw), 0x4C4D5101)
+    assert head[2] == crc32c(raw[12:])
+    assert head[3:9] == (1, 4096, 1_000, 1_001, 4, len(raw) - 8)
+    assert struct.unpack_from("<IIQ", raw, 80) == (7, 0, 5)
+    assert raw[80 + 48 + 8 :].startswith(b"plantoriginMqttTopicplant/7/tempclientIddev-1")
+
+
+def test_publish_fields_of_an_mqtt_record():
+    raw = memoryview(message())
+    topic, body, flags, born_ms, total = publish_fields(raw, 0)
+    assert (topic, bytes(body), flags & 3, bool(flags & record.FLAG_RETAIN), born_ms, total) == (
+        b"plant/7/temp", b"21.5", 1, True, 1_000, len(raw),
+    )  # fmt: skip
+    assert type(body) is memoryview
+    assert RecordView(raw).mqtt_topic == b"plant/7/temp"
+    with pytest.raises(CorruptRecord):
+        publish_fields(raw[:40], 0)
+
+
+def test_every_single_bit_flip_is_noticed():
+    good = message(position=64)
+    for bit in range(8 * len(good)):
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        if int.from_bytes(bad[4:8], "little") in (record.BATCH, record.CONTROL):
+            continue  # the checksum begins behind the type: one valid type for another is the reader's to judge
+        with pytest.raises(CorruptRecord):
+            check_record(bad, 0, 64)
+
+
+@pytest.mark.parametrize(
+    ("raw", "position", "reason"),
+    [
+        (b"", 0, "too few"),
+        (bytes(79), 0, "too few"),
+        (bytes(200), 0, "magic 0x00000000"),
+        (message(position=8), 0, "says position 8, it stands at 0"),
+        (message()[:-8], 0, "passes the"),
+    ],
+)
+def test_the_first_failing_check_is_named(raw, position, reason):
+    with pytest.raises(CorruptRecord, match=reason):
+        check_record(raw, 0, position)
+
+
+def test_property_lengths_are_checked_behind_the_checksum():
+    bad = bytearray(message())
+    bad[80 + 48] += 1
+    bad[8:12] = crc32c(bad[12:]).to_bytes(4, "little")
+    with pytest.raises(CorruptRecord, match="property lengths"):
+        check_record(bad, 0, 0)
+
+
+def test_position_may_be_left_out():
+    assert check_record(message(position=8), 0, None)
+
+
+def test_iter_records_walks_a_blob():
+    records = [message(body=b"x" * size) for size in range(20)]
+    blob = b"".join(records)
+    assert [bytes(view.body) for view in iter_records(blob)] == [b"x" * size for size in range(20)]
+    assert list(iter_records(b"")) == []
+    with pytest.raises(CorruptRecord):
+        list(iter_records(blob[:-8]))
+    with pytest.raises(CorruptRecord):
+        list(iter_records(bytes(200)))
+
+
+@given(
+    sizes=st.lists(st.integers(0, 60), max_size=8),
+    start=st.integers(0, 3).map(lambda n: 8 * n),
+    cut=st.integers(0, 2000),
+    zeros=st.integers(0, 300),
+)
+def test_scan_stops_where_the_last_whole_record_ends(sizes, start, cut, zeros):
+    """A torn tail, with or without zeros behind it, ends the scan at the last whole record."""
+    base, log, ends = 1 << 20, b"", []
+    for size in sizes:
+        log += message(position=base + len(log), body=b"x" * size)
+        ends.append(len(log))
+    torn = log[: min(cut, len(log))]
+    buffer = bytes(start) + torn + bytes(zeros)
+    found, end, reason = scan_records(buffer, start, len(buffer), base)
+    whole = [e for e in ends if e <= len(torn)]
+    # Zeros may happen to complete the padding of the torn record.
+    complete = [
+        e
+        for e in ends
+        if (log[:e] + bytes(8))[: min(e, len(torn) + zeros)] == (torn + bytes(zeros))[:e] and e <= len(torn) + zeros
+    ]
+    assert len(found) == len(complete) >= len(whole)
+    assert end == start + (complete[-1] if complete else 0)
+    assert (reason == "") == (end == len(buffer))
+    assert all(offset == start + e - total for (offset, total), e in zip(found, complete, strict=True))
+
+
+def test_scan_rejects_stale_bytes_of_a_lower_epoch():
+    first = message(position=0, epoch=5)
+    stale = message(position=len(first), epoch=4)
+    found, end, reason = scan_records(first + stale, 0, len(first + stale), 0)
+    assert (len(found), end, reason) == (1, len(first), "epoch fell from 5 to 4")
+
+
+def test_scan_does_not_read_past_its_end():
+    log = message() + message(position=len(message()))
+    found, end, reason = scan_records(log, 0, len(log) - 8, 0)
+    assert (len(found), end) == (1, len(message()))
+    assert "passes" in reason
+
+
+@pytest.mark.parametrize(
+    "change", [{"counts": (2, 6, 0, 0, 40)}, {"dispatch": [(-1, 0)]}, {"epoch": 2**32}, {"dispatch": [(0, 0)] * 70_000}]
+)
+def test_contradictory_parts_are_our_callers_fault(change):
+    arguments = {
+        "magic_type": record.MESSAGE, "epoch": 0, "position": 0, "born_ms": 0, "store_ms": 0, "flags": 0, "count": 1,
+        "dispatch": [], "counts": (0, 1, 0, 0, 0), "tag_hash": 0, "producer_seq": 0, "meta": b"t", "body": b"",
+    }  # fmt: skip
+    with pytest.raises(LocalMisuse):
+        encode_record(**(arguments | change))
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        (b"", 0),
+        (b"TagA", 2598919),
+        (b"hello world", 1794106052),
+        ("größe".encode(), 98762257),
+        ("😀".encode(), 1772899),
+    ],
+)
+def test_tag_hash_is_javas(tags, expected):
+    assert record.tag_hash(tags) == expected
+
+
+@given(raw=st.binary(max_size=400), damage=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=6))
+def test_arbitrary_bytes_are_only_corrupt(raw, damage):
+    bent = bytearray(message())
+    for at, value in damage:
+        bent[at % len(bent)] = value
+    for blob in (raw, bytes(bent)):
+        for read in (
+            lambda blob=blob: check_record(blob, 0, 0),
+            lambda blob=blob: publish_fields(blob, 0),
+            lambda blob=blob: [
+                (v.topic, v.keys, v.tags, v.properties(), v.dispatch(), v.mqtt_topic, v.body, v.meta)
+                for v in iter_records(blob)
+            ],
+        ):
+            with contextlib.suppress(CorruptRecord):
+                read()
+        scan_records(blob, 0, len(blob), 0)
