@@ -1,0 +1,1 @@
+"""Benchmarks: CPU per message and ratios against peers, never a timed test."""

@@ -1,0 +1,32 @@
+"""`make bench`: every benchmark with its own command, one after the other; figures are CPU per message, never a verdict.
+
+Run one alone with `python -m benchmarks NAME`; arguments after the name go to it.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+
+BENCHMARKS = {
+    "mqtt": "benchmarks.mqtt_load",
+    "store": "benchmarks.store_append",
+    "spark": "benchmarks.spark_read",
+}
+
+
+def main() -> int:
+    """Run the named benchmark, or all of them."""
+    name, *arguments = sys.argv[1:] or ["all"]
+    if name != "all" and name not in BENCHMARKS:
+        print(f"no benchmark '{name}'; there are: {', '.join(BENCHMARKS)}, all", file=sys.stderr)
+        return 2
+    for each in BENCHMARKS if name == "all" else [name]:
+        print(f"== {each}", flush=True)
+        sys.argv = [BENCHMARKS[each], *arguments]
+        runpy.run_module(BENCHMARKS[each], run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
