@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from mqtt_proxy.mqtt import handle_connect, handle_publish, handle_subscribe, packets
+from mqtt_proxy.mqtt import handle_connect, handle_publish, handle_subscribe, keepalive, packets
 from mqtt_proxy.mqtt.codec import UnsupportedLevel, decode
 from mqtt_proxy.mqtt.encode import connack, publish_head, suback, unsuback
 from mqtt_proxy.mqtt.events import Acknowledged, Event, PublishBatch, Violated
@@ -43,7 +43,6 @@ class Session:
 
     __slots__ = (
         "_held",
-        "_last_packet_ms",
         "_needed_bytes",
         "acknowledged",
         "assigned_client_id",
@@ -53,6 +52,7 @@ class Session:
         "events",
         "incoming",
         "keep_alive_s",
+        "last_packet_ms",
         "limits",
         "names",
         "out",
@@ -91,7 +91,7 @@ class Session:
         self.acknowledged: list[object] = []
         self._held: bytearray | None = None
         self._needed_bytes = 0
-        self._last_packet_ms = opened_ms
+        self.last_packet_ms = opened_ms
 
     # -- input ---------------------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Session:
             return events
         self._end_run()
         if position:
-            self._last_packet_ms = now_ms
+            self.last_packet_ms = now_ms
         if position < len(data) and self.close_reason is None:
             self._held = bytearray(data[position:] if position else data)
             if self.state is State.DECIDING:
@@ -355,23 +355,20 @@ class Session:
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to say if nothing arrives until then; None = never."""
-        if self.state is State.CONNECTED:
-            # one and a half times the keep-alive [MQTT-3.1.2-24]
-            return self._last_packet_ms + self.keep_alive_s * 1_500 if self.keep_alive_s else None
-        return None if self.state is State.CLOSED else self._last_packet_ms + self.limits.connect_deadline_ms
+        return keepalive.deadline_ms(self)
 
     def tick(self, now_ms: int) -> list[Event]:
         """Violated when the deadline has passed, else nothing."""
-        deadline_ms = self.next_deadline_ms()
-        if deadline_ms is None or now_ms < deadline_ms:
+        due_ms = keepalive.deadline_ms(self)
+        if due_ms is None or now_ms < due_ms:
             return []
-        events: list[Event] = []
-        self.events = events
-        if self.state is State.CONNECTED:
-            self.fail(Reason.KEEP_ALIVE, f"silent for 1.5 x {self.keep_alive_s} s [MQTT-3.1.2-24]")
-        else:
-            self.fail(Reason.CONNECT_TIMEOUT, f"no accepted CONNECT within {self.limits.connect_deadline_ms} ms")
-        return events
+        self.events = []
+        self.fail(*keepalive.overdue(self))
+        return self.events
+
+    def excuse_silence(self, now_ms: int) -> None:
+        """Restart the keep-alive: it was this side that did not read."""
+        self.last_packet_ms = now_ms
 
     def _require(self, state: State) -> None:
         if self.state is not state:

@@ -50,9 +50,6 @@ class TopicNames:
         self._check_limits(topic_filter.encode(), Reason.TOPIC_FILTER, "topic filter")
 
     def _check_limits(self, topic: bytes, reason: str, what: str) -> None:
-        limits = self._limits
-        if len(topic) > limits.topic_bytes_max:
-            raise PacketViolation(reason, f"{what} of {len(topic)} bytes, at most {limits.topic_bytes_max}")
-        levels = topic.count(b"/") + 1
-        if levels > limits.topic_levels_max:
-            raise PacketViolation(reason, f"{what} of {levels} levels, at most {limits.topic_levels_max}")
+        size_bytes_max = self._limits.topic_bytes_max
+        if len(topic) > size_bytes_max:
+            raise PacketViolation(reason, f"{what} of {len(topic)} bytes, at most {size_bytes_max}")

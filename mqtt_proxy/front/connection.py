@@ -1,0 +1,297 @@
+"""One socket, one session, one handler: bytes from the kernel to the session, events to the handler, output back in one
+write.
+
+Invariants
+- A read is one `feed` and at most one `on_events`; all output of a loop turn leaves in one write.
+- `on_closed` is called exactly once, in a later loop turn than whatever caused it, and nothing is called after it.
+- While a CONNECT is undecided the socket is not read: an unauthenticated client costs at most 64 KB.
+- A client that does not read its answers gets no deliveries (`on_writable(False)`) and, above four times that mark, is
+not
+  read either: its memory here is bounded without losing anything.
+Loop rule: everything on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable
+from typing import Protocol, cast
+
+from mqtt_proxy.front.counters import FrontCounters
+from mqtt_proxy.front.loop_state import LoopState
+from mqtt_proxy.mqtt.events import Disconnected, Event, Violated
+from mqtt_proxy.mqtt.session import Session
+from mqtt_proxy.mqtt.states import State
+
+CLOSE_GRACE_S = 2.0
+"""How long a closing connection may take to accept its last bytes; then it is cut."""
+
+OUTPUT_STOP_FACTOR = 4
+"""Output above this many times the deliveries' mark stops reading from the client."""
+
+_UNDECIDED, _OWNER, _OUTPUT = 1, 2, 4  # why a socket is not read
+
+
+class ConnectionHandler(Protocol):
+    """What the owner of the sessions implements, one per connection."""
+
+    def on_events(self, events: list[Event]) -> None:
+        """Events of one read, in order, never empty. After Violated and Disconnected the connection closes by
+        itself.
+        """
+        ...
+
+    def on_writable(self, writable: bool) -> None:
+        """The socket takes deliveries again, or no longer."""
+        ...
+
+    def on_closed(self, reason: str, will_due: bool) -> None:
+        """The connection has ended; `will_due`: the will of an accepted session has to be published."""
+        ...
+
+
+HandlerFactory = Callable[["Connection"], ConnectionHandler]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The asyncio side of one MQTT client."""
+
+    __slots__ = (
+        "_admit",
+        "_closing",
+        "_counters",
+        "_dirty",
+        "_make_handler",
+        "_output_bytes_max",
+        "_pauses",
+        "_release",
+        "_reported",
+        "_shared",
+        "_transport",
+        "_will_due",
+        "close_reason",
+        "handler",
+        "is_loopback",
+        "peer_address",
+        "session",
+        "writable",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        shared: LoopState,
+        *,
+        make_handler: HandlerFactory,
+        admit: Callable[[Connection], str | None],
+        release: Callable[[Connection], None],
+        counters: FrontCounters,
+        output_bytes_max: int,
+    ) -> None:
+        self.session = session
+        self.peer_address = ""
+        self.is_loopback = False
+        self.writable = True
+        self.close_reason: str | None = None
+        self.handler: ConnectionHandler | None = None
+        self._shared = shared
+        self._make_handler = make_handler
+        self._admit = admit
+        self._release = release
+        self._counters = counters
+        self._output_bytes_max = output_bytes_max
+        self._transport: asyncio.Transport | None = None
+        self._pauses = 0
+        self._dirty = self._closing = self._reported = self._will_due = False
+
+    # -- for the handler -----------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write the session's output at the end of this loop turn. Call it after every answer or delivery."""
+        if not self._dirty and not self._closing:
+            self._dirty = True
+            self._shared.write_later(self)
+
+    def pause_reading(self) -> None:
+        """Read nothing from this client until `resume_reading`; its keep-alive stands still meanwhile."""
+        self._pause(_OWNER)
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if self._pauses & _OWNER:
+            self.session.excuse_silence(self._shared.now_ms())
+            self._resume(_OWNER)
+
+    def close(self, reason: str) -> None:
+        """Write what is pending, then close; `on_closed` follows in a later loop turn. Closing twice is once."""
+        transport = self._transport
+        if self._closing or transport is None:
+            return
+        self._closing = True
+        session = self.session
+        self.close_reason = session.close_reason or reason
+        self._will_due = session.will_due
+        session.close(reason)
+        if not transport.is_closing():
+            data = session.take_bytes()
+            self._counters.bytes_out.value += len(data)
+            transport.write(data)
+            transport.close()
+            if transport.get_write_buffer_size():
+                self._shared.loop.call_later(CLOSE_GRACE_S, transport.abort)
+        self._shared.loop.call_soon(self._report_closed)
+
+    # -- from asyncio --------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket, or refuse it when a limit is reached."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.peer_address = _address(transport.get_extra_info("peername"))
+        self.is_loopback = _is_loopback(self.peer_address)
+        reason = self._admit(self)
+        if reason is not None:
+            self._closing = self._reported = True
+            self.close_reason = reason
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=self._output_bytes_max, low=self._output_bytes_max // 4)
+        _send_small_packets_at_once(transport.get_extra_info("socket"))
+        self.handler = self._make_handler(self)
+        self._shared.ring.watch(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the shared buffer has one size
+        """The loop's shared buffer; only the beginning of it before the client is accepted."""
+        if self.session.state is State.CONNECTED:
+            return self._shared.buffer
+        return self._shared.buffer[: self.session.limits.unauthenticated_bytes_max]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have come."""
+        self._counters.bytes_in.value += nbytes
+        self._process(bytes(self._shared.buffer[:nbytes]))
+
+    def pause_writing(self) -> None:
+        """The socket takes no more: stop deliveries."""
+        self.writable = False
+        if self.handler is not None and not self._closing:
+            self.handler.on_writable(False)
+
+    def resume_writing(self) -> None:
+        """The socket has room again."""
+        self.writable = True
+        self._resume(_OUTPUT)
+        if self.handler is not None and not self._closing:
+            self.handler.on_writable(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        if self._reported and self.handler is None:
+            return  # was never admitted
+        self.close("peer_closed" if exc is None else "connection_error")
+        self._release(self)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """When this connection is overdue; a client that is not read cannot be."""
+        if self._pauses & _OWNER:
+            return self._shared.now_ms() + 1_000
+        return self.session.next_deadline_ms()
+
+    def expire(self) -> None:
+        """The deadline has passed: end the session."""
+        events = self.session.tick(self._shared.now_ms())
+        if events:
+            self._hand_on(events)
+        else:
+            self._shared.ring.watch(self)
+
+    def abort(self) -> None:
+        """Cut the connection without waiting for its output."""
+        self.close("aborted")
+        if self._transport is not None:
+            self._transport.abort()
+
+    def write_now(self) -> None:
+        """Write the output of this loop turn; go on with held input after a CONNECT has been decided."""
+        self._dirty = False
+        transport = self._transport
+        session = self.session
+        if self._closing or transport is None:
+            return
+        if session.out:
+            data = session.take_bytes()
+            self._counters.bytes_out.value += len(data)
+            transport.write(data)
+            if not self.writable and transport.get_write_buffer_size() > self._output_bytes_max * OUTPUT_STOP_FACTOR:
+                self._counters.reads_paused.value += not self._pauses & _OUTPUT
+                self._pause(_OUTPUT)
+        if session.close_reason is not None:
+            self.close(session.close_reason)
+        elif self._pauses & _UNDECIDED and session.state is State.CONNECTED:
+            self._shared.ring.watch(self)
+            self._resume(_UNDECIDED)
+            if session.input_held:
+                self._process(b"")
+
+    def _process(self, data: bytes) -> None:
+        session = self.session
+        events = session.feed(data, self._shared.now_ms())
+        if session.state is State.DECIDING:
+            self._pause(_UNDECIDED)
+        if events:
+            self._hand_on(events)
+        if session.out:
+            self.flush()
+
+    def _hand_on(self, events: list[Event]) -> None:
+        """Give events to the handler; the last one may end the connection."""
+        if not events or self._closing or self.handler is None:
+            return
+        last = events[-1]
+        self.handler.on_events(events)
+        if isinstance(last, Violated):
+            self._counters.violations.child(last.reason).value += 1
+            self.close(last.reason)
+        elif isinstance(last, Disconnected):
+            self.close("disconnect")
+
+    def _pause(self, why: int) -> None:
+        if not self._pauses and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._pauses |= why
+
+    def _resume(self, why: int) -> None:
+        if not self._pauses & why:
+            return
+        self._pauses &= ~why
+        if not self._pauses and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _report_closed(self) -> None:
+        self._shared.ring.forget(self)
+        if not self._reported and self.handler is not None:
+            self._reported = True
+            self.handler.on_closed(self.close_reason or "closed", self._will_due)
+
+
+def _address(peername: object) -> str:
+    """The peer's IP address as text; empty when the socket has none (already gone, or not IP)."""
+    return str(peername[0]) if isinstance(peername, tuple) and peername else ""
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return (mapped or parsed).is_loopback
+
+
+def _send_small_packets_at_once(sock: socket.socket | None) -> None:
+    """An acknowledgement must not wait for the next packet (asyncio sets this too, other transports may not)."""
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

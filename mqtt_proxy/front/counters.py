@@ -1,0 +1,50 @@
+"""What the front counts: sockets taken and refused, bytes, violations, who was let in and what was denied.
+
+Invariant: every connection this room refuses or closes and every denial adds to a counter with its reason.
+Thread rule: written on the loop's thread only.
+"""
+
+from __future__ import annotations
+
+from runtime.metrics import Registry
+
+
+class FrontCounters:
+    """Counters of the listener, its connections and the authenticator."""
+
+    __slots__ = (
+        "authentications",
+        "bytes_in",
+        "bytes_out",
+        "connections",
+        "denials",
+        "opened",
+        "password_file_problems",
+        "reads_paused",
+        "refused",
+        "violations",
+    )
+
+    def __init__(self, registry: Registry) -> None:
+        self.connections = registry.gauge("rocketmq_mqtt_connections", "Open MQTT sockets")
+        self.opened = registry.counter("rocketmq_mqtt_sockets_opened_total", "MQTT sockets taken")
+        self.refused = registry.counter(
+            "rocketmq_mqtt_sockets_refused_total", "MQTT sockets closed at once because of a limit", ("reason",)
+        )
+        self.violations = registry.counter(
+            "rocketmq_mqtt_violations_total",
+            "Connections closed because the client broke a rule or a limit",
+            ("reason",),
+        )
+        self.bytes_in = registry.counter("rocketmq_mqtt_socket_bytes_in_total", "Bytes read from MQTT sockets")
+        self.bytes_out = registry.counter("rocketmq_mqtt_socket_bytes_out_total", "Bytes written to MQTT sockets")
+        self.reads_paused = registry.counter(
+            "rocketmq_mqtt_slow_readers_total", "Times a client was not read because it did not read its answers"
+        )
+        self.authentications = registry.counter(
+            "rocketmq_mqtt_authentications_total", "CONNECTs by the result of authentication", ("result",)
+        )
+        self.denials = registry.counter("rocketmq_mqtt_denials_total", "Actions not allowed", ("action", "reason"))
+        self.password_file_problems = registry.counter(
+            "rocketmq_mqtt_password_file_problems_total", "Lines of the password file that let nobody in"
+        )
