@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark with its own command, one after the other; figures are CPU per message, never a verdict.
+"""`make bench`: every benchmark with its own command, one after the other; figures are CPU per message, no verdict.
 
 Run one alone with `python -m benchmarks NAME`; arguments after the name go to it.
 """

@@ -1,4 +1,4 @@
-"""MQTT throughput and CPU per message of a real `lightmq up` process, beside mosquitto in the same run if it is installed.
+"""MQTT throughput and CPU per message of a real `lightmq up` process, beside mosquitto in the same run if it is there.
 
 The load comes from `mqttload` (one C program, loopback only): on PATH, named by `--mqttload`, or built from its source
 named by `--mqttload-source`. Every scenario runs against a server of its own, started for it and stopped after it.
