@@ -1,0 +1,146 @@
+"""Composition root of the proxy: builds every part, starts them in order, stops them without losing what was accepted.
+
+Stopping: the listener closes every connection (wills go out, sessions hand in their offsets), then the link to the
+broker stays open until all of that was answered or the deadline has passed. The proxy itself keeps nothing.
+Loop rule: made and used on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from mqtt_proxy.bridge.cache import RecordCache
+from mqtt_proxy.bridge.client import Client
+from mqtt_proxy.bridge.delivery import DeliveryTools
+from mqtt_proxy.bridge.link import Link
+from mqtt_proxy.bridge.notify import Notifier
+from mqtt_proxy.bridge.offsets import OffsetCommitter
+from mqtt_proxy.bridge.ownership import Owners
+from mqtt_proxy.bridge.publish import Publisher
+from mqtt_proxy.bridge.pull import Puller
+from mqtt_proxy.bridge.pump import Pump
+from mqtt_proxy.bridge.services import Services
+from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.front.auth import Authenticator
+from mqtt_proxy.front.counters import FrontCounters
+from mqtt_proxy.front.listener import Listener
+from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt.limits import SessionLimits
+from remoting.client.connection import dial
+from remoting.client.route import Routes
+from remoting.protocol.errors import LightMQError
+from remoting.transport.contracts import Connection
+from remoting.transport.failures import ConnectionLost
+from runtime.clock import Clock
+from runtime.logs import get_logger
+from runtime.metrics import Registry
+
+
+class ProxyApp:
+    """One MQTT proxy; `connection` leads to a broker in this process, without it the configuration says where to go."""
+
+    def __init__(
+        self, config: ProxyConfig, *, clock: Clock, registry: Registry, connection: Connection | None = None
+    ) -> None:
+        self.port = config.port
+        self._config = config
+        self._given = connection
+        self._routes: Routes | None = None
+        self._log = get_logger("proxy")
+        metrics = ProxyMetrics(registry)
+        counters = FrontCounters(registry)
+        self._link = Link(self._dial, reconnect_delay_ms_max=config.reconnect_delay_ms_max)
+        # Owners before the notifier and the puller: after a reconnection sessions are taken again before they read.
+        owners = Owners(self._link, metrics)
+        cache = RecordCache(config.cache_bytes_max)
+        tools = DeliveryTools(
+            cache,
+            Notifier(self._link, cache),
+            Puller(self._link, cache, config, metrics),
+            Pump(),
+            OffsetCommitter(self._link, interval_ms=config.offsets_commit_interval_ms),
+            metrics,
+        )
+        self._authenticator = Authenticator(config.password_file, clock=clock, counters=counters)
+        self._services = Services(
+            config=config,
+            metrics=metrics,
+            link=self._link,
+            publisher=Publisher(self._link, config, clock, metrics),
+            owners=owners,
+            tools=tools,
+            access=self._authenticator,
+        )
+        self._listener = Listener(
+            lambda wire: Client(wire, self._services),
+            clock=clock,
+            limits=SessionLimits(
+                packet_size_bytes_max=config.packet_size_bytes_max,
+                in_flight_max=config.in_flight_max,
+                connect_deadline_ms=config.connect_timeout_ms,
+            ),
+            counters=counters,
+            connections_max=config.connections_max,
+            output_bytes_max=config.output_bytes_max,
+        )
+        registry.gauge("rocketmq_mqtt_sessions", "Connected MQTT sessions", function=lambda: len(owners))
+        registry.gauge("rocketmq_mqtt_followed_queues", "Queues followed", function=lambda: len(tools.notifier.feeds))
+        registry.gauge("rocketmq_mqtt_cache_bytes", "Pulled records kept", function=lambda: cache.size_bytes)
+        registry.gauge(
+            "rocketmq_mqtt_unconfirmed_bytes",
+            "Published bytes the broker has not confirmed",
+            function=lambda: self._services.publisher.pending_bytes,
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients can be served: the broker is there."""
+        return self._link.up
+
+    async def start(self) -> int:
+        """Connect to the broker, then listen; the MQTT port. Raises OSError when the address cannot be had."""
+        await self._link.start()
+        await self._link.wait_up()
+        try:
+            self.port = await self._listener.start(self._config.host, self._config.port)
+        except OSError:
+            await self._link.stop()
+            raise
+        self._log.info("mqtt_listening", host=self._config.host, port=self.port)
+        return self.port
+
+    async def stop(self) -> None:
+        """Close all connections, have wills and session states confirmed, then leave the broker."""
+        deadline_s = self._config.stop_deadline_ms / 1000
+        await self._listener.stop(deadline_s)
+        self._services.tools.offsets.stop()
+        try:
+            await asyncio.wait_for(self._settled(), deadline_s)
+        except TimeoutError:
+            self._log.warning("stop_deadline_missed", unconfirmed_bytes=self._services.publisher.pending_bytes)
+        await self._link.stop()
+        if self._routes is not None:
+            await self._routes.close()
+        self._authenticator.close()
+
+    async def _settled(self) -> None:
+        """Everything said to the broker has been answered."""
+        await self._services.publisher.drain()
+        while self._services.tasks:
+            await asyncio.wait(self._services.tasks)
+
+    async def _dial(self) -> Connection:
+        if self._given is not None:
+            if self._given.closed:
+                raise ConnectionLost("the broker of this process has stopped")
+            return self._given
+        if self._config.broker:
+            return await dial(self._config.broker)
+        if self._routes is None:
+            self._routes = Routes(self._config.controllers)
+        cluster = await self._routes.cluster(refresh=True)
+        for name in sorted(cluster.broker_addr_table):
+            address = cluster.broker_addr_table[name].master()
+            if address is not None:
+                return await dial(address)
+        raise LightMQError("no broker is registered at " + ", ".join(self._config.controllers))

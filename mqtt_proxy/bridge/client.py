@@ -1,0 +1,377 @@
+"""One MQTT client of the proxy: takes the session core's events and hands each to the part that knows what to do.
+
+    CONNECT -> authenticate -> own the client id -> SESSION_OPEN -> read what must be sent again -> CONNACK -> deliver
+    close   -> give the client id up -> will, unless DISCONNECT -> SESSION_CLOSE with offsets and what is in flight
+
+Invariant: after `_end` nothing is sent to the session, and the broker was told about the session exactly once.
+Loop rule: on the loop's thread; what must wait for the broker runs as a task that looks whether the client is still
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mqtt_proxy.bridge import resume
+from mqtt_proxy.bridge.delivery import Delivery, Token
+from mqtt_proxy.bridge.link import LinkDownError
+from mqtt_proxy.bridge.offsets import UNKNOWN
+from mqtt_proxy.bridge.services import Services
+from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place
+from mqtt_proxy.bridge.subscriptions import Subscriptions
+from mqtt_proxy.bridge.wills import publish_will
+from mqtt_proxy.front.auth import Action, Identity
+from mqtt_proxy.mqtt.events import (
+    Acknowledged,
+    ConnectRequested,
+    Disconnected,
+    Event,
+    PublishBatch,
+    SubscribeRequested,
+    UnsubscribeRequested,
+    Violated,
+)
+from mqtt_proxy.mqtt.packets import Publish, Will
+from mqtt_proxy.mqtt.reason_codes import ConnectCode
+from mqtt_proxy.mqtt.session import Session
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.session_body import SessionClose, SessionOpen, SessionOpened, decode, encode
+from runtime.logs import get_logger
+
+JUDGED_TOPICS_MAX = 256
+"""Topics per connection whose permission is remembered; a device has a handful. Beyond it all are judged again."""
+
+LOG = get_logger("proxy.client")
+
+
+class Wire(Protocol):
+    """What a client needs of its connection."""
+
+    session: Session
+    is_loopback: bool
+    peer_address: str
+
+    def flush(self) -> None:
+        """Write the session's output at the end of the turn."""
+
+    def pause_reading(self) -> None:
+        """Read nothing for now."""
+
+    def resume_reading(self) -> None:
+        """Read again."""
+
+    def close(self, reason: str) -> None:
+        """Write what is pending and close."""
+
+
+class Client:
+    """The handler of one connection."""
+
+    def __init__(self, wire: Wire, services: Services) -> None:
+        self._wire = wire
+        self._session = wire.session
+        self._services = services
+        self._identity: Identity | None = None
+        self._client_id = ""
+        self._client_id_bytes = b""
+        self._durable = False
+        self._will: Will | None = None
+        self._opened = False
+        self._ended = False
+        self._fenced_epoch = 0
+        self._allowed_topics: dict[bytes, bool] = {}
+        self.epoch = 0
+        self._delivery = Delivery(wire.session, services.tools, wire.flush, self._give_up)
+        self._subscriptions: Subscriptions | None = None
+
+    # -- from the connection -------------------------------------------------------------------------------------------
+
+    def on_events(self, events: list[Event]) -> None:
+        """Events of one read."""
+        for event in events:
+            _HANDLERS[type(event)](self, event)
+
+    def on_writable(self, writable: bool) -> None:
+        """The socket takes deliveries again, or no longer."""
+        self._delivery.set_writable(writable)
+
+    def on_closed(self, reason: str, will_due: bool) -> None:
+        """The connection has ended."""
+        self._end(reason, will_due=will_due, fenced=False)
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    def _published(self, event: PublishBatch) -> None:
+        publishes = event.publishes
+        if self._ended or not self._may_publish(publishes):
+            return
+        self._services.publisher.publish(self, self._client_id_bytes, publishes)
+
+    def _may_publish(self, publishes: list[Publish]) -> bool:
+        allowed = self._allowed_topics
+        for publish in publishes:
+            verdict = allowed.get(publish.topic)
+            if verdict is None:
+                verdict = self._judge_topic(publish.topic)
+            if not verdict:
+                self._services.metrics.refused_publishes.child("not_authorized").value += len(publishes)
+                topic = publish.topic.decode("utf-8", "replace")
+                self._give_up(f"not_authorized: publish to {topic!r}")
+                return False
+        return True
+
+    def _judge_topic(self, topic: bytes) -> bool:
+        assert self._identity is not None
+        if len(self._allowed_topics) >= JUDGED_TOPICS_MAX:
+            self._allowed_topics.clear()
+        verdict = self._services.access.authorize(self._identity, Action.PUBLISH, topic)
+        self._allowed_topics[topic] = verdict
+        return verdict
+
+    def confirmed(self, packet_ids: list[int]) -> None:
+        """The broker holds these durably: acknowledge them."""
+        if packet_ids and not self._ended:
+            self._session.acknowledge(packet_ids)
+            self._wire.flush()
+
+    def rejected(self, reason: str) -> None:
+        """The broker did not accept some of what this client published."""
+        self._give_up(reason)
+
+    def hold(self) -> None:
+        """Too much published and not confirmed, over all clients."""
+        if not self._ended:
+            self._wire.pause_reading()
+
+    def release(self) -> None:
+        """There is room again."""
+        if not self._ended:
+            self._wire.resume_reading()
+
+    # -- connecting ----------------------------------------------------------------------------------------------------
+
+    def _connect(self, event: ConnectRequested) -> None:
+        self._services.spawn(self._open(event))
+
+    async def _open(self, event: ConnectRequested) -> None:
+        services = self._services
+        identity = await services.access.authenticate(event.username, event.password, self._wire.is_loopback)
+        if self._ended:
+            return
+        if identity is None:
+            code = ConnectCode.NOT_AUTHORIZED if event.username is None else ConnectCode.BAD_USER_NAME_OR_PASSWORD
+            self._refuse(code, "authentication")
+            return
+        self._identity = identity
+        if event.will is not None and not services.access.authorize(identity, Action.WILL, event.will.topic):
+            self._refuse(ConnectCode.NOT_AUTHORIZED, "will_topic")
+            return
+        self._client_id, self._client_id_bytes = event.client_id, event.client_id.encode()
+        self._durable = not event.clean
+        services.owners.take(event.client_id, self)
+        try:
+            opened = await self._open_session()
+            if self._ended or self._taken_meanwhile(opened.epoch):
+                return
+            self.epoch = opened.epoch
+            await self._resume(event, opened)
+        except (LightMQError, ValueError) as error:
+            self._open_failed(error)
+
+    async def _open_session(self) -> SessionOpened:
+        assert self._identity is not None
+        # An anonymous client's name proves nothing, so its session belongs to nobody in particular.
+        user = None if self._identity.anonymous else self._identity.name
+        config = self._services.config
+        request = SessionOpen(self._client_id, not self._durable, user, config.session_expiry_s)
+        return decode(SessionOpened, await self._services.link.request(RequestCode.SESSION_OPEN, encode(request)))
+
+    def _taken_meanwhile(self, epoch: int) -> bool:
+        if self._fenced_epoch < epoch:
+            return False
+        self.evict("taken_over: the client id connected through another proxy", fenced=True)
+        return True
+
+    def _open_failed(self, error: Exception) -> None:
+        self._services.owners.release(self._client_id, self)
+        if self._ended:
+            return
+        foreign = isinstance(error, Refused) and error.code == ResponseCode.NO_PERMISSION
+        LOG.warning("session_not_opened", client_id=self._client_id, error=str(error))
+        code = ConnectCode.NOT_AUTHORIZED if foreign else ConnectCode.SERVER_UNAVAILABLE
+        self._refuse(code, "foreign_session" if foreign else "broker")
+
+    def _refuse(self, code: int, reason: str) -> None:
+        self._services.metrics.refused_connects.child(reason).value += 1
+        LOG.info("connect_refused", peer=self._wire.peer_address, client_id=self._client_id, reason=reason)
+        self._session.refuse(code)
+        self._wire.flush()
+
+    async def _resume(self, event: ConnectRequested, opened: SessionOpened) -> None:
+        planned = resume.plan(opened)
+        again = await resume.fetch(self._services.link, planned.again)
+        if self._ended:
+            return
+        services = self._services
+        subscriptions = self._subscriptions = Subscriptions(
+            self._client_id,
+            services.link,
+            self._delivery,
+            services.metrics,
+            durable=self._durable,
+            filters_max=services.config.subscriptions_per_session_max,
+        )
+        subscriptions.epoch = opened.epoch
+        self._opened = True
+        self._will = event.will
+        self._delivery.committed_key = self._client_id_bytes if self._durable else None
+        for stored in opened.subscriptions:
+            source = subscriptions.restore(stored.filter, stored.queue_id, stored.qos, stored.offset)
+            source.cursor = planned.cursors[stored.queue_id]
+        places = [(one.packet_id, self._place(one)) for one in again]
+        self._session.accept(opened.present, places)
+        for one, (packet_id, token) in zip(again, places, strict=True):
+            retain = one.queue_id == RETAINED_QUEUE
+            self._session.redeliver(packet_id, one.topic, one.payload, 1, retain, token)
+        services.metrics.connected.value += 1
+        services.metrics.redelivered.value += len(again)
+        self._wire.flush()
+        if planned.retained and self._delivery.sources:
+            subscriptions.begin_retained([(self._delivery.sources[0], planned.retained)])
+        self._delivery.start()
+
+    def _place(self, one: resume.Again) -> Token:
+        source = self._delivery.by_queue.get(one.queue_id)
+        if source is None:
+            return Place(one.queue_id), one.offset
+        source.unacked[one.offset] = None
+        return source, one.offset
+
+    # -- subscribing ---------------------------------------------------------------------------------------------------
+
+    def _subscribe(self, event: SubscribeRequested) -> None:
+        self._services.spawn(self._guarded(self._do_subscribe, event))
+
+    async def _do_subscribe(self, event: SubscribeRequested) -> None:
+        assert self._subscriptions is not None
+        codes, runs = await self._subscriptions.subscribe(event.filters, self._may_subscribe)
+        if not self._ended:
+            self._session.grant(event.packet_id, codes)
+            self._wire.flush()
+            self._subscriptions.begin_retained(runs)
+
+    def _may_subscribe(self, topic_filter: str) -> bool:
+        assert self._identity is not None
+        return self._services.access.authorize(self._identity, Action.SUBSCRIBE, topic_filter)
+
+    def _unsubscribe(self, event: UnsubscribeRequested) -> None:
+        self._services.spawn(self._guarded(self._do_unsubscribe, event))
+
+    async def _do_unsubscribe(self, event: UnsubscribeRequested) -> None:
+        assert self._subscriptions is not None
+        await self._subscriptions.unsubscribe(event.filters)
+        if not self._ended:
+            self._session.unsubscribed(event.packet_id)
+            self._wire.flush()
+
+    async def _guarded(self, work: Callable[[Any], Any], event: object) -> None:
+        """Do something that needs the broker; when it cannot be done the connection ends and the client tries again."""
+        try:
+            await work(event)
+        except LinkDownError as error:
+            self._give_up(f"broker_lost: {error}")
+        except (LightMQError, ValueError) as error:
+            self._give_up(f"broker_refused: {error}")
+
+    def _acknowledged(self, event: Acknowledged) -> None:
+        self._delivery.acknowledged(event.tokens)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _over(self, event: Disconnected | Violated) -> None:
+        """The connection closes by itself and says so with `on_closed`; deliver nothing meanwhile."""
+        del event
+        self._delivery.stop()
+
+    def _give_up(self, reason: str) -> None:
+        self.evict(reason, fenced=False)
+
+    def evict(self, reason: str, *, fenced: bool) -> None:
+        """End now, from our side."""
+        if not self._ended:
+            LOG.info("connection_ended", client_id=self._client_id, peer=self._wire.peer_address, reason=reason)
+            self._end(reason, will_due=self._session.will_due, fenced=fenced)
+        self._wire.close(reason)
+
+    def fence(self, epoch: int) -> None:
+        """The session of this epoch belongs to another proxy now."""
+        self._fenced_epoch = max(self._fenced_epoch, epoch)
+        if self._opened and self.epoch <= epoch:
+            self.evict("taken_over: the client id connected through another proxy", fenced=True)
+
+    def _end(self, reason: str, *, will_due: bool, fenced: bool) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        services = self._services
+        services.metrics.closed(reason).value += 1
+        services.publisher.forget(self)
+        services.owners.release(self._client_id, self)
+        services.tools.offsets.forget(self._delivery)
+        self._delivery.stop()
+        if will_due and self._will is not None:
+            publish_will(services.publisher, self._client_id, self._will, services.metrics)
+        if self._opened and not fenced and services.link.up:
+            services.keep(services.link.post(RequestCode.SESSION_CLOSE, encode(self._closing())))
+        self._delivery.release()
+
+    def _closing(self) -> SessionClose:
+        sources = self._delivery.sources if self._durable else []
+        inflight = self._session.inflight() if self._durable else []
+        again = [
+            resume.Again(packet_id, token[0].queue_id, token[1])  # type: ignore[index]  # every token of ours is one
+            for packet_id, token in inflight
+        ]
+        retained = [position for one in sources if one.retained is not None for position in one.retained.remaining()]
+        return SessionClose(
+            self._client_id,
+            self.epoch,
+            self._durable,
+            [(source.queue_id, source.lowest()) for source in sources],
+            resume.note([(source.queue_id, source.cursor) for source in sources], again, retained),
+        )
+
+    # -- a broker that comes back --------------------------------------------------------------------------------------
+
+    def reopen(self) -> None:
+        """The broker was lost and is back: take the session again and go on at our own cursors."""
+        if self._opened and not self._ended:
+            self._services.spawn(self._guarded(self._do_reopen, None))
+
+    async def _do_reopen(self, _event: None) -> None:
+        assert self._subscriptions is not None
+        opened = await self._open_session()
+        if self._ended or self._taken_meanwhile(opened.epoch):
+            return
+        self.epoch = self._subscriptions.epoch = opened.epoch
+        stored = {subscription.filter for subscription in opened.subscriptions}
+        if stored != set(self._subscriptions.by_filter):
+            await self._subscriptions.subscribe_again()
+        for source in self._delivery.sources:
+            source.committed = UNKNOWN
+        if self._durable:
+            self._services.tools.offsets.mark(self._delivery)
+        self._delivery.wake()
+
+
+_HANDLERS: dict[type, Callable[[Client, Any], None]] = {
+    ConnectRequested: Client._connect,  # noqa: SLF001 - the table belongs to the class
+    PublishBatch: Client._published,  # noqa: SLF001
+    Acknowledged: Client._acknowledged,  # noqa: SLF001
+    SubscribeRequested: Client._subscribe,  # noqa: SLF001
+    UnsubscribeRequested: Client._unsubscribe,  # noqa: SLF001
+    Disconnected: Client._over,  # noqa: SLF001
+    Violated: Client._over,  # noqa: SLF001
+}

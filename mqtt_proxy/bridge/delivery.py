@@ -1,0 +1,320 @@
+"""Messages of one session: from the cursors of its sources into its in-flight window and its socket.
+
+Sources take turns, a slice each, so that a backlog behind one filter does not starve another. A QoS 1 message is
+taken only when the window has room, any message only when the socket does; what is not taken is not held: a slow
+session costs its cursors. QoS 0 subscribers read from the log in the same way. Messages of a topic keep their order:
+a source never skips a message it cannot send yet, and overlapping subscriptions send each message once (`overlap`).
+[MQTT-3.3.1-9] a live message goes out with the retain flag off, [MQTT-3.3.1-8] one from a fresh SUBSCRIBE with it on.
+
+Invariant: a cursor moves only with the message handed to the session. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, cast
+
+from mqtt_proxy.bridge.cache import Feed, Record, RecordCache
+from mqtt_proxy.bridge.notify import Notifier
+from mqtt_proxy.bridge.offsets import OffsetCommitter
+from mqtt_proxy.bridge.overlap import WAIT, decide
+from mqtt_proxy.bridge.pull import Puller
+from mqtt_proxy.bridge.pump import Pump
+from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place, Source
+from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt.encode import publish_head
+from mqtt_proxy.mqtt.session import Session
+from remoting.protocol.record import RecordView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TURN_MESSAGES_MAX = 256
+"""Messages one session may be given per loop turn."""
+TURN_BYTES_MAX = 256 * 1024
+"""Payload bytes one session may be given per loop turn; one message may exceed it."""
+SLICE_MESSAGES_MAX = 16
+"""Messages one source may send before the session's next source has its turn."""
+
+RETAINED = Place(RETAINED_QUEUE)
+"""The place of every retained delivery: acknowledging one moves no cursor."""
+
+Token = tuple[Place, int]
+"""What a delivery is known by until it is acknowledged: where its message lies."""
+
+
+class DeliveryTools:
+    """What all sessions' deliveries share."""
+
+    __slots__ = ("cache", "metrics", "notifier", "offsets", "puller", "pump")
+
+    def __init__(
+        self,
+        cache: RecordCache,
+        notifier: Notifier,
+        puller: Puller,
+        pump: Pump,
+        offsets: OffsetCommitter,
+        metrics: ProxyMetrics,
+    ) -> None:
+        self.cache = cache
+        self.notifier = notifier
+        self.puller = puller
+        self.pump = pump
+        self.offsets = offsets
+        self.metrics = metrics
+
+
+class Delivery:
+    """The outgoing half of one session."""
+
+    __slots__ = (
+        "_budget_bytes",
+        "_flush",
+        "_give_up",
+        "_running",
+        "_serial",
+        "_session",
+        "_tools",
+        "_turn",
+        "_writable",
+        "by_queue",
+        "committed_key",
+        "sources",
+    )
+
+    def __init__(
+        self, session: Session, tools: DeliveryTools, flush: Callable[[], None], give_up: Callable[[str], None]
+    ) -> None:
+        self._session = session
+        self._tools = tools
+        self._flush = flush
+        self._give_up = give_up
+        self._running = False
+        self._writable = True
+        self._turn = 0
+        self._serial = 0
+        self._budget_bytes = 0
+        self.sources: list[Source] = []
+        self.by_queue: dict[int, Source] = {}
+        self.committed_key: bytes | None = None
+        """The key offsets are committed under; None when the session is not durable."""
+
+    # -- sources -------------------------------------------------------------------------------------------------------
+
+    def add(self, topic_filter: str, queue_id: int, qos: int, cursor: int) -> Source:
+        """A subscription begins at `cursor`."""
+        feed = self._tools.notifier.follow(queue_id, self)
+        self._serial += 1
+        source = Source(topic_filter, feed, qos, cursor, self._serial)
+        self.sources.append(source)
+        self.by_queue[queue_id] = source
+        self.wake()
+        return source
+
+    def remove(self, source: Source) -> None:
+        """A subscription ends; what is in flight from it stays in flight."""
+        self.sources.remove(source)
+        if self.by_queue.get(source.queue_id) is source:
+            del self.by_queue[source.queue_id]
+        self._tools.notifier.unfollow(source.feed, self)
+        self.wake()  # a younger source may have waited for this one
+
+    def start(self) -> None:
+        """The session is accepted: deliver from now on."""
+        self._running = True
+        self.wake()
+
+    def stop(self) -> None:
+        """The session has ended; its sources stay readable until `release`."""
+        self._running = False
+        self._tools.pump.forget(self)
+
+    def release(self) -> None:
+        """Follow nothing any more."""
+        for source in list(self.sources):
+            self.sources.remove(source)
+            self._tools.notifier.unfollow(source.feed, self)
+        self.by_queue.clear()
+
+    # -- what wakes a session ------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Deliver in the next turn."""
+        if self._running:
+            self._tools.pump.wake(self)
+
+    def set_writable(self, writable: bool) -> None:
+        """The socket's buffer went above its mark, or below it again."""
+        self._writable = writable
+        if writable:
+            self.wake()
+
+    def acknowledged(self, tokens: Iterable[object]) -> None:
+        """The client has these."""
+        count = 0
+        for place, offset in cast("Iterable[Token]", tokens):
+            place.acknowledge(offset)
+            count += 1
+        self._tools.metrics.acknowledged.value += count
+        if self.committed_key is not None:
+            self._tools.offsets.mark(self)
+        self.wake()
+
+    def jumped(self, feed: Feed, offset: int, to: int, reason: str) -> None:
+        """Records at a cursor are gone, or the log ends before it."""
+        source = self.by_queue.get(feed.queue_id)
+        if source is not None and source.cursor == offset and to != offset:
+            self._tools.metrics.skipped(reason).value += max(0, to - offset)
+            source.cursor = to
+            source.chunk = None
+
+    def gone(self, feed: Feed) -> None:
+        """A queue was deleted under a subscription: the client must learn of it, so its connection ends."""
+        if feed.queue_id in self.by_queue:
+            self._tools.metrics.skipped("queue_gone").value += 1
+            self._give_up(f"queue_gone: queue {feed.queue_id} of {self.by_queue[feed.queue_id].filter}")
+
+    def failed(self) -> None:
+        """Delivering raised."""
+        self._give_up("internal_error: delivery failed")
+
+    # -- delivering ----------------------------------------------------------------------------------------------------
+
+    def pump(self) -> bool:
+        """Deliver a portion; True when more could go at once."""
+        if not self._running or not self._writable:
+            return False
+        left = TURN_MESSAGES_MAX
+        self._budget_bytes = TURN_BYTES_MAX
+        moved = True
+        while moved and left > 0 and self._budget_bytes > 0:
+            moved = False
+            sources = self.sources
+            for _ in range(len(sources)):
+                self._turn = (self._turn + 1) % len(sources)
+                source = sources[self._turn]
+                before = source.cursor
+                portion = left if len(sources) == 1 else min(left, SLICE_MESSAGES_MAX)
+                sent = self._take_retained(source, portion) if source.retained is not None else 0
+                if source.retained is None:
+                    sent += self._take(source, portion - sent)
+                left -= sent
+                moved = moved or sent > 0 or source.cursor != before
+                if left <= 0 or self._budget_bytes <= 0:
+                    break
+        self._account(TURN_MESSAGES_MAX - left)
+        return left <= 0 or self._budget_bytes <= 0
+
+    def _account(self, sent: int) -> None:
+        if sent:
+            self._tools.metrics.delivered.value += sent
+            self._flush()
+        if self.committed_key is not None:
+            self._tools.offsets.mark(self)
+
+    def _take(self, source: Source, portion: int) -> int:
+        """Send up to `portion` messages at the source's cursor; how many were."""
+        feed = source.feed
+        offset = source.cursor
+        if offset >= feed.max_offset or portion <= 0:
+            return 0
+        chunk = source.chunk
+        if chunk is None or not chunk.first <= offset < chunk.next:
+            chunk = source.chunk = self._tools.cache.find(feed, offset)
+            if chunk is None:
+                self._tools.puller.need(feed, offset, self)
+                return 0
+        if len(self.sources) == 1:
+            sent = self._send_plain(source, chunk.records, offset - chunk.first, portion)
+        else:
+            sent = self._send_merged(source, chunk.records, offset - chunk.first, portion)
+        if source.cursor >= chunk.next:
+            source.chunk = None
+            if source.cursor < feed.max_offset:
+                self._tools.puller.need(feed, source.cursor, self)
+        return sent
+
+    def _send_plain(self, source: Source, records: Sequence[Record], index: int, portion: int) -> int:
+        """The hot path: a session with one subscription needs no look at overlaps."""
+        session = self._session
+        send = session.deliver_prepared
+        free = session.window_free
+        unacked = source.unacked
+        qos_max = source.qos
+        offset = source.cursor
+        first = index
+        budget = self._budget_bytes
+        for topic, payload, flags, _ in records[index : index + portion]:
+            qos = flags & 3
+            if qos > qos_max:
+                qos = qos_max
+            if budget <= 0 or (qos and free <= 0):
+                break
+            if topic:
+                size = len(payload)
+                budget -= size
+                if qos:
+                    free -= 1
+                    unacked[offset] = None
+                    send(publish_head(topic, size, qos, False), payload, qos, (source, offset))
+                else:
+                    send(publish_head(topic, size, 0, False), payload, 0, None)
+            offset += 1
+            index += 1
+        source.cursor = offset
+        self._budget_bytes = budget
+        return index - first
+
+    def _send_merged(self, source: Source, records: Sequence[Record], index: int, portion: int) -> int:
+        """As `_send_plain`, for sessions whose subscriptions may overlap."""
+        session = self._session
+        first_free = free = session.window_free
+        chunk = source.chunk
+        assert chunk is not None
+        sent = 0
+        for topic, payload, flags, start in records[index : index + portion]:
+            if self._budget_bytes <= 0:
+                break
+            offset = source.cursor
+            granted = decide(RecordView(chunk.blob, start).dispatch(), source, self.by_queue, offset) if topic else 0
+            if granted == WAIT:
+                break
+            if granted >= 0 and topic:
+                qos = min(flags & 3, granted)
+                if qos and free <= 0:
+                    break
+                self._budget_bytes -= len(payload)
+                if qos:
+                    free -= 1
+                    source.unacked[offset] = None
+                head = publish_head(topic, len(payload), qos, False)
+                session.deliver_prepared(head, payload, qos, (source, offset) if qos else None)
+                sent += 1
+            elif topic:
+                self._tools.metrics.overlaps_merged.value += 1
+            source.cursor = offset + 1
+        assert free <= first_free, (free, first_free)
+        return sent
+
+    def _take_retained(self, source: Source, portion: int) -> int:
+        """Send retained messages of a fresh subscription; they go before the source's live ones."""
+        run = source.retained
+        assert run is not None
+        session = self._session
+        sent = 0
+        while run.ready and sent < portion and self._budget_bytes > 0:
+            position, topic, payload, published_qos = run.ready[0]
+            qos = min(published_qos, source.qos)
+            if qos and session.window_free <= 0:
+                break
+            run.ready.popleft()
+            self._budget_bytes -= len(payload)
+            session.deliver(topic, payload, qos, True, False, (RETAINED, position) if qos else None)
+            sent += 1
+        self._tools.metrics.retained_delivered.value += sent
+        if run.exhausted:
+            source.retained = None
+        elif not run.ready:
+            run.fetch()
+        return sent

@@ -1,0 +1,79 @@
+"""One live connection per client id: here by a table, across proxies by the broker's epochs.
+
+A CONNECT takes its client id: an earlier connection of this proxy ends at once (its SESSION_CLOSE leaves before the
+new SESSION_OPEN, so the new one resumes exactly where the old one stood). When the client comes back through another
+proxy, the broker raises the session's epoch and tells us with SESSION_FENCED; our connection ends then. In both cases
+the old connection's will goes out, as after any close without DISCONNECT [MQTT-3.1.4-2].
+Invariant: a client id names at most one owner here. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from mqtt_proxy.bridge.link import Link
+from mqtt_proxy.metrics import ProxyMetrics
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from remoting.protocol.session_body import SessionFenced, decode
+from runtime.logs import get_logger
+
+
+class Owner(Protocol):
+    """A connection that holds a session."""
+
+    def evict(self, reason: str, *, fenced: bool) -> None:
+        """End now; `fenced` when the session already belongs to somebody else and nothing may be said about it."""
+
+    def fence(self, epoch: int) -> None:
+        """The broker says that the session of this epoch has another owner now; newer ones are not meant."""
+
+    def reopen(self) -> None:
+        """The broker was lost and is back: take the session again."""
+
+
+class Owners:
+    """Client id -> its connection."""
+
+    def __init__(self, link: Link, metrics: ProxyMetrics) -> None:
+        self._owners: dict[str, Owner] = {}
+        self._metrics = metrics
+        self._log = get_logger("proxy.ownership")
+        self._was_up = False
+        link.on_push(RequestCode.SESSION_FENCED, self._fenced)
+        link.on_up(self._reopen)
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def __iter__(self) -> Iterator[Owner]:
+        return iter(list(self._owners.values()))
+
+    def take(self, client_id: str, owner: Owner) -> None:
+        """Make `owner` the one connection of this client id."""
+        old = self._owners.get(client_id)
+        self._owners[client_id] = owner
+        if old is not None and old is not owner:
+            self._metrics.fences.value += 1
+            old.evict("taken_over: the client id connected again", fenced=False)
+
+    def release(self, client_id: str, owner: Owner) -> None:
+        """The connection has ended; nothing happens if the id has another owner by now."""
+        if self._owners.get(client_id) is owner:
+            del self._owners[client_id]
+
+    def _fenced(self, command: Command) -> None:
+        fenced = decode(SessionFenced, command.body)
+        owner = self._owners.get(fenced.client_id)
+        if owner is None:
+            self._log.debug("fence_outdated", client_id=fenced.client_id, epoch=fenced.epoch)
+            return
+        self._metrics.fences.value += 1
+        owner.fence(fenced.epoch)
+
+    def _reopen(self) -> None:
+        if self._was_up:
+            for owner in self:
+                owner.reopen()
+        self._was_up = True

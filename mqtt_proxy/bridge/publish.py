@@ -1,0 +1,222 @@
+"""Publishes of all connections -> one append request per loop turn -> acknowledgements in order of receipt.
+
+What every connection read during one turn of the loop is gathered and leaves as one APPEND_MANY (more than one only
+above `append_bytes_max`). The reply means durable: then, and only then, each connection acknowledges its packet ids,
+in the order in which it received them.
+
+No answer is a refusal: a publisher whose messages the broker did not accept gets no PUBACK, its connection is closed
+with the reason, and it sends them again when it comes back. If the broker names a fault of a message (not of itself),
+the request is taken apart by connection so that only the guilty one is closed.
+
+Bytes gathered and in flight are bounded: above `publish_bytes_max` whoever publishes is not read any more, below half
+of it all are read again. While there is no broker, gathered publishes wait here under the same bound.
+Loop rule: everything on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mqtt_proxy.bridge.link import Link
+from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt.packets import Publish, Will
+from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
+from remoting.protocol.codes import RequestCode, ResponseCode, response_name
+from remoting.protocol.errors import Refused
+from runtime.clock import Clock
+from runtime.logs import get_logger
+
+FLAG_RETAIN = 4
+FLAG_MQTT = 8
+"""Bits of a record's flags beside the QoS in bits 0-1 (the record layout is `remoting.protocol.record`'s)."""
+
+FAULTS_OF_A_MESSAGE = frozenset(
+    {
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.INVALID_PARAMETER,
+    }
+)
+"""Refusals that concern one message and not the broker's state."""
+
+
+class Origin(Protocol):
+    """Who published: a connection, or a will."""
+
+    def confirmed(self, packet_ids: list[int]) -> None:
+        """These are durable."""
+
+    def rejected(self, reason: str) -> None:
+        """Some of its messages were not accepted; `reason` starts with a stable word and a colon."""
+
+    def hold(self) -> None:
+        """Do not read from it for now."""
+
+    def release(self) -> None:
+        """Read from it again."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Consecutive messages of one origin."""
+
+    origin: Origin
+    entries: list[bytes]
+    packet_ids: list[int]
+    size_bytes: int
+
+
+class Frame:
+    """One append request in flight: runs in order of receipt."""
+
+    __slots__ = ("runs", "size_bytes")
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs = runs
+        self.size_bytes = sum(run.size_bytes for run in runs)
+
+    def entries(self) -> Iterator[bytes]:
+        """All entries in order."""
+        for run in self.runs:
+            yield from run.entries
+
+
+class Publisher:
+    """Gathers, appends, acknowledges. One per broker link."""
+
+    def __init__(self, link: Link, config: ProxyConfig, clock: Clock, metrics: ProxyMetrics) -> None:
+        self._link = link
+        self._clock = clock
+        self._metrics = metrics
+        self._frame_bytes_max = config.append_bytes_max
+        self._high_bytes = config.publish_bytes_max
+        self._low_bytes = config.publish_bytes_max // 2
+        self._timeout_ms = config.append_timeout_ms
+        self._gathered: list[Run] = []
+        self._in_flight: dict[Frame, None] = {}
+        self._held: dict[Origin, None] = {}
+        self._scheduled = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._log = get_logger("proxy.publish")
+        self.pending_bytes = 0
+        link.on_up(self._schedule)
+
+    def publish(self, origin: Origin, client_id: bytes, publishes: Iterable[Publish | Will]) -> None:
+        """Take messages over. `origin.confirmed` or `origin.rejected` follows for every QoS."""
+        encode = encode_mqtt_entry
+        born_ms = self._clock.now_ms()
+        entries = []
+        packet_ids = []
+        for publish in publishes:
+            qos = publish.qos
+            flags = qos | FLAG_MQTT | FLAG_RETAIN if publish.retain else qos | FLAG_MQTT
+            entries.append(encode(publish.topic, publish.payload, flags, born_ms, client_id))
+            if qos and isinstance(publish, Publish):
+                packet_ids.append(publish.packet_id)
+        size_bytes = sum(map(len, entries))
+        self._gathered.append(Run(origin, entries, packet_ids, size_bytes))
+        self._metrics.published_bytes.value += size_bytes
+        self.pending_bytes += size_bytes
+        if self.pending_bytes > self._high_bytes and origin not in self._held:
+            self._held[origin] = None
+            self._metrics.publish_pauses.value += 1
+            origin.hold()
+        self._schedule()
+
+    def forget(self, origin: Origin) -> None:
+        """The origin's connection is gone: nobody needs to be read again. What it published is still appended."""
+        self._held.pop(origin, None)
+
+    async def drain(self) -> None:
+        """Wait until everything gathered was answered."""
+        self._idle.clear()
+        self._check_idle()
+        await self._idle.wait()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self._gathered:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if not self._link.up:
+            return
+        runs, self._gathered = self._gathered, []
+        start = size_bytes = 0
+        for index, run in enumerate(runs):
+            if index > start and size_bytes + run.size_bytes > self._frame_bytes_max:
+                self._send(Frame(runs[start:index]))
+                start, size_bytes = index, 0
+            size_bytes += run.size_bytes
+        if runs:
+            self._send(Frame(runs[start:]))
+
+    def _send(self, frame: Frame) -> None:
+        self._in_flight[frame] = None
+        self._metrics.append_frames.value += 1
+        body = encode_entries(list(frame.entries()))
+        task = self._link.post(RequestCode.APPEND_MANY, body, self._timeout_ms)
+        task.add_done_callback(lambda done: self._answered(frame, done))
+
+    def _answered(self, frame: Frame, task: asyncio.Task[bytes]) -> None:
+        del self._in_flight[frame]
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            self._reject(frame.runs, "broker_lost: the proxy is stopping")
+        elif error is None:
+            self._confirm(frame)
+        elif isinstance(error, Refused):
+            self._refused(frame, error)
+        else:
+            self._reject(frame.runs, f"broker_lost: {error}")
+        self._check_idle()
+
+    def _confirm(self, frame: Frame) -> None:
+        self._metrics.published.value += sum(len(run.entries) for run in frame.runs)
+        for run in frame.runs:
+            run.origin.confirmed(run.packet_ids)
+        self._settle(frame.size_bytes)
+
+    def _refused(self, frame: Frame, error: Refused) -> None:
+        by_origin: dict[Origin, list[Run]] = {}
+        for run in frame.runs:
+            by_origin.setdefault(run.origin, []).append(run)
+        reason = f"broker_refused: {response_name(error.code)}: {error.remark}"
+        if len(by_origin) == 1 or error.code not in FAULTS_OF_A_MESSAGE:
+            self._reject(frame.runs, reason)
+            return
+        later = {run.origin for other in self._in_flight for run in other.runs}
+        for origin, runs in by_origin.items():
+            # Messages of this origin that are already under way would overtake the repeated ones.
+            if origin in later or not self._link.up:
+                self._reject(runs, reason)
+            else:
+                self._send(Frame(runs))
+
+    def _reject(self, runs: Sequence[Run], reason: str) -> None:
+        word = reason.partition(":")[0]
+        count = sum(len(run.entries) for run in runs)
+        self._metrics.refused_publishes.child(word).value += count
+        self._log.warning("publishes_refused", messages=count, reason=reason)
+        for origin in dict.fromkeys(run.origin for run in runs):
+            origin.rejected(reason)
+        self._settle(sum(run.size_bytes for run in runs))
+
+    def _settle(self, size_bytes: int) -> None:
+        self.pending_bytes -= size_bytes
+        assert self.pending_bytes >= 0, self.pending_bytes
+        if self._held and self.pending_bytes <= self._low_bytes:
+            held, self._held = self._held, {}
+            for origin in held:
+                origin.release()
+
+    def _check_idle(self) -> None:
+        if not self._in_flight and not self._gathered:
+            self._idle.set()

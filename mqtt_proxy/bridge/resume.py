@@ -1,0 +1,96 @@
+"""Taking up a stored session: where its cursors go on, and what must be sent again.
+
+The broker answers SESSION_OPEN with, per subscription, the lowest queue offset not known to be acknowledged, and with
+the note the last SESSION_CLOSE left: the deliveries in flight with their packet ids (in order of sending) and, under
+packet id 0, how far each cursor had come. Both together say exactly which messages the client has. After a crash the
+note is older than the offsets; whatever lies below an offset is then acknowledged and dropped from it.
+
+Invariant: a message the client may not have is either redelivered or above its cursor. Pure but for `fetch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mqtt_proxy.bridge.cache import parse_records
+from mqtt_proxy.bridge.link import Link
+from mqtt_proxy.bridge.source import RETAINED_QUEUE
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.pull_body import decode_multi_pull_reply, encode_multi_pull, encode_records_at
+from remoting.protocol.record import iter_records
+from remoting.protocol.session_body import InflightEntry, SessionOpened
+
+PENDING_RETAINED_MAX = 1_024
+"""Positions of retained messages not yet sent that a closing session notes; further ones are not sent again."""
+
+
+@dataclass(slots=True)
+class Again:
+    """A delivery to be repeated under its packet id."""
+
+    packet_id: int
+    queue_id: int
+    offset: int
+    topic: bytes = b""
+    payload: bytes | memoryview = b""
+
+
+@dataclass(slots=True)
+class ResumePlan:
+    """What to do with a stored session."""
+
+    cursors: dict[int, int] = field(default_factory=dict)
+    """Queue id -> queue offset where its source goes on with new messages."""
+    again: list[Again] = field(default_factory=list)
+    """Unacknowledged deliveries in order of sending."""
+    retained: list[int] = field(default_factory=list)
+    """Positions of retained messages that were still to be sent."""
+
+
+def plan(opened: SessionOpened) -> ResumePlan:
+    """Combine committed offsets and the note of the last close."""
+    resumed = ResumePlan({subscription.queue_id: subscription.offset for subscription in opened.subscriptions})
+    committed = dict(resumed.cursors)
+    for entry in opened.inflight:
+        if entry.packet_id == 0 and entry.queue_id == RETAINED_QUEUE:
+            resumed.retained.append(entry.offset)
+        elif entry.packet_id == 0:
+            if entry.queue_id in committed:
+                resumed.cursors[entry.queue_id] = max(committed[entry.queue_id], entry.offset)
+        elif entry.offset >= committed.get(entry.queue_id, 0):
+            resumed.again.append(Again(entry.packet_id, entry.queue_id, entry.offset))
+    # Without the note's cursor nothing says that the messages between deliveries in flight were sent: go on at the
+    # committed offset, and send under a new id what would otherwise be sent twice.
+    noted = {entry.queue_id for entry in opened.inflight if entry.packet_id == 0}
+    resumed.again = [again for again in resumed.again if again.queue_id in noted or again.queue_id not in committed]
+    return resumed
+
+
+def note(cursors: Sequence[tuple[int, int]], inflight: Sequence[Again], retained: Sequence[int]) -> list[InflightEntry]:
+    """What a closing session leaves for `plan`."""
+    return [
+        *[InflightEntry(again.packet_id, again.queue_id, again.offset) for again in inflight],
+        *[InflightEntry(0, queue_id, cursor) for queue_id, cursor in cursors],
+        *[InflightEntry(0, RETAINED_QUEUE, position) for position in retained[:PENDING_RETAINED_MAX]],
+    ]
+
+
+async def fetch(link: Link, again: Sequence[Again]) -> list[Again]:
+    """Read the messages to be repeated; those that no longer exist are left out. Raises Refused or LinkDownError."""
+    queued = [one for one in again if one.queue_id != RETAINED_QUEUE]
+    retained = {one.offset: one for one in again if one.queue_id == RETAINED_QUEUE}
+    found: set[int] = set()
+    if queued:
+        body = encode_multi_pull([(one.queue_id, one.offset, 1, 1) for one in queued])
+        results = decode_multi_pull_reply(await link.request(RequestCode.MULTI_PULL, body))
+        for one, result in zip(queued, results, strict=True):
+            if result.count and result.first_offset == one.offset:
+                one.topic, one.payload, _, _ = parse_records(result.blob)[0]
+                found.add(one.packet_id)
+    if retained:
+        for record in iter_records(await link.request(RequestCode.RECORDS_AT, encode_records_at(list(retained)))):
+            one = retained[record.position]
+            one.topic, one.payload = record.mqtt_topic or record.topic, record.body
+            found.add(one.packet_id)
+    return [one for one in again if one.packet_id in found]

@@ -1,0 +1,60 @@
+"""What every client of the proxy shares: made once by the composition root, handed to each client.
+
+Invariant: parts only, no behaviour but keeping track of tasks. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mqtt_proxy.bridge.delivery import DeliveryTools
+from mqtt_proxy.bridge.link import Link
+from mqtt_proxy.bridge.ownership import Owners
+from mqtt_proxy.bridge.publish import Publisher
+from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.front.auth import Identity
+from mqtt_proxy.metrics import ProxyMetrics
+
+
+class Access(Protocol):
+    """Who may do what; the front's authenticator."""
+
+    async def authenticate(self, username: str | None, password: bytes | None, loopback: bool) -> Identity | None:
+        """Who this is, or None."""
+
+    def authorize(self, identity: Identity, action: str, topic: bytes | str) -> bool:
+        """Whether it may `publish` to or `subscribe` to this topic or filter."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Services:
+    """The parts of one proxy."""
+
+    config: ProxyConfig
+    metrics: ProxyMetrics
+    link: Link
+    publisher: Publisher
+    owners: Owners
+    tools: DeliveryTools
+    access: Access
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    """Work that a stopping proxy waits for."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run `work`; it is kept until it is done."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.keep(task)
+        return task
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task until it is done; its failure, if any, has been dealt with by whoever made it."""
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved, so that the loop does not report it again

@@ -1,0 +1,80 @@
+"""Where a delivery came from: one subscription's place in one queue.
+
+A session costs a number per subscription, not a buffer: `cursor` is the next queue offset to send, `unacked` the
+offsets sent and not yet acknowledged (at most the in-flight window), and what is committed is the lowest of both.
+
+Invariant: `unacked` is in rising order and every member is below `cursor`; so `lowest()` never passes a message that
+the client may not have. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from mqtt_proxy.bridge.cache import Chunk, Feed
+from mqtt_proxy.bridge.retained import RetainedRun
+
+RETAINED_QUEUE = 0xFFFF_FFFF
+"""Queue id of a place that is a log position instead of a queue offset: a retained message."""
+
+
+class Place:
+    """What an acknowledged delivery is reported to; this one only remembers where the message lies."""
+
+    __slots__ = ("queue_id",)
+
+    def __init__(self, queue_id: int) -> None:
+        self.queue_id = queue_id
+
+    def acknowledge(self, offset: int) -> None:
+        """The client has the message at `offset`."""
+
+
+class Source(Place):
+    """One subscription of one session."""
+
+    __slots__ = (
+        "chunk",
+        "committed",
+        "cursor",
+        "feed",
+        "filter",
+        "qos",
+        "retained",
+        "serial",
+        "shadows",
+        "start",
+        "unacked",
+    )
+
+    def __init__(self, topic_filter: str, feed: Feed, qos: int, cursor: int, serial: int) -> None:
+        super().__init__(feed.queue_id)
+        self.filter = topic_filter
+        self.feed = feed
+        self.qos = qos
+        self.cursor = self.start = self.committed = cursor
+        self.serial = serial
+        """Age among the session's sources: the lower delivers what several would."""
+        self.chunk: Chunk | None = None
+        self.unacked: dict[int, None] = {}
+        self.shadows: dict[int, list[tuple[Source, int]]] = {}
+        """Offset here -> the same message's places in younger sources that left it to this one."""
+        self.retained: RetainedRun | None = None
+        """Retained messages that go out before anything at the cursor."""
+
+    def acknowledge(self, offset: int) -> None:
+        """The client has the message at `offset`, and therefore its copies in younger sources."""
+        self.unacked.pop(offset, None)
+        if self.shadows:
+            for source, copy in self.shadows.pop(offset, ()):
+                source.unacked.pop(copy, None)
+
+    def leave_to(self, other: Source, offset: int, other_offset: int) -> None:
+        """Pass over the message at `offset`, which `other` has sent; it is unacknowledged here while it is there."""
+        if other_offset in other.unacked:
+            self.unacked[offset] = None
+            other.shadows.setdefault(other_offset, []).append((self, offset))
+
+    def lowest(self) -> int:
+        """The offset to commit: everything below it is with the client."""
+        for offset in self.unacked:
+            return offset
+        return self.cursor

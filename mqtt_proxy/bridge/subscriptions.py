@@ -1,0 +1,116 @@
+"""SUBSCRIBE and UNSUBSCRIBE of one session.
+
+The broker stores queue, subscription and start offset before it answers, and captures the retained messages in the
+same moment; the SUBACK follows that answer, so a subscription is effective before its SUBACK and nothing between is
+missed. A filter subscribed again gets its new QoS and its retained messages; its place in the log stays
+[MQTT-3.8.4-3]. Filters that may not be read, or above the limit, get 0x80 and touch nothing else.
+Invariant: `by_filter` is what the broker has for this session. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mqtt_proxy.bridge.delivery import Delivery
+from mqtt_proxy.bridge.link import Link
+from mqtt_proxy.bridge.retained import RetainedRun
+from mqtt_proxy.bridge.source import Source
+from mqtt_proxy.metrics import ProxyMetrics
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.session_body import FAILURE, Subscribe, Subscribed, Unsubscribe, decode, encode
+
+
+class Subscriptions:
+    """The filters of one session and the sources they are."""
+
+    __slots__ = ("_client_id", "_delivery", "_durable", "_link", "_max", "_metrics", "by_filter", "epoch")
+
+    def __init__(
+        self, client_id: str, link: Link, delivery: Delivery, metrics: ProxyMetrics, *, durable: bool, filters_max: int
+    ) -> None:
+        self._client_id = client_id
+        self._link = link
+        self._delivery = delivery
+        self._metrics = metrics
+        self._durable = durable
+        self._max = filters_max
+        self.epoch = 0
+        self.by_filter: dict[str, Source] = {}
+
+    def restore(self, topic_filter: str, queue_id: int, qos: int, cursor: int) -> Source:
+        """A stored subscription goes on at `cursor`."""
+        source = self._delivery.add(topic_filter, queue_id, qos, cursor)
+        self.by_filter[topic_filter] = source
+        return source
+
+    async def subscribe(
+        self, filters: Sequence[tuple[str, int]], allowed: Callable[[str], bool]
+    ) -> tuple[list[int], list[tuple[Source, list[int]]]]:
+        """Subscribe; (SUBACK codes, retained positions per source, for `begin_retained` once the SUBACK is out).
+
+        Raises Refused or LinkDownError; nothing of the request holds then.
+        """
+        codes = [FAILURE] * len(filters)
+        asked = [index for index, (topic_filter, _) in enumerate(filters) if self._admit(topic_filter, allowed)]
+        if not asked:
+            return codes, []
+        request = Subscribe(self._client_id, self.epoch, self._durable, [filters[index] for index in asked])
+        reply = decode(Subscribed, await self._link.request(RequestCode.SUBSCRIBE, encode(request)))
+        retained = dict(reply.retained)
+        runs = []
+        for order, (index, result) in enumerate(zip(asked, reply.results, strict=True)):
+            codes[index] = result.code
+            if result.code == FAILURE:
+                self._metrics.refused_subscriptions.child("broker").value += 1
+                continue
+            source = self._granted(filters[index][0], result.queue_id, result.code, result.offset)
+            if retained.get(order):
+                runs.append((source, retained[order]))
+        return codes, runs
+
+    def begin_retained(self, runs: Sequence[tuple[Source, list[int]]]) -> None:
+        """Send the retained messages of fresh subscriptions."""
+        for source, positions in runs:
+            if source.retained is None:
+                source.retained = RetainedRun(self._link, positions, self._delivery.wake)
+            else:
+                source.retained.extend(positions)
+        self._delivery.wake()
+
+    async def unsubscribe(self, filters: Sequence[str]) -> None:
+        """Unsubscribe; unknown filters are no error [MQTT-3.10.4-5]. Raises Refused or LinkDownError."""
+        request = Unsubscribe(self._client_id, self.epoch, self._durable, list(filters))
+        await self._link.request(RequestCode.UNSUBSCRIBE, encode(request))
+        for topic_filter in filters:
+            source = self.by_filter.pop(topic_filter, None)
+            if source is not None:
+                self._delivery.remove(source)
+
+    async def subscribe_again(self) -> None:
+        """After a loss of the broker: say all filters again; a queue that is still the same is read on, not anew."""
+        filters = [(topic_filter, source.qos) for topic_filter, source in self.by_filter.items()]
+        if not filters:
+            return
+        request = Subscribe(self._client_id, self.epoch, self._durable, filters)
+        reply = decode(Subscribed, await self._link.request(RequestCode.SUBSCRIBE, encode(request)))
+        for (topic_filter, _), result in zip(filters, reply.results, strict=True):
+            if result.code != FAILURE:
+                self._granted(topic_filter, result.queue_id, result.code, result.offset)
+
+    def _granted(self, topic_filter: str, queue_id: int, qos: int, offset: int) -> Source:
+        source = self.by_filter.get(topic_filter)
+        if source is not None and source.queue_id == queue_id:
+            source.qos = qos
+            return source
+        if source is not None:
+            self._delivery.remove(source)
+        return self.restore(topic_filter, queue_id, qos, offset)
+
+    def _admit(self, topic_filter: str, allowed: Callable[[str], bool]) -> bool:
+        if not allowed(topic_filter):
+            self._metrics.refused_subscriptions.child("not_authorized").value += 1
+            return False
+        if topic_filter not in self.by_filter and len(self.by_filter) >= self._max:
+            self._metrics.refused_subscriptions.child("too_many").value += 1
+            return False
+        return True

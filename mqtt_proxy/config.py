@@ -1,0 +1,67 @@
+"""Configuration of the MQTT proxy: one declared table.
+
+Invariant: every limit of the proxy stands here with its unit, its rule and what happens when it is reached; the
+reference page is generated from these declarations. No code of the proxy carries a second default.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.config import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxyConfig:
+    """The MQTT front end: listener, sessions, the link to the broker."""
+
+    host: str = "0.0.0.0"  # noqa: S104 - anonymous clients are taken from loopback only
+    """Address to listen on. Without a password file only clients of this machine get in, whatever is set here."""
+    port: int = setting(1883, minimum=0, maximum=65535)
+    """MQTT port; 0 takes any free one."""
+    admin_host: str = "127.0.0.1"
+    """Address of the administration port."""
+    admin_port: int = setting(8082, minimum=0, maximum=65535)
+    """Port of /metrics, /livez and /readyz when the proxy is a process of its own; 0 takes any free one."""
+    controllers: tuple[str, ...] = ("127.0.0.1:9876",)
+    """Controllers (name servers) as host:port that are asked where the broker is."""
+    broker: str = ""
+    """Broker as host:port; set it to go there directly without asking a controller."""
+    password_file: Path | None = None
+    """Users and argon2 hashes; without it everybody on loopback and nobody else may connect."""
+    connections_max: int = setting(20_000, minimum=1)
+    """Most open sockets; a further one is closed at once and counted."""
+    connect_timeout_ms: int = setting(10_000, minimum=100)
+    """Longest time between opening a socket and a complete CONNECT."""
+    packet_size_bytes_max: int = setting(4 * 1024 * 1024, minimum=1024, maximum=16 * 1024 * 1024 - 65_536)
+    """Largest MQTT packet taken; a larger one closes the connection."""
+    in_flight_max: int = setting(64, minimum=1, maximum=16_384)
+    """QoS 1 messages sent to one client and not yet acknowledged by it; further ones stay in the log."""
+    subscriptions_per_session_max: int = setting(1_000, minimum=1)
+    """Most filters of one session; further ones are refused in the SUBACK."""
+    output_bytes_max: int = setting(256 * 1024, minimum=4096)
+    """Bytes waiting for one slow socket above which its deliveries stop; they stay in the log."""
+    publish_bytes_max: int = setting(16 * 1024 * 1024, minimum=65_536)
+    """Published bytes not yet confirmed by the broker, all clients together. Above it publishers are not read;
+    below half of it they are read again."""
+    append_bytes_max: int = setting(4 * 1024 * 1024, minimum=65_536, maximum=12 * 1024 * 1024)
+    """Largest APPEND_MANY body; one loop turn's publishes beyond it go in several. A single message may exceed it."""
+    append_timeout_ms: int = setting(30_000, minimum=100)
+    """How long the broker may take to confirm an append before its connection counts as lost."""
+    pull_records_max: int = setting(1_024, minimum=1)
+    """Most records asked of one queue in one pull."""
+    pull_bytes_max: int = setting(512 * 1024, minimum=4096, maximum=8 * 1024 * 1024)
+    """Most bytes asked of one queue in one pull; one record may exceed it."""
+    pull_queues_max: int = setting(256, minimum=1)
+    """Most (queue, offset) pairs in one pull request; further ones wait for the next."""
+    cache_bytes_max: int = setting(16 * 1024 * 1024, minimum=65_536)
+    """Bytes of pulled records kept for subscribers of one queue that are close together; the oldest are let go."""
+    offsets_commit_interval_ms: int = setting(200, minimum=1)
+    """How often acknowledged offsets of sessions go to the broker. After a crash at most this much is sent again."""
+    session_expiry_s: int = setting(7 * 24 * 3600, minimum=60)
+    """How long a session of clean=false is kept without its client."""
+    reconnect_delay_ms_max: int = setting(2_000, minimum=10)
+    """Longest pause between two attempts to reach the broker; the first one is a twentieth of it."""
+    stop_deadline_ms: int = setting(5_000, minimum=100)
+    """How long a stopping proxy waits for wills and session states to be confirmed."""
