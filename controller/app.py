@@ -1,0 +1,144 @@
+"""The composition root of a controller: builds every part, joins them, starts and stops them. No decisions.
+
+With `listen=False` it opens no port: the all-in-one takes `handlers` and answers them on its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from controller.api import handlers
+from controller.config import ControllerConfig
+from controller.metadata_file import MetadataFile
+from controller.name_server import NameServer
+from remoting.protocol.errors import LocalMisuse
+from remoting.server.access import Access
+from remoting.server.router import Router
+from remoting.server.server import RemotingServer
+from remoting.transport.contracts import Handler
+from runtime.clock import Clock, SystemClock
+from runtime.files import DirectoryLock
+from runtime.logs import get_logger
+from runtime.metrics import Registry
+
+
+class ControllerApp:
+    """One controller. `start` raises when its directory, its file or its port cannot be had."""
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        *,
+        clock: Clock | None = None,
+        registry: Registry | None = None,
+        listen: bool = True,
+    ) -> None:
+        self.config = config
+        self.port = 0
+        self.handlers: dict[int, Handler] = {}
+        """Request code -> handler; filled by `start`."""
+        self._clock = clock or SystemClock()
+        self._registry = registry
+        self._listen = listen
+        self._lock: DirectoryLock | None = None
+        self._name_server: NameServer | None = None
+        self._server: RemotingServer | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        self._log = get_logger("controller")
+
+    @property
+    def name_server(self) -> NameServer:
+        """The running name server."""
+        assert self._name_server is not None, "the controller is not started"
+        return self._name_server
+
+    async def start(self) -> None:
+        """Restore the metadata, then answer requests."""
+        config = self.config
+        config.data_directory.mkdir(parents=True, exist_ok=True)
+        self._lock = DirectoryLock(config.data_directory)
+        try:
+            self._name_server = NameServer(config, self._clock, MetadataFile(config.data_directory))
+            self.handlers = handlers(self._name_server)
+            if self._listen:
+                self._server = self._make_server()
+                self.port = await self._server.start(config.host, config.port)
+            await self._name_server.persister.start()
+        except BaseException:
+            self._lock.close()
+            raise
+        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+        if self._registry is not None:
+            declare_metrics(self._registry, self)
+
+    async def stop(self) -> None:
+        """Stop answering, write what is not written, free the directory."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._ticker
+        if self._server is not None:
+            await self._server.stop()
+        if self._name_server is not None:
+            await self._name_server.persister.stop()
+        if self._lock is not None:
+            self._lock.close()
+
+    def ready(self) -> bool:
+        """Whether it answers requests."""
+        return self._ticker is not None and not self._ticker.done()
+
+    def status(self) -> dict[str, object]:
+        """A picture for the administration page."""
+        metadata = self.name_server.metadata
+        return {
+            "port": self.port,
+            "brokers": {name: sorted(group.members) for name, group in metadata.groups.items()},
+            "topics": len(metadata.topics),
+            "connections": len(self._server.peers) if self._server is not None else 0,
+            "metadata_write_failures": self.name_server.persister.failures,
+        }
+
+    def _make_server(self) -> RemotingServer:
+        config = self.config
+        access = Access(parse_access_keys(config.access_keys), open_to_all=config.open_to_all)
+        return RemotingServer(
+            Router(self.handlers, access=access),
+            frame_size_bytes_max=config.frame_size_bytes_max,
+            output_bytes_max=config.connection_output_bytes_max,
+            connections_max=config.connections_max,
+        )
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.liveness_scan_ms / 1000)
+            try:
+                self.name_server.tick()
+            except Exception as error:  # noqa: BLE001 - the next tick may go well, silent brokers must not stay for ever
+                self._log.error("tick_failed", exc_info=error)
+
+
+def parse_access_keys(pairs: Sequence[str]) -> dict[str, str]:
+    """`key:secret` texts as a table; LocalMisuse names the one that is not of that form, without its secret."""
+    keys: dict[str, str] = {}
+    for number, pair in enumerate(pairs, 1):
+        key, separator, secret = pair.partition(":")
+        if not separator or not key or not secret:
+            raise LocalMisuse(f"access_keys entry {number} is not of the form key:secret")
+        keys[key] = secret
+    return keys
+
+
+def declare_metrics(registry: Registry, app: ControllerApp) -> None:
+    """What a controller shows on the metrics page."""
+    name_server = app.name_server
+    gauge = registry.gauge
+    gauge("rocketmq_controller_brokers", "Broker addresses in the routes", function=lambda: len(name_server.liveness))
+    gauge("rocketmq_controller_topics", "Topics in the routes", function=lambda: len(name_server.metadata.topics))
+    gauge(
+        "rocketmq_controller_metadata_write_failures",
+        "Writes of the metadata file that failed since the start",
+        function=lambda: name_server.persister.failures,
+    )
