@@ -1,6 +1,6 @@
 """The password file: who may connect over MQTT, one ``name:argon2id hash`` per line.
 
-Empty lines and lines that start with ``#`` are kept. Invariants: the file is readable by its owner alone (0600) from
+Lines that start with ``#`` are kept, empty ones are dropped. Invariants: the file is readable by its owner alone (0600) from
 its first byte on; a change replaces it atomically; a name occurs once. No loop: hashing takes some 50 ms on purpose.
 """
 
@@ -22,7 +22,7 @@ class PasswordFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        self._lines = text.splitlines()
+        self._lines = [line for line in text.splitlines() if line.strip()]
 
     def names(self) -> list[str]:
         """Every user, in order of the file."""
@@ -65,7 +65,7 @@ def _check_name(name: str) -> None:
 
 
 def _is_entry(line: str) -> bool:
-    return bool(line.strip()) and not line.startswith("#")
+    return not line.startswith("#")
 
 
 def _names(line: str, name: str) -> bool:

@@ -5,6 +5,7 @@ Invariant: this module imports cyclopts and nothing of ours that is large, so th
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group
@@ -29,6 +30,7 @@ COMMANDS = (
     ("passwd", "passwd:passwd", CARE, "Add, change or remove a user in a password file."),
     ("config", "config:config", CARE, "Show the configuration in force, or explain a key."),
 )
+NAMES = tuple(name for name, *_ in COMMANDS)
 
 
 def application() -> App:
@@ -47,14 +49,13 @@ def application() -> App:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; the answer is the exit status."""
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in NAMES:
+        near = difflib.get_close_matches(arguments[0], NAMES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(NAMES)}"
+        return fail(f"unknown command {arguments[0]}; {hint} See: lightmq --help", MISUSED)
     try:
         return guarded(
             lambda: application()(list(arguments), result_action="return_value", exit_on_error=False, print_error=False)
         )
     except CycloptsError as error:
-        fail(f"{error}; see: lightmq {arguments[0] if _is_command(arguments) else ''} --help")
-        return MISUSED
-
-
-def _is_command(arguments: Sequence[str]) -> bool:
-    return arguments[0] in {name for name, *_ in COMMANDS}
+        return fail(f"{str(error).rstrip('.')}; see: lightmq {arguments[0]} --help", MISUSED)

@@ -37,10 +37,10 @@ def guarded(command: Callable[[], object]) -> int:
     return DONE
 
 
-def fail(text: str) -> int:
-    """Say why on standard error, as one line; the answer is the exit status."""
+def fail(text: str, status: int = FAILED) -> int:
+    """Say why on standard error, as one line; the answer is ``status``."""
     sys.stderr.write(f"lightmq: {' '.join(text.split())}\n")
-    return FAILED
+    return status
 
 
 def explain_oserror(error: OSError) -> str:

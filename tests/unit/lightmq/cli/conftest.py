@@ -1,0 +1,213 @@
+"""Small real servers on loopback for the commands: an MQTT one that speaks just enough, and a log behind remoting."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from remoting.protocol.bounds_body import (
+    LightBounds,
+    QueueBounds,
+    QueueBoundsReply,
+    decode_bounds_request,
+    encode_bounds_reply,
+)
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from remoting.protocol.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
+from remoting.protocol.record import encode_record
+from remoting.route_body import BrokerData, ClusterInfo
+from remoting.server.router import Router
+from remoting.server.server import RemotingServer
+from remoting.transport.contracts import Peer
+
+
+class MqttServer:
+    """Answers one client after the other; what it does is set by its attributes."""
+
+    def __init__(self) -> None:
+        self.connack = 0
+        self.session_present = 0
+        self.acknowledge = True
+        self.granted = 1
+        self.deliver: list[tuple[bytes, bytes, int]] = []
+        self.close_after_publish = False
+        self.received: list[tuple[int, bytes]] = []
+        self.connects: list[bytes] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(5)
+
+    def payloads(self) -> list[bytes]:
+        """Payloads of the PUBLISH packets received."""
+        found = []
+        for kind, body in self.received:
+            if kind >> 4 == 3:
+                topic_length = int.from_bytes(body[:2], "big")
+                found.append(body[2 + topic_length + (2 if kind & 6 else 0) :])
+        return found
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client, client.makefile("rb") as stream:
+                self._serve(client, stream)
+
+    def _serve(self, client: socket.socket, stream: object) -> None:
+        read = stream.read  # type: ignore[attr-defined]
+        while head := read(1):
+            length, shift = 0, 0
+            while True:
+                byte = read(1)[0]
+                length |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    break
+            body = read(length)
+            self.received.append((head[0], body))
+            if not self._answer(client, head[0], body):
+                return
+
+    def _answer(self, client: socket.socket, kind: int, body: bytes) -> bool:
+        match kind >> 4:
+            case 1:
+                self.connects.append(body)
+                client.sendall(bytes((0x20, 2, self.session_present, self.connack)))
+                return self.connack == 0
+            case 3 if kind & 6:
+                at = 2 + int.from_bytes(body[:2], "big")
+                if self.close_after_publish:
+                    return False
+                if self.acknowledge:
+                    client.sendall(b"\x40\x02" + body[at : at + 2])
+            case 8:
+                client.sendall(bytes((0x90, 3)) + body[:2] + bytes((self.granted,)))
+                for number, (topic, payload, qos) in enumerate(self.deliver, 1):
+                    rest = len(topic).to_bytes(2, "big") + topic + (number.to_bytes(2, "big") if qos else b"") + payload
+                    client.sendall(bytes((0x30 | qos << 1, len(rest))) + rest)
+            case 14:
+                return False
+        return True
+
+
+@pytest.fixture
+def mqtt_server() -> Iterator[MqttServer]:
+    server = MqttServer()
+    yield server
+    server.stop()
+
+
+class LogServer:
+    """A name server and a broker with records in memory: queue 0 (id 1) of topic plant, light queue 2 of plant/a."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, list[bytes]] = {1: [], 2: []}
+        self.lowest = {1: 0, 2: 0}
+        self.on_bounds: Callable[[], None] = lambda: None
+        self.topics_body = b"{}"
+        self.with_broker = True
+        self._loop = asyncio.new_event_loop()
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(started,), daemon=True)
+        self._thread.start()
+        assert started.wait(10)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Append a message as the broker would store it; position = 1000 x its number."""
+        number = len(self.records[1])
+        properties = b"originMqttTopic" + topic.encode()
+        lengths = (15).to_bytes(2, "little") + len(topic).to_bytes(2, "little")
+        record = encode_record(
+            magic_type=1,
+            epoch=1,
+            position=number * 1000,
+            born_ms=number,
+            store_ms=number,
+            flags=0b1001,
+            count=1,
+            dispatch=[(1, number)],
+            counts=(1, 5, 0, 0, len(properties)),
+            tag_hash=0,
+            producer_seq=0,
+            meta=lengths + b"plant" + properties,
+            body=payload,
+        )
+        self.records[1].append(record)
+        if topic == "plant/a":
+            self.records[2].append(record)
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def _run(self, started: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        handlers = {
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
+            RequestCode.QUEUE_BOUNDS: self._bounds,
+            RequestCode.RANGE_PULL: self._pull,
+            RequestCode.TOPIC_LIST: lambda _, command: command.reply(body=self.topics_body),
+        }
+        self._server = RemotingServer(Router(handlers))
+        self.port = self._loop.run_until_complete(self._server.start("127.0.0.1", 0))
+        started.set()
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _cluster(self, _: Peer, command: Command) -> Command:
+        import msgspec
+
+        data = BrokerData(cluster="c", broker_name="broker-a", broker_addrs={0: self.address})
+        table = {"broker-a": data} if self.with_broker else {}
+        return command.reply(body=msgspec.json.encode(ClusterInfo(broker_addr_table=table)))
+
+    def _bounds(self, _: Peer, command: Command) -> Command:
+        request = decode_bounds_request(command.body)
+        if request.wait_ms:
+            self.on_bounds()
+        light = None
+        if request.filter == "plant/a":
+            light = LightBounds(id=2, min=self.lowest[2], max=len(self.records[2]))
+        queue = QueueBounds(topic="plant", queue=0, id=1, min=self.lowest[1], max=len(self.records[1]))
+        reply = QueueBoundsReply(broker="broker-a", epoch=1, confirm=0, queues=[queue], light=light)
+        return command.reply(body=encode_bounds_reply(reply))
+
+    def _pull(self, _: Peer, command: Command) -> Command:
+        want = decode_range_pull(command.body)
+        end = min(want.end_offset, want.offset + 3, len(self.records[want.queue_id]))
+        records = self.records[want.queue_id][want.offset : end]
+        result = QueueRecords(
+            queue_id=want.queue_id,
+            status=0,
+            first_offset=want.offset,
+            next_offset=end,
+            min_offset=self.lowest[want.queue_id],
+            max_offset=len(self.records[want.queue_id]),
+            records=records,
+        )
+        return command.reply(body=encode_range_pull_reply(result))
+
+
+@pytest.fixture
+def log_server() -> Iterator[LogServer]:
+    server = LogServer()
+    yield server
+    server.stop()

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from lightmq.cli.application import COMMANDS, run
+
+
+@pytest.mark.parametrize("target", [target for _, target, *_ in COMMANDS])
+def test_every_command_can_be_imported(target: str) -> None:
+    module, _, name = target.partition(":")
+    assert callable(getattr(importlib.import_module(f"lightmq.cli.{module}"), name))
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert all(name in said for name, *_ in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["publ"], "publ"),
+        (["pub"], "--topic"),
+        (["pub", "-t", "a", "--bogus"], "--bogus"),
+        (["pub", "-t", "a", "--qos", "x"], "--qos"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    assert run(arguments) == 2
+    said = capsys.readouterr().err
+    assert text in said
+    assert "--help" in said
+    assert said.startswith("lightmq: ")
+
+
+def test_help_and_version_are_cheap() -> None:
+    program = (
+        "import resource, sys\n"
+        "from lightmq.__main__ import main\n"
+        "main([sys.argv[1]])\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "heavy = sorted({'numpy', 'aiohttp', 'structlog', 'broker', 'asyncio'} & set(sys.modules))\n"
+        "sys.stderr.write(f'{used.ru_utime + used.ru_stime} {heavy}')\n"
+    )
+    for option in ("--help", "--version"):
+        done = subprocess.run([sys.executable, "-c", program, option], capture_output=True, text=True, check=True)
+        seconds, _, heavy = done.stderr.partition(" ")
+        assert heavy == "[]"
+        assert float(seconds) < 1.0  # the promise is 0.3 s; a test on a shared machine leaves room

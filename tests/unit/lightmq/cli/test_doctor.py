@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lightmq.cli import doctor as module
+from lightmq.cli.application import run
+from lightmq.examination import FAILED, OK, Finding
+
+
+def test_findings_as_json_and_for_people(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        module, "examine", lambda *_: [Finding("a", OK, "fine"), Finding("b", "warning", "so so", "do")]
+    )
+    assert run(["doctor", "--data", str(tmp_path), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["healthy"] is True
+    assert answer["findings"][1] == {"name": "b", "state": "warning", "text": "so so", "remedy": "do"}
+    assert run(["doctor"]) == 0
+    assert "→ do" in capsys.readouterr().out
+
+
+def test_a_failed_check_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(module, "examine", lambda *_: [Finding("a", FAILED, "bad", "do")])
+    with pytest.raises(SystemExit) as raised:
+        run(["doctor"])
+    assert raised.value.code == 1
+    assert "FAILED" in capsys.readouterr().out

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lightmq.cli.application import run
+
+
+def test_the_last_messages_as_json(log_server: Any, capfdbinary: Any) -> None:
+    for number in range(20):
+        log_server.publish("plant/a", b"%d" % number)
+    assert run(["tail", "plant/a", "-n", "2", "--server", log_server.address, "--json"]) == 0
+    lines = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert [line["payload"] for line in lines] == ["18", "19"]
+    assert lines[1] == {
+        "broker": "broker-a",
+        "topic": "plant/a",
+        "queue": 2,
+        "offset": 19,
+        "position": 19_000,
+        "born_ms": 19,
+        "stored_ms": 19,
+        "payload": "19",
+    }
+
+
+def test_from_an_offset_and_following(log_server: Any, capfdbinary: Any) -> None:
+    for number in range(5):
+        log_server.publish("plant/a", b"%d" % number)
+    log_server.on_bounds = lambda: log_server.publish("plant/a", b"new")
+    arguments = ["tail", "plant/#", "--offset", "3", "--follow", "--count", "4", "--server", log_server.address]
+    assert run(arguments) == 0
+    out = capfdbinary.readouterr().out
+    assert out == b"3 plant/a 3\n4 plant/a 4\n5 plant/a new\n6 plant/a new\n"
+
+
+def test_bad_wishes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["tail", "a/#/b"]) == 1
+    assert run(["tail", "a", "--last", "-1"]) == 1
+    assert "must not be negative" in capsys.readouterr().err

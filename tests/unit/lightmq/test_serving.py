@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+
+from lightmq.configuration import LogsConfig
+from lightmq.serving import serve
+
+
+class Part:
+    def __init__(self, *, hang: bool = False, fail: bool = False) -> None:
+        self.story: list[str] = []
+        self._hang, self._fail = hang, fail
+
+    async def start(self) -> None:
+        self.story.append("start")
+        asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), signal.SIGTERM)
+        if self._hang:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.story.append("cancelled")
+        if self._fail:
+            raise OSError("cannot")
+
+    async def stop(self) -> None:
+        self.story.append("stop")
+
+
+def run(part: Part, *, json_output: bool = True) -> None:
+    serve(
+        lambda: part,
+        lambda _: {"mqtt": 5},
+        settings=LogsConfig(),
+        json_output=json_output,
+        greeting=lambda ports: f"hello {ports['mqtt']}",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _quiet_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.event_loop.settle_garbage", lambda: None)
+
+
+def test_ports_are_said_once_and_a_signal_ends_cleanly(capsys: pytest.CaptureFixture[str]) -> None:
+    part = Part()
+    run(part)
+    assert part.story == ["start", "stop"]
+    assert json.loads(capsys.readouterr().out) == {"mqtt": 5}
+
+
+def test_people_get_a_greeting(capsys: pytest.CaptureFixture[str]) -> None:
+    run(Part(), json_output=False)
+    assert capsys.readouterr().out == "hello 5\n"
+
+
+def test_a_signal_while_starting_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    part = Part(hang=True)
+    run(part)
+    assert part.story == ["start", "cancelled"]
+    assert capsys.readouterr().out == ""
+
+
+def test_what_start_raises_is_raised() -> None:
+    part = Part(fail=True)
+    old = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with pytest.raises(OSError, match="cannot"):
+            run(part)
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    assert part.story[0] == "start"
