@@ -1,0 +1,188 @@
+"""The one physical log: segments one behind the other, written at `end`, readable anywhere below it.
+
+    log/<20-digit base>   segments; base of one = base + size of the one before
+    log/.next             the next segment, prepared in the background
+
+Invariant: bytes below `end` are whole records; `end` moves only after every byte below it was handed to the kernel,
+and `sync` returns a position only after every byte below it is on the disk. Thread rule: `write`, `drop_before` from the
+loop thread; `sync` from the flusher and the index thread; `prepare_next` from the index thread; views from anywhere.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.store.errors import CorruptLog, StoreFailed
+from broker.store.segment import Segment, allocate, list_segments, segment_path
+from runtime.faults import FaultPoints
+from runtime.files import fsync_dir
+
+Piece = tuple[Segment, int, bytes]
+"""A segment, a position in it, and the bytes to write there."""
+
+
+class CommitLog:
+    """The segments of one data directory."""
+
+    def __init__(self, directory: Path, segment_size: int, faults: FaultPoints, *, zeroed: bool) -> None:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        self.directory = directory
+        self.end = 0
+        self._segment_size = segment_size
+        self._zeroed = zeroed
+        self._faults = faults
+        self._next = directory / ".next"
+        self._next.unlink(missing_ok=True)
+        self._prepared = False
+        self._lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._sync_error: OSError | None = None
+        self._dirty: dict[int, Segment] = {}
+        self.segments = [Segment(path) for path in list_segments(directory)]
+        self._bases = [segment.base for segment in self.segments]
+        for before, after in zip(self.segments, self.segments[1:], strict=False):
+            if before.end != after.base:
+                raise CorruptLog(after.path, before.end, f"no log file starts there, the next starts at {after.base}")
+
+    @property
+    def begin(self) -> int:
+        """Position of the oldest byte that is still there."""
+        return self._bases[0] if self._bases else 0
+
+    @property
+    def capacity_end(self) -> int:
+        """Position behind the last byte of the last file."""
+        return self.segments[-1].end if self.segments else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes from the oldest record to the end."""
+        return self.end - self.begin
+
+    def segment_at(self, position: int) -> Segment | None:
+        """Return the segment that holds `position`, None when it has expired or is not there yet."""
+        at = bisect_right(self._bases, position) - 1
+        if at < 0:
+            return None
+        segment = self.segments[at]
+        return segment if position < segment.end else None
+
+    def segment_to_append(self, position: int) -> Segment:
+        """Return the segment that holds `position`, made on demand when it would be the next one. Raises OSError."""
+        segment = self.segment_at(position)
+        if segment is not None:
+            return segment
+        assert not self.segments or position == self.segments[-1].end, (position, self._bases)
+        self._faults.hit("log.allocate")
+        path = segment_path(self.directory, position)
+        if self._prepared:
+            self._prepared = False
+            self._next.rename(path)
+        else:
+            allocate(path, self._segment_size, zeroed=False)
+        fsync_dir(self.directory)
+        segment = Segment(path)
+        self.segments.append(segment)
+        self._bases.append(position)
+        return segment
+
+    def needs_next(self) -> bool:
+        """Whether the segment being written is half full and no next one is prepared."""
+        segment = self.segment_at(self.end)
+        last = bool(self.segments) and segment is self.segments[-1]
+        return last and segment is not None and not self._prepared and self.end - segment.base > segment.size // 2
+
+    def prepare_next(self) -> None:
+        """Reserve (and for synchronous flushing pre-zero) the next segment. Raises OSError."""
+        self._faults.hit("log.allocate")
+        allocate(self._next, self._segment_size, zeroed=self._zeroed)
+        self._prepared = True
+
+    def write(self, pieces: Sequence[Piece], end: int) -> None:
+        """Write `pieces` and move `end`. OSError: nothing of it is in the log; StoreFailed: its remains could not go."""
+        try:
+            for segment, position, data in pieces:
+                self._faults.hit("log.write")
+                segment.write(position, data)
+        except OSError:
+            self._erase(pieces)
+            raise
+        with self._lock:
+            for segment, _, _ in pieces:
+                self._dirty[segment.base] = segment
+        self.end = end
+
+    def _erase(self, pieces: Sequence[Piece]) -> None:
+        """Remove what a failed write left: a stale whole record behind a shorter new one would come back to life."""
+        try:
+            for segment, position, data in pieces:
+                segment.zero(position, position + len(data))
+        except OSError as error:
+            raise StoreFailed(
+                f"{self.directory}: a failed write at {self.end} cannot be taken back: {error}"
+            ) from error
+
+    def sync(self) -> int:
+        """Make the log durable; return the position below which it is. Raises OSError, and the same again ever after.
+
+        One at a time: a second caller must not take "nothing is dirty" for "it is on the disk" while the first still flushes.
+        After a failed fdatasync the kernel may have dropped the dirty pages, so a second try proves nothing.
+        """
+        with self._sync_lock:
+            if self._sync_error is not None:
+                raise self._sync_error
+            with self._lock:
+                target, dirty, self._dirty = self.end, self._dirty, {}
+            try:
+                for base in sorted(dirty):
+                    self._faults.hit("log.fsync")
+                    dirty[base].sync()
+            except OSError as error:
+                self._sync_error = error
+                raise
+            return target
+
+    def view(self, position: int, size: int) -> memoryview | None:
+        """Return `size` bytes at `position`, None when they are not (or no longer) in one segment."""
+        segment = self.segment_at(position)
+        if segment is None or position + size > segment.end:
+            return None
+        at = position - segment.base
+        return segment.view[at : at + size]
+
+    def cut(self, end: int) -> bool:
+        """Zero everything from `end` on, durably, and go on writing there; return whether anything was there."""
+        found = False
+        for segment in self.segments:
+            if segment.end > end and segment.zero(max(end, segment.base), segment.end):
+                found = True
+                segment.sync()
+        self.end = end
+        return found
+
+    def sync_from(self, position: int) -> None:
+        """Make the files that hold anything from `position` on durable; used before serving what a scan found."""
+        for segment in self.segments:
+            if segment.end > position:
+                segment.sync()
+
+    def drop_before(self, position: int) -> int:
+        """Delete segments that end at or below `position`, oldest first; return how many bytes went."""
+        dropped = 0
+        while self.segments and self.segments[0].end <= position and len(self.segments) > 1:
+            segment = self.segments.pop(0)
+            self._bases.pop(0)
+            segment.drop()
+            dropped += segment.size
+        if dropped:
+            fsync_dir(self.directory)
+        return dropped
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        for segment in self.segments:
+            segment.close()
+        self._next.unlink(missing_ok=True)

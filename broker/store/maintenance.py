@@ -1,0 +1,100 @@
+"""The store's upkeep, in bounded steps: next segment, checkpoint, state snapshot, retention, and the last things at close.
+
+Invariant: the checkpoint and the snapshot are saved only after the log is durable up to the position they name.
+Thread rule: `step` and `settle` on the loop thread; what blocks goes to the index thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.store.checkpoint import Checkpoint, save_checkpoint
+from broker.store.commit_log import CommitLog
+from broker.store.index_thread import IndexThread
+from broker.store.queue_index.index_flusher import IndexFlusher
+from broker.store.retention import Retention
+from broker.store.settings import StoreSettings
+from broker.store.state_snapshot import save_snapshot
+from broker.store.state_tables import StateTables
+
+CHECKPOINT_LOG_BYTES = 16 * 1024 * 1024
+"""Log written between two checkpoints: the most that a damaged disk could pass off as a torn tail after a power cut."""
+
+
+class Maintenance:
+    """Upkeep of one store; `failed` hears of every background error."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: StoreSettings,
+        epoch: int,
+        log: CommitLog,
+        tables: StateTables,
+        thread: IndexThread,
+        index_flusher: IndexFlusher,
+        retention: Retention,
+        failed: Callable[[Exception], None],
+        snapshot_position: int,
+    ) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._epoch = epoch
+        self._log = log
+        self._tables = tables
+        self._thread = thread
+        self._index_flusher = index_flusher
+        self._retention = retention
+        self._failed = failed
+        self._snapshot_position = snapshot_position
+        self._checkpoint_position = log.end
+        self._running: set[str] = set()
+
+    def step(self, now_ms: int, flushed: int) -> None:
+        """Start what is due; each kind of work runs at most once at a time."""
+        log = self._log
+        if log.needs_next():
+            self._start("prepare", log.prepare_next)
+        if log.end - self._snapshot_position > self._settings.snapshot_log_bytes:
+            self.snapshot()
+        if flushed - self._checkpoint_position > CHECKPOINT_LOG_BYTES:
+            self._checkpoint_position = flushed
+            checkpoint = Checkpoint(self._epoch, flushed, clean=False)
+            self._start("checkpoint", lambda: save_checkpoint(self._directory, checkpoint))
+        self._index_flusher.flush_if_full()
+        self._retention.step(now_ms, flushed)
+
+    def snapshot(self) -> None:
+        """Start a snapshot of the state tables as they are now."""
+        position, tables = self._log.end, self._tables.copy()
+        self._snapshot_position = position
+
+        def write() -> None:
+            self._log.sync()
+            save_snapshot(self._directory / "state", position, tables)
+
+        self._start("snapshot", write)
+
+    def settle(self) -> None:
+        """Write the last run and the last snapshot, and wait for them; nothing is appended any more."""
+        self._index_flusher.merging = False
+        self._thread.drain()
+        if not self._index_flusher.busy:
+            self._index_flusher.flush()
+        if self._log.end != self._snapshot_position:
+            self.snapshot()
+        self._thread.drain()
+
+    def _start(self, name: str, job: Callable[[], None]) -> None:
+        if name in self._running:
+            return
+        self._running.add(name)
+
+        def done(_: Any, error: Exception | None) -> None:
+            self._running.discard(name)
+            if error is not None:
+                self._failed(error)
+
+        self._thread.submit(job, done)

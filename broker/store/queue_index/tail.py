@@ -1,0 +1,230 @@
+"""The newest index entries, in fixed arrays of one shared file.
+
+    index/tail   0 magic "LMQTAIL1" | 8 capacity N u64 | 16 queue rows Q u64
+                 64 entry count i64 | 72 end position i64 | 80 confirm position i64 | 88 first live entry i64
+                 96 durable position i64 | 104 its complement i64
+                 4096 qid u32[N] | queue_offset i64[N] | position i64[N] | size u32[N] | tag_hash u32[N] | prev u32[N]
+                 then per queue {next_offset i64, newest entry i64}[Q]
+
+A ring: entry number s lives in slot s % N; live are the numbers [first, count). `prev` is the distance back to the
+queue's entry before (0: none), a row's newest entry counts only when it is live. Readers in other processes map the file,
+read `entry count`, and take entries below it whose position is below `confirm position`.
+Invariant: an entry is complete before the count that covers it; the file is allocated in full, so a store into the map
+cannot hit a full disk; the durable position is only ever a value that fdatasync has already proved.
+Thread rule: one writer (the loop thread); the index thread reads the sealed part, which stays until `release`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from broker.store.queue_index.entries import Entries
+
+MAGIC = b"LMQTAIL1"
+_HEADER = struct.Struct("<8sQQ")
+_COUNTERS_AT = 64
+_COLUMNS_AT = 4096
+_ROW_BYTES = 16
+_ENTRY_BYTES = 32
+_COUNT, _END, _CONFIRM, _FIRST, _DURABLE, _DURABLE_CHECK = range(6)
+QUEUES_MIN = 4096
+WALK_MAX = 192
+"""A read this close to a queue's end walks the chain; deeper ones scan the qid column, whose cost has a bound."""
+SCALAR_MAX = 24
+"""Appends of up to this many entries are stored one by one; numpy's fixed cost pays off above."""
+
+
+class Tail:
+    """The ring of the newest entries and the per-queue rows; made anew at every start."""
+
+    def __init__(self, path: Path, capacity: int, queue_count: int = 0) -> None:
+        self.path = path
+        self.capacity = capacity
+        self.first = 0
+        self.count = 0
+        self._queues = max(QUEUES_MIN, queue_count)
+        self._rows_at = (_COLUMNS_AT + capacity * _ENTRY_BYTES + 4095) & ~4095
+        fresh = path.with_suffix(".tmp")
+        descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            self._map(descriptor)
+            fresh.replace(path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+
+    def _map(self, descriptor: int) -> None:
+        size = self._rows_at + self._queues * _ROW_BYTES
+        os.posix_fallocate(descriptor, 0, size)
+        self._mmap = mmap.mmap(descriptor, size)
+        self._mmap[: _HEADER.size] = _HEADER.pack(MAGIC, self.capacity, self._queues)
+        self._counters = memoryview(self._mmap)[_COUNTERS_AT : _COUNTERS_AT + 48].cast("q")
+        view = memoryview(self._mmap)
+        self.rows = view[self._rows_at : size].cast("q")
+        """Flat per-queue rows: next offset at 2 * qid, newest entry at 2 * qid + 1. Only this room writes them."""
+        n, at = self.capacity, _COLUMNS_AT
+        columns: list[Any] = []
+        scalars: list[Any] = []
+        for name, kind, width in (
+            ("u4", "I", 4),
+            ("i8", "q", 8),
+            ("i8", "q", 8),
+            ("u4", "I", 4),
+            ("u4", "I", 4),
+            ("u4", "I", 4),
+        ):
+            columns.append(np.frombuffer(self._mmap, dtype="<" + name, count=n, offset=at))
+            scalars.append(view[at : at + n * width].cast(kind))
+            at += n * width
+        self._qid, self._offset, self._position, self._size, self._tag, self._prev = columns
+        self._s_qid, self._s_offset, self._s_position, self._s_size, self._s_tag, self._s_prev = scalars
+
+    @property
+    def queue_rows(self) -> npt.NDArray[np.int64]:
+        """The rows as an array of shape (queues, 2)."""
+        return np.frombuffer(self.rows, dtype="<i8").reshape(-1, 2)
+
+    @property
+    def room(self) -> int:
+        """How many entries fit before `release` must be called."""
+        return self.capacity - (self.count - self.first)
+
+    def grow(self, queue_count: int) -> None:
+        """Make rows for queue ids below `queue_count`; the file gets longer, never shorter. Raises OSError."""
+        if queue_count <= self._queues:
+            return
+        before, self._queues = self._queues, max(queue_count, 2 * self._queues)
+        try:
+            self._map(self._descriptor)
+        except OSError:
+            self._queues = before
+            raise
+
+    def append(
+        self,
+        queues: Sequence[int],
+        offsets: Sequence[int],
+        positions: Sequence[int],
+        sizes: Sequence[int],
+        tags: Sequence[int],
+    ) -> None:
+        """Add entries in log order (parallel sequences, at most `room`), then call `publish`."""
+        rows, first, number = self.rows, self.first, self.count
+        assert len(queues) <= self.room, (len(queues), self.room)
+        previous = []
+        for queue, offset in zip(queues, offsets, strict=True):
+            at = queue + queue
+            newest = rows[at + 1]
+            previous.append(number - newest if newest >= first else 0)
+            rows[at] = offset + 1
+            rows[at + 1] = number
+            number += 1
+        if len(queues) <= SCALAR_MAX:
+            self._store_scalars(queues, offsets, positions, sizes, tags, previous)
+        else:
+            self._store_arrays(queues, offsets, positions, sizes, tags, previous)
+        self.count = number
+
+    def _store_scalars(self, *columns: Sequence[int]) -> None:
+        slot, capacity = self.count % self.capacity, self.capacity
+        qid, offset, position, size = self._s_qid, self._s_offset, self._s_position, self._s_size
+        tag, prev = self._s_tag, self._s_prev
+        for entry in zip(*columns, strict=True):
+            qid[slot], offset[slot], position[slot], size[slot], tag[slot], prev[slot] = entry
+            slot += 1
+            if slot == capacity:
+                slot = 0
+
+    def _store_arrays(self, *columns: Sequence[int]) -> None:
+        slot = self.count % self.capacity
+        fits = min(self.capacity - slot, len(columns[0]))
+        targets = (self._qid, self._offset, self._position, self._size, self._tag, self._prev)
+        for target, values in zip(targets, columns, strict=True):
+            target[slot : slot + fits] = values[:fits]
+            if fits < len(values):
+                target[: len(values) - fits] = values[fits:]
+
+    def publish(self, end_position: int, confirm_position: int) -> None:
+        """Let readers see the entries appended so far."""
+        counters = self._counters
+        counters[_END] = end_position
+        counters[_CONFIRM] = confirm_position
+        counters[_COUNT] = self.count
+
+    def publish_confirm(self, confirm_position: int, durable_position: int) -> None:
+        """Let readers see the confirm position, and the next start how much of the log fdatasync has proved."""
+        counters = self._counters
+        counters[_CONFIRM] = confirm_position
+        counters[_DURABLE] = durable_position
+        counters[_DURABLE_CHECK] = ~durable_position
+
+    def next_offset(self, queue: int) -> int:
+        """Offset the queue's next entry gets."""
+        return int(self.rows[queue + queue])
+
+    def find(self, queue: int, offset: int, count: int) -> Entries:
+        """Return up to `count` live entries of `queue` from `offset` on; the caller knows that `offset` is in the tail."""
+        depth = self.rows[queue + queue] - offset
+        if depth <= 0 or count <= 0:
+            return Entries.empty()
+        slots = self._walk(queue, depth, count) if depth <= WALK_MAX else self._scan(queue, offset, count)
+        return Entries(self._position[slots], self._size[slots], self._tag[slots])
+
+    def _walk(self, queue: int, depth: int, count: int) -> list[int]:
+        number, capacity, previous = self.rows[queue + queue + 1], self.capacity, self._s_prev
+        slots = []
+        for _ in range(depth):
+            slot = number % capacity
+            slots.append(slot)
+            number -= previous[slot]
+        slots.reverse()
+        return slots[:count]
+
+    def _scan(self, queue: int, offset: int, count: int) -> npt.NDArray[np.intp]:
+        slots = self._live_slots_of(queue)
+        skip = offset - int(self._offset[slots[0]])
+        return slots[skip : skip + count]
+
+    def _live_slots_of(self, queue: int) -> npt.NDArray[np.intp]:
+        begin, end, n = self.first % self.capacity, self.count % self.capacity, self.capacity
+        if begin < end:
+            return np.flatnonzero(self._qid[begin:end] == queue) + begin
+        older = np.flatnonzero(self._qid[begin:n] == queue) + begin
+        return np.concatenate((older, np.flatnonzero(self._qid[:end] == queue)))
+
+    def sealed(self, end: int) -> tuple[npt.NDArray[Any], ...]:
+        """Copy entries [first, end) as (qid, offset, position, size, tag) in log order; safe from the index thread."""
+        slots = np.arange(self.first, end) % self.capacity
+        return tuple(column[slots] for column in (self._qid, self._offset, self._position, self._size, self._tag))
+
+    def release(self, end: int) -> None:
+        """Forget entries below number `end`: a run holds them now."""
+        assert self.first <= end <= self.count, (self.first, end, self.count)
+        self.first = end
+        self._counters[_FIRST] = end
+
+    def close(self) -> None:
+        """Give the descriptor back; the map goes with the last view of it."""
+        os.close(self._descriptor)
+
+
+def read_durable(path: Path) -> int:
+    """Return the durable position a former tail file proves, 0 when it proves none."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_COLUMNS_AT)
+    except OSError:
+        return 0
+    if len(head) < _COLUMNS_AT or not head.startswith(MAGIC):
+        return 0
+    position, check = struct.unpack_from("<qq", head, _COUNTERS_AT + 8 * _DURABLE)
+    return int(position) if check == ~position and position > 0 else 0

@@ -1,0 +1,29 @@
+"""The answer of a read by queue offset.
+
+Invariant: `records[i]` has queue offset `first_offset + i`; nothing at or above the confirm position is ever in it.
+Thread rule: the records are views into mapped segments and stay valid as long as they are referenced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+OK = 0
+"""Records follow; none means the reader is at the end."""
+OFFSET_TOO_SMALL = 1
+"""The offset has expired: `first_offset` says where the records start instead."""
+NO_SUCH_QUEUE = 2
+OFFSET_TOO_LARGE = 3
+"""The offset lies beyond the confirmed end of the queue."""
+
+
+@dataclass(slots=True)
+class ReadResult:
+    """Records of one queue; offsets are queue offsets, the `max_offset` is the confirmed end (exclusive)."""
+
+    status: int
+    first_offset: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: list[memoryview] = field(default_factory=list)

@@ -1,0 +1,113 @@
+"""Reads by queue offset, by position and by time, never at or above the confirm position.
+
+Invariant: what is returned has passed its position check and (unless switched off) its checksum; a record that fails is
+reported as CorruptLog, because it lies below the confirm position. Thread rule: loop thread; the views may travel.
+"""
+
+from __future__ import annotations
+
+from broker.store.commit_log import CommitLog
+from broker.store.confirm import Confirm
+from broker.store.errors import CorruptLog
+from broker.store.queue_index.index import QueueIndex
+from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK, ReadResult
+from remoting.protocol.errors import CorruptRecord
+from remoting.protocol.record import HEADER, HEADER_SIZE, check_record
+
+_CHUNK_ENTRIES = 256
+"""Entries looked up at a time, so that a read bounded by bytes does not look up thousands of entries for nothing."""
+
+
+class Reader:
+    """The read side of one store."""
+
+    def __init__(self, log: CommitLog, index: QueueIndex, confirm: Confirm, *, check: bool) -> None:
+        self._log = log
+        self._index = index
+        self._confirm = confirm
+        self._check = check
+
+    def bounds(self, queue: int) -> tuple[int, int]:
+        """Return (oldest offset, confirmed end) of an existing queue."""
+        return self._index.min_offset(queue), self._confirm.queue_ends[queue]
+
+    def read(self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int | None) -> ReadResult:
+        """Return records of an existing queue; the first one whatever its size, so that a reader always gets on."""
+        low, high = self.bounds(queue)
+        if offset > high:
+            return ReadResult(OFFSET_TOO_LARGE, offset, high, low, high)
+        status = OK
+        if offset < low:
+            status, offset = OFFSET_TOO_SMALL, low
+        wanted = min(max_count, (high if end_offset is None else min(high, end_offset)) - offset)
+        records: list[memoryview] = []
+        size_left = max_bytes
+        at = offset
+        while wanted > 0 and size_left > 0:
+            entries = self._index.read(queue, at, min(wanted, _CHUNK_ENTRIES))
+            if not len(entries):
+                break
+            before = len(records)
+            size_left = self._take(records, entries.positions.tolist(), entries.sizes.tolist(), size_left)
+            taken = len(records) - before
+            at += taken
+            wanted -= taken
+            if taken < len(entries):
+                break
+        return ReadResult(status, offset, offset + len(records), low, high, records)
+
+    def _take(self, records: list[memoryview], positions: list[int], sizes: list[int], size_left: int) -> int:
+        """Append the records that fit into `size_left`; return what is left, at most 0 when no more fit."""
+        log, check = self._log, self._check
+        segment = None
+        view, base, end = memoryview(b""), 0, 0
+        for position, size in zip(positions, sizes, strict=True):
+            if size > size_left and records:
+                return 0
+            if not base <= position < end or segment is None:
+                segment = log.segment_at(position)
+                if segment is None:
+                    raise CorruptLog(log.directory, position, "no log file holds it")
+                view, base, end = segment.view, segment.base, segment.end
+            at = position - base
+            record = view[at : at + size]
+            if check:
+                try:
+                    check_record(record, 0, position)
+                except CorruptRecord as error:
+                    raise CorruptLog(segment.path, position, error.reason) from error
+            records.append(record)
+            size_left -= size
+        return size_left
+
+    def read_at(self, position: int) -> memoryview | None:
+        """Return the record at `position`; None when it has expired or is not confirmed. CorruptLog when it is no record."""
+        segment = self._log.segment_at(position)
+        if segment is None or position >= self._confirm.position:
+            return None
+        at = position - segment.base
+        try:
+            total = check_record(segment.view, at, position)
+        except CorruptRecord as error:
+            raise CorruptLog(segment.path, position, error.reason) from error
+        return segment.view[at : at + total]
+
+    def search_time(self, queue: int, store_ms: int, *, upper: bool) -> int:
+        """Return the first offset stored at or after `store_ms` (`upper`: after it); the confirmed end when none is."""
+        low, high = self.bounds(queue)
+        while low < high:
+            middle = (low + high) // 2
+            stored = self._stored_ms(queue, middle)
+            if stored < store_ms or (upper and stored == store_ms):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _stored_ms(self, queue: int, offset: int) -> int:
+        entries = self._index.read(queue, offset, 1)
+        position = int(entries.positions[0])
+        header = self._log.view(position, HEADER_SIZE)
+        if header is None:
+            raise CorruptLog(self._log.directory, position, "no log file holds it")
+        return int(HEADER.unpack_from(header, 0)[6])

@@ -1,0 +1,49 @@
+"""Decides, from what a scan found, where the log ends. Pure.
+
+A record is valid when its magic, sizes, position and checksum hold and its epoch is not lower than the one before. The
+first failure below the durable position is corruption: nothing is cut. Above it, it is the torn tail of a crash: the log
+ends at the last whole group before it. Invariant: the decision never ends a log below the durable position.
+Thread rule: pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a scan of the log found: where whole records and whole groups end, and why it stopped."""
+
+    records_end: int
+    groups_end: int
+    reason: str
+    epoch: int
+    store_ms: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """The log ends at `position`; `discarded_bytes` of whole records of an unfinished group go with the torn tail."""
+
+    position: int
+    discarded_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """The log is not what was made durable: the record at `position` fails for `reason`."""
+
+    position: int
+    reason: str
+
+
+def decide_end(scan: Scan, durable: int) -> LogEnd | Damage:
+    """Return where the log ends, or the damage that forbids to go on."""
+    assert scan.groups_end <= scan.records_end, scan
+    if scan.records_end < durable:
+        return Damage(scan.records_end, scan.reason or "the log ends there")
+    if scan.groups_end < durable:
+        return Damage(scan.groups_end, "an atomic group that starts there is not complete")
+    return LogEnd(scan.groups_end, scan.records_end - scan.groups_end)

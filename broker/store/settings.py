@@ -1,0 +1,87 @@
+"""What the store can be told, in one declared table.
+
+Invariant: a StoreSettings that exists is consistent; `validate` runs at construction. Thread rule: frozen values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remoting.protocol.errors import LocalMisuse
+
+MIB = 1024 * 1024
+SEGMENT_SIZE_BYTES_MIN = 4096
+SEGMENT_SIZE_BYTES_MAX = 2**31 - 8
+"""Offsets into one mapped segment must fit the signed 32-bit views of Arrow."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreSettings:
+    """Settings of one LogStore."""
+
+    segment_size_bytes: int = 1024 * MIB
+    """Size of one log file, a multiple of 8. Existing files keep theirs. Smaller ones expire in finer steps."""
+
+    record_size_bytes_max: int = 5 * MIB
+    """Largest record taken, headers included; a larger one is refused. At most half a segment."""
+
+    flush: str = "sync"
+    """`sync`: a message is confirmed when fdatasync has returned. `async`: once it is in the page cache."""
+
+    flush_interval_ms: int = 500
+    """With flush = "async": the longest time a written record may stay unflushed."""
+
+    index_tail_entries: int = 262_144
+    """Index entries held in the shared tail file; half of them make one run. More memory, fewer and larger runs."""
+
+    index_flush_entries: int = 0
+    """Entries that start the writing of a run; 0 means half of index_tail_entries."""
+
+    index_merge_runs: int = 8
+    """This many neighbouring runs of one size class are merged into one."""
+
+    index_merge_entries_max: int = 16_777_216
+    """A merge never makes a run with more entries than this, so that retention can drop whole runs."""
+
+    retention_ms: int = 3 * 24 * 3600 * 1000
+    """Segments whose newest record is older go away; 0 keeps everything."""
+
+    retention_size_bytes: int = 0
+    """The oldest segments go while the log is larger than this; 0 means no limit by size."""
+
+    snapshot_log_bytes: int = 256 * MIB
+    """Log written between two snapshots of the state tables; it bounds the replay at the next start."""
+
+    free_space_bytes_min: int = 256 * MIB
+    """Free-space floor of the disk: below it appends are refused, while reads and deletes of state go on."""
+
+    ballast_size_bytes: int = 16 * MIB
+    """A file given back to the file system when it runs full, so that the broker can still write its own metadata."""
+
+    check_on_read: bool = True
+    """Verify the checksum of every record read, so that rot on the disk is reported instead of delivered."""
+
+    carry_entries_max: int = 2_000
+    """State entries carried forward per maintenance call while a segment expires; bounds the time of one call."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, naming the setting."""
+        size = self.segment_size_bytes
+        if not SEGMENT_SIZE_BYTES_MIN <= size <= SEGMENT_SIZE_BYTES_MAX or size % 8:
+            raise LocalMisuse(f"segment_size_bytes = {size}: a multiple of 8 from 4096 to {SEGMENT_SIZE_BYTES_MAX}")
+        if self.flush not in {"sync", "async"}:
+            raise LocalMisuse(f'flush = "{self.flush}": "sync" or "async"')
+        if self.index_tail_entries < 16 or self.index_flush_entries > self.index_tail_entries // 2:
+            raise LocalMisuse("index_tail_entries: at least 16, and at least twice index_flush_entries")
+        if self.index_merge_runs < 2:
+            raise LocalMisuse(f"index_merge_runs = {self.index_merge_runs}: at least 2")
+
+    @property
+    def record_limit_bytes(self) -> int:
+        """Largest record that is really taken: the configured one, or half a segment."""
+        return min(self.record_size_bytes_max, self.segment_size_bytes // 2)
+
+    @property
+    def flush_entries(self) -> int:
+        """Tail entries that make one run."""
+        return self.index_flush_entries or self.index_tail_entries // 2

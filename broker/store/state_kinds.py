@@ -1,0 +1,32 @@
+"""The kinds of durable state, as numbers in control records.
+
+Invariant: a number never changes its meaning and is never reused. Thread rule: constants.
+"""
+
+from __future__ import annotations
+
+QUEUE = 1
+"""Queue name -> id and the next offset it had when the record was written; the empty name holds the next free id."""
+TOPIC = 2
+GROUP_OFFSET = 3
+SESSION = 4
+SESSION_OFFSET = 5
+RETAINED = 6
+"""MQTT topic -> empty value; the position is that of the message record itself."""
+FILTER = 7
+LEDGER = 8
+GROUP = 9
+WILL = 10
+
+NAMES = {
+    QUEUE: "queue",
+    TOPIC: "topic",
+    GROUP_OFFSET: "group_offset",
+    SESSION: "session",
+    SESSION_OFFSET: "session_offset",
+    RETAINED: "retained",
+    FILTER: "filter",
+    LEDGER: "ledger",
+    GROUP: "group",
+    WILL: "will",
+}

@@ -1,0 +1,51 @@
+"""A message on its way into the store, and what the store says about where it went.
+
+Invariant: `meta` is the lengths table, topic, keys, tags and properties of the record, byte for byte, so that the store
+copies it without looking inside. Thread rule: plain values of the loop thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from remoting.protocol.record import MQTT_TOPIC_KEY
+
+
+@dataclass(slots=True)
+class StoreMessage:
+    """One message; `queues` are the queue ids to dispatch to, the parent queue first."""
+
+    queues: tuple[int, ...]
+    born_ms: int
+    flags: int
+    tag_hash: int
+    n_props: int
+    topic_len: int
+    keys_len: int
+    tags_len: int
+    props_len: int
+    meta: bytes
+    body: bytes | memoryview
+    producer_seq: int = 0
+
+
+@dataclass(slots=True)
+class Appended:
+    """Where an append went; `offsets[i]` is message i's offset in its first queue (-1 when it has no queue)."""
+
+    first_position: int
+    end_position: int
+    offsets: list[int]
+
+
+def mqtt_topic(message: StoreMessage) -> bytes | None:
+    """Return the full MQTT topic, which is the first property of an MQTT message; None when there is none."""
+    if not message.n_props:
+        return None
+    meta = message.meta
+    key_len = meta[0] | meta[1] << 8
+    value_len = meta[2] | meta[3] << 8
+    at = 4 * message.n_props + message.topic_len + message.keys_len + message.tags_len
+    if meta[at : at + key_len] != MQTT_TOPIC_KEY:
+        return None
+    return bytes(meta[at + key_len : at + key_len + value_len])
