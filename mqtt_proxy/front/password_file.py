@@ -48,14 +48,15 @@ def fingerprint(path: Path) -> tuple[int, int, int] | None:
 def load(path: Path) -> PasswordFile:
     """Read the file. PasswordFileError when it may not be used; bad lines are in `problems`."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block the start
     except OSError as error:
         raise PasswordFileError(f"password file {path}: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as opened:
-        found = os.fstat(descriptor)
-        _check(path, found)
-        data = opened.read(FILE_SIZE_BYTES_MAX + 1)
-    return parse(data)
+    try:
+        _check(path, os.fstat(descriptor))
+        with os.fdopen(descriptor, "rb", closefd=False) as opened:
+            return parse(opened.read(FILE_SIZE_BYTES_MAX))
+    finally:
+        os.close(descriptor)
 
 
 def _check(path: Path, found: os.stat_result) -> None:

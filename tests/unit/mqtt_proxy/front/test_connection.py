@@ -1,0 +1,279 @@
+"""Connections over real sockets: one feed per read, one write per turn, decisions, pauses, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from mqtt_proxy.front.connection import Connection, _is_loopback
+from mqtt_proxy.front.counters import FrontCounters
+from mqtt_proxy.front.listener import Listener
+from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt.encode import encode
+from mqtt_proxy.mqtt.events import Acknowledged, ConnectRequested, Disconnected, Event, PublishBatch, Violated
+from mqtt_proxy.mqtt.limits import SessionLimits
+from runtime.clock import ManualClock
+from runtime.metrics import Registry
+
+WILL = packets.Will(b"w", b"gone", 0, False)
+
+
+class Recorder:
+    """A handler that writes down what it is told; accepts at once unless told to wait."""
+
+    def __init__(self, connection: Connection, accept: bool) -> None:
+        self.connection = connection
+        self.accept = accept
+        self.events: list[Event] = []
+        self.calls = 0
+        self.writable: list[bool] = []
+        self.closed: asyncio.Future[tuple[str, bool]] = asyncio.get_running_loop().create_future()
+        self.came = asyncio.Event()
+
+    def on_events(self, events: list[Event]) -> None:
+        assert not self.closed.done()
+        self.calls += 1
+        for event in events:
+            self.events.append(event)
+            if isinstance(event, ConnectRequested) and self.accept:
+                self.connection.session.accept(False)
+                self.connection.flush()
+            if isinstance(event, PublishBatch):
+                self.connection.session.acknowledge([p.packet_id for p in event.publishes if p.qos])
+                self.connection.flush()
+        self.came.set()
+
+    def on_writable(self, writable: bool) -> None:
+        assert not self.closed.done()
+        self.writable.append(writable)
+        self.came.set()
+
+    def on_closed(self, reason: str, will_due: bool) -> None:
+        self.closed.set_result((reason, will_due))
+        self.came.set()
+
+    async def wait(self, kind: type, count: int = 1) -> Any:
+        while True:
+            found = [event for event in self.events if isinstance(event, kind)]
+            if len(found) >= count:
+                return found[-1]
+            self.came.clear()
+            await asyncio.wait_for(self.came.wait(), 5)
+
+
+class World:
+    """A listener, its handlers, and raw clients."""
+
+    def __init__(self, *, accept: bool = True, **options: Any) -> None:
+        self.clock = ManualClock()
+        self.counters = FrontCounters(Registry())
+        self.handlers: list[Recorder] = []
+        options.setdefault("limits", SessionLimits())
+        self.listener = Listener(
+            lambda connection: self._handler(connection, accept), clock=self.clock, counters=self.counters, **options
+        )
+        self.port = 0
+
+    def _handler(self, connection: Connection, accept: bool) -> Recorder:
+        self.handlers.append(Recorder(connection, accept))
+        return self.handlers[-1]
+
+    async def open(self, *sent: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(b"".join(p if isinstance(p, bytes) else encode(p) for p in sent))  # type: ignore[arg-type]
+        return reader, writer
+
+
+@contextlib.asynccontextmanager
+async def world(**options: Any) -> AsyncIterator[World]:
+    made = World(**options)
+    made.port = await made.listener.start("127.0.0.1", 0)
+    try:
+        yield made
+    finally:
+        await made.listener.stop()
+
+
+async def answer(reader: asyncio.StreamReader, size: int) -> bytes:
+    return await asyncio.wait_for(reader.readexactly(size), 5)
+
+
+async def test_connect_publish_acknowledge_disconnect() -> None:
+    """The plain life of a connection; the publishes sent behind CONNECT wait for its acceptance and come as one
+    batch.
+    """
+    publishes = [packets.Publish(b"a/b", b"x" * n, 1, False, False, n + 1) for n in range(20)]
+    async with world() as here:
+        reader, writer = await here.open(packets.Connect("dev", True, 60, will=WILL), *publishes)
+        assert await answer(reader, 4) == b"\x20\x02\x00\x00"
+        assert await answer(reader, 80) == b"".join(b"\x40\x02" + n.to_bytes(2, "big") for n in range(1, 21))
+        handler = here.handlers[0]
+        assert [p.packet_id for p in (await handler.wait(PublishBatch)).publishes] == list(range(1, 21))
+        assert handler.connection.is_loopback
+        assert handler.connection.peer_address == "127.0.0.1"
+        writer.write(encode(packets.Disconnect()))
+        assert await asyncio.wait_for(handler.closed, 5) == ("disconnect", False)
+        assert isinstance(handler.events[-1], Disconnected)
+        assert await reader.read() == b""
+        writer.close()
+    assert here.counters.opened.value == 1
+
+
+async def test_silent_end_and_violation_leave_the_will() -> None:
+    """A socket that ends without DISCONNECT and a broken rule both make the will due; a refused one never does."""
+    async with world() as here:
+        _, writer = await here.open(packets.Connect("dev", True, 60, will=WILL))
+        await asyncio.wait_for(_until(lambda: here.handlers and here.handlers[0].events), 5)
+        writer.close()
+        assert await asyncio.wait_for(here.handlers[0].closed, 5) == ("peer_closed", True)
+        reader, _ = await here.open(packets.Connect("dev", True, 60, will=WILL), packets.Connect("dev", True, 60))
+        assert await answer(reader, 4) == b"\x20\x02\x00\x00"
+        assert await reader.read() == b""
+        assert await asyncio.wait_for(here.handlers[1].closed, 5) == ("unexpected_packet", True)
+        assert isinstance(here.handlers[1].events[-1], Violated)
+        assert here.counters.violations.child("unexpected_packet").value == 1
+
+
+async def _until(condition: Any) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+async def test_refusal_is_written_before_the_close() -> None:
+    """CONNACK with its code reaches the client, then the socket ends, without a will."""
+    async with world(accept=False) as here:
+        reader, _ = await here.open(packets.Connect("dev", True, 60, will=WILL))
+        await _until(lambda: here.handlers)
+        handler = here.handlers[0]
+        await handler.wait(ConnectRequested)
+        handler.connection.session.refuse(5)
+        handler.connection.flush()
+        assert await reader.read() == b"\x20\x02\x00\x05"
+        assert await asyncio.wait_for(handler.closed, 5) == ("connect_refused", False)
+
+
+async def test_undecided_client_is_not_read() -> None:
+    """What a client sends before its CONNACK stays in the kernel beyond 64 KB, and is all there afterwards."""
+    publishes = [packets.Publish(b"a", bytes(1000), 1, False, False, n + 1) for n in range(1000)]
+    async with world(accept=False) as here:
+        reader, writer = await here.open(packets.Connect("dev", True, 60), *publishes)
+        await _until(lambda: here.handlers)
+        handler = here.handlers[0]
+        await handler.wait(ConnectRequested)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert here.counters.bytes_in.value <= 65_536
+        handler.connection.session.accept(False)
+        handler.connection.flush()
+        assert await answer(reader, 4 + 4 * 1000)
+        assert sum(len(e.publishes) for e in handler.events if isinstance(e, PublishBatch)) == 1000
+        writer.close()
+
+
+async def test_slow_reader_stops_deliveries_and_the_rest_waits() -> None:
+    """Above the mark the handler is told to stop; when the client reads, to go on."""
+    async with world(output_bytes_max=65_536) as here:
+        reader, writer = await here.open(packets.Connect("dev", True, 60))
+        assert await answer(reader, 4)
+        handler = here.handlers[0]
+        connection = handler.connection
+        sent = 0
+        while connection.writable:
+            connection.session.deliver(b"t", bytes(60_000), 0, False, False, None)
+            connection.flush()
+            sent += 1
+            await asyncio.sleep(0)
+        assert handler.writable == [False]
+        await answer(reader, sent * 60_007)
+        await asyncio.wait_for(_until(lambda: handler.writable == [False, True]), 5)
+        writer.close()
+
+
+async def test_client_that_never_reads_is_not_read() -> None:
+    """Pings without reading the answers: the answers are bounded, then the client is left alone."""
+    async with world(output_bytes_max=4_096) as here:
+        _, writer = await here.open(packets.Connect("dev", True, 0))
+        await _until(lambda: here.handlers)
+        ping = encode(packets.Pingreq()) * 32_768
+
+        async def flood() -> None:
+            while True:
+                writer.write(ping)
+                await writer.drain()
+
+        flooding = asyncio.ensure_future(flood())
+        await asyncio.wait_for(_until(lambda: here.counters.reads_paused.value), 20)
+        read = here.counters.bytes_in.value
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert here.counters.bytes_in.value == read
+        flooding.cancel()
+        writer.transport.abort()
+        assert (await asyncio.wait_for(here.handlers[0].closed, 5))[0] in ("connection_error", "peer_closed", "aborted")
+
+
+async def test_paused_reading_keeps_the_connection_alive() -> None:
+    """While this side does not read, silence is not the client's; afterwards it is again."""
+    async with world() as here:
+        reader, _ = await here.open(packets.Connect("dev", True, 2))
+        assert await answer(reader, 4)
+        handler = here.handlers[0]
+        handler.connection.pause_reading()
+        here.clock.advance_ms(60_000)
+        here.listener._shared.ring.expire(here.clock.monotonic_ns() // 1_000_000)
+        assert handler.connection.next_deadline_ms() > here.clock.monotonic_ns() // 1_000_000
+        handler.connection.resume_reading()
+        here.clock.advance_ms(4_000)
+        handler.connection.expire()
+        assert await asyncio.wait_for(handler.closed, 5) == ("keep_alive_timeout", False)
+
+
+async def test_acknowledgements_and_deliveries_leave_in_one_write() -> None:
+    """Everything a loop turn produced is one segment on the wire and frees the window."""
+    async with world() as here:
+        reader, writer = await here.open(packets.Connect("dev", True, 60))
+        assert await answer(reader, 4)
+        connection = here.handlers[0].connection
+        for n in range(3):
+            connection.session.deliver(b"t", b"%d" % n, 1, False, False, n)
+            connection.flush()
+        assert await asyncio.wait_for(reader.read(1000), 5) == b"".join(
+            encode(packets.Publish(b"t", b"%d" % n, 1, False, False, n + 1)) for n in range(3)
+        )
+        writer.write(b"".join(encode(packets.Puback(n)) for n in (1, 2, 3)))
+        assert (await here.handlers[0].wait(Acknowledged)).tokens == [0, 1, 2]
+        writer.close()
+
+
+async def test_close_twice_reports_once() -> None:
+    """The owner may close whenever it likes; `on_closed` comes once, later."""
+    async with world() as here:
+        reader, _ = await here.open(packets.Connect("dev", True, 60, will=WILL))
+        assert await answer(reader, 4)
+        handler = here.handlers[0]
+        handler.connection.close("taken_over")
+        handler.connection.close("again")
+        assert not handler.closed.done()
+        assert await asyncio.wait_for(handler.closed, 5) == ("taken_over", True)
+        handler.connection.flush()
+        assert await reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("::ffff:127.0.0.5", True),
+        ("10.0.0.1", False),
+        ("", False),
+        ("fe80::1%lo", False),
+    ],
+)
+def test_loopback(address: str, expected: bool) -> None:
+    """Loopback in either family, also mapped."""
+    assert _is_loopback(address) is expected

@@ -1,0 +1,132 @@
+"""The listener: limits with counters, deadlines, an orderly stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from mqtt_proxy.front.connection import Connection
+from mqtt_proxy.front.counters import FrontCounters
+from mqtt_proxy.front.listener import Listener, random_client_id
+from mqtt_proxy.mqtt.limits import SessionLimits
+from runtime.clock import ManualClock
+from runtime.metrics import Registry
+
+
+class Quiet:
+    """A handler that only remembers how it ended."""
+
+    def __init__(self) -> None:
+        self.closed: asyncio.Future[tuple[str, bool]] = asyncio.get_running_loop().create_future()
+
+    def on_events(self, events: list[Any]) -> None:
+        """Nothing to do."""
+
+    def on_writable(self, writable: bool) -> None:
+        """Nothing to do."""
+
+    def on_closed(self, reason: str, will_due: bool) -> None:
+        self.closed.set_result((reason, will_due))
+
+
+class World:
+    """A listener with its handlers."""
+
+    def __init__(self, **options: Any) -> None:
+        self.clock = ManualClock()
+        self.counters = FrontCounters(Registry())
+        self.handlers: list[Quiet] = []
+        self.port = 0
+        options.setdefault("limits", SessionLimits())
+        self.listener = Listener(self.make, clock=self.clock, counters=self.counters, **options)
+
+    def make(self, _: Connection) -> Quiet:
+        self.handlers.append(Quiet())
+        return self.handlers[-1]
+
+    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+
+@contextlib.asynccontextmanager
+async def world(**options: Any) -> AsyncIterator[World]:
+    made = World(**options)
+    made.port = await made.listener.start("127.0.0.1", 0)
+    try:
+        yield made
+    finally:
+        await made.listener.stop()
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await asyncio.wait_for(reader.read(), 5) == b""
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize("limit", ["connections_max", "connections_per_address_max"])
+async def test_limits_refuse_and_count(limit: str) -> None:
+    """One too many is cut and counted; when one leaves there is room again."""
+    async with world(**{limit: 2}) as here:
+        kept = [await here.open(), await here.open()]
+        reader, _ = await here.open()
+        assert await ended(reader)
+        assert here.counters.refused.child(limit).value == 1
+        assert len(here.handlers) == 2
+        kept[0][1].close()
+        assert await asyncio.wait_for(here.handlers[0].closed, 5) == ("peer_closed", False)
+        await here.open()
+        while len(here.handlers) < 3:
+            await asyncio.sleep(0)
+        assert here.counters.connections.value == 2
+
+
+async def test_connect_deadline() -> None:
+    """A socket that never sends CONNECT is closed at its deadline."""
+    async with world(limits=SessionLimits(connect_deadline_ms=3_000)) as here:
+        reader, _ = await here.open()
+        while not here.handlers:
+            await asyncio.sleep(0)
+        here.clock.advance_ms(2_900)
+        here.listener._expire()
+        assert not here.handlers[0].closed.done()
+        here.clock.advance_ms(700)
+        here.listener._expire()
+        assert await asyncio.wait_for(here.handlers[0].closed, 5) == ("connect_timeout", False)
+        assert await ended(reader)
+        assert here.counters.violations.child("connect_timeout").value == 1
+
+
+async def test_stop_closes_everything() -> None:
+    """After stop nobody is connected, every handler has been told, nobody new gets in."""
+    here = World()
+    here.port = await here.listener.start("127.0.0.1", 0)
+    reader, _ = await here.open()
+    while not here.handlers:
+        await asyncio.sleep(0)
+    await here.listener.stop()
+    assert here.handlers[0].closed.result() == ("server_stopping", False)
+    assert not here.listener.connections
+    assert await ended(reader)
+    with pytest.raises(OSError):
+        await here.open()
+    await here.listener.stop()
+
+
+async def test_a_taken_port_is_an_error() -> None:
+    """Two listeners cannot share a port."""
+    async with world() as here:
+        other = World()
+        with pytest.raises(OSError):
+            await other.listener.start("127.0.0.1", here.port)
+
+
+def test_made_ids_are_distinct() -> None:
+    """Two clients without an id are two clients."""
+    assert random_client_id() != random_client_id()
+    assert len(random_client_id()) < 65
