@@ -12,6 +12,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from lightmq.configuration import LogsConfig
 from runtime import event_loop, logs
@@ -20,9 +21,16 @@ from runtime.service import Service
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+class Server(Service, Protocol):
+    """What can be served: a service that knows its ports once it is started."""
+
+    def ports(self) -> Mapping[str, int]:
+        """Open ports by what they speak: mqtt, remoting, admin."""
+        ...
+
+
 def serve(
-    make: Callable[[], Service],
-    ports: Callable[[Service], Mapping[str, int]],
+    make: Callable[[], Server],
     *,
     settings: LogsConfig,
     json_output: bool,
@@ -31,12 +39,11 @@ def serve(
     """Run the service that ``make`` builds (inside the loop) until a signal. Raises what its start raises."""
     event_loop.refuse_optimised()
     logs.setup(settings.level, json=settings.json)
-    event_loop.run(_serve(make, ports, json_output=json_output, greeting=greeting))
+    event_loop.run(_serve(make, json_output=json_output, greeting=greeting))
 
 
 async def _serve(
-    make: Callable[[], Service],
-    ports: Callable[[Service], Mapping[str, int]],
+    make: Callable[[], Server],
     *,
     json_output: bool,
     greeting: Callable[[Mapping[str, int]], str],
@@ -52,7 +59,7 @@ async def _serve(
         await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            open_ports = ports(service)
+            open_ports = service.ports()
             _say(json.dumps(dict(open_ports)) if json_output else greeting(open_ports))
             event_loop.settle_garbage()
             await ending

@@ -52,6 +52,12 @@ class ServiceGroup:
                 raise
             self._started.append((name, service))
 
+    async def begin(self, name: str, service: Service, *, ready: Callable[[], bool] | None = None) -> None:
+        """Add a service that could not be built earlier, and start it; when it fails nothing else is stopped."""
+        self.add(name, service, ready=ready)
+        await service.start()
+        self._started.append((name, service))
+
     async def stop(self) -> None:
         """Stop what is started, last first; failures and missed deadlines are logged, not raised."""
         self._stopping = True

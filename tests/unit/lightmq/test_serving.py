@@ -30,11 +30,13 @@ class Part:
     async def stop(self) -> None:
         self.story.append("stop")
 
+    def ports(self) -> dict[str, int]:
+        return {"mqtt": 5}
+
 
 def run(part: Part, *, json_output: bool = True) -> None:
     serve(
         lambda: part,
-        lambda _: {"mqtt": 5},
         settings=LogsConfig(),
         json_output=json_output,
         greeting=lambda ports: f"hello {ports['mqtt']}",

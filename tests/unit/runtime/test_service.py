@@ -60,3 +60,15 @@ async def test_one_that_hangs_or_fails_does_not_keep_the_others_alive() -> None:
     await group.start()
     await group.stop()
     assert story[-1] == "stop a"
+
+
+async def test_a_service_can_begin_later_and_is_stopped_first() -> None:
+    story: list[str] = []
+    group = ServiceGroup()
+    await group.begin("a", Recorder("a", story))
+    await group.begin("b", Recorder("b", story), ready=lambda: False)
+    with pytest.raises(OSError, match="no port"):
+        await group.begin("c", Recorder("c", story, fail="start"))
+    assert group.readiness() == {"a": True, "b": False, "c": False}
+    await group.stop()
+    assert story == ["start a", "start b", "stop b", "stop a"]
