@@ -1,0 +1,148 @@
+"""``lightmq up``, ``broker``, ``controller`` and ``proxy``: run servers until a signal.
+
+Invariant: what can be known to be wrong (configuration, ports) is told before anything is started.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from lightmq.cli.options import ConfigOptions, configuration
+from lightmq.greeting import part_greeting, up_greeting
+from lightmq.ports import check_free
+from lightmq.serving import serve
+from runtime.config import Flag
+
+NONE = ConfigOptions()
+
+Data = Annotated[Path | None, Parameter(name=["--data", "-d"], help="Data directory.")]
+MqttPort = Annotated[int | None, Parameter(name=["--mqtt-port"], help="MQTT port; 0: any free one.")]
+RemotingPort = Annotated[int | None, Parameter(name=["--remoting-port"], help="Remoting port; 0: any free one.")]
+AdminPort = Annotated[int | None, Parameter(name=["--admin-port"], help="Administration port; 0: any free one.")]
+Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="Print the ports as one JSON line once ready.")]
+Passwords = Annotated[Path | None, Parameter(name=["--password-file"], help="MQTT users; see lightmq passwd.")]
+Controllers = Annotated[
+    str | None, Parameter(name=["--controllers"], help="host:port of controllers, with commas.")
+]
+
+
+def up(
+    *,
+    data: Data = None,
+    mqtt_port: MqttPort = None,
+    remoting_port: RemotingPort = None,
+    admin_port: AdminPort = None,
+    password_file: Passwords = None,
+    json_output: Json = False,
+    options: ConfigOptions = NONE,
+) -> None:
+    """Start controller, broker and MQTT proxy in one process, with durable storage."""
+    flags = [
+        Flag("up.data_directory", "--data", data),
+        Flag("proxy.port", "--mqtt-port", mqtt_port),
+        Flag("up.remoting_port", "--remoting-port", remoting_port),
+        Flag("up.admin_port", "--admin-port", admin_port),
+        Flag("proxy.password_file", "--password-file", password_file),
+    ]
+    value = configuration(options, flags).value
+    check_free(value.proxy.host, value.proxy.port, "--mqtt-port")
+    check_free(value.up.host, value.up.remoting_port, "--remoting-port")
+    check_free(value.up.host, value.up.admin_port, "--admin-port")
+    from lightmq.all_in_one import AllInOne
+
+    serve(
+        lambda: AllInOne(value),
+        settings=value.logs,
+        json_output=json_output,
+        greeting=lambda ports: up_greeting(ports, str(value.up.data_directory)),
+    )
+
+
+def broker(
+    *,
+    data: Data = None,
+    remoting_port: RemotingPort = None,
+    admin_port: AdminPort = None,
+    controllers: Controllers = None,
+    json_output: Json = False,
+    options: ConfigOptions = NONE,
+) -> None:
+    """Start a broker as a process of its own."""
+    flags = [
+        Flag("broker.data_directory", "--data", data),
+        Flag("broker.port", "--remoting-port", remoting_port),
+        Flag("broker.admin_port", "--admin-port", admin_port),
+        Flag("broker.controllers", "--controllers", controllers),
+    ]
+    value = configuration(options, flags).value
+    check_free(value.broker.host, value.broker.port, "--remoting-port")
+    check_free(value.broker.admin_host, value.broker.admin_port, "--admin-port")
+    from lightmq.parts import broker_part
+
+    serve(
+        lambda: broker_part(value.broker),
+        settings=value.logs,
+        json_output=json_output,
+        greeting=lambda ports: part_greeting("broker", ports),
+    )
+
+
+def controller(
+    *,
+    data: Data = None,
+    remoting_port: RemotingPort = None,
+    admin_port: AdminPort = None,
+    json_output: Json = False,
+    options: ConfigOptions = NONE,
+) -> None:
+    """Start a controller, which is also the name server, as a process of its own."""
+    flags = [
+        Flag("controller.data_directory", "--data", data),
+        Flag("controller.port", "--remoting-port", remoting_port),
+        Flag("controller.admin_port", "--admin-port", admin_port),
+    ]
+    value = configuration(options, flags).value
+    check_free(value.controller.host, value.controller.port, "--remoting-port")
+    check_free(value.controller.admin_host, value.controller.admin_port, "--admin-port")
+    from lightmq.parts import controller_part
+
+    serve(
+        lambda: controller_part(value.controller),
+        settings=value.logs,
+        json_output=json_output,
+        greeting=lambda ports: part_greeting("controller", ports),
+    )
+
+
+def proxy(
+    *,
+    mqtt_port: MqttPort = None,
+    admin_port: AdminPort = None,
+    controllers: Controllers = None,
+    broker_address: Annotated[str | None, Parameter(name=["--broker"], help="host:port of the broker.")] = None,
+    password_file: Passwords = None,
+    json_output: Json = False,
+    options: ConfigOptions = NONE,
+) -> None:
+    """Start an MQTT proxy as a process of its own."""
+    flags = [
+        Flag("proxy.port", "--mqtt-port", mqtt_port),
+        Flag("proxy.admin_port", "--admin-port", admin_port),
+        Flag("proxy.controllers", "--controllers", controllers),
+        Flag("proxy.broker", "--broker", broker_address),
+        Flag("proxy.password_file", "--password-file", password_file),
+    ]
+    value = configuration(options, flags).value
+    check_free(value.proxy.host, value.proxy.port, "--mqtt-port")
+    check_free(value.proxy.admin_host, value.proxy.admin_port, "--admin-port")
+    from lightmq.parts import proxy_part
+
+    serve(
+        lambda: proxy_part(value.proxy),
+        settings=value.logs,
+        json_output=json_output,
+        greeting=lambda ports: part_greeting("proxy", ports),
+    )

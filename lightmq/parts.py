@@ -1,0 +1,106 @@
+"""One deployable as a process of its own: its application and its administration port, started and stopped together.
+
+Invariant: the administration port opens last and closes first, so that it never says ready for something that is not
+there. Loop rule: made and used on one event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from runtime.admin import AdminServer
+from runtime.clock import SystemClock
+from runtime.metrics import Registry
+from runtime.service import Service, ServiceGroup
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from controller.config import ControllerConfig
+    from mqtt_proxy.config import ProxyConfig
+
+
+class Part:
+    """One application with an administration port."""
+
+    def __init__(
+        self,
+        name: str,
+        application: Service,
+        *,
+        registry: Registry,
+        admin: tuple[str, int],
+        ready: Callable[[], bool],
+        status: Callable[[], Mapping[str, Any]],
+        port: tuple[str, Callable[[], int]],
+    ) -> None:
+        """``port`` is what the application's port speaks and how to read its number once it is open."""
+        self._group = ServiceGroup()
+        self._admin = AdminServer(*admin, registry=registry, readiness=self._group.readiness, status=status)
+        self._port = port
+        self._group.add(name, application, ready=ready)
+        self._group.add("admin", self._admin)
+
+    async def start(self) -> None:
+        """Start the application, then the administration port."""
+        await self._group.start()
+
+    async def stop(self) -> None:
+        """Stop both."""
+        await self._group.stop()
+
+    def ports(self) -> Mapping[str, int]:
+        """Open ports by what they speak."""
+        name, number = self._port
+        return {name: number(), "admin": self._admin.port}
+
+
+def controller_part(config: ControllerConfig) -> Part:
+    """A controller."""
+    from controller.app import ControllerApp
+
+    registry = Registry()
+    application = ControllerApp(config, registry=registry)
+    return Part(
+        "controller",
+        application,
+        registry=registry,
+        admin=(config.admin_host, config.admin_port),
+        ready=application.ready,
+        status=application.status,
+        port=("remoting", lambda: application.port),
+    )
+
+
+def broker_part(config: BrokerConfig) -> Part:
+    """A broker."""
+    from broker.app import BrokerApp
+
+    registry = Registry()
+    application = BrokerApp(config, registry=registry)
+    return Part(
+        "broker",
+        application,
+        registry=registry,
+        admin=(config.admin_host, config.admin_port),
+        ready=application.ready,
+        status=application.status,
+        port=("remoting", lambda: application.port),
+    )
+
+
+def proxy_part(config: ProxyConfig) -> Part:
+    """An MQTT proxy."""
+    from mqtt_proxy.app import ProxyApp
+
+    registry = Registry()
+    application = ProxyApp(config, clock=SystemClock(), registry=registry)
+    return Part(
+        "proxy",
+        application,
+        registry=registry,
+        admin=(config.admin_host, config.admin_port),
+        ready=lambda: application.ready,
+        status=lambda: {"port": application.port, "metrics": registry.values()},
+        port=("mqtt", lambda: application.port),
+    )
