@@ -11,6 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from lightmq.cli.options import ConfigOptions, configuration
+from lightmq.data_directory import prepare
 from lightmq.greeting import part_greeting, up_greeting
 from lightmq.ports import check_free
 from lightmq.serving import serve
@@ -24,9 +25,7 @@ RemotingPort = Annotated[int | None, Parameter(name=["--remoting-port"], help="R
 AdminPort = Annotated[int | None, Parameter(name=["--admin-port"], help="Administration port; 0: any free one.")]
 Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="Print the ports as one JSON line once ready.")]
 Passwords = Annotated[Path | None, Parameter(name=["--password-file"], help="MQTT users; see lightmq passwd.")]
-Controllers = Annotated[
-    str | None, Parameter(name=["--controllers"], help="host:port of controllers, with commas.")
-]
+Controllers = Annotated[str | None, Parameter(name=["--controllers"], help="host:port of controllers, with commas.")]
 
 
 def up(
@@ -51,6 +50,7 @@ def up(
     check_free(value.proxy.host, value.proxy.port, "--mqtt-port")
     check_free(value.up.host, value.up.remoting_port, "--remoting-port")
     check_free(value.up.host, value.up.admin_port, "--admin-port")
+    prepare(value.up.data_directory, "--data")
     from lightmq.all_in_one import AllInOne
 
     serve(
@@ -80,6 +80,7 @@ def broker(
     value = configuration(options, flags).value
     check_free(value.broker.host, value.broker.port, "--remoting-port")
     check_free(value.broker.admin_host, value.broker.admin_port, "--admin-port")
+    prepare(value.broker.data_directory, "--data")
     from lightmq.parts import broker_part
 
     serve(
@@ -107,6 +108,7 @@ def controller(
     value = configuration(options, flags).value
     check_free(value.controller.host, value.controller.port, "--remoting-port")
     check_free(value.controller.admin_host, value.controller.admin_port, "--admin-port")
+    prepare(value.controller.data_directory, "--data")
     from lightmq.parts import controller_part
 
     serve(
