@@ -173,10 +173,15 @@ class Client:
         services.owners.take(event.client_id, self)
         try:
             opened = await self._open_session()
-            if self._ended or self._taken_meanwhile(opened.epoch):
+            if self._taken_meanwhile(opened.epoch):
                 return
             self.epoch = opened.epoch
-            await self._resume(event, opened)
+            planned = resume.plan(opened)
+            again = [] if self._ended else await resume.fetch(services.link, planned.again)
+            if self._ended:
+                self._give_back(opened)
+                return
+            self._resume(event, opened, planned, again)
         except (LightMQError, ValueError) as error:
             self._open_failed(error)
 
@@ -209,11 +214,16 @@ class Client:
         self._session.refuse(code)
         self._wire.flush()
 
-    async def _resume(self, event: ConnectRequested, opened: SessionOpened) -> None:
-        planned = resume.plan(opened)
-        again = await resume.fetch(self._services.link, planned.again)
-        if self._ended:
-            return
+    def _give_back(self, opened: SessionOpened) -> None:
+        """The client left before its session was open: leave the session as it was found."""
+        link = self._services.link
+        if link.up and self._fenced_epoch < opened.epoch:
+            request = SessionClose(self._client_id, opened.epoch, self._durable, [], opened.inflight)
+            self._services.keep(link.post(RequestCode.SESSION_CLOSE, encode(request)))
+
+    def _resume(
+        self, event: ConnectRequested, opened: SessionOpened, planned: resume.ResumePlan, again: list[resume.Again]
+    ) -> None:
         services = self._services
         subscriptions = self._subscriptions = Subscriptions(
             self._client_id,

@@ -1,0 +1,281 @@
+"""A broker in memory for the bridge's own tests: the real request bodies and records, none of the durability.
+
+Everything is confirmed at once, unless `holding` keeps appends back; `refuse` answers requests of a code with a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from remoting import inprocess
+from remoting.protocol import names
+from remoting.protocol.append_body import AppendEntry, decode_entries, encode_append_reply
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
+from remoting.protocol.follow_body import decode_follow, encode_follow_reply, encode_notify
+from remoting.protocol.offsets_body import decode_offsets
+from remoting.protocol.pull_body import (
+    QueueRecords,
+    decode_multi_pull,
+    decode_records_at,
+    encode_multi_pull_reply,
+)
+from remoting.protocol.record import encode_record
+from remoting.protocol.session_body import (
+    InflightEntry,
+    SessionClose,
+    SessionFenced,
+    SessionOpen,
+    SessionOpened,
+    SessionSubscription,
+    Subscribe,
+    Subscribed,
+    SubscribeResult,
+    Unsubscribe,
+    Unsubscribed,
+    decode,
+    encode,
+)
+from remoting.protocol.topics import is_wildcard, matches
+from remoting.transport.contracts import Connection, Peer
+
+MESSAGE = 1
+
+
+@dataclass
+class FakeSession:
+    """What the broker knows of one client id."""
+
+    epoch: int
+    durable: bool
+    owner: Peer | None
+    subscriptions: dict[str, tuple[int, int]] = field(default_factory=dict)
+    offsets: dict[int, int] = field(default_factory=dict)
+    inflight: list[InflightEntry] = field(default_factory=list)
+
+
+class FakeBroker:
+    """Answers the proxy's requests from dictionaries."""
+
+    def __init__(self) -> None:
+        self.queues: dict[bytes, int] = {}
+        self.records: dict[int, list[bytes]] = {}
+        self.base: dict[int, int] = {}
+        self.by_position: dict[int, bytes] = {}
+        self.retained: dict[bytes, int] = {}
+        self.sessions: dict[str, FakeSession] = {}
+        self.followed: dict[Peer, set[int]] = {}
+        self.end_position = 64
+        self.epochs = 0
+        self.codes: list[int] = []
+        self.pulled: list[list[tuple[int, int]]] = []
+        self.refuse: dict[int, list[Refused]] = {}
+        self.refused_topic: bytes | None = None
+        self.holding = False
+        self.held: list[tuple[Peer, Command]] = []
+        self.connections: list[Connection] = []
+
+    async def connect(self) -> Connection:
+        """A new in-process connection to this broker."""
+        connection = inprocess.connect(self.handle)
+        self.connections.append(connection)
+        return connection
+
+    def handle(self, peer: Peer, command: Command) -> Command | None:
+        """Answer one request."""
+        self.codes.append(command.code)
+        refusals = self.refuse.get(command.code)
+        if refusals:
+            refusal = refusals.pop(0)
+            return command.reply(refusal.code, refusal.remark)
+        if command.code == RequestCode.APPEND_MANY and self.holding:
+            self.held.append((peer, command))
+            return None
+        try:
+            return command.reply(body=self._answers[command.code](self, peer, command.body))
+        except Refused as refusal:
+            return command.reply(refusal.code, refusal.remark)
+
+    def release(self) -> None:
+        """Answer held appends."""
+        self.holding = False
+        held, self.held = self.held, []
+        for peer, command in held:
+            reply = self.handle(peer, command)
+            assert reply is not None
+            peer.send(reply)
+
+    def queue(self, name: bytes) -> int:
+        """The id of a queue, made on first use."""
+        if name not in self.queues:
+            queue_id = self.queues[name] = len(self.queues) + 1
+            self.records[queue_id] = []
+            self.base[queue_id] = 0
+        return self.queues[name]
+
+    def end(self, queue_id: int) -> int:
+        """Confirmed end of a queue."""
+        return self.base[queue_id] + len(self.records[queue_id])
+
+    def trim(self, queue_id: int, count: int) -> None:
+        """Forget the first records of a queue, as retention does."""
+        del self.records[queue_id][:count]
+        self.base[queue_id] += count
+
+    def _append(self, _peer: Peer, body: bytes) -> bytes:
+        entries = decode_entries(body)
+        if any(entry.mqtt_topic == self.refused_topic for entry in entries):
+            raise Refused(16, "no permission")
+        placed = [self._place(entry) for entry in entries]
+        self._notify()
+        return encode_append_reply(self.end_position, placed)
+
+    def _place(self, entry: AppendEntry) -> tuple[int, int]:
+        topic = entry.mqtt_topic
+        assert topic is not None
+        wanted = [entry.topic + b"-0", names.light_queue_name(topic)]
+        wanted += [
+            name for name in self.queues if name.startswith(b"filter:") and matches(name[7:].decode(), topic.decode())
+        ]
+        dispatch = [(queue_id, self.end(queue_id)) for queue_id in map(self.queue, wanted)]
+        record = encode_record(
+            magic_type=MESSAGE,
+            epoch=1,
+            position=self.end_position,
+            born_ms=entry.born_ms,
+            store_ms=entry.born_ms,
+            flags=entry.flags,
+            count=1,
+            dispatch=dispatch,
+            counts=(entry.n_props, entry.topic_len, entry.keys_len, entry.tags_len, entry.props_len),
+            tag_hash=0,
+            producer_seq=0,
+            meta=entry.meta,
+            body=entry.body,
+        )
+        self.by_position[self.end_position] = record
+        if entry.flags & 4:
+            self.retained[topic] = self.end_position
+            if not entry.body:
+                del self.retained[topic]
+        self.end_position += len(record)
+        for queue_id, _ in dispatch:
+            self.records[queue_id].append(record)
+        return dispatch[0]
+
+    def _notify(self) -> None:
+        for peer, queues in self.followed.items():
+            news = [(queue_id, self.end(queue_id)) for queue_id in sorted(queues)]
+            if news:
+                peer.send(Command(RequestCode.NOTIFY, flag=2, body=encode_notify(news)))
+
+    def _follow(self, peer: Peer, body: bytes) -> bytes:
+        add, remove = decode_follow(body)
+        self.followed.setdefault(peer, set()).update(add)
+        self.followed[peer].difference_update(remove)
+        return encode_follow_reply([self.end(queue_id) for queue_id in add])
+
+    def _pull(self, _peer: Peer, body: bytes) -> bytes:
+        wants = decode_multi_pull(body)
+        self.pulled.append([(want.queue_id, want.offset) for want in wants])
+        return encode_multi_pull_reply([self._pull_one(w.queue_id, w.offset, w.max_count, w.max_bytes) for w in wants])
+
+    def _pull_one(self, queue_id: int, offset: int, max_count: int, max_bytes: int) -> QueueRecords:
+        if queue_id not in self.records:
+            return QueueRecords(queue_id, 2, 0, 0, 0, 0)
+        base, end = self.base[queue_id], self.end(queue_id)
+        if offset > end:
+            return QueueRecords(queue_id, 3, end, end, base, end)
+        status = 1 if offset < base else 0
+        first = max(offset, base)
+        taken: list[bytes] = []
+        for record in self.records[queue_id][first - base : first - base + max_count]:
+            if taken and sum(map(len, taken)) + len(record) > max_bytes:
+                break
+            taken.append(record)
+        return QueueRecords(queue_id, status, first, first + len(taken), base, end, taken)
+
+    def _records_at(self, _peer: Peer, body: bytes) -> bytes:
+        return b"".join(self.by_position[at] for at in decode_records_at(body) if at in self.by_position)
+
+    def _offsets(self, peer: Peer, body: bytes) -> bytes:
+        for key, queue_id, offset in decode_offsets(body):
+            session = self.sessions.get(key.decode())
+            if session is not None and session.owner is peer:
+                session.offsets[queue_id] = max(session.offsets.get(queue_id, 0), offset)
+        return b""
+
+    def _open(self, peer: Peer, body: bytes) -> bytes:
+        request = decode(SessionOpen, body)
+        known = self.sessions.get(request.client_id)
+        if known is not None and known.owner is not None:
+            fenced = SessionFenced(request.client_id, known.epoch)
+            known.owner.send(Command(RequestCode.SESSION_FENCED, flag=2, body=encode(fenced)))
+        present = known is not None and known.durable and not request.clean
+        self.epochs += 1
+        if present and known is not None:
+            known.epoch, known.owner = self.epochs, peer
+            session = known
+        else:
+            session = self.sessions[request.client_id] = FakeSession(self.epochs, not request.clean, peer)
+        stored = [
+            SessionSubscription(topic_filter, qos, queue_id, session.offsets[queue_id])
+            for topic_filter, (qos, queue_id) in session.subscriptions.items()
+        ]
+        return encode(SessionOpened(present, session.epoch, stored, session.inflight))
+
+    def _session(self, client_id: str, epoch: int) -> FakeSession:
+        session = self.sessions.get(client_id)
+        if session is None or session.epoch != epoch or session.owner is None:
+            raise Refused(604, "fenced")
+        return session
+
+    def _close(self, _peer: Peer, body: bytes) -> bytes:
+        request = decode(SessionClose, body)
+        session = self._session(request.client_id, request.epoch)
+        session.owner = None
+        session.inflight = request.inflight
+        for queue_id, offset in request.offsets:
+            session.offsets[queue_id] = max(session.offsets.get(queue_id, 0), offset)
+        if not request.durable:
+            del self.sessions[request.client_id]
+        return b""
+
+    def _subscribe(self, _peer: Peer, body: bytes) -> bytes:
+        request = decode(Subscribe, body)
+        session = self._session(request.client_id, request.epoch)
+        results = [self._subscribe_one(session, topic_filter, qos) for topic_filter, qos in request.filters]
+        retained: list[tuple[int, list[int]]] = []
+        for index, (topic_filter, _) in enumerate(request.filters):
+            found = [at for topic, at in self.retained.items() if matches(topic_filter, topic.decode())]
+            if found:
+                retained.append((index, found))
+        return encode(Subscribed(results, retained))
+
+    def _subscribe_one(self, session: FakeSession, topic_filter: str, qos: int) -> SubscribeResult:
+        encoded = topic_filter.encode()
+        name = b"filter:" + encoded if is_wildcard(topic_filter) else names.light_queue_name(encoded)
+        queue_id = self.queue(name)
+        session.subscriptions[topic_filter] = (qos, queue_id)
+        offset = session.offsets.setdefault(queue_id, self.end(queue_id))
+        return SubscribeResult(qos, queue_id, offset)
+
+    def _unsubscribe(self, _peer: Peer, body: bytes) -> bytes:
+        request = decode(Unsubscribe, body)
+        session = self._session(request.client_id, request.epoch)
+        found: Sequence[object] = [session.subscriptions.pop(topic_filter, None) for topic_filter in request.filters]
+        return encode(Unsubscribed([one is not None for one in found]))
+
+    _answers = {
+        RequestCode.APPEND_MANY: _append,
+        RequestCode.FOLLOW: _follow,
+        RequestCode.MULTI_PULL: _pull,
+        RequestCode.RECORDS_AT: _records_at,
+        RequestCode.APPEND_OFFSETS: _offsets,
+        RequestCode.SESSION_OPEN: _open,
+        RequestCode.SESSION_CLOSE: _close,
+        RequestCode.SUBSCRIBE: _subscribe,
+        RequestCode.UNSUBSCRIBE: _unsubscribe,
+    }

@@ -1,0 +1,188 @@
+"""A proxy without sockets for the bridge's own tests: the real parts on a fake broker, clients that speak real packets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mqtt_proxy.bridge.cache import RecordCache
+from mqtt_proxy.bridge.client import Client
+from mqtt_proxy.bridge.delivery import DeliveryTools
+from mqtt_proxy.bridge.link import Link
+from mqtt_proxy.bridge.notify import Notifier
+from mqtt_proxy.bridge.offsets import OffsetCommitter
+from mqtt_proxy.bridge.ownership import Owners
+from mqtt_proxy.bridge.publish import Publisher
+from mqtt_proxy.bridge.pull import Puller
+from mqtt_proxy.bridge.pump import Pump
+from mqtt_proxy.bridge.services import Services
+from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.front.auth import ANONYMOUS, Identity
+from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt.codec import decode
+from mqtt_proxy.mqtt.encode import encode
+from mqtt_proxy.mqtt.limits import SessionLimits
+from mqtt_proxy.mqtt.session import Session
+from mqtt_proxy.mqtt.wire import fixed_header
+from runtime.clock import ManualClock
+from runtime.metrics import Registry
+from tests.unit.mqtt_proxy.bridge.fake_broker import FakeBroker
+
+
+async def settle(turns: int = 60) -> None:
+    """Let everything that is under way on the loop come to its end."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+class FakeAccess:
+    """Lets everybody in but those named `denied`; `forbidden` topics and filters are for nobody."""
+
+    def __init__(self) -> None:
+        self.forbidden: set[bytes] = set()
+
+    async def authenticate(self, username: str | None, password: bytes | None, loopback: bool) -> Identity | None:
+        """Anonymous, or a user with any password."""
+        if username == "denied":
+            return None
+        return ANONYMOUS if username is None else Identity(username, anonymous=False)
+
+    def authorize(self, identity: Identity, action: str, topic: bytes | str) -> bool:
+        """Everything that is not forbidden."""
+        return (topic.encode() if isinstance(topic, str) else topic) not in self.forbidden
+
+
+class Wire:
+    """What the client's handler believes to be a socket."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.session = Session(rig.limits, assigned_client_id=lambda: "made")
+        self.is_loopback = True
+        self.peer_address = "test"
+        self.reading = True
+        self.closed: str | None = None
+        self._out = b""
+        self.handler = Client(self, rig.services)
+
+    def flush(self) -> None:
+        self._out += self.session.take_bytes()
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def close(self, reason: str) -> None:
+        if self.closed is None:
+            self.closed = reason
+            self.flush()
+            will_due = self.session.will_due
+            self.session.close(reason)
+            self.handler.on_closed(reason, will_due)
+
+    def send(self, *sent: Any) -> None:
+        """What the client puts on the wire, in one read."""
+        events = self.session.feed(b"".join(map(encode, sent)), 0)
+        if events:
+            self.handler.on_events(events)
+
+    def received(self) -> list[Any]:
+        """The packets the client has got since the last call."""
+        self.flush()
+        data, self._out = self._out, b""
+        found: list[Any] = []
+        at = 0
+        while at < len(data):
+            header = fixed_header(data, at, len(data))
+            assert header is not None
+            body, length = header
+            found.append(decode(data[at], data[body : body + length]) if data[at] >> 4 != 2 else connack(data, body))
+            at = body + length
+        return found
+
+    def messages(self) -> list[tuple[str, bytes, int, bool, bool]]:
+        """The publishes among them: (topic, payload, QoS, retain, dup)."""
+        return [
+            (one.topic.decode(), one.payload, one.qos, one.retain, one.dup)
+            for one in self.received()
+            if isinstance(one, packets.Publish)
+        ]
+
+    def lose(self) -> None:
+        """The socket breaks."""
+        self.close("peer_closed")
+
+
+def connack(data: bytes, body: int) -> packets.Connack:
+    """A CONNACK, which the server's own codec does not decode."""
+    return packets.Connack(bool(data[body]), data[body + 1])
+
+
+class Rig:
+    """The parts of one proxy on one broker."""
+
+    def __init__(self, broker: FakeBroker, **settings: Any) -> None:
+        self.broker = broker
+        self.config = ProxyConfig(**settings)
+        self.limits = SessionLimits(in_flight_max=self.config.in_flight_max)
+        self.clock = ManualClock()
+        self.registry = Registry()
+        self.metrics = metrics = ProxyMetrics(self.registry)
+        self.access = FakeAccess()
+        self.link = link = Link(broker.connect, reconnect_delay_ms_max=20)
+        owners = Owners(link, metrics)
+        self.cache = cache = RecordCache(self.config.cache_bytes_max)
+        self.offsets = OffsetCommitter(link, interval_ms=self.config.offsets_commit_interval_ms)
+        self.tools = DeliveryTools(
+            cache, Notifier(link, cache), Puller(link, cache, self.config, metrics), Pump(), self.offsets, metrics
+        )
+        self.services = Services(
+            config=self.config,
+            metrics=metrics,
+            link=link,
+            publisher=Publisher(link, self.config, self.clock, metrics),
+            owners=owners,
+            tools=self.tools,
+            access=self.access,
+        )
+
+    async def client(
+        self, client_id: str, *, clean: bool = True, will: packets.Will | None = None, username: str | None = None
+    ) -> Wire:
+        """A client that has sent CONNECT and was answered."""
+        wire = Wire(self)
+        wire.send(packets.Connect(client_id, clean, 0, username, b"" if username else None, will))
+        await settle()
+        return wire
+
+    async def subscriber(self, client_id: str, *filters: tuple[str, int], clean: bool = True) -> Wire:
+        """A client that has subscribed and read its CONNACK and SUBACK."""
+        wire = await self.client(client_id, clean=clean)
+        wire.send(packets.Subscribe(1, list(filters)))
+        await settle()
+        wire.received()
+        return wire
+
+    def count(self, name: str) -> float:
+        """A counter's value."""
+        return self.registry.values().get(f"rocketmq_mqtt_{name}", 0)
+
+
+@asynccontextmanager
+async def running(broker: FakeBroker | None = None, **settings: Any) -> AsyncIterator[Rig]:
+    """A rig whose link is up."""
+    rig = Rig(broker or FakeBroker(), **settings)
+    await rig.link.start()
+    await rig.link.wait_up()
+    yield rig
+    rig.offsets.stop()
+    await rig.link.stop()
+
+
+def publish(topic: str, payload: bytes, qos: int = 1, packet_id: int = 1, *, retain: bool = False) -> packets.Publish:
+    """A PUBLISH of a client."""
+    return packets.Publish(topic.encode(), payload, qos, retain, False, packet_id if qos else 0)

@@ -1,0 +1,97 @@
+"""The link keeps the order of requests, says when nobody knows, and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mqtt_proxy.bridge.link import Link, LinkDownError
+from remoting import inprocess
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
+from remoting.transport.contracts import Connection, Peer
+from remoting.transport.failures import ConnectionLost
+
+
+class Server:
+    """Notes what comes; answers unless told not to."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.peers: list[Peer] = []
+        self.connections: list[Connection] = []
+        self.failures = 0
+
+    async def dial(self) -> Connection:
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionLost("nobody there")
+        self.connections.append(inprocess.connect(self.handle))
+        return self.connections[-1]
+
+    def handle(self, peer: Peer, command: Command) -> Command | None:
+        self.peers.append(peer)
+        self.bodies.append(command.body)
+        if command.body == b"silence":
+            return None
+        return command.reply(5 if command.body == b"no" else 0, "because", body=command.body.upper())
+
+
+async def test_requests_leave_in_the_order_of_the_calls() -> None:
+    """Posted or awaited."""
+    server = Server()
+    link = Link(server.dial, reconnect_delay_ms_max=20)
+    await link.start()
+    await link.wait_up()
+    posted = link.post(1, b"first")
+    assert await link.request(1, b"second") == b"SECOND"
+    assert await posted == b"FIRST"
+    assert server.bodies == [b"first", b"second"]
+    await link.stop()
+    assert not link.up
+
+
+async def test_a_refusal_and_a_loss_are_told_apart() -> None:
+    """Refused carries the code; a loss says that nobody knows."""
+    server = Server()
+    link = Link(server.dial, reconnect_delay_ms_max=20)
+    with pytest.raises(LinkDownError):
+        link.post(1, b"")
+    await link.start()
+    await link.wait_up()
+    with pytest.raises(Refused, match="because") as refused:
+        await link.request(1, b"no")
+    assert refused.value.code == 5
+    with pytest.raises(LinkDownError):
+        await link.request(1, b"silence", 5)
+    waiting = link.post(1, b"silence")
+    await asyncio.sleep(0)
+    await server.connections[0].close()
+    with pytest.raises(LinkDownError):
+        await waiting
+    await link.stop()
+
+
+async def test_it_comes_back_and_tells() -> None:
+    """Up, down, up, with failed attempts in between; pushes reach their listener on each connection."""
+    server = Server()
+    server.failures = 2
+    link = Link(server.dial, reconnect_delay_ms_max=20)
+    heard: list[str] = []
+    back = asyncio.Event()
+    link.on_up(lambda: heard.append("up"))
+    link.on_up(lambda: back.set() if heard.count("up") == 2 else None)
+    link.on_down(lambda reason: heard.append("down"))
+    pushed = asyncio.Event()
+    link.on_push(77, lambda command: pushed.set())
+    await link.start()
+    await link.wait_up()
+    await server.connections[0].close()
+    await asyncio.wait_for(back.wait(), 5)
+    assert heard == ["up", "down", "up"]
+    await link.request(1, b"hello")
+    server.peers[-1].send(Command(78, flag=2))
+    server.peers[-1].send(Command(77, flag=2))
+    await asyncio.wait_for(pushed.wait(), 5)
+    await link.stop()

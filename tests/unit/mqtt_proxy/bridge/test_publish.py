@@ -1,0 +1,131 @@
+"""Publishes of a turn go in one frame; answers come back in order; bytes in flight are bounded; refusals are just."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mqtt_proxy.mqtt.packets import Publish
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.errors import Refused
+from tests.unit.mqtt_proxy.bridge.rig import publish, running, settle
+
+
+class Origin:
+    """Somebody who publishes."""
+
+    def __init__(self) -> None:
+        self.confirmed_ids: list[int] = []
+        self.reason: str | None = None
+        self.held = False
+
+    def confirmed(self, packet_ids: list[int]) -> None:
+        self.confirmed_ids += packet_ids
+
+    def rejected(self, reason: str) -> None:
+        self.reason = reason
+
+    def hold(self) -> None:
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+
+
+def some(topic: str, *packet_ids: int, size: int = 1) -> list[Publish]:
+    """QoS 1 publishes with these ids."""
+    return [publish(topic, b"x" * size, packet_id=packet_id) for packet_id in packet_ids]
+
+
+async def test_a_turn_is_one_frame() -> None:
+    """Three connections, one request; each gets its own ids in order."""
+    async with running() as rig:
+        origins = [Origin() for _ in range(3)]
+        for number, origin in enumerate(origins):
+            rig.services.publisher.publish(origin, b"c", some("t", 10 + number, 3, 7))
+        await rig.services.publisher.drain()
+        assert rig.broker.codes.count(RequestCode.APPEND_MANY) == 1
+        assert [origin.confirmed_ids for origin in origins] == [[10, 3, 7], [11, 3, 7], [12, 3, 7]]
+        assert rig.count("messages_in_total") == 9
+        assert rig.services.publisher.pending_bytes == 0
+
+
+async def test_large_turns_are_cut_at_the_frame_limit() -> None:
+    """Two runs that do not fit together go in two frames, in order."""
+    async with running(append_bytes_max=65_536) as rig:
+        origin = Origin()
+        rig.services.publisher.publish(origin, b"c", some("t", 1, size=40_000))
+        rig.services.publisher.publish(origin, b"c", some("t", 2, size=40_000))
+        await rig.services.publisher.drain()
+        assert rig.broker.codes.count(RequestCode.APPEND_MANY) == 2
+        assert origin.confirmed_ids == [1, 2]
+
+
+async def test_too_many_bytes_hold_publishers_until_half_is_gone() -> None:
+    """Above the mark reading stops, below half of it everybody is read again."""
+    async with running(publish_bytes_max=65_536) as rig:
+        rig.broker.holding = True
+        first, second = Origin(), Origin()
+        rig.services.publisher.publish(first, b"c", some("t", 1, size=50_000))
+        await settle()
+        rig.services.publisher.publish(second, b"c", some("t", 1, size=30_000))
+        assert (first.held, second.held) == (False, True)
+        rig.broker.release()
+        await settle()
+        assert (first.held, second.held) == (False, False)
+        assert second.confirmed_ids == [1]
+        assert rig.count("publish_pauses_total") == 1
+
+
+async def test_a_full_disk_rejects_everybody_and_acknowledges_nothing() -> None:
+    """A fault of the broker concerns all connections of the frame."""
+    async with running() as rig:
+        rig.broker.refuse[RequestCode.APPEND_MANY] = [Refused(14, "disk full")]
+        origins = [Origin(), Origin()]
+        for origin in origins:
+            rig.services.publisher.publish(origin, b"c", some("t", 1))
+        await rig.services.publisher.drain()
+        for origin in origins:
+            assert origin.confirmed_ids == []
+            assert origin.reason == "broker_refused: SERVICE_NOT_AVAILABLE: disk full"
+        assert rig.count("publishes_refused_total{broker_refused}") == 2
+        assert rig.broker.end_position == 64
+
+
+async def test_only_the_guilty_connection_is_rejected() -> None:
+    """A fault of a message takes the frame apart by connection."""
+    async with running() as rig:
+        rig.broker.refused_topic = b"forbidden"
+        innocent, guilty = Origin(), Origin()
+        rig.services.publisher.publish(innocent, b"a", some("t", 1))
+        rig.services.publisher.publish(guilty, b"b", some("forbidden", 1))
+        rig.services.publisher.publish(innocent, b"a", some("t", 2))
+        await settle()
+        await rig.services.publisher.drain()
+        assert innocent.confirmed_ids == [1, 2]
+        assert innocent.reason is None
+        assert guilty.reason is not None
+        assert guilty.confirmed_ids == []
+
+
+async def test_without_a_broker_publishes_wait_for_it() -> None:
+    """What was gathered while the broker was away goes out when it is back."""
+    async with running() as rig:
+        await rig.broker.connections[0].close()
+        origin = Origin()
+        await settle(5)
+        assert not rig.link.up
+        rig.services.publisher.publish(origin, b"c", some("t", 4))
+        await asyncio.wait_for(rig.services.publisher.drain(), 5)
+        assert origin.confirmed_ids == [4]
+
+
+@pytest.mark.parametrize(("qos", "retain", "flags"), [(0, False, 8), (1, False, 9), (2, True, 14)])
+async def test_record_flags_say_qos_and_retain(qos: int, retain: bool, flags: int) -> None:
+    """As the record layout has them."""
+    async with running() as rig:
+        rig.services.publisher.publish(Origin(), b"c", [publish("t", b"", qos, retain=retain)])
+        await rig.services.publisher.drain()
+        (stored,) = rig.broker.by_position.values()
+        assert int.from_bytes(stored[48:52], "little") == flags
