@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from remoting.protocol import names
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
-from remoting.protocol.topics import TopicTree
+from remoting.protocol.topics import TopicTree, validate_topic_name
 
 if TYPE_CHECKING:
     from broker.meta.filters import Filters
-    from broker.meta.topics import TopicConfig, Topics
+    from broker.meta.topics import Topics
     from broker.store.log_store import LogStore
 
 INNER_MULTI_DISPATCH = b"INNER_MULTI_DISPATCH"
@@ -81,6 +81,9 @@ class Dispatcher:
 
     def _miss(self, topic: bytes) -> tuple[int, ...]:
         self.misses += 1
+        wrong = validate_topic_name(topic)
+        if wrong is not None:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, wrong)
         parent = names.parent_topic(topic).decode()
         config = self._topics.get(parent)
         if config is None:
@@ -103,7 +106,9 @@ class Dispatcher:
     def _filter_changed(self, topic_filter: bytes) -> None:
         self._drop([topic for topic, _ in self._tree.match(topic_filter)])
 
-    def _topic_changed(self, _config: TopicConfig | None, name: str) -> None:
+    def _topic_changed(self, name: str, created: bool) -> None:
+        if created:
+            return  # nothing below it can be cached yet
         wanted = name.encode()
         self._drop([topic for topic in self._cache if names.parent_topic(topic) == wanted])
 

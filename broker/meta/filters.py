@@ -1,8 +1,8 @@
 """Wildcard light queues: one queue per wildcard filter that somebody is subscribed to.
 
-A filter gets its queue when it is first subscribed; the FILTER record is in the log before the subscription is answered,
-so "from here on" is exact. The number of subscriptions that hold a filter is counted here: durable sessions hold it
-across restarts, clean sessions as long as their proxy is connected. When the last holder is gone for `expiry_ms` the
+A filter gets its queue when it is first subscribed; the FILTER record is in the log before the subscription is
+answered, so "from here on" is exact. The number of subscriptions that hold a filter is counted here: durable sessions
+hold it across restarts, clean sessions as long as their proxy is connected. When the last holder is gone for `expiry_ms` the
 queue is deleted; a later subscriber gets a new queue with a new id.
 
 State record: key = filter, value = queue id (u32 little-endian).

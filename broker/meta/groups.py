@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from broker.meta.topics import Topics
     from broker.store.log_store import LogStore
 
-RETRY_PREFIX = "%RETRY%"
-DEAD_LETTER_PREFIX = "%DLQ%"
 RETRY_TIMES_MAX = 16
 
 
@@ -48,12 +46,12 @@ _encode = msgspec.json.Encoder().encode
 
 def retry_topic(group: str) -> str:
     """Topic that carries the messages a group could not consume."""
-    return RETRY_PREFIX + group
+    return names.RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
     """Topic for messages of a group that were tried too often."""
-    return DEAD_LETTER_PREFIX + group
+    return names.DLQ_PREFIX + group
 
 
 class Groups:
@@ -63,7 +61,8 @@ class Groups:
         self._store = store
         self._topics = topics
         self._configs = {
-            bytes(key).decode(): _decode(value) for key, (value, _position) in list(store.state.items(state_kinds.GROUP))
+            bytes(key).decode(): _decode(value)
+            for key, (value, _position) in list(store.state.items(state_kinds.GROUP))
         }
 
     def __iter__(self) -> Iterator[GroupConfig]:

@@ -34,12 +34,12 @@ class GroupOffsets:
         self._store = store
 
     def get(self, group: str, topic: str, index: int) -> tuple[int, int] | None:
-        """(offset, log position of its record), or None when the group never committed there."""
+        """(offset, log position a reply that shows it waits for), or None when the group never committed there."""
         found = self._store.state.get(state_kinds.GROUP_OFFSET, group_offset_key(group, topic, index))
         if found is None:
             return None
         value, position = found
-        return _OFFSET.unpack(value)[0], position
+        return _OFFSET.unpack(value)[0], position + 1
 
     def commit(self, items: Iterable[tuple[str, str, int, int]]) -> int:
         """Write (group, topic, index, offset) items as one record; returns the position to wait for."""

@@ -1,8 +1,8 @@
 """Retained messages: which message is the last known value of each MQTT topic, found by filter without a scan.
 
-The store keeps the RETAINED table itself (key = MQTT topic, position = the message record with the retain flag; an empty
-body deletes). Here is the view over it that a subscription needs: a topic tree, so that `plant/+/temp` visits only the
-branches it can match. It is loaded from the table at start and follows it by the table's change callback, so it is the
+The store keeps the RETAINED table itself (key = MQTT topic, position = the message record with the retain flag; an
+empty body deletes). Here is the view over it that a subscription needs: a topic tree, so that `plant/+/temp` visits
+only the branches it can match. It is loaded from the table at start and follows it by the table's change callback, so it is the
 same after a restart and after retention has moved a message. There is no limit on the number of topics.
 
 Invariant: the tree holds exactly the topics of the table. Loop thread only.
@@ -24,10 +24,8 @@ class Retained:
 
     def __init__(self, store: LogStore) -> None:
         self._tree: TopicTree[int] = TopicTree()
-        self._count = 0
         for key, (_value, position) in list(store.state.items(state_kinds.RETAINED)):
             self._changed(bytes(key), b"", position)
-        self._count = store.state.count(state_kinds.RETAINED)
         store.state.subscribe(state_kinds.RETAINED, self._changed)
 
     def positions(self, topic_filter: bytes) -> list[int]:

@@ -4,8 +4,8 @@
 SESSION         key = client id (UTF-8)                        value = msgpack array of SessionRecord
 SESSION_OFFSET  key = client id, 0x00, queue id u32 LE         value = next offset i64 LE
 ```
-A client id cannot contain a zero byte (MQTT forbids U+0000), so the keys are unambiguous. The epoch is not stored: it is
-made of the store's epoch, which every start raises, and a counter, so a restart can never repeat one.
+A client id cannot contain a zero byte (MQTT forbids U+0000), so the keys are unambiguous. The epoch is not stored: it
+is made of the store's epoch, which every start raises, and a counter, so a restart can never repeat one.
 Pure codec: no I/O, no clock.
 """
 

@@ -35,6 +35,7 @@ from remoting.protocol import names, topics
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
 from remoting.protocol.session_body import (
+    FAILURE,
     InflightEntry,
     SessionClose,
     SessionOpen,
@@ -48,9 +49,6 @@ from remoting.protocol.session_body import (
 if TYPE_CHECKING:
     from broker.meta.filters import Filters
     from broker.store.log_store import LogStore
-
-SUBSCRIBE_FAILED = 0x80
-"""MQTT's return code for a filter that was not granted."""
 
 
 @dataclass(slots=True)
@@ -187,7 +185,7 @@ class Sessions:
         return found, self._store.end_position
 
     def commit(self, client_id: str, queue_id: int, offset: int, owner: object) -> StateChange | None:
-        """Move a session's offset; returns the record to write, None for a clean session or a fenced owner (counted)."""
+        """Move a session's offset; the record to write, None for a clean session or a fenced owner (counted)."""
         session = self._sessions.get(client_id)
         if session is None or session.owner is not owner:
             self.offsets_fenced += 1
@@ -287,11 +285,11 @@ class Sessions:
             return SubscribeResult(code=qos, queue_id=known.queue_id, offset=session.offsets[known.queue_id])
         full = len(session.subscriptions) >= self._subscriptions_max
         if full or topics.validate_filter(topic_filter) is not None:
-            return SubscribeResult(code=SUBSCRIBE_FAILED, queue_id=0, offset=0)
+            return SubscribeResult(code=FAILURE, queue_id=0, offset=0)
         try:
             queue_id = self._queue_of(topic_filter)
         except Refused:
-            return SubscribeResult(code=SUBSCRIBE_FAILED, queue_id=0, offset=0)
+            return SubscribeResult(code=FAILURE, queue_id=0, offset=0)
         offset = self._store.next_offset(queue_id)
         session.subscriptions[topic_filter] = Subscription(qos, queue_id)
         session.offsets[queue_id] = offset

@@ -1,8 +1,8 @@
 """Topic table: name -> number of queues, permission, attributes; and the ids of the queues behind a topic.
 
-A parent topic has N ordinary queues. Each is a store queue named `topic \\x00 index`; a zero byte cannot occur in a topic
-name, so these names never collide with light queues. The configuration is one JSON document per topic (RocketMQ's own
-field names) in the TOPIC state table.
+A parent topic has N ordinary queues. Each is a store queue named `topic \\x00 index`; a zero byte cannot occur in a
+topic name, so these names never collide with light queues. The configuration is one JSON document per topic (RocketMQ's
+own field names) in the TOPIC state table.
 
 Invariant: the TOPIC record is written after the records that create its queues, so a topic that is durable has all its
 queues. Queues are only ever added; lowering a queue count hides the surplus from producers, never from readers.
@@ -69,7 +69,7 @@ class Topics:
         self._positions: dict[str, int] = {}
         self._queue_ids: dict[str, tuple[int, ...]] = {}
         self._owners: dict[int, tuple[str, int]] = {}
-        self._listeners: list[Callable[[TopicConfig | None, str], None]] = []
+        self._listeners: list[Callable[[str, bool], None]] = []
         self.version = 0
         for key, (value, position) in list(store.state.items(state_kinds.TOPIC)):
             self._apply(key.decode(), _decode(value), position)
@@ -103,8 +103,8 @@ class Topics:
         """(topic, index) a queue id belongs to; None for light queues."""
         return self._owners.get(queue_id)
 
-    def on_change(self, listener: Callable[[TopicConfig | None, str], None]) -> None:
-        """Call `listener(config or None when deleted, name)` after every change."""
+    def on_change(self, listener: Callable[[str, bool], None]) -> None:
+        """Call `listener(name, created)` after every creation, change or removal."""
         self._listeners.append(listener)
 
     def ensure(self, name: str, queue_count: int, *, permission: int = 6) -> TopicConfig:
@@ -131,11 +131,11 @@ class Topics:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"topic name [{config.name}] is not valid")
         if config.name not in self._configs and len(self._configs) >= self._topics_max:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topics_max {self._topics_max} topics exist already")
-        for index in range(config.queue_count):
-            self._store.open_queue(queue_name(config.name, index))
+        self._store.open_queues([queue_name(config.name, index) for index in range(config.queue_count)])
+        created = config.name not in self._configs
         position = self._store.append_state([StateChange(state_kinds.TOPIC, config.name.encode(), _encode(config))])
         self._apply(config.name, config, position)
-        self._announce(config, config.name)
+        self._announce(config.name, created=created)
         return config
 
     def delete(self, name: str) -> int:
@@ -147,11 +147,11 @@ class Topics:
             self._store.delete_queue(queue_id)
         del self._configs[name]
         self._positions.pop(name, None)
-        self._announce(None, name)
+        self._announce(name, created=False)
         return max(position, self._store.end_position)
 
     def _apply(self, name: str, config: TopicConfig, position: int) -> None:
-        ids = tuple(self._store.open_queue(queue_name(name, index)) for index in range(config.queue_count))
+        ids = tuple(self._store.open_queues([queue_name(name, index) for index in range(config.queue_count)]))
         known = self._queue_ids.get(name, ())
         self._queue_ids[name] = ids + known[len(ids) :]
         for index, queue_id in enumerate(ids):
@@ -159,7 +159,7 @@ class Topics:
         self._configs[name] = config
         self._positions[name] = position
 
-    def _announce(self, config: TopicConfig | None, name: str) -> None:
+    def _announce(self, name: str, *, created: bool) -> None:
         self.version += 1
         for listener in self._listeners:
-            listener(config, name)
+            listener(name, created)

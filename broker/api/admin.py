@@ -1,0 +1,172 @@
+"""Administration with RocketMQ's tools: topics (17, 21, 215, 351), configuration (25, 26), state (28, 202, 208).
+
+Bodies are RocketMQ's JSON. Where RocketMQ writes an object as a key (`{{"topic":..}:{..}}`), a client of language JAVA
+gets exactly that, everybody else standard JSON with the queue as text. Configuration is read-only at run time: 25 is
+refused and says so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from broker.api.access import ADMIN
+from broker.api.clients import json_body
+from broker.api.fields import flag, number, text
+from broker.meta.groups import GroupConfig
+from broker.meta.topics import TopicConfig
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
+from remoting.transport.contracts import Peer
+from runtime.config import flatten
+
+if TYPE_CHECKING:
+    from broker.api.context import Broker
+
+QUEUES_PER_TOPIC_MAX = 1_024
+SECRET_KEYS = ("access_keys",)
+
+_encode = msgspec.json.encode
+
+
+def update_topic(broker: Broker, peer: Peer, command: Command) -> None:
+    """17: create or change a topic; answered when it is confirmed."""
+    fields = command.fields
+    name = text(fields, "topic")
+    broker.authorizer.authorize(peer, command, ADMIN, name)
+    config = TopicConfig(
+        name=name,
+        read_queue_count=number(fields, "readQueueNums", broker.config.default_queue_count),
+        write_queue_count=number(fields, "writeQueueNums", broker.config.default_queue_count),
+        permission=number(fields, "perm", 6),
+        filter_type=fields.get("topicFilterType") or "SINGLE_TAG",
+        system_flag=number(fields, "topicSysFlag", 0),
+        order=flag(fields, "order"),
+    )
+    if not 1 <= config.read_queue_count <= QUEUES_PER_TOPIC_MAX or not config.write_queue_count >= 1:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues")
+    if config.write_queue_count > QUEUES_PER_TOPIC_MAX:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues")
+    broker.topics.put(config)
+    broker.reply_at(broker.store.end_position, peer, command.reply())
+
+
+def delete_topic(broker: Broker, peer: Peer, command: Command) -> None:
+    """215: remove a topic and its queues."""
+    name = text(command.fields, "topic")
+    broker.authorizer.authorize(peer, command, ADMIN, name)
+    broker.reply_at(broker.topics.delete(name), peer, command.reply())
+
+
+def all_topics(broker: Broker, _peer: Peer, command: Command) -> Command:
+    """21: all topics with the version of the table."""
+    table = {config.name: config for config in broker.topics}
+    body = {"topicConfigTable": table, "dataVersion": data_version(broker), "topicQueueMappingInfoMap": {}}
+    return command.reply(body=_encode(body), fields={"totalTopicNum": str(len(table))})
+
+
+def topic_config(broker: Broker, _peer: Peer, command: Command) -> Command:
+    """351: one topic."""
+    return command.reply(body=_encode(broker.topics.require(text(command.fields, "topic"))))
+
+
+def update_config(broker: Broker, peer: Peer, command: Command) -> Command:
+    """25: refused; options are set in the file, the environment or by flags."""
+    broker.authorizer.authorize(peer, command, ADMIN, "config")
+    return command.reply(
+        ResponseCode.NO_PERMISSION,
+        "options are read at start: change the configuration file, the environment or the flags and restart",
+    )
+
+
+def get_config(broker: Broker, peer: Peer, command: Command) -> Command:
+    """26: every option as properties text; secrets are left out."""
+    broker.authorizer.authorize(peer, command, ADMIN, "config")
+    lines = [f"{key}={value}" for key, value in flatten(broker.config) if key not in SECRET_KEYS]
+    fields = {"version": _encode(data_version(broker)).decode()}
+    return command.reply(body="\n".join(lines).encode(), fields=fields)
+
+
+def runtime_info(broker: Broker, _peer: Peer, command: Command) -> Command:
+    """28: the table that `clusterList` and `brokerStatus` print."""
+    store = broker.store
+    table = {
+        "brokerVersionDesc": "LightMQ",
+        "brokerVersion": "479",
+        "brokerActive": "true",
+        "bootTimestamp": str(broker.started_ms),
+        "msgPutTotalTodayNow": str(broker.metrics.messages_in.value),
+        "msgGetTotalTodayNow": str(broker.metrics.messages_out.value),
+        "putTps": "0 0 0",
+        "getTransferredTps": "0 0 0",
+        "commitLogMinOffset": str(store.begin_position),
+        "commitLogMaxOffset": str(store.confirm_position),
+        "dispatchBehindBytes": "0",
+        "sendThreadPoolQueueSize": "0",
+        "pullThreadPoolQueueSize": "0",
+        **{f"store_{name}": str(value) for name, value in store.metrics().items()},
+    }
+    return command.reply(body=_encode({"table": table}))
+
+
+def topic_stats(broker: Broker, _peer: Peer, command: Command) -> Command:
+    """202: offsets of every queue of a topic."""
+    topic = broker.topics.require(text(command.fields, "topic")).name
+    table = []
+    for index, queue_id in enumerate(broker.topics.queue_ids(topic)):
+        low, high = broker.store.bounds(queue_id)
+        table.append((queue_key(broker, topic, index), {"minOffset": low, "maxOffset": high, "lastUpdateTimestamp": 0}))
+    return command.reply(body=offset_table(command, table, "topicPutTps"))
+
+
+def consume_stats(broker: Broker, _peer: Peer, command: Command) -> Command:
+    """208: how far a group is behind, queue by queue."""
+    group, wanted = text(command.fields, "consumerGroup"), command.fields.get("topic") or ""
+    broker.group_commits.flush()
+    table = []
+    for (topic, index), offset in sorted(broker.offsets.of_group(group).items()):
+        ids = broker.topics.queue_ids(topic)
+        if index < len(ids) and wanted in ("", topic):
+            end = broker.store.bounds(ids[index])[1]
+            value = {"brokerOffset": end, "consumerOffset": offset, "pullOffset": offset, "lastTimestamp": 0}
+            table.append((queue_key(broker, topic, index), value))
+    return command.reply(body=offset_table(command, table, "consumeTps"))
+
+
+def update_group(broker: Broker, peer: Peer, command: Command) -> None:
+    """200: create or change a subscription group."""
+    body = json_body(command)
+    broker.authorizer.authorize(peer, command, ADMIN, str(body.get("groupName")))
+    try:
+        config = msgspec.convert(body, GroupConfig, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the group's configuration is malformed: {error}") from error
+    broker.groups.put(config)
+    broker.reply_at(broker.store.end_position, peer, command.reply())
+
+
+def all_groups(broker: Broker, _peer: Peer, command: Command) -> Command:
+    """201: all subscription groups."""
+    table = {config.group_name: config for config in broker.groups}
+    return command.reply(body=_encode({"subscriptionGroupTable": table, "dataVersion": data_version(broker)}))
+
+
+def data_version(broker: Broker) -> dict[str, int]:
+    """Version of the topic table: the epoch, the start of this broker, the number of changes since."""
+    return {"stateVersion": broker.store.epoch, "timestamp": broker.started_ms, "counter": broker.topics.version}
+
+
+def queue_key(broker: Broker, topic: str, index: int) -> dict[str, Any]:
+    """RocketMQ's MessageQueue object."""
+    return {"brokerName": broker.config.broker_name, "queueId": index, "topic": topic}
+
+
+def offset_table(command: Command, table: list[tuple[dict[str, Any], dict[str, int]]], rate: str) -> bytes:
+    """`{"offsetTable":{queue:numbers},rate:0.0}`; the queue is an object as key for Java, text for all others."""
+    pairs = []
+    for key, value in table:
+        written = _encode(key)
+        pairs.append((written if command.language == "JAVA" else _encode(written.decode())) + b":" + _encode(value))
+    return b'{"offsetTable":{' + b",".join(pairs) + b'},"' + rate.encode() + b'":0.0}'

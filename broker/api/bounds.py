@@ -1,0 +1,110 @@
+"""QUEUE_BOUNDS (9007): first and end offsets of the queues of topics, or of everything an MQTT filter covers.
+
+The driver of a Spark query plans its batches from this answer. With `known` offsets and `wait_ms` the request is held
+until some queue has more than the caller knows, so an idle query costs one request per wait. A filter is answered with
+the parent queues of every topic it covers; an exact MQTT topic also with its own light queue. Only confirmed ends are
+told, and a topic is told only when its creation is confirmed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.api.access import CONSUME
+from remoting.protocol import names, topics
+from remoting.protocol.bounds_body import (
+    LightBounds,
+    QueueBounds,
+    QueueBoundsReply,
+    QueueBoundsRequest,
+    decode_bounds_request,
+    encode_bounds_reply,
+)
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
+from remoting.transport.contracts import Peer
+
+if TYPE_CHECKING:
+    from broker.api.context import Broker
+
+
+def queue_bounds(broker: Broker, peer: Peer, command: Command) -> None:
+    """Handler of QUEUE_BOUNDS; answers at once, or on news, or at the deadline."""
+    request = decode_bounds_request(command.body)
+    if request.filter is not None:
+        wrong = topics.validate_filter(request.filter)
+        if wrong is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"filter {request.filter!r}: {wrong}")
+    for resource in (*request.topics, *([request.filter] if request.filter is not None else ())):
+        broker.authorizer.authorize(peer, command, CONSUME, resource)
+
+    def attempt(last: bool) -> bool:
+        reply = _answer(broker, request)
+        if not last and not _news(reply, request):
+            return False
+        position = max((broker.topics.position(item.topic) for item in reply.queues), default=0)
+        broker.reply_at(position, peer, command.reply(body=encode_bounds_reply(reply)))
+        return True
+
+    if request.wait_ms <= 0 or request.known is None:
+        attempt(True)
+    elif not attempt(False):
+        queue_ids = [item.id for item in _answer(broker, request).queues]
+        light = _light_queue(broker, request)
+        broker.long_polls.wait(peer, queue_ids + ([light] if light is not None else []), request.wait_ms, attempt)
+
+
+def covered_topics(broker: Broker, topic_filter: str) -> list[str]:
+    """Parent topics that hold messages a filter can match, sorted."""
+    first = topic_filter.encode().partition(b"/")[0]
+    if first not in (b"+", b"#"):
+        parent = names.parent_topic(first).decode()
+        return [parent] if broker.topics.get(parent) is not None else []
+    return sorted(config.name for config in broker.topics if _device_topic(config.name))
+
+
+def _device_topic(name: str) -> bool:
+    """True for a topic that a wildcard in the first level covers: no system, retry or $-topic."""
+    if name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX, "%24")):
+        return False
+    return not names.is_system_topic(name.encode())
+
+
+def _answer(broker: Broker, request: QueueBoundsRequest) -> QueueBoundsReply:
+    covered = list(request.topics)
+    if request.filter is not None:
+        covered += covered_topics(broker, request.filter)
+    light = _light_queue(broker, request)
+    return QueueBoundsReply(
+        broker=broker.config.broker_name,
+        epoch=broker.store.epoch,
+        confirm=broker.store.confirm_position,
+        queues=[item for topic in dict.fromkeys(covered) for item in _of_topic(broker, topic, request.at_ms)],
+        light=None if light is None else _light_bounds(broker, light, request.at_ms),
+    )
+
+
+def _of_topic(broker: Broker, topic: str, at_ms: int | None) -> list[QueueBounds]:
+    found = []
+    for index, queue_id in enumerate(broker.topics.queue_ids(topic)):
+        low, high = broker.store.bounds(queue_id)
+        at = None if at_ms is None else broker.store.search_time(queue_id, at_ms)
+        found.append(QueueBounds(topic, index, queue_id, low, high, at))
+    return found
+
+
+def _light_queue(broker: Broker, request: QueueBoundsRequest) -> int | None:
+    if request.filter is None or topics.is_wildcard(request.filter):
+        return None
+    return broker.store.find_queue(names.light_queue_name(request.filter.encode()))
+
+
+def _light_bounds(broker: Broker, queue_id: int, at_ms: int | None) -> LightBounds:
+    low, high = broker.store.bounds(queue_id)
+    return LightBounds(queue_id, low, high, None if at_ms is None else broker.store.search_time(queue_id, at_ms))
+
+
+def _news(reply: QueueBoundsReply, request: QueueBoundsRequest) -> bool:
+    known = request.known or {}
+    return any(item.max > known.get(item.topic, {}).get(str(item.queue), 0) for item in reply.queues)

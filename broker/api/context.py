@@ -1,0 +1,199 @@
+"""Everything a request handler may use, built once per broker around one open store.
+
+Handlers are functions of (broker, peer, command); this object is the `broker`. It owns no decision: it holds the views
+of `broker.meta`, the waiting rooms of this room, and the few helpers that every handler needs, above all the one that
+lets an answer wait for the confirm position. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from broker.api.access import Authorizer
+from broker.api.append import Appender, refusal_of
+from broker.api.follow import Followers
+from broker.api.long_poll import LongPolls
+from broker.api.offset_gather import OffsetGather
+from broker.api.stored_message import pack_host
+from broker.meta.clients import Clients
+from broker.meta.dispatch import Dispatcher
+from broker.meta.filters import Filters
+from broker.meta.groups import Groups
+from broker.meta.ledger import CommitRun, SinkLedger
+from broker.meta.locks import QueueLocks
+from broker.meta.offsets import GroupOffsets
+from broker.meta.placement import Placement
+from broker.meta.retained import Retained
+from broker.meta.sessions import Sessions
+from broker.meta.stages import Stages
+from broker.meta.topics import Topics
+from broker.metrics import BrokerMetrics
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import FLAG_ONEWAY, Command
+from remoting.protocol.errors import LocalMisuse
+from remoting.transport.contracts import Peer
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.store.log_store import LogStore
+    from runtime.clock import Clock
+    from runtime.metrics import Registry
+
+_OWNER_ATTRIBUTE = "session owner"
+
+
+class Broker:
+    """The parts of one running broker that requests are answered from."""
+
+    def __init__(self, config: BrokerConfig, store: LogStore, clock: Clock, registry: Registry, log: Any) -> None:
+        now_ms = clock.now_ms()
+        limits = config.limits
+        self.config = config
+        self.store = store
+        self.clock = clock
+        self.log = log
+        self.started_ms = now_ms
+        self.host = "127.0.0.1"
+        self.port = 0
+        self.metrics = BrokerMetrics(registry)
+        self.metrics.watch_store(store)
+        self.authorizer = Authorizer()
+        self.topics = Topics(store, topics_max=limits.topics_max)
+        self.filters = Filters(
+            store, expiry_ms=config.filter_expiry_s * 1_000, filters_max=limits.filters_max, now_ms=now_ms
+        )
+        self.dispatcher = Dispatcher(
+            store,
+            self.topics,
+            self.filters,
+            cached_topics_max=limits.cached_topics_max,
+            queue_count=config.default_queue_count,
+            auto_create=config.auto_create_topics,
+        )
+        self.placement = Placement(
+            self.topics,
+            self.dispatcher,
+            queue_count=config.default_queue_count,
+            auto_create=config.auto_create_topics,
+            message_size_bytes_max=limits.message_size_bytes_max,
+            properties_bytes_max=limits.properties_bytes_max,
+        )
+        self.sessions = Sessions(
+            store,
+            self.filters,
+            default_expiry_s=config.session_expiry_s,
+            sessions_max=limits.sessions_max,
+            subscriptions_max=limits.subscriptions_per_session_max,
+            now_ms=now_ms,
+        )
+        self.retained = Retained(store)
+        self.offsets = GroupOffsets(store)
+        self.groups = Groups(store, self.topics)
+        self.locks = QueueLocks()
+        self.stages = Stages(
+            store,
+            expiry_ms=config.stage_expiry_s * 1_000,
+            attempts_max=limits.stage_attempts_max,
+            now_ms=now_ms,
+        )
+        self.ledger = SinkLedger(store, self.stages, self.placement, group_bytes_max=limits.commit_group_bytes_max)
+        self._unique_ids = 0
+        self.group_commits = OffsetGather(self)
+        self.commits: dict[str, CommitRun] = {}
+        self.clients = Clients(expiry_ms=config.client_expiry_s * 1_000, on_group_changed=self._group_changed)
+        self.appender = Appender(self)
+        self.followers = Followers(self)
+        self.long_polls = LongPolls(waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max)
+        self.topics.on_change(lambda _name, _created: self.long_polls.wake_all())
+        store.on_advance(self._advanced)
+
+    @property
+    def store_host(self) -> bytes:
+        """This broker's address as it stands in message ids."""
+        return pack_host(self.host, self.port)
+
+    def unique_id(self) -> str:
+        """A message id for a client that sent none: unique per process start, 32 hex digits."""
+        self._unique_ids += 1
+        return f"{self.store.epoch & 0xFFFFFFFF:08X}{self.started_ms & 0xFFFFFFFFFFFF:012X}{self._unique_ids:012X}"
+
+    @property
+    def address(self) -> str:
+        """`host:port` that clients are told."""
+        return f"{self.host}:{self.port}"
+
+    def reply_at(self, position: int, peer: Peer, reply: Command) -> None:
+        """Send a reply once everything below `position` is confirmed; a failed store is said instead."""
+        self.when_confirmed(position, peer, reply, lambda: peer.send(reply))
+
+    def when_confirmed(self, position: int, peer: Peer, reply: Command, then: Callable[[], None]) -> None:
+        """Call `then` at that moment; if the store fails first, answer the refusal in the reply's place."""
+
+        def confirmed(error: Exception | None) -> None:
+            if error is None:
+                then()
+                return
+            refused = refusal_of(error)
+            reply.code, reply.remark, reply.body = refused.code, refused.remark, b""
+            peer.send(reply)
+
+        self.store.when_confirmed(position, confirmed)
+
+    def visible_end(self, queue_id: int) -> int:
+        """Confirmed end of a queue that readers may see; 0 for a queue that does not exist or is hidden."""
+        if self.hidden(queue_id):
+            return 0
+        return self.store.bounds(queue_id)[1]
+
+    def hidden(self, queue_id: int) -> bool:
+        """True for queue ids no reader gets an answer for: staged rows, and ids that do not exist."""
+        if queue_id in self.stages.hidden:
+            return True
+        try:
+            self.store.queue_name(queue_id)
+        except LocalMisuse:
+            return True
+        return False
+
+    def queue_title(self, queue_id: int) -> str:
+        """Name of the resource a queue is, for authorisation: its topic, or its light-queue name."""
+        owner = self.topics.owner(queue_id)
+        if owner is not None:
+            return owner[0]
+        return self.store.queue_name(queue_id).decode("utf-8", "replace") if not self.hidden(queue_id) else ""
+
+    def watch_owner(self, peer: Peer) -> Peer:
+        """The peer as an owner of sessions: when its connection ends, so does its ownership."""
+        if _OWNER_ATTRIBUTE not in peer.attributes:
+            peer.attributes[_OWNER_ATTRIBUTE] = True
+            peer.on_close(lambda _reason: self.sessions.owner_gone(peer, self.clock.now_ms()))
+        return peer
+
+    def maintain(self, now_ms: int) -> None:
+        """Expire what nobody uses any more; called every `maintain_interval_ms`."""
+        ended = self.sessions.expire(now_ms)
+        gone = self.filters.expire(now_ms)
+        staged = self.ledger.expire(now_ms)
+        silent = self.clients.expire(now_ms)
+        self.locks.expire(now_ms)
+        dropped = self.metrics.dropped
+        counts = {"session_expired": ended, "filter_expired": gone, "stage_expired": staged, "client_silent": silent}
+        for reason, count in counts.items():
+            if count:
+                dropped.child(reason).value += count
+                self.log.info("expired", reason=reason, count=count)
+
+    def _advanced(self, queue_ids: Sequence[int]) -> None:
+        self.followers.advanced(queue_ids)
+        self.long_polls.advanced(queue_ids)
+
+    def _group_changed(self, group: str) -> None:
+        for client in self.clients.clients_of(group):
+            client.peer.send(
+                Command(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                    flag=FLAG_ONEWAY,
+                    fields={"consumerGroup": group},
+                )
+            )

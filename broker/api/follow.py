@@ -1,0 +1,110 @@
+"""FOLLOW (9002) and NOTIFY (9003): tell each proxy which of the queues it follows have news.
+
+A proxy registers the queues it has subscribers for; when the confirm position moves, every proxy concerned gets one
+one-way NOTIFY with (queue id, confirmed end) of all its queues that moved. A proxy whose output is full is not sent
+more; its news is kept as a set of queue ids and sent when there is room, so a slow proxy costs a set, not a buffer.
+Invariant: a follower eventually hears the last end of each queue it follows. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from broker.api.access import CONSUME
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import FLAG_ONEWAY, Command
+from remoting.protocol.follow_body import decode_follow, encode_follow_reply, encode_notify
+from remoting.transport.contracts import Peer
+
+if TYPE_CHECKING:
+    from broker.api.context import Broker
+
+RETRY_SECONDS = 0.02
+"""How soon a follower whose output was full is tried again."""
+
+
+class _Follower:
+    """One proxy connection: the queues it follows and news it has not been told."""
+
+    __slots__ = ("peer", "pending", "queue_ids")
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.queue_ids: set[int] = set()
+        self.pending: set[int] = set()
+
+
+class Followers:
+    """Who follows what; one NOTIFY per follower and move of the confirm position."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._by_queue: dict[int, set[_Follower]] = {}
+        self._followers: dict[Peer, _Follower] = {}
+        self.notified = 0
+        self.held_back = 0
+
+    def __len__(self) -> int:
+        return len(self._followers)
+
+    def handle(self, peer: Peer, command: Command) -> Command:
+        """FOLLOW: add and remove queues, answer the confirmed end of each added one."""
+        add, remove = decode_follow(command.body)
+        if not self._broker.authorizer.open:
+            for queue_id in add:
+                self._broker.authorizer.authorize(peer, command, CONSUME, self._broker.queue_title(queue_id))
+        follower = self._followers.get(peer)
+        if follower is None:
+            follower = self._followers[peer] = _Follower(peer)
+            peer.on_close(lambda _reason: self._forget(peer))
+        for queue_id in remove:
+            self._leave(follower, queue_id)
+        ends = []
+        for queue_id in add:
+            ends.append(self._broker.visible_end(queue_id))
+            follower.queue_ids.add(queue_id)
+            self._by_queue.setdefault(queue_id, set()).add(follower)
+        return command.reply(body=encode_follow_reply(ends))
+
+    def advanced(self, queue_ids: Sequence[int]) -> None:
+        """The confirmed ends of these queues moved."""
+        by_queue = self._by_queue
+        concerned: dict[_Follower, None] = {}
+        for queue_id in queue_ids:
+            followers = by_queue.get(queue_id)
+            if followers:
+                for follower in followers:
+                    follower.pending.add(queue_id)
+                    concerned[follower] = None
+        for follower in concerned:
+            self._tell(follower)
+
+    def _tell(self, follower: _Follower) -> None:
+        if not follower.pending or follower.peer not in self._followers:
+            return
+        if not follower.peer.writable:
+            self.held_back += 1
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._tell, follower)
+            return
+        bounds = self._broker.store.bounds
+        news = [(queue_id, bounds(queue_id)[1]) for queue_id in follower.pending]
+        follower.pending.clear()
+        self.notified += 1
+        follower.peer.send(Command(RequestCode.NOTIFY, flag=FLAG_ONEWAY, body=encode_notify(news)))
+
+    def _leave(self, follower: _Follower, queue_id: int) -> None:
+        follower.queue_ids.discard(queue_id)
+        follower.pending.discard(queue_id)
+        followers = self._by_queue.get(queue_id)
+        if followers is not None:
+            followers.discard(follower)
+            if not followers:
+                del self._by_queue[queue_id]
+
+    def _forget(self, peer: Peer) -> None:
+        follower = self._followers.pop(peer, None)
+        if follower is not None:
+            for queue_id in list(follower.queue_ids):
+                self._leave(follower, queue_id)

@@ -1,0 +1,106 @@
+"""Requests that wait for news of queues: woken by the confirm position, ended exactly at their deadline.
+
+A waiter names the queues it wants and a function that tries again; the function returns True when it has answered. It
+is called when one of the queues moved and, with `last=True`, at the deadline.
+Invariant: a waiter answers exactly once, or never when its peer is gone; at most `waiters_max` wait, one more is told at once that its time is over.
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from remoting.transport.contracts import Peer
+
+Attempt = Callable[[bool], bool]
+"""Called with last=False on news, last=True at the deadline; True means answered."""
+ANY_QUEUE = -1
+"""Waiting for this "queue" means: try again on news of any queue (the queue wanted does not exist yet)."""
+_WAITERS_ATTRIBUTE = "long polls"
+
+
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    attempt: Attempt
+    queue_ids: tuple[int, ...]
+    peer_waiters: set[_Waiter]
+    timer: asyncio.TimerHandle | None = field(default=None)
+
+
+class LongPolls:
+    """All waiting requests of this broker."""
+
+    def __init__(self, *, waiters_max: int, wait_ms_max: int) -> None:
+        self._waiters_max = waiters_max
+        self._wait_ms_max = wait_ms_max
+        self._by_queue: dict[int, set[_Waiter]] = {}
+        self._waiters: set[_Waiter] = set()
+        self.overflowed = 0
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def wait(self, peer: Peer, queue_ids: Iterable[int], wait_ms: int, attempt: Attempt) -> None:
+        """Try again on news of the queues and for the last time after `wait_ms`."""
+        if wait_ms <= 0 or len(self._waiters) >= self._waiters_max:
+            self.overflowed += wait_ms > 0
+            attempt(True)
+            return
+        waiter = _Waiter(attempt, tuple(queue_ids), self._waiters_of(peer))
+        waiter.peer_waiters.add(waiter)
+        self._waiters.add(waiter)
+        for queue_id in waiter.queue_ids:
+            self._by_queue.setdefault(queue_id, set()).add(waiter)
+        delay_s = min(wait_ms, self._wait_ms_max) / 1_000
+        waiter.timer = asyncio.get_running_loop().call_later(delay_s, self._deadline, waiter)
+
+    def advanced(self, queue_ids: Sequence[int]) -> None:
+        """Queues moved: let everybody who waits for one of them try again."""
+        if not self._waiters:
+            return
+        by_queue = self._by_queue
+        woken: dict[_Waiter, None] = {}
+        for queue_id in (*queue_ids, ANY_QUEUE):
+            if queue_id in by_queue:
+                woken.update(dict.fromkeys(by_queue[queue_id]))
+        self._try(woken)
+
+    def wake_all(self) -> None:
+        """Something else changed (a topic came): let everybody try again."""
+        self._try(dict.fromkeys(self._waiters))
+
+    def _try(self, waiters: Iterable[_Waiter]) -> None:
+        for waiter in list(waiters):
+            if waiter in self._waiters and waiter.attempt(False):
+                self._remove(waiter)
+
+    def _deadline(self, waiter: _Waiter) -> None:
+        self._remove(waiter)
+        waiter.attempt(True)
+
+    def _remove(self, waiter: _Waiter) -> None:
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+        self._waiters.discard(waiter)
+        waiter.peer_waiters.discard(waiter)
+        for queue_id in waiter.queue_ids:
+            waiting = self._by_queue.get(queue_id)
+            if waiting is not None:
+                waiting.discard(waiter)
+                if not waiting:
+                    del self._by_queue[queue_id]
+
+    def _remove_all(self, waiters: set[_Waiter]) -> None:
+        for waiter in list(waiters):
+            self._remove(waiter)
+
+    def _waiters_of(self, peer: Peer) -> set[_Waiter]:
+        found = peer.attributes.get(_WAITERS_ATTRIBUTE)
+        if isinstance(found, set):
+            return found
+        made: set[_Waiter] = set()
+        peer.attributes[_WAITERS_ATTRIBUTE] = made
+        peer.on_close(lambda _reason: self._remove_all(made))
+        return made

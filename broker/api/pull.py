@@ -1,0 +1,165 @@
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): messages for RocketMQ clients, with a long poll that ends on time.
+
+Outcome: FOUND 0 | everything filtered out 20 | at the end 19, after the wait the client asked for | offset outside the
+queue 21 with the corrected one. The tag filter compares the tag itself (the hash is what clients send, the text is at
+hand). Light queues are pulled by their name as topic, queue 0. Records become RocketMQ's layout only here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.api.access import CONSUME
+from broker.api.fields import number, text
+from broker.api.long_poll import ANY_QUEUE
+from broker.api.queues import find_queue, is_light, require_readable
+from broker.api.stored_message import stored_message
+from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
+from remoting.protocol.record import RecordView
+from remoting.transport.contracts import Peer
+
+if TYPE_CHECKING:
+    from broker.api.context import Broker
+    from broker.store.read_result import ReadResult
+
+COMMIT_OFFSET = 1
+SUSPEND = 2
+SUBSCRIPTION = 4
+MESSAGES_MAX = 1_024
+"""Messages of one answer, whatever the client asks for."""
+BYTES_DEFAULT = 262_144
+"""Bytes of one answer when the client names none (RocketMQ's own default)."""
+
+
+@dataclass(slots=True)
+class _Pull:
+    """One pull request."""
+
+    group: str
+    topic: str
+    index: int
+    offset: int
+    count_max: int
+    bytes_max: int
+    tags: frozenset[bytes] | None
+    wait_ms: int
+
+
+def pull_message(broker: Broker, peer: Peer, command: Command) -> None:
+    """Answer a pull now, on news, or at its deadline."""
+    request = _parse(broker, command)
+    broker.authorizer.authorize(peer, command, CONSUME, request.topic)
+    require_readable(broker, request.topic)
+    queue_id = find_queue(broker, request.topic, request.index)
+    if not is_light(request.topic):
+        broker.groups.ensure(request.group)
+    _commit(broker, command, request)
+
+    def attempt(last: bool) -> bool:
+        try:
+            reply = _attempt(broker, command, request)
+        except Refused as refused:
+            reply = command.reply(refused.code, refused.remark)
+        if reply.code == ResponseCode.PULL_NOT_FOUND and not last:
+            return False
+        peer.send(reply)
+        return True
+
+    if not attempt(request.wait_ms <= 0):
+        waits_for = [ANY_QUEUE if queue_id is None else queue_id]
+        broker.long_polls.wait(peer, waits_for, request.wait_ms, attempt)
+
+
+def _parse(broker: Broker, command: Command) -> _Pull:
+    fields = command.fields
+    system_flag = number(fields, "sysFlag", 0)
+    topic, group = text(fields, "topic"), text(fields, "consumerGroup")
+    limit = broker.config.limits.pull_bytes_max
+    return _Pull(
+        group=group,
+        topic=topic,
+        index=number(fields, "queueId"),
+        offset=number(fields, "queueOffset"),
+        count_max=max(1, min(number(fields, "maxMsgNums", 32), MESSAGES_MAX)),
+        bytes_max=max(1, min(number(fields, "maxMsgBytes", BYTES_DEFAULT), limit)),
+        tags=_tags(broker, command, system_flag, group, topic),
+        wait_ms=number(fields, "suspendTimeoutMillis", 0) if system_flag & SUSPEND else 0,
+    )
+
+
+def _tags(broker: Broker, command: Command, system_flag: int, group: str, topic: str) -> frozenset[bytes] | None:
+    """The tags wanted; None for all. From the request or, without it, from the group's heartbeats."""
+    if system_flag & SUBSCRIPTION or command.code == RequestCode.LITE_PULL_MESSAGE:
+        expression = command.fields.get("subscription", "*")
+        kind = command.fields.get("expressionType") or "TAG"
+    else:
+        known = broker.clients.subscription(group, topic)
+        if known is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: {group}")
+        expression, kind = known.get("subString") or "*", known.get("expressionType") or "TAG"
+    if kind != "TAG":
+        raise Refused(ResponseCode.SYSTEM_ERROR, "The broker does not support consumer to filter message by " + kind)
+    wanted = [tag.strip() for tag in expression.split("||")]
+    if "*" in wanted or not any(wanted):
+        return None
+    return frozenset(tag.encode() for tag in wanted if tag)
+
+
+def _commit(broker: Broker, command: Command, request: _Pull) -> None:
+    offset = number(command.fields, "commitOffset", -1)
+    if number(command.fields, "sysFlag", 0) & COMMIT_OFFSET and offset >= 0:
+        broker.group_commits.add(request.group, request.topic, request.index, offset)
+
+
+def _attempt(broker: Broker, command: Command, request: _Pull) -> Command:
+    queue_id = find_queue(broker, request.topic, request.index)
+    if queue_id is None:
+        return _reply(command, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, 0, 0)
+    found = broker.store.read(queue_id, request.offset, request.count_max, request.bytes_max)
+    low, high = found.min_offset, found.max_offset
+    if found.status == OFFSET_TOO_LARGE:
+        remark = "NO_MESSAGE_IN_QUEUE" if high == 0 else "OFFSET_OVERFLOW_BADLY"
+        return _reply(command, ResponseCode.PULL_OFFSET_MOVED, remark, high, low, high)
+    if found.status == OFFSET_TOO_SMALL:
+        return _reply(command, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", found.first_offset, low, high)
+    if not found.records:
+        remark = "NO_MESSAGE_IN_QUEUE" if high == 0 else "OFFSET_OVERFLOW_ONE"
+        return _reply(command, ResponseCode.PULL_NOT_FOUND, remark, request.offset, low, high)
+    body = _convert(broker, request, found)
+    if not body:
+        remark = "NO_MATCHED_MESSAGE"
+        return _reply(command, ResponseCode.PULL_RETRY_IMMEDIATELY, remark, found.next_offset, low, high)
+    reply = _reply(command, ResponseCode.SUCCESS, "FOUND", found.next_offset, low, high)
+    reply.body = body
+    return reply
+
+
+def _convert(broker: Broker, request: _Pull, found: ReadResult) -> bytes:
+    store_host = broker.store_host
+    messages = []
+    for at, record in enumerate(found.records):
+        view = RecordView(record)
+        if request.tags is None or bytes(view.tags) in request.tags:
+            messages.append(stored_message(view, request.index, found.first_offset + at, store_host))
+    broker.metrics.messages_out.value += len(messages)
+    return b"".join(messages)
+
+
+def _reply(command: Command, code: int, remark: str, next_offset: int, low: int, high: int) -> Command:
+    return command.reply(
+        code,
+        remark,
+        {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(low),
+            "maxOffset": str(high),
+            "offsetDelta": "0",
+            "topicSysFlag": "0",
+            "groupSysFlag": "0",
+        },
+    )

@@ -1,0 +1,121 @@
+"""MULTI_PULL (9004), RANGE_PULL (9005), RECORDS_AT (9008): raw records as they lie in the log, never decoded here.
+
+The proxy pulls many queues in one request, Spark a range of one queue, a fresh subscription its retained messages by
+position. One answer holds at most `pull_bytes_max` bytes of records; a queue that found no room is answered OK with no
+records and asked again. Invariant: nothing at or above the confirm position and nothing staged is ever in an answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.api.access import CONSUME
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
+from remoting.protocol.pull_body import (
+    STATUS_NO_SUCH_QUEUE,
+    STATUS_OK,
+    QueueRecords,
+    decode_multi_pull,
+    decode_range_pull,
+    decode_records_at,
+    encode_multi_pull_reply,
+    encode_range_pull_reply,
+)
+from remoting.protocol.record import FLAG_STAGED, RecordView
+from remoting.transport.contracts import Peer
+
+if TYPE_CHECKING:
+    from broker.api.context import Broker
+
+QUEUES_PER_PULL_MAX = 100_000
+"""Queues of one MULTI_PULL; more are refused."""
+POSITIONS_PER_REQUEST_MAX = 100_000
+"""Positions of one RECORDS_AT; more are refused."""
+RANGE_COUNT_MAX = 1_000_000
+"""Records of one RANGE_PULL; the rest comes with the next."""
+
+
+def multi_pull(broker: Broker, peer: Peer, command: Command) -> Command:
+    """Records of many queues, each from its own offset."""
+    wants = decode_multi_pull(command.body)
+    if len(wants) > QUEUES_PER_PULL_MAX:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {QUEUES_PER_PULL_MAX} queues in one pull")
+    room = broker.config.limits.pull_bytes_max
+    results = []
+    for want in wants:
+        _authorize(broker, peer, command, want.queue_id)
+        # At least one record, so that a queue whose next record is larger than its wish still moves.
+        bytes_max = min(want.max_bytes, room) if room > 0 else 0
+        result = _read(broker, want.queue_id, want.offset, want.max_count if bytes_max else 0, bytes_max, None)
+        room -= sum(map(len, result.records))
+        results.append(result)
+    _count_out(broker, results)
+    return command.reply(body=encode_multi_pull_reply(results))
+
+
+def range_pull(broker: Broker, peer: Peer, command: Command) -> Command:
+    """Records of one queue in [offset, end offset), with the start of each record in the blob."""
+    want = decode_range_pull(command.body)
+    _authorize(broker, peer, command, want.queue_id)
+    bytes_max = min(want.max_bytes, broker.config.limits.pull_bytes_max)
+    result = _read(broker, want.queue_id, want.offset, RANGE_COUNT_MAX, bytes_max, want.end_offset)
+    _count_out(broker, [result])
+    return command.reply(body=encode_range_pull_reply(result))
+
+
+def records_at(broker: Broker, peer: Peer, command: Command) -> Command:
+    """The records at log positions, in the order asked; what is gone, unconfirmed or staged is left out."""
+    positions = decode_records_at(command.body)
+    if len(positions) > POSITIONS_PER_REQUEST_MAX:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {POSITIONS_PER_REQUEST_MAX} positions")
+    found = []
+    room = broker.config.limits.frame_size_bytes_max - 65_536
+    for position in positions:
+        record = broker.store.read_at(position) if 0 <= position < broker.store.confirm_position else None
+        if record is None:
+            continue
+        view = RecordView(record)
+        if view.flags & FLAG_STAGED or view.type != 1:
+            continue
+        if not broker.authorizer.open:
+            topic = view.mqtt_topic or bytes(view.topic)
+            broker.authorizer.authorize(peer, command, CONSUME, topic.decode("utf-8", "replace"))
+        room -= len(record)
+        if room < 0:
+            break
+        found.append(record)
+    broker.metrics.messages_out.value += len(found)
+    return command.reply(body=b"".join(found))
+
+
+def _read(
+    broker: Broker, queue_id: int, offset: int, count_max: int, bytes_max: int, end_offset: int | None
+) -> QueueRecords:
+    if broker.hidden(queue_id):
+        return QueueRecords(queue_id, STATUS_NO_SUCH_QUEUE, 0, 0, 0, 0)
+    if count_max <= 0:
+        low, high = broker.store.bounds(queue_id)
+        return QueueRecords(queue_id, STATUS_OK, offset, offset, low, high)
+    found = broker.store.read(queue_id, offset, count_max, bytes_max, end_offset=end_offset)
+    return QueueRecords(
+        queue_id,
+        found.status,
+        found.first_offset,
+        found.next_offset,
+        found.min_offset,
+        found.max_offset,
+        found.records,
+    )
+
+
+def _authorize(broker: Broker, peer: Peer, command: Command, queue_id: int) -> None:
+    if not broker.authorizer.open:
+        broker.authorizer.authorize(peer, command, CONSUME, broker.queue_title(queue_id))
+
+
+def _count_out(broker: Broker, results: list[QueueRecords]) -> None:
+    for result in results:
+        broker.metrics.messages_out.value += len(result.records)
+        broker.metrics.bytes_out.value += sum(map(len, result.records))

@@ -1,0 +1,90 @@
+"""Request code -> handler of this broker; nothing else dispatches.
+
+A handler is a function of (broker, peer, command) that answers with a command, or answers later and returns None. What
+the store refuses becomes the refusal a client understands, here and for all handlers alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker.api import admin, bounds, clients, offsets, pull, pull_many, send, sessions, sink, topic_list
+from broker.api.append import append_many, refusal_of
+from broker.store.errors import StoreError
+from remoting.protocol.codes import RequestCode as Code
+from remoting.protocol.commands import Command
+from remoting.transport.contracts import Handler, Peer
+
+if TYPE_CHECKING:
+    from broker.api.context import Broker
+
+BrokerHandler = Callable[["Broker", Peer, Command], Command | None]
+
+TABLE: dict[int, BrokerHandler] = {
+    Code.APPEND_MANY: append_many,
+    Code.MULTI_PULL: pull_many.multi_pull,
+    Code.RANGE_PULL: pull_many.range_pull,
+    Code.RECORDS_AT: pull_many.records_at,
+    Code.QUEUE_BOUNDS: bounds.queue_bounds,
+    Code.APPEND_OFFSETS: sessions.append_offsets,
+    Code.SESSION_OPEN: sessions.session_open,
+    Code.SESSION_CLOSE: sessions.session_close,
+    Code.SUBSCRIBE: sessions.subscribe,
+    Code.UNSUBSCRIBE: sessions.unsubscribe,
+    Code.STAGE: sink.stage,
+    Code.COMMIT_BATCH: sink.commit_batch,
+    Code.ABORT_BATCH: sink.abort_batch,
+    Code.LEDGER: sink.ledger,
+    Code.TOPIC_LIST: topic_list.topic_list,
+    Code.CLUSTER_STATUS: topic_list.cluster_status,
+    Code.SEND_MESSAGE: send.send_message,
+    Code.SEND_MESSAGE_V2: send.send_message,
+    Code.SEND_BATCH_MESSAGE: send.send_message,
+    Code.CONSUMER_SEND_MSG_BACK: send.send_back,
+    Code.PULL_MESSAGE: pull.pull_message,
+    Code.LITE_PULL_MESSAGE: pull.pull_message,
+    Code.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
+    Code.UPDATE_CONSUMER_OFFSET: offsets.update_consumer_offset,
+    Code.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search_offset,
+    Code.GET_MAX_OFFSET: offsets.max_offset,
+    Code.GET_MIN_OFFSET: offsets.min_offset,
+    Code.GET_EARLIEST_MSG_STORETIME: offsets.earliest_store_time,
+    Code.VIEW_MESSAGE_BY_ID: offsets.view_message,
+    Code.HEART_BEAT: clients.heartbeat,
+    Code.UNREGISTER_CLIENT: clients.unregister,
+    Code.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_list,
+    Code.LOCK_BATCH_MQ: clients.lock_batch,
+    Code.UNLOCK_BATCH_MQ: clients.unlock_batch,
+    Code.UPDATE_AND_CREATE_TOPIC: admin.update_topic,
+    Code.DELETE_TOPIC_IN_BROKER: admin.delete_topic,
+    Code.GET_ALL_TOPIC_CONFIG: admin.all_topics,
+    Code.GET_TOPIC_CONFIG: admin.topic_config,
+    Code.UPDATE_BROKER_CONFIG: admin.update_config,
+    Code.GET_BROKER_CONFIG: admin.get_config,
+    Code.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
+    Code.GET_TOPIC_STATS_INFO: admin.topic_stats,
+    Code.GET_CONSUME_STATS: admin.consume_stats,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_group,
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
+}
+
+
+def handlers(broker: Broker) -> dict[int, Handler]:
+    """The table a router is made of; `lightmq up` merges it with the controller's."""
+    table = {code: _guarded(broker, handler) for code, handler in TABLE.items()}
+    table[Code.FOLLOW] = broker.followers.handle
+    return table
+
+
+def _guarded(broker: Broker, handler: BrokerHandler) -> Handler:
+    bound = partial(handler, broker)
+
+    def handle(peer: Peer, command: Command) -> Command | None:
+        try:
+            return bound(peer, command)
+        except StoreError as error:
+            raise refusal_of(error) from error
+
+    return handle

@@ -1,0 +1,158 @@
+"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and CONSUMER_SEND_MSG_BACK (36).
+
+RocketMQ clients get what RocketMQ's broker would tell them: message id, queue, offset; unknown topics are created from
+their wish where that is allowed. Not served yet: transactional messages (refused) and delays (delivered at once,
+counted as `delay_ignored` and said in the remark). Answered when the message is confirmed.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from broker.api.access import CONSUME, PUBLISH
+from broker.api.append import Done
+from broker.api.fields import number, text
+from broker.api.send_body import SendRequest, build_message, parse_send, split_batch
+from broker.api.stored_message import HIDDEN_PREFIX, RECONSUME_KEY, offset_message_id, pack_host
+from broker.meta.groups import dead_letter_topic, retry_topic
+from broker.meta.placement import KIND_QUEUE
+from broker.store.store_message import Appended, StoreMessage
+from remoting.protocol import names
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
+from remoting.protocol.record import RecordView
+from remoting.transport.contracts import Peer
+
+if TYPE_CHECKING:
+    from broker.api.context import Broker
+
+TRANSACTION_MASK = 0xC
+PREPARED = 0x4
+BODY_DIGITS_MAX = 4
+UNIQUE_KEY = b"UNIQ_KEY"
+DELAY_KEYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
+REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+_POSITION = struct.Struct("<Q")
+_POSITION_AT = 16
+
+
+def send_message(broker: Broker, peer: Peer, command: Command) -> None:
+    """One message or a batch; the reply follows when it is confirmed."""
+    request = parse_send(command.fields, short=command.code != RequestCode.SEND_MESSAGE)
+    broker.authorizer.authorize(peer, command, PUBLISH, request.topic)
+    if request.system_flag & TRANSACTION_MASK == PREPARED:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "transactional messages are not supported by this broker yet")
+    batch = command.code == RequestCode.SEND_BATCH_MESSAGE or request.batch
+    parts = split_batch(command.body) if batch else [(request.flag, request.properties, command.body)]
+    topic = _target(broker, request)
+    config = broker.placement.topic_for_write(topic, min(request.queue_count, broker.config.default_queue_count))
+    index = broker.placement.queue_index(config, request.queue_index)
+    born_host = pack_host(*_split(peer.address))
+    messages = []
+    delayed = False
+    for flag, properties, body in parts:
+        properties.setdefault(UNIQUE_KEY, broker.unique_id().encode())
+        delayed = delayed or any(key in properties for key in DELAY_KEYS)
+        request.flag = flag
+        message = build_message(request, topic, born_host, properties)
+        message.body = body
+        messages.append(broker.placement.place(message, KIND_QUEUE, index))
+    remark = None
+    if delayed:
+        broker.metrics.dropped.child("delay_ignored").value += len(messages)
+        remark = "delays are not served by this broker yet: stored for delivery at once"
+    unique = parts[0][1][UNIQUE_KEY].decode("utf-8", "replace")
+    broker.appender.add(messages, _answer(broker, peer, command, messages, index, unique, remark))
+
+
+def send_back(broker: Broker, peer: Peer, command: Command) -> None:
+    """A consumer could not handle a message: store it again in its group's retry (or dead-letter) topic."""
+    fields = command.fields
+    group = text(fields, "group")
+    broker.authorizer.authorize(peer, command, CONSUME, group)
+    position = number(fields, "offset")
+    record = broker.store.read_at(position) if 0 <= position < broker.store.confirm_position else None
+    if record is None:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
+    view = RecordView(record)
+    config = broker.groups.ensure(group)
+    properties = {bytes(key): bytes(value) for key, value in view.properties()}
+    times = int(properties.get(RECONSUME_KEY, b"0")) + 1
+    limit = number(fields, "maxReconsumeTimes", config.retry_max_times)
+    dead = times > limit or number(fields, "delayLevel", 0) < 0
+    target = dead_letter_topic(group) if dead else retry_topic(group)
+    broker.topics.ensure(target, 1)
+    kept = {key: value for key, value in properties.items() if not key.startswith(HIDDEN_PREFIX)}
+    kept.setdefault(b"RETRY_TOPIC", bytes(view.topic))
+    kept.setdefault(b"ORIGIN_MESSAGE_ID", fields.get("originMsgId", "").encode())
+    kept[b"TAGS"], kept[b"KEYS"] = bytes(view.tags), bytes(view.keys)
+    request = SendRequest(group, target, 0, 1, view.flags >> 16, view.born_ms, 0, {}, times, limit, batch=False)
+    message = build_message(request, target, pack_host(*_split(peer.address)), kept)
+    message.body = bytes(view.body)
+    placed = broker.placement.place(message, KIND_QUEUE, 0)
+
+    def done(_appended: Appended | None, _first: int, error: Exception | None) -> None:
+        refused = error if isinstance(error, Refused) else None
+        peer.send(command.reply(refused.code, refused.remark) if refused else command.reply())
+
+    broker.appender.add([placed], done)
+
+
+def _target(broker: Broker, request: SendRequest) -> str:
+    """The topic a message really goes to: one tried too often goes to the dead-letter topic instead of retry."""
+    if not request.topic.startswith(names.RETRY_PREFIX):
+        return request.topic
+    group = request.topic.removeprefix(names.RETRY_PREFIX)
+    config = broker.groups.ensure(group)
+    limit = request.reconsume_times_max if request.reconsume_times_max >= 0 else config.retry_max_times
+    if request.reconsume_times <= limit:
+        return request.topic
+    target = dead_letter_topic(group)
+    broker.topics.ensure(target, 1)
+    request.queue_index = 0
+    return target
+
+
+def _answer(
+    broker: Broker,
+    peer: Peer,
+    command: Command,
+    messages: list[StoreMessage],
+    index: int,
+    unique: str,
+    remark: str | None,
+) -> Done:
+    def done(appended: Appended | None, first: int, error: Exception | None) -> None:
+        if command.is_oneway:
+            return
+        if appended is None or error is not None:
+            refused = error if isinstance(error, Refused) else Refused(ResponseCode.SYSTEM_ERROR, str(error))
+            peer.send(command.reply(refused.code, refused.remark))
+            return
+        offsets = appended.offsets[first : first + len(messages)]
+        queue_id = messages[0].queues[0]
+        ids = [_message_id(broker, queue_id, offset) for offset in offsets]
+        fields = {
+            "msgId": ",".join(ids),
+            "queueId": str(index),
+            "queueOffset": str(offsets[0]),
+            "transactionId": unique,
+            **REGION,
+        }
+        peer.send(command.reply(0, remark, fields))
+
+    return done
+
+
+def _message_id(broker: Broker, queue_id: int, offset: int) -> str:
+    """Id made of the log position, which only the stored record knows when a segment ended in between."""
+    records = broker.store.read(queue_id, offset, 1, 1).records
+    position = _POSITION.unpack_from(records[0], _POSITION_AT)[0] if records else 0
+    return offset_message_id(broker.store_host, position)
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _separator, port = address.rpartition(":")
+    return (host, int(port)) if port.isdigit() else ("127.0.0.1", 0)

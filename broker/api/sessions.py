@@ -1,0 +1,90 @@
+"""SESSION_OPEN, SESSION_CLOSE, SUBSCRIBE, UNSUBSCRIBE (9010-9013), APPEND_OFFSETS (9006), SESSION_FENCED (9016).
+
+The rules are in `broker.meta.sessions`; here requests are decoded, the previous owner is told that it is fenced (with
+the epoch it held), and every answer waits until what it shows is confirmed. A subscription's queue, start offset and
+retained messages are captured in one call of one loop turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from broker.api.access import CONSUME, SESSION
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import FLAG_ONEWAY, Command
+from remoting.protocol.offsets_body import decode_offsets
+from remoting.protocol.session_body import (
+    FAILURE,
+    SessionClose,
+    SessionFenced,
+    SessionOpen,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    Unsubscribed,
+    decode,
+    encode,
+)
+from remoting.transport.contracts import Peer
+
+if TYPE_CHECKING:
+    from broker.api.context import Broker
+
+
+def session_open(broker: Broker, peer: Peer, command: Command) -> None:
+    """Take a client id over; answers what to resume."""
+    request = decode(SessionOpen, command.body)
+    broker.authorizer.authorize(peer, command, SESSION, request.client_id)
+    opened = broker.sessions.open(request, broker.watch_owner(peer), broker.clock.now_ms())
+    if opened.fenced is not None:
+        owner, epoch = opened.fenced
+        broker.metrics.fenced.value += 1
+        body = encode(SessionFenced(request.client_id, epoch))
+        cast("Peer", owner).send(Command(RequestCode.SESSION_FENCED, flag=FLAG_ONEWAY, body=body))
+    broker.reply_at(opened.position, peer, command.reply(body=encode(opened.reply)))
+
+
+def session_close(broker: Broker, peer: Peer, command: Command) -> None:
+    """Give a client id back, keeping or forgetting the session."""
+    request = decode(SessionClose, command.body)
+    position = broker.sessions.close(request, broker.clock.now_ms())
+    broker.reply_at(position, peer, command.reply())
+
+
+def subscribe(broker: Broker, peer: Peer, command: Command) -> None:
+    """Add subscriptions; answers queue, start offset and the retained messages of each."""
+    request = decode(Subscribe, command.body)
+    for topic_filter, _qos in request.filters:
+        broker.authorizer.authorize(peer, command, CONSUME, topic_filter)
+    results, position = broker.sessions.subscribe(request)
+    retained = []
+    for index, (topic_filter, _qos) in enumerate(request.filters):
+        if results[index].code != FAILURE:
+            positions = broker.retained.positions(topic_filter.encode())
+            if positions:
+                retained.append((index, positions))
+    broker.reply_at(position, peer, command.reply(body=encode(Subscribed(results, retained))))
+
+
+def unsubscribe(broker: Broker, peer: Peer, command: Command) -> None:
+    """Remove subscriptions."""
+    request = decode(Unsubscribe, command.body)
+    found, position = broker.sessions.unsubscribe(request, broker.clock.now_ms())
+    broker.reply_at(position, peer, command.reply(body=encode(Unsubscribed(found))))
+
+
+def append_offsets(broker: Broker, peer: Peer, command: Command) -> Command | None:
+    """Commit the offsets of many sessions as one record; those of fenced sessions are left out and counted."""
+    before = broker.sessions.offsets_fenced
+    changes = []
+    for key, queue_id, offset in decode_offsets(command.body):
+        change = broker.sessions.commit(key.decode("utf-8", "replace"), queue_id, offset, peer)
+        if change is not None:
+            changes.append(change)
+    broker.metrics.dropped.child("offset_fenced").value += broker.sessions.offsets_fenced - before
+    if not changes:
+        return command.reply()
+    position = broker.store.append_state(changes)
+    if not command.is_oneway:
+        broker.reply_at(position, peer, command.reply())
+    return None

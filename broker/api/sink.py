@@ -1,0 +1,138 @@
+"""STAGE, COMMIT_BATCH, ABORT_BATCH, LEDGER (9020-9023): the broker's half of an exactly-once sink.
+
+Spark tasks stage rows that nobody sees; the driver commits exactly the attempts that won. A staged row is placed once
+when it arrives, so that a topic that cannot be written to fails the task and not the commit. A repeated STAGE frame may
+carry the field `first` (rows of this attempt staged before the frame): what is there already is then not staged twice.
+Invariant: STAGE and COMMIT_BATCH are answered when what they did is confirmed. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from broker.api.access import PUBLISH
+from broker.api.append import authorize_entries, entry_message, refusal_of
+from broker.meta.ledger import CommitRun
+from broker.meta.stages import AttemptKey
+from broker.store.errors import StoreError
+from remoting.protocol.append_body import decode_entries
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
+from remoting.protocol.sink_body import (
+    AbortBatch,
+    BatchCommitted,
+    CommitBatch,
+    Ledger,
+    LedgerState,
+    StageReply,
+    decode,
+    encode,
+)
+from remoting.transport.contracts import Peer
+
+if TYPE_CHECKING:
+    from broker.api.context import Broker
+
+
+def stage(broker: Broker, peer: Peer, command: Command) -> None:
+    """Keep rows of one attempt where no reader sees them; answers how many the attempt has in all."""
+    key = _attempt_key(command)
+    entries = decode_entries(command.body)
+    authorize_entries(broker, peer, command, entries)
+    last, position = broker.ledger.last_batch(key.sink)
+    if key.batch <= last:
+        # The batch is visible already: nothing may be added, and nothing needs to be.
+        broker.reply_at(position, peer, command.reply(body=encode(StageReply(len(entries)))))
+        return
+    attempt = broker.stages.open(key, broker.clock.now_ms())
+    staged = broker.stages.staged(key)
+    first = int(command.fields.get("first", staged))
+    if not 0 <= first <= staged:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"first is {first}, the attempt has {staged} rows")
+    messages = []
+    for entry in entries[staged - first :]:
+        message = broker.placement.place(entry_message(entry), entry.kind, entry.queue_index)
+        message.flags = entry.flags
+        messages.append(broker.stages.stage(message, entry.kind, entry.queue_index, attempt))
+    try:
+        end = broker.store.append(messages).end_position if messages else broker.store.end_position
+    except StoreError as error:
+        raise refusal_of(error) from error
+    reply = command.reply(body=encode(StageReply(broker.stages.staged(key))))
+    broker.reply_at(end, peer, reply)
+
+
+def commit_batch(broker: Broker, peer: Peer, command: Command) -> None:
+    """Make the listed attempts visible, all or nothing; a batch that is committed already is left alone."""
+    request = decode(CommitBatch, command.body)
+    broker.authorizer.authorize(peer, command, PUBLISH, f"sink:{request.sink}")
+    handles = [(handle.partition, handle.attempt, handle.count) for handle in request.handles]
+    waiting = broker.commits.get(request.sink)
+    if waiting is not None and waiting.batch != request.batch:
+        raise Refused(ResponseCode.SYSTEM_BUSY, f"batch {waiting.batch} of sink {request.sink!r} is being committed")
+    run = waiting or broker.ledger.begin(request.sink, request.batch, handles)
+    if run is None:
+        _last, position = broker.ledger.last_batch(request.sink)
+        broker.reply_at(position, peer, command.reply(body=encode(BatchCommitted(already=True, count=0))))
+        return
+    _run_commit(broker, peer, command, run)
+
+
+def abort_batch(broker: Broker, _peer: Peer, command: Command) -> Command:
+    """Forget what is staged for a batch, unless its commit has begun."""
+    request = decode(AbortBatch, command.body)
+    if request.sink not in broker.commits:
+        broker.ledger.abort(request.sink, request.batch)
+    return command.reply()
+
+
+def ledger(broker: Broker, peer: Peer, command: Command) -> None:
+    """The last committed batch of a sink."""
+    request = decode(Ledger, command.body)
+    last, position = broker.ledger.last_batch(request.sink)
+    broker.reply_at(position, peer, command.reply(body=encode(LedgerState(last))))
+
+
+def _run_commit(broker: Broker, peer: Peer, command: Command, run: CommitRun) -> None:
+    """Append group after group, one per loop turn, and answer when the last one is confirmed."""
+    try:
+        if not run.finished:
+            broker.commits[run.sink] = run
+            broker.ledger.step(run)
+    except StoreError as error:
+        broker.commits.pop(run.sink, None)
+        raise refusal_of(error) from error
+    except BaseException:
+        broker.commits.pop(run.sink, None)
+        raise
+    if not run.finished:
+        asyncio.get_running_loop().call_soon(_continue_commit, broker, peer, command, run)
+        return
+    if broker.commits.pop(run.sink, None) is not None:
+        broker.metrics.commits.value += 1
+        broker.metrics.messages_in.value += run.total
+    reply = command.reply(body=encode(BatchCommitted(already=False, count=run.total)))
+    broker.reply_at(run.position, peer, reply)
+
+
+def _continue_commit(broker: Broker, peer: Peer, command: Command, run: CommitRun) -> None:
+    try:
+        _run_commit(broker, peer, command, run)
+    except Refused as refused:
+        peer.send(command.reply(refused.code, refused.remark))
+
+
+def _attempt_key(command: Command) -> AttemptKey:
+    try:
+        return AttemptKey(
+            command.fields["sink"],
+            int(command.fields["batch"]),
+            int(command.fields["partition"]),
+            int(command.fields["attempt"]),
+        )
+    except (KeyError, ValueError) as error:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"STAGE needs the fields sink, batch, partition, attempt: {error}"
+        ) from error

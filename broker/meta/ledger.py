@@ -1,0 +1,202 @@
+"""The ledger of exactly-once sinks: which batch of a sink was committed last, and commits that are half done.
+
+A commit makes exactly the listed attempts visible: their rows are appended again, now to the queues of their topics, as
+one atomic group together with the LEDGER record that says so. A commit larger than `group_bytes_max` becomes several
+groups; each group's LEDGER record says how many rows are done and with which attempts, so that after kill -9 the commit
+goes on where it stopped, with the attempts it began with, whatever a repeated request lists.
+
+```
+LEDGER  key = sink    value = msgpack array [last batch, null | [batch, [[partition, attempt, count]...], rows done]]
+```
+Invariant: a row of a committed batch is visible exactly once; a batch at or below the last one is never appended again.
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from broker.meta.stages import AttemptKey, Stages, check_sink, staged_messages
+from broker.store import state_kinds
+from broker.store.state_log import StateChange
+from broker.store.store_message import StoreMessage
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.errors import Refused
+
+if TYPE_CHECKING:
+    from broker.meta.placement import Placement
+    from broker.store.log_store import LogStore
+
+NO_BATCH = -1
+"""Last batch of a sink that never committed."""
+
+Handle = tuple[int, int, int]
+"""(partition, attempt, number of rows)."""
+
+
+class OpenCommit(msgspec.Struct, array_like=True):
+    """A commit of which some groups are in the log and some are not."""
+
+    batch: int
+    handles: list[Handle]
+    done: int
+
+
+class LedgerRecord(msgspec.Struct, array_like=True):
+    """What is known of one sink."""
+
+    last_batch: int
+    open: OpenCommit | None = None
+
+
+@dataclass(slots=True)
+class CommitRun:
+    """A commit at work; `position` is what its answer must wait for."""
+
+    sink: str
+    batch: int
+    handles: list[Handle]
+    total: int
+    done: int = 0
+    finished: bool = False
+    position: int = 0
+
+
+_decode = msgspec.msgpack.Decoder(LedgerRecord).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class SinkLedger:
+    """Commits batches of sinks; repeated commits change nothing."""
+
+    def __init__(self, store: LogStore, stages: Stages, placement: Placement, *, group_bytes_max: int) -> None:
+        self._store = store
+        self._stages = stages
+        self._placement = placement
+        self._group_bytes_max = group_bytes_max
+
+    def last_batch(self, sink: str) -> tuple[int, int]:
+        """(last committed batch or -1, log position an answer that shows it waits for)."""
+        record, position = self._record(sink)
+        return record.last_batch, position
+
+    def unfinished(self) -> list[CommitRun]:
+        """Commits that a stop of the broker interrupted; run `step` on each until it is finished."""
+        runs = []
+        for key, (value, _position) in list(self._store.state.items(state_kinds.LEDGER)):
+            record = _decode(value)
+            if record.open is not None:
+                runs.append(self._resumed(bytes(key).decode(), record.open))
+        return runs
+
+    def begin(self, sink: str, batch: int, handles: Sequence[Handle]) -> CommitRun | None:
+        """Check a commit and begin it; None when the batch is committed already.
+
+        Raises:
+            Refused: an attempt is not staged, is incomplete, or another batch of the sink is half committed.
+        """
+        check_sink(sink)
+        record, _position = self._record(sink)
+        if batch <= record.last_batch:
+            return None
+        if record.open is not None:
+            if record.open.batch != batch:
+                raise Refused(
+                    ResponseCode.SYSTEM_BUSY, f"batch {record.open.batch} of sink {sink!r} is being committed; repeat"
+                )
+            return self._resumed(sink, record.open)
+        for handle in handles:
+            self._check(sink, batch, handle)
+        total = sum(count for _partition, _attempt, count in handles)
+        return CommitRun(sink, batch, list(handles), total)
+
+    def step(self, run: CommitRun) -> None:
+        """Append the next group of a commit; the last one closes the batch and drops what was staged for it."""
+        assert not run.finished, run
+        messages = self._next_group(run)
+        done = run.done + len(messages)
+        assert messages or done == run.total, run
+        finished = done == run.total
+        if finished:
+            record = LedgerRecord(run.batch)
+        else:
+            last, _position = self._record(run.sink)
+            record = LedgerRecord(last.last_batch, OpenCommit(run.batch, run.handles, done))
+        change = StateChange(state_kinds.LEDGER, run.sink.encode(), _encode(record))
+        if messages:
+            run.position = self._store.append(messages, atomic=True, changes=[change]).end_position
+        else:
+            run.position = self._store.append_state([change])
+        run.done, run.finished = done, finished
+        if finished:
+            self._stages.drop(run.sink, run.batch)
+
+    def abort(self, sink: str, batch: int) -> int:
+        """Drop what is staged for a batch, unless its commit has begun; returns the number of attempts dropped."""
+        record, _position = self._record(sink)
+        if record.open is not None and record.open.batch == batch:
+            return 0
+        return self._stages.abort(sink, batch)
+
+    def expire(self, now_ms: int) -> int:
+        """Drop the attempts that nobody committed in time; returns how many."""
+        return self._stages.expire(now_ms)
+
+    def _record(self, sink: str) -> tuple[LedgerRecord, int]:
+        found = self._store.state.get(state_kinds.LEDGER, sink.encode())
+        if found is None:
+            return LedgerRecord(NO_BATCH), 0
+        value, position = found
+        return _decode(value), position + 1
+
+    @staticmethod
+    def _resumed(sink: str, commit: OpenCommit) -> CommitRun:
+        total = sum(count for _partition, _attempt, count in commit.handles)
+        return CommitRun(sink, commit.batch, commit.handles, total, commit.done)
+
+    def _check(self, sink: str, batch: int, handle: Handle) -> None:
+        partition, attempt, count = handle
+        key = AttemptKey(sink, batch, partition, attempt)
+        found = self._stages.find(key)
+        what = f"attempt {attempt} of partition {partition}, batch {batch}, sink {sink!r}"
+        if found is None:
+            if count == 0:
+                return
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} is not staged here")
+        oldest, confirmed = self._store.bounds(found.queue_id)
+        if oldest > 0:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} is older than the log's retention: rows are gone")
+        if confirmed != count:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} has {confirmed} rows, its handle says {count}")
+
+    def _next_group(self, run: CommitRun) -> list[StoreMessage]:
+        """The messages of the next group: rows from where the commit stands, up to `group_bytes_max`."""
+        messages: list[StoreMessage] = []
+        room = self._group_bytes_max
+        first = 0
+        for partition, attempt, count in run.handles:
+            start = run.done + len(messages) - first
+            first += count
+            if not 0 <= start < count:
+                continue
+            records = self._read(AttemptKey(run.sink, run.batch, partition, attempt), start, count, room)
+            for message, kind, queue_index in staged_messages(records):
+                messages.append(self._placement.place(message, kind, queue_index))
+            room -= sum(len(record) for record in records)
+            if room <= 0 or start + len(records) < count:
+                break
+        return messages
+
+    def _read(self, key: AttemptKey, start: int, count: int, room: int) -> list[memoryview]:
+        """Staged rows of an attempt from `start`, at least one, as far as `room` bytes reach."""
+        found = self._stages.find(key)
+        if found is None:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{key} is gone although its commit has begun")
+        result = self._store.read(found.queue_id, start, count - start, room, end_offset=count)
+        if not result.records or result.first_offset != start:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"rows of {key} are gone")
+        return result.records

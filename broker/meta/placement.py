@@ -1,0 +1,128 @@
+"""From an accepted entry to a message with its queues: the one place that decides where a message goes.
+
+Used by append-many, by RocketMQ's send codes and by the commit of staged rows, so that all three agree on permissions,
+automatic creation, queue choice and named light queues. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.meta.dispatch import INNER_MULTI_DISPATCH
+from broker.meta.topics import PERMISSION_WRITE
+from broker.store.store_message import StoreMessage, mqtt_topic
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.errors import Refused
+from remoting.protocol.record import FLAG_MQTT, FLAG_QOS_MASK, FLAG_RETAIN
+
+if TYPE_CHECKING:
+    from broker.meta.dispatch import Dispatcher
+    from broker.meta.topics import TopicConfig, Topics
+
+KIND_MQTT = 0
+KIND_QUEUE = 1
+ANY_QUEUE = 0xFFFF
+"""Queue index of an entry whose queue the broker picks, in turn."""
+ENTRY_FLAGS_MASK = FLAG_QOS_MASK | FLAG_RETAIN
+"""What a sender may set itself; grouping and staging are the broker's."""
+
+
+class Placement:
+    """Chooses queues; creates topics by use where that is allowed."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        dispatcher: Dispatcher,
+        *,
+        queue_count: int,
+        auto_create: bool,
+        message_size_bytes_max: int,
+        properties_bytes_max: int,
+    ) -> None:
+        self._topics = topics
+        self._dispatcher = dispatcher
+        self._queue_count = queue_count
+        self._auto_create = auto_create
+        self._message_size_bytes_max = message_size_bytes_max
+        self._properties_bytes_max = properties_bytes_max
+        self._turn: dict[str, int] = {}
+
+    def place(self, message: StoreMessage, kind: int, queue_index: int) -> StoreMessage:
+        """Fill in the message's queues and flags.
+
+        Raises:
+            Refused: unknown or unwritable topic, queue out of range, too large, malformed MQTT entry.
+        """
+        if len(message.body) > self._message_size_bytes_max:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message body of {len(message.body)} bytes exceeds {self._message_size_bytes_max}",
+            )
+        if message.props_len > self._properties_bytes_max:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{message.props_len} bytes of properties exceed {self._properties_bytes_max}",
+            )
+        if kind == KIND_MQTT:
+            return self._place_mqtt(message)
+        if kind != KIND_QUEUE:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"entry kind {kind} is not known")
+        return self._place_queue(message, queue_index)
+
+    def topic_for_write(self, name: str, queue_count: int | None = None) -> TopicConfig:
+        """The topic's configuration, created by use if allowed; Refused when it cannot be written to."""
+        config = self._topics.get(name)
+        if config is None:
+            if not self._auto_create:
+                return self._topics.require(name)
+            config = self._topics.ensure(name, queue_count or self._queue_count)
+        if not config.permission & PERMISSION_WRITE:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
+        return config
+
+    def queue_index(self, config: TopicConfig, wanted: int) -> int:
+        """The queue a message goes to: the wanted one, or the next in turn for a negative or ANY_QUEUE wish."""
+        if 0 <= wanted < config.write_queue_count:
+            return wanted
+        if 0 <= wanted != ANY_QUEUE:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId {wanted} of topic [{config.name}] is not in 0..{config.write_queue_count - 1}",
+            )
+        turn = self._turn.get(config.name, 0)
+        self._turn[config.name] = turn + 1
+        return turn % config.write_queue_count
+
+    def _place_mqtt(self, message: StoreMessage) -> StoreMessage:
+        topic = mqtt_topic(message)
+        if topic is None:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the first property of an MQTT entry must be originMqttTopic")
+        message.flags = (message.flags & ENTRY_FLAGS_MASK) | FLAG_MQTT
+        message.queues = self._dispatcher.mqtt(topic)
+        return message
+
+    def _place_queue(self, message: StoreMessage, queue_index: int) -> StoreMessage:
+        at = 4 * message.n_props
+        name = message.meta[at : at + message.topic_len].decode("utf-8", "replace")
+        config = self.topic_for_write(name)
+        index = self.queue_index(config, queue_index)
+        message.flags &= ~(0xFF & ~FLAG_QOS_MASK)
+        light = property_value(message, INNER_MULTI_DISPATCH) if INNER_MULTI_DISPATCH in message.meta else b""
+        message.queues = self._dispatcher.queue(name, index, light)
+        return message
+
+
+def property_value(message: StoreMessage, wanted: bytes) -> bytes:
+    """Value of a property, b"" when it is not there."""
+    meta = message.meta
+    at = 4 * message.n_props + message.topic_len + message.keys_len + message.tags_len
+    for index in range(message.n_props):
+        key_len, value_len = (
+            int.from_bytes(meta[4 * index : 4 * index + 2], "little"),
+            int.from_bytes(meta[4 * index + 2 : 4 * index + 4], "little"),
+        )
+        if meta[at : at + key_len] == wanted:
+            return meta[at + key_len : at + key_len + value_len]
+        at += key_len + value_len
+    return b""
