@@ -39,11 +39,15 @@ class Batch:
     positions: list[int] = field(default_factory=list)
     """Position of each message, then of each control record."""
     offsets: list[int] = field(default_factory=list)
-    entry_queues: list[int] = field(default_factory=list)
-    entry_offsets: list[int] = field(default_factory=list)
+    queues: list[int] = field(default_factory=list)
+    queue_offsets: list[int] = field(default_factory=list)
     entry_positions: list[int] = field(default_factory=list)
     entry_sizes: list[int] = field(default_factory=list)
     entry_tags: list[int] = field(default_factory=list)
+
+    def columns(self) -> list[list[int]]:
+        """Return the index entries as the index takes them."""
+        return [self.queues, self.queue_offsets, self.entry_positions, self.entry_sizes, self.entry_tags]
 
 
 class Appender:
@@ -81,8 +85,9 @@ class Appender:
             flags = FLAG_GROUP_OPEN if at < len(messages) + len(controls) - 1 else 0
             self._parts.append(
                 encode_record(
-                    magic_type=CONTROL, epoch=self._epoch, position=position, born_ms=store_ms, store_ms=store_ms, flags=flags,
-                    count=1, dispatch=(), counts=(0, 0, 0, 0, 0), tag_hash=0, producer_seq=0, meta=b"", body=body,
+                    magic_type=CONTROL, epoch=self._epoch, position=position, born_ms=store_ms, store_ms=store_ms,
+                    flags=flags, count=1, dispatch=(), counts=(0, 0, 0, 0, 0), tag_hash=0, producer_seq=0, meta=b"",
+                    body=body,
                 )
             )  # fmt: skip
             batch.positions.append(position)
@@ -97,7 +102,7 @@ class Appender:
         next_offsets: dict[int, int] = {}
         known = next_offsets.get
         rows, epoch, position = self._index.tail.rows, self._epoch, batch.first
-        entry_queues, entry_offsets = batch.entry_queues, batch.entry_offsets
+        entry_queues, entry_offsets = batch.queues, batch.queue_offsets
         for at, message in enumerate(messages):
             dispatch = []
             for queue in message.queues:
@@ -152,8 +157,8 @@ class Appender:
     def _filler(self, position: int, size: int) -> bytes:
         assert size >= HEADER_SIZE, (position, size)
         return encode_record(
-            magic_type=FILLER, epoch=self._epoch, position=position, born_ms=0, store_ms=0, flags=0, count=0, dispatch=(),
-            counts=(0, 0, 0, 0, 0), tag_hash=0, producer_seq=0, meta=b"", body=bytes(size - HEADER_SIZE),
+            magic_type=FILLER, epoch=self._epoch, position=position, born_ms=0, store_ms=0, flags=0, count=0,
+            dispatch=(), counts=(0, 0, 0, 0, 0), tag_hash=0, producer_seq=0, meta=b"", body=bytes(size - HEADER_SIZE),
         )  # fmt: skip
 
     def _close_piece(self, batch: Batch) -> None:

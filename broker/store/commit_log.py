@@ -4,8 +4,9 @@
     log/.next             the next segment, prepared in the background
 
 Invariant: bytes below `end` are whole records; `end` moves only after every byte below it was handed to the kernel,
-and `sync` returns a position only after every byte below it is on the disk. Thread rule: `write`, `drop_before` from the
-loop thread; `sync` from the flusher and the index thread; `prepare_next` from the index thread; views from anywhere.
+and `sync` returns a position only after every byte below it is on the disk. Thread rule: `write`, `drop_before` from
+the loop thread; `sync` from the flusher and the index thread; `prepare_next` from the index thread; views from
+anywhere.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class CommitLog:
         self._prepared = True
 
     def write(self, pieces: Sequence[Piece], end: int) -> None:
-        """Write `pieces` and move `end`. OSError: nothing of it is in the log; StoreFailed: its remains could not go."""
+        """Write `pieces` and move `end`. OSError: nothing of it is in the log; StoreFailed: remains of it are."""
         try:
             for segment, position, data in pieces:
                 self._faults.hit("log.write")
@@ -128,8 +129,8 @@ class CommitLog:
     def sync(self) -> int:
         """Make the log durable; return the position below which it is. Raises OSError, and the same again ever after.
 
-        One at a time: a second caller must not take "nothing is dirty" for "it is on the disk" while the first still flushes.
-        After a failed fdatasync the kernel may have dropped the dirty pages, so a second try proves nothing.
+        One at a time: a second caller must not take "nothing is dirty" for "it is on the disk" while the first still
+        flushes. After a failed fdatasync the kernel may have dropped the dirty pages, so a second try proves nothing.
         """
         with self._sync_lock:
             if self._sync_error is not None:

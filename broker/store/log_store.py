@@ -1,26 +1,24 @@
 """The door of the store: append, read, confirm, state. One instance owns one data directory.
 
-    loop thread: append, read, callbacks | flusher thread: fdatasync | index thread: runs, merges, snapshots, preallocation
+    loop thread: append, read, callbacks | flusher thread: fdatasync | index thread: runs, merges, snapshots, files
 
-Invariant: a message is confirmed only when every byte of its group is on the disk (flush = "sync"); nobody sees anything at
-or above the confirm position; offsets are dense per queue; what is confirmed survives any crash. Thread rule: every method
-belongs to the owner's loop thread; `schedule` must run a function there and may be called from any thread.
+Invariant: a message is confirmed only when every byte of its group is on the disk (flush = "sync"); nobody sees
+anything at or above the confirm position; offsets are dense per queue; what is confirmed survives any crash. Thread
+rule: every method belongs to the owner's loop thread; `schedule` runs a function there and may be called from any
+thread.
 """
 
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from broker.store import state_kinds
-from broker.store.appender import Appender, Batch
 from broker.store.checkpoint import Checkpoint, save_checkpoint
 from broker.store.confirm import Callback, Confirm, Listener
 from broker.store.disk_guard import DiskGuard
-from broker.store.errors import StoreError, StoreFailed
+from broker.store.errors import StoreFailed
 from broker.store.flusher import Flusher, Schedule
 from broker.store.format_version import check_format
 from broker.store.index_thread import IndexThread
@@ -30,12 +28,12 @@ from broker.store.queue_index.index import QueueIndex
 from broker.store.queue_index.index_flusher import IndexFlusher
 from broker.store.read_result import NO_SUCH_QUEUE, ReadResult
 from broker.store.reader import Reader
-from broker.store.replayer import is_retained
 from broker.store.retention import Retention
 from broker.store.settings import StoreSettings
-from broker.store.state_log import StateChange, encode_changes, split_batches
+from broker.store.state_log import StateChange
 from broker.store.state_tables import StateTables
-from broker.store.store_message import Appended, StoreMessage, mqtt_topic
+from broker.store.store_message import Appended, StoreMessage
+from broker.store.writer import Writer
 from remoting.protocol.errors import LocalMisuse
 from runtime.clock import Clock
 from runtime.faults import FaultPoints
@@ -65,11 +63,8 @@ class LogStore:
         self._lock = lock
         self._schedule = schedule
         self._faults = faults
-        self._failure: StoreFailed | None = None
         self._closed = False
         self._confirm_pending = False
-        self.messages_total = 0
-        self.bytes_total = 0
         self._thread = IndexThread(schedule)
         try:
             self._assemble(Opening(directory, settings, faults, log, self._index_maker(settings)).run())
@@ -90,7 +85,7 @@ class LogStore:
     ) -> LogStore:
         """Open or make the store in `directory` and recover it.
 
-        `schedule` runs a function on the owner's loop thread (`loop.call_soon_threadsafe`); `log` is a structured logger.
+        `schedule` runs a function on the owner's loop thread (`loop.call_soon_threadsafe`); `log` takes events.
         Raises DirectoryLocked, WrongFormat, CorruptLog (the log is damaged below its durable position), OSError.
         """
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -114,14 +109,12 @@ class LogStore:
         raise error
 
     def _assemble(self, opened: Opened) -> None:
-        settings, schedule = self.settings, self._schedule
+        settings = self.settings
         self._log, self._index, self._registry = opened.log, opened.index, opened.registry
         self.state: StateTables = opened.tables
         self.epoch = opened.epoch
         self.replayed_records = opened.replayed_records
-        self._last_store_ms = opened.store_ms
-        end = self._log.end
-        self._flushed = end
+        end = self._flushed = self._log.end
         self._confirm = Confirm(end, self._events)
         self._grow(self._registry.next_id)
         for queue in range(self._registry.next_id):
@@ -129,31 +122,47 @@ class LogStore:
         self._registry.on_queue = self._queue_seen
         self._index.tail.publish(end, end)
         self._index.tail.publish_confirm(end, end)
-        self._appender = Appender(self._log, self._index, self.epoch, settings.record_limit_bytes)
         self._reader = Reader(self._log, self._index, self._confirm, check=settings.check_on_read)
-        self._index_flusher = IndexFlusher(
-            self._index, self._thread, self._log.sync, settings, self._faults, self._background_failed
-        )
         self._guard = DiskGuard(
             self.directory, settings.free_space_bytes_min, settings.ballast_size_bytes, self._faults
         )
-        self._flusher = Flusher(
-            self._log.sync,
-            interval_ms=0 if settings.flush == "sync" else settings.flush_interval_ms,
-            schedule=schedule,
-            on_flushed=self._on_flushed,
-            on_failed=self._flush_failed,
-            position=end,
+        self._index_flusher = IndexFlusher(
+            self._index, self._thread, self._log.sync, settings, self._faults, self._background_failed
         )
+        self._writer = Writer(
+            opened, settings, self._confirm, self._guard, self._index_flusher,
+            clock=self._clock, events=self._events, written=self._written,
+        )  # fmt: skip
         self._retention = Retention(
-            settings, self._log, self._index, self.state, self._index_flusher, self.append_essential, self._events
+            settings, self._log, self._index, self.state, self._index_flusher, self._carry, self._events
         )
         self._maintenance = Maintenance(
             self.directory, settings, self.epoch, self._log, self.state, self._thread, self._index_flusher,
             self._retention, self._background_failed, opened.snapshot_position,
         )  # fmt: skip
+        self._flusher = Flusher(
+            self._log.sync,
+            interval_ms=0 if settings.flush == "sync" else settings.flush_interval_ms,
+            schedule=self._schedule,
+            on_flushed=self._on_flushed,
+            on_failed=self._writer.flush_failed,
+            position=end,
+        )
 
-    # -- what other rooms and the maintenance may look at ------------------------------------------------------------
+    def _background_failed(self, error: Exception) -> None:
+        self._writer.background_failed(error)
+
+    def _carry(self, messages: Sequence[StoreMessage], changes: Sequence[StateChange]) -> int:
+        batch = self._writer.append(messages, changes, atomic=True, essential=True)
+        return batch.end
+
+    def _written(self) -> None:
+        self._flusher.request()
+        if self.settings.flush == "async" and not self._confirm_pending:
+            self._confirm_pending = True
+            self._schedule(self._confirm_written)
+
+    # -- what other rooms and the maintenance may look at -------------------------------------------------------------
 
     @property
     def confirm_position(self) -> int:
@@ -180,102 +189,25 @@ class LogStore:
         """Whether appends are refused because the disk is full."""
         return self._guard.full
 
-    # -- append --------------------------------------------------------------------------------------------------------
+    # -- append -------------------------------------------------------------------------------------------------------
 
     def append(
         self, messages: Sequence[StoreMessage], *, atomic: bool = False, changes: Sequence[StateChange] = ()
     ) -> Appended:
-        """Append messages, then the state changes; with changes, or `atomic`, all of it is confirmed and recovered as one.
+        """Append messages, then state changes; with changes, or `atomic`, all is confirmed and recovered as one.
 
         Raises StoreFull, StoreFailed, RecordTooLarge, LocalMisuse (an unknown queue id); nothing is appended then.
         """
-        if self._guard.full:
-            raise self._guard.refusal()
-        batch = self._append(messages, changes, atomic=atomic or bool(changes))
+        batch = self._writer.append(messages, changes, atomic=atomic or bool(changes))
         return Appended(batch.first, batch.end, batch.offsets)
 
     def append_state(self, changes: Sequence[StateChange]) -> int:
-        """Append state changes as one group and return its end position. Deletions are taken even on a full disk."""
-        if self._guard.full and any(change.value is not None for change in changes):
-            raise self._guard.refusal()
-        return self._append((), changes, atomic=True).end
+        """Append state changes as one group; return its end position. Deletions are taken even on a full disk."""
+        essential = all(change.value is None for change in changes)
+        batch = self._writer.append((), changes, atomic=True, essential=essential)
+        return batch.end
 
-    def append_essential(self, messages: Sequence[StoreMessage], changes: Sequence[StateChange]) -> int:
-        """Append what retention carries forward, which is how a full disk gets room again; return the end position."""
-        return self._append(messages, changes, atomic=True).end
-
-    def _append(self, messages: Sequence[StoreMessage], changes: Sequence[StateChange], *, atomic: bool) -> Batch:
-        self._check_usable()
-        groups = list(split_batches(changes)) if changes else []
-        now_ms = max(self._clock.now_ms(), self._last_store_ms)
-        controls = [encode_changes(group) for group in groups]
-        try:
-            batch = self._appender.encode(
-                messages, controls, atomic=atomic, store_ms=now_ms, queue_limit=self._registry.next_id
-            )
-            if batch.end == batch.first:
-                return batch
-            self._log.write(batch.pieces, batch.end)
-        except OSError as error:
-            raise self._write_failed(error) from error
-        except StoreFailed as error:
-            self._fail(error)
-            raise
-        self._last_store_ms = now_ms
-        self._index_batch(batch)
-        self._confirm.add_group(batch.end, batch.entry_queues, batch.entry_offsets)
-        self.messages_total += len(messages)
-        self.bytes_total += batch.end - batch.first
-        self._apply_state(batch, messages, groups)
-        self._flusher.request()
-        if self.settings.flush == "async" and not self._confirm_pending:
-            self._confirm_pending = True
-            self._schedule(self._confirm_written)
-        self._index_flusher.flush_if_full()
-        return batch
-
-    def _index_batch(self, batch: Batch) -> None:
-        index, columns = self._index, (
-            batch.entry_queues, batch.entry_offsets, batch.entry_positions, batch.entry_sizes, batch.entry_tags,
-        )  # fmt: skip
-        total, room_max = len(batch.entry_queues), self.settings.index_tail_entries // 2
-        first = 0
-        while total - first > room_max:  # a run may end in the middle of the batch, at the end of a record
-            cut = first + room_max
-            while batch.entry_positions[cut] == batch.entry_positions[cut - 1]:
-                cut -= 1
-            self._make_room(cut - first)
-            index.append(*(column[first:cut] for column in columns), batch.entry_positions[cut])
-            first = cut
-        self._make_room(total - first)
-        rest = columns if not first else tuple(column[first:] for column in columns)
-        index.append(*rest, batch.end)
-        index.tail.publish(batch.end, self._confirm.position)
-
-    def _make_room(self, entries: int) -> None:
-        if self._index.tail.room < entries:
-            try:
-                self._index_flusher.make_room(entries)
-            except OSError as error:  # the bytes are in the log but not in the index: only a restart can mend that
-                self._fail(StoreFailed(str(error)))
-                assert self._failure is not None
-                raise self._failure from error
-
-    def _apply_state(
-        self, batch: Batch, messages: Sequence[StoreMessage], groups: Sequence[Sequence[StateChange]]
-    ) -> None:
-        apply = self.state.apply
-        for at, message in enumerate(messages):
-            if is_retained(message.flags):
-                topic = mqtt_topic(message)
-                if topic is not None:
-                    value = b"" if len(message.body) else None
-                    apply(StateChange(state_kinds.RETAINED, topic, value), batch.positions[at])
-        for position, group in zip(batch.positions[len(messages) :], groups, strict=True):
-            for change in group:
-                apply(change, position)
-
-    # -- queues ----------------------------------------------------------------------------------------------------------
+    # -- queues -------------------------------------------------------------------------------------------------------
 
     def open_queue(self, name: bytes) -> int:
         """Return the id of the queue `name`, made if it is not there (one state record)."""
@@ -292,7 +224,7 @@ class LogStore:
             try:
                 self._grow(self._registry.next_id + len(missing))
             except OSError as error:
-                raise self._write_failed(error) from error
+                raise self._writer.write_failed(error) from error
             self.append_state(self._registry.creation(missing))
         return [self._registry.find(name) or 0 for name in names]
 
@@ -320,7 +252,7 @@ class LogStore:
         self._index.grow(queue_count)
         self._confirm.grow(queue_count)
 
-    # -- read --------------------------------------------------------------------------------------------------------------
+    # -- read ---------------------------------------------------------------------------------------------------------
 
     def bounds(self, queue: int) -> tuple[int, int]:
         """Return (oldest offset, confirmed end) of a queue. Raises LocalMisuse when there is none with that id."""
@@ -344,15 +276,15 @@ class LogStore:
         """Return the confirmed record at `position`, None when it has expired. Raises CorruptLog."""
         return self._reader.read_at(position)
 
-    def search_time(self, queue: int, store_ms: int, upper: bool = False) -> int:  # noqa: FBT001, FBT002
+    def search_time(self, queue: int, store_ms: int, upper: bool = False) -> int:
         """Return the first offset stored at or after `store_ms` (`upper`: after it)."""
         self.queue_name(queue)
         return self._reader.search_time(queue, store_ms, upper=upper)
 
-    # -- confirm -------------------------------------------------------------------------------------------------------------
+    # -- confirm ------------------------------------------------------------------------------------------------------
 
     def when_confirmed(self, position: int, callback: Callback) -> None:
-        """Call `callback(None)` once everything below `position` is confirmed, or with StoreFailed when it never will be."""
+        """Call `callback(None)` once all below `position` is confirmed, or with StoreFailed if never."""
         self._confirm.when_confirmed(position, callback)
 
     def on_advance(self, listener: Listener) -> None:
@@ -361,7 +293,7 @@ class LogStore:
 
     def _confirm_written(self) -> None:
         self._confirm_pending = False
-        if self._failure is None and not self._closed:
+        if self._writer.failure is None and not self._closed:
             self._advance(self._log.end)
 
     def _on_flushed(self, position: int) -> None:
@@ -372,49 +304,11 @@ class LogStore:
         self._confirm.advance(position)
         self._index.tail.publish_confirm(self._confirm.position, self._flushed)
 
-    # -- failure ---------------------------------------------------------------------------------------------------------------
-
-    def _check_usable(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        if self._closed:
-            raise LocalMisuse("the store is closed")
-
-    def _write_failed(self, error: OSError) -> StoreError:
-        if error.errno in _FULL:
-            self._guard.run_full()
-            self._events.error("disk_full", error=str(error))
-            return self._guard.refusal()
-        failure = StoreFailed(f"{self.directory}: writing failed: {error}; restart the broker once the disk is well")
-        self._fail(failure)
-        return failure
-
-    def _flush_failed(self, error: OSError) -> None:
-        self._fail(
-            StoreFailed(
-                f"{self.directory}: fdatasync failed: {error}; nothing more is acknowledged, restart the broker"
-            )
-        )
-
-    def _background_failed(self, error: Exception) -> None:
-        if isinstance(error, OSError) and error.errno in _FULL:
-            self._write_failed(error)
-        elif isinstance(error, OSError):
-            self._flush_failed(error)
-        else:
-            self._events.error("index_job_failed", error=repr(error))
-
-    def _fail(self, failure: StoreFailed) -> None:
-        if self._failure is None:
-            self._failure = failure
-            self._events.error("store_failed", error=str(failure))
-            self._confirm.fail(failure)
-
-    # -- upkeep ----------------------------------------------------------------------------------------------------------------
+    # -- upkeep -------------------------------------------------------------------------------------------------------
 
     def maintain(self, now_ms: int) -> None:
-        """Do a bounded piece of upkeep: disk check, next segment, runs, snapshot, retention. Call about once a second."""
-        if self._failure is None and not self._closed:
+        """Do a bounded piece of upkeep (disk, segments, runs, snapshot, retention). Call about once a second."""
+        if self._writer.failure is None and not self._closed:
             self._guard.check()
             self._maintenance.step(now_ms, self._flushed)
 
@@ -425,8 +319,8 @@ class LogStore:
             "end_position": self._log.end,
             "flushed_position": self._flushed,
             "confirm_position": self._confirm.position,
-            "messages_total": self.messages_total,
-            "bytes_total": self.bytes_total,
+            "messages_total": self._writer.messages_total,
+            "bytes_total": self._writer.bytes_total,
             "flushes_total": self._flusher.flushes_total,
             "queues": self._registry.count,
             "segments": len(self._log.segments),
@@ -437,7 +331,7 @@ class LogStore:
             "segments_expired_bytes_total": self._retention.expired_bytes_total,
             "disk_free_bytes": self._guard.free_bytes,
             "disk_full": int(self._guard.full),
-            "failed": int(self._failure is not None),
+            "failed": int(self._writer.failure is not None),
         }
 
     def close(self) -> None:
@@ -445,14 +339,14 @@ class LogStore:
         if self._closed:
             return
         self._flusher.close()
-        if self._failure is None:
+        if self._writer.failure is None:
             self._advance(self._flushed)
             self._maintenance.settle()
         self._closed = True
         self._thread.close()
-        if self._failure is None:
+        if self._writer.failure is None:
             save_checkpoint(self.directory, Checkpoint(self.epoch, self._flushed, clean=True))
-        self._confirm.fail(self._failure or StoreFailed("the store is closed"))
+        self._confirm.fail(self._writer.failure or StoreFailed("the store is closed"))
         self._index.close()
         self._log.close()
         self._lock.close()

@@ -1,4 +1,4 @@
-"""The store's upkeep, in bounded steps: next segment, checkpoint, state snapshot, retention, and the last things at close.
+"""The store's upkeep, in bounded steps: next segment, checkpoint, snapshot, retention, and the last things at close.
 
 Invariant: the checkpoint and the snapshot are saved only after the log is durable up to the position they name.
 Thread rule: `step` and `settle` on the loop thread; what blocks goes to the index thread.

@@ -2,8 +2,8 @@
 
     lock FORMAT CHECKPOINT BALLAST | log/ | index/ | state/SNAPSHOT
 
-Invariant: when it returns, everything recovered is on the disk, the bytes behind the end are zeros, and the raised epoch
-is durable. A damaged index or snapshot is rebuilt from the log; a damaged log is refused and left as it is.
+Invariant: when it returns, everything recovered is on the disk, the bytes behind the end are zeros, and the raised
+epoch is durable. A damaged index or snapshot is rebuilt from the log; a damaged log is refused and left as it is.
 Thread rule: runs to its end before the store is used; the index thread may already run.
 """
 
@@ -71,6 +71,13 @@ class Opening:
 
     def run(self) -> Opened:
         """Recover; the parts are ready for the first append."""
+        try:
+            return self._run()
+        except BaseException:
+            self._log.close()
+            raise
+
+    def _run(self) -> Opened:
         index, rebuilding = self._open_index()
         try:
             opened = self._recover(index, rebuilding)
@@ -112,7 +119,7 @@ class Opening:
             directory.rename(kept)
         return QueueIndex(directory, self._settings.index_tail_entries, self._log.begin)
 
-    def _recover(self, index: QueueIndex, rebuilding: bool) -> Opened:  # noqa: FBT001
+    def _recover(self, index: QueueIndex, rebuilding: bool) -> Opened:
         log, snapshot = self._log, self._snapshot
         index_from = max(index.manifest.end_position, log.begin)
         state_from = snapshot.position if snapshot else log.begin

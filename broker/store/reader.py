@@ -10,7 +10,7 @@ from broker.store.commit_log import CommitLog
 from broker.store.confirm import Confirm
 from broker.store.errors import CorruptLog
 from broker.store.queue_index.index import QueueIndex
-from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK, ReadResult
+from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK, ReadResult
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.record import HEADER, HEADER_SIZE, check_record
 
@@ -81,7 +81,7 @@ class Reader:
         return size_left
 
     def read_at(self, position: int) -> memoryview | None:
-        """Return the record at `position`; None when it has expired or is not confirmed. CorruptLog when it is no record."""
+        """Return the record at `position`; None when it has expired or is not confirmed. Raises CorruptLog."""
         segment = self._log.segment_at(position)
         if segment is None or position >= self._confirm.position:
             return None

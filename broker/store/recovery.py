@@ -1,8 +1,8 @@
 """Decides, from what a scan found, where the log ends. Pure.
 
 A record is valid when its magic, sizes, position and checksum hold and its epoch is not lower than the one before. The
-first failure below the durable position is corruption: nothing is cut. Above it, it is the torn tail of a crash: the log
-ends at the last whole group before it. Invariant: the decision never ends a log below the durable position.
+first failure below the durable position is corruption: nothing is cut. Above it, it is the torn tail of a crash: the
+log ends at the last whole group before it. Invariant: the decision never ends a log below the durable position.
 Thread rule: pure.
 """
 

@@ -36,7 +36,7 @@ def is_retained(flags: int) -> bool:
 
 
 class Replayer:
-    """Feeds records to the index and the tables; `rebuilding`: the index starts from nothing, a queue may start late."""
+    """Feeds records to index and tables; `rebuilding`: the index starts from nothing, a queue may start late."""
 
     def __init__(
         self, index: QueueIndex, tables: StateTables, make_room: Callable[[int], None], *, rebuilding: bool
@@ -102,7 +102,7 @@ class Replayer:
         queues = self._columns[0]
         if queues:
             self._make_room(len(queues))
-            self._index.append(*self._columns, end)
+            self._index.append(self._columns, end)
             for column in self._columns:
                 column.clear()
             self._next.clear()

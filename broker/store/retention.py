@@ -1,8 +1,8 @@
 """Lets the oldest segments go, by age and by size of the log.
 
-Before a segment is deleted every state entry said in it is said again at the end of the log: changes as control records,
-queues with their present next offset, retained messages as records without a queue. Invariant: a segment goes only when
-what was carried forward is on the disk and the index runs cover it, so the log alone still tells all state.
+Before a segment is deleted every state entry said in it is said again at the end of the log: changes as control
+records, queues with their present next offset, retained messages as records without a queue. Invariant: a segment goes
+only when what was carried forward is on the disk and the index runs cover it, so the log alone still tells all state.
 Thread rule: loop thread; each step is bounded by `carry_entries_max`.
 """
 

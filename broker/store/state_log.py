@@ -1,6 +1,7 @@
 """The body of a control record: a batch of changes of durable state, applied as one.
 
-    u32 count | count x { u16 kind | u8 operation: 0 set, 1 delete | u8 zero | u32 key_len | u32 value_len | key | value }
+    u32 count | count x { u16 kind | u8 operation (0 set, 1 delete) | u8 zero | u32 key_len | u32 value_len
+                          | key | value }
 
 Invariant: decode(encode(changes)) == changes. Thread rule: pure functions.
 """

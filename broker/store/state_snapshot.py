@@ -1,7 +1,8 @@
 """A snapshot of the state tables; it only shortens the next start.
 
     state/SNAPSHOT  magic "LMQSTAT1" | position i64 | entries u64
-                    entries x { u16 kind | u16 zero | u32 key_len | u32 value_len | i64 position | key | value } | crc32c u32
+                    entries x { u16 kind | u16 zero | u32 key_len | u32 value_len | i64 position | key | value }
+                    crc32c u32
 
 Invariant: it holds exactly the state said by records below `position`, and is replaced only after the log is durable up
 to there. A snapshot older than the begin of the log is not used: deletions it missed may have expired.

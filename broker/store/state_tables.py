@@ -1,8 +1,9 @@
 """All durable state as views of the log: kind -> key -> (value, position of the record that said so).
 
 Invariant: the tables are what replaying every state change of the log in order gives; a change at a position replaces
-what an earlier position said. They apply at append, because the writer needs them; whoever shows state to a client waits
-until the confirm position has passed the position of what it read. Thread rule: loop thread; `copy` may go elsewhere.
+what an earlier position said. They apply at append, because the writer needs them; whoever shows state to a client
+waits until the confirm position has passed the position of what it read. Thread rule: loop thread; `copy` may go
+elsewhere.
 """
 
 from __future__ import annotations

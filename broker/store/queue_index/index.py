@@ -104,17 +104,12 @@ class QueueIndex:
         """Offset the queue's next record gets."""
         return self.tail.next_offset(queue)
 
-    def append(
-        self,
-        queues: Sequence[int],
-        offsets: Sequence[int],
-        positions: Sequence[int],
-        sizes: Sequence[int],
-        tags: Sequence[int],
-        end_position: int,
-    ) -> None:
-        """Take in entries in log order; `end_position` is where the log ends behind them. The tail must have room."""
-        self.tail.append(queues, offsets, positions, sizes, tags)
+    def append(self, columns: Sequence[Sequence[int]], end_position: int) -> None:
+        """Take in entries in log order: queues, queue offsets, positions, sizes, tags. The tail must have room.
+
+        `end_position` is where the log ends behind them.
+        """
+        self.tail.append(columns)
         self.end_position = end_position
 
     def read(self, queue: int, offset: int, count: int) -> Entries:

@@ -1,12 +1,12 @@
 """The MANIFEST names the live runs; what it does not name does not exist.
 
-    index/MANIFEST             one sealed line of JSON: next_file_id, end_position, offsets_id, runs [[id, first, end]...]
+    index/MANIFEST             one sealed line of JSON: next_file_id, end_position, offsets_id, runs (ids, oldest first)
     index/offsets-<10 digits>  magic "LMQOFFS1" | count u64 | next_offset i64[count] | crc32c u32
 
-The offsets file holds each queue's next offset as of `end_position`, because queues whose records have all expired are in
-no run. Invariant: file ids are never used twice, the next one comes from here; everything in the log below `end_position`
-(and above its begin) is in the named runs; a MANIFEST is renamed into place only after the files it names are durable.
-Thread rule: plain values; saving blocks and belongs to the index thread.
+The offsets file holds each queue's next offset as of `end_position`, because queues whose records have all expired are
+in no run. Invariant: file ids are never used twice, the next one comes from here; everything in the log below
+`end_position` (and above its begin) is in the named runs; a MANIFEST is renamed into place only after the files it
+names are durable. Thread rule: plain values; saving blocks and belongs to the index thread.
 """
 
 from __future__ import annotations

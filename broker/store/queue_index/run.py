@@ -80,7 +80,7 @@ class Run:
     def columns(self) -> Columns:
         """Return (qid, position, size, tag) of all entries, sorted by (qid, queue offset). Raises CorruptIndex."""
         self.verify()
-        counts = np.diff(self._starts.astype(np.int64))
+        counts: Any = np.diff(self._starts.astype(np.int64))
         return np.repeat(self.queues, counts), self.positions, self.sizes, self.tags
 
     def verify(self) -> None:
@@ -103,8 +103,8 @@ def write_run(
 ) -> None:
     """Write one run durably under a temporary name and rename it (the caller makes the name durable with the MANIFEST).
 
-    `bounds` are the log positions covered; `columns` (qid, position, size, tag) are sorted by (qid, offset); `offsets` holds,
-    for each qid in rising order, the queue offset of its first entry. Raises OSError.
+    `bounds` are the log positions covered; `columns` (qid, position, size, tag) are sorted by (qid, offset); `offsets`
+    holds, for each qid in rising order, the queue offset of its first entry. Raises OSError.
     """
     qid, position, size, tag = columns
     queues, starts = np.unique(qid, return_index=True)
@@ -132,7 +132,7 @@ def write_run(
 
 
 def sort_entries(sealed: Columns) -> tuple[Columns, Columns]:
-    """Sort tail entries (qid, offset, position, size, tag; log order) into what `write_run` takes: (offsets, columns)."""
+    """Sort tail entries (qid, offset, position, size, tag) into what `write_run` takes: (offsets, columns)."""
     qid, offset, position, size, tag = sealed
     order = sort_by_queue(qid)
     qid = qid[order]
@@ -152,7 +152,7 @@ def merge_runs(runs: Sequence[Run]) -> tuple[Columns, Columns]:
 
 
 def sort_by_queue(qid: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the order that sorts by (qid, place): packed into one u64, which sorts several times faster than argsort."""
+    """Return the order that sorts by (qid, place); packed into one u64 it sorts several times faster than argsort."""
     packed = qid.astype(np.uint64) << np.uint64(32) | np.arange(len(qid), dtype=np.uint64)
     packed.sort()
     return (packed & np.uint64(0xFFFFFFFF)).astype(np.intp)

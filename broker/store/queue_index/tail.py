@@ -7,8 +7,8 @@
                  then per queue {next_offset i64, newest entry i64}[Q]
 
 A ring: entry number s lives in slot s % N; live are the numbers [first, count). `prev` is the distance back to the
-queue's entry before (0: none), a row's newest entry counts only when it is live. Readers in other processes map the file,
-read `entry count`, and take entries below it whose position is below `confirm position`.
+queue's entry before (0: none), a row's newest entry counts only when it is live. Readers in other processes map the
+file, read `entry count`, and take entries below it whose position is below `confirm position`.
 Invariant: an entry is complete before the count that covers it; the file is allocated in full, so a store into the map
 cannot hit a full disk; the durable position is only ever a value that fdatasync has already proved.
 Thread rule: one writer (the loop thread); the index thread reads the sealed part, which stays until `release`.
@@ -73,18 +73,12 @@ class Tail:
         """Flat per-queue rows: next offset at 2 * qid, newest entry at 2 * qid + 1. Only this room writes them."""
         n, at = self.capacity, _COLUMNS_AT
         columns: list[Any] = []
-        scalars: list[Any] = []
-        for name, kind, width in (
-            ("u4", "I", 4),
-            ("i8", "q", 8),
-            ("i8", "q", 8),
-            ("u4", "I", 4),
-            ("u4", "I", 4),
-            ("u4", "I", 4),
-        ):
-            columns.append(np.frombuffer(self._mmap, dtype="<" + name, count=n, offset=at))
-            scalars.append(view[at : at + n * width].cast(kind))
-            at += n * width
+        scalars: list[memoryview] = []
+        for wide in (False, True, True, False, False, False):
+            part = view[at : at + n * (8 if wide else 4)]
+            columns.append(np.frombuffer(part, dtype="<i8" if wide else "<u4"))
+            scalars.append(part.cast("q") if wide else part.cast("I"))
+            at += len(part)
         self._qid, self._offset, self._position, self._size, self._tag, self._prev = columns
         self._s_qid, self._s_offset, self._s_position, self._s_size, self._s_tag, self._s_prev = scalars
 
@@ -109,16 +103,13 @@ class Tail:
             self._queues = before
             raise
 
-    def append(
-        self,
-        queues: Sequence[int],
-        offsets: Sequence[int],
-        positions: Sequence[int],
-        sizes: Sequence[int],
-        tags: Sequence[int],
-    ) -> None:
-        """Add entries in log order (parallel sequences, at most `room`), then call `publish`."""
+    def append(self, columns: Sequence[Sequence[int]]) -> None:
+        """Add entries in log order, as parallel columns: queues, queue offsets, positions, sizes, tag hashes.
+
+        At most `room` of them; readers see them after `publish`.
+        """
         rows, first, number = self.rows, self.first, self.count
+        queues, offsets = columns[0], columns[1]
         assert len(queues) <= self.room, (len(queues), self.room)
         previous = []
         for queue, offset in zip(queues, offsets, strict=True):
@@ -129,9 +120,9 @@ class Tail:
             rows[at + 1] = number
             number += 1
         if len(queues) <= SCALAR_MAX:
-            self._store_scalars(queues, offsets, positions, sizes, tags, previous)
+            self._store_scalars(*columns, previous)
         else:
-            self._store_arrays(queues, offsets, positions, sizes, tags, previous)
+            self._store_arrays(*columns, previous)
         self.count = number
 
     def _store_scalars(self, *columns: Sequence[int]) -> None:
@@ -172,7 +163,7 @@ class Tail:
         return int(self.rows[queue + queue])
 
     def find(self, queue: int, offset: int, count: int) -> Entries:
-        """Return up to `count` live entries of `queue` from `offset` on; the caller knows that `offset` is in the tail."""
+        """Return up to `count` live entries of `queue` from `offset` on; the caller knows `offset` is in the tail."""
         depth = self.rows[queue + queue] - offset
         if depth <= 0 or count <= 0:
             return Entries.empty()

@@ -1,0 +1,177 @@
+"""The write path of the store: encode, write, index, apply state, ask for the flush; and what happens when it fails.
+
+Invariant: either every byte of an append is in the log and its offsets, index entries and state are taken in, or
+nothing of it is. After the first failed write or flush nothing is appended any more and everybody who waits gets
+StoreFailed; a full disk is no failure, it only refuses. Thread rule: loop thread.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from broker.store import state_kinds
+from broker.store.appender import Appender, Batch
+from broker.store.confirm import Confirm
+from broker.store.disk_guard import DiskGuard
+from broker.store.errors import StoreError, StoreFailed
+from broker.store.opening import Opened
+from broker.store.queue_index.index_flusher import IndexFlusher
+from broker.store.replayer import is_retained
+from broker.store.settings import StoreSettings
+from broker.store.state_log import StateChange, encode_changes, split_batches
+from broker.store.store_message import StoreMessage, mqtt_topic
+from runtime.clock import Clock
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Writer:
+    """The one writer of a store; `written` is called after every append that wrote something."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        settings: StoreSettings,
+        confirm: Confirm,
+        guard: DiskGuard,
+        index_flusher: IndexFlusher,
+        *,
+        clock: Clock,
+        events: Any,
+        written: Callable[[], None],
+    ) -> None:
+        self._log = opened.log
+        self._index = opened.index
+        self._tables = opened.tables
+        self._registry = opened.registry
+        self._appender = Appender(opened.log, opened.index, opened.epoch, settings.record_limit_bytes)
+        self._last_store_ms = opened.store_ms
+        self._entries_max = settings.index_tail_entries // 2
+        self._confirm = confirm
+        self._guard = guard
+        self._index_flusher = index_flusher
+        self._clock = clock
+        self._events = events
+        self._written = written
+        self.failure: StoreError | None = None
+        self.messages_total = 0
+        self.bytes_total = 0
+
+    def append(
+        self,
+        messages: Sequence[StoreMessage],
+        changes: Sequence[StateChange],
+        *,
+        atomic: bool,
+        essential: bool = False,
+    ) -> Batch:
+        """Append a batch; `essential` ones are taken on a full disk too, because they make room.
+
+        Raises StoreFull, StoreFailed, RecordTooLarge, LocalMisuse; nothing is appended then.
+        """
+        if self.failure is not None:
+            raise self.failure
+        if self._guard.full and not essential:
+            raise self._guard.refusal()
+        groups = list(split_batches(changes)) if changes else []
+        controls = [encode_changes(group) for group in groups]
+        now_ms = max(self._clock.now_ms(), self._last_store_ms)
+        batch = self._write(messages, controls, now_ms, atomic=atomic)
+        if batch.end == batch.first:
+            return batch
+        self._last_store_ms = now_ms
+        self._index_batch(batch)
+        self._confirm.add_group(batch.end, batch.queues, batch.queue_offsets)
+        self.messages_total += len(messages)
+        self.bytes_total += batch.end - batch.first
+        self._written()
+        self._apply_state(batch, messages, groups)
+        self._index_flusher.flush_if_full()
+        return batch
+
+    def _write(
+        self, messages: Sequence[StoreMessage], controls: Sequence[bytes], now_ms: int, *, atomic: bool
+    ) -> Batch:
+        try:
+            batch = self._appender.encode(
+                messages, controls, atomic=atomic, store_ms=now_ms, queue_limit=self._registry.next_id
+            )
+            self._log.write(batch.pieces, batch.end)
+        except OSError as error:
+            raise self.write_failed(error) from error
+        except StoreFailed as error:
+            self.fail(error)
+            raise
+        return batch
+
+    def _index_batch(self, batch: Batch) -> None:
+        index, columns, positions = self._index, batch.columns(), batch.entry_positions
+        total, first = len(positions), 0
+        while total - first > self._entries_max:  # a run may end inside the batch, but only at the end of a record
+            cut = first + self._entries_max
+            while positions[cut] == positions[cut - 1]:
+                cut -= 1
+            self._make_room(cut - first)
+            index.append([column[first:cut] for column in columns], positions[cut])
+            first = cut
+        self._make_room(total - first)
+        index.append([column[first:] for column in columns] if first else columns, batch.end)
+        index.tail.publish(batch.end, self._confirm.position)
+
+    def _make_room(self, entries: int) -> None:
+        if self._index.tail.room >= entries:
+            return
+        try:
+            self._index_flusher.make_room(entries)
+        except OSError as error:  # the bytes are in the log but not in the index: only a restart can mend that
+            failure = StoreFailed(str(error))
+            self.fail(failure)
+            raise failure from error
+
+    def _apply_state(
+        self, batch: Batch, messages: Sequence[StoreMessage], groups: Sequence[Sequence[StateChange]]
+    ) -> None:
+        apply = self._tables.apply
+        for at, message in enumerate(messages):
+            if is_retained(message.flags):
+                topic = mqtt_topic(message)
+                if topic is not None:
+                    value = b"" if len(message.body) else None
+                    apply(StateChange(state_kinds.RETAINED, topic, value), batch.positions[at])
+        for position, group in zip(batch.positions[len(messages) :], groups, strict=True):
+            for change in group:
+                apply(change, position)
+
+    def write_failed(self, error: OSError) -> StoreError:
+        """Take in a failed write and return what the caller gets: StoreFull, or StoreFailed for good."""
+        if error.errno in _FULL:
+            self._guard.run_full()
+            self._events.error("disk_full", error=str(error))
+            return self._guard.refusal()
+        failure = StoreFailed(f"writing to the log failed: {error}; restart the broker once the disk is well")
+        self.fail(failure)
+        return failure
+
+    def flush_failed(self, error: OSError) -> None:
+        """Take in a failed fdatasync: a second one might succeed with the data gone."""
+        self.fail(
+            StoreFailed(f"fdatasync of the log failed: {error}; nothing more is acknowledged, restart the broker")
+        )
+
+    def background_failed(self, error: Exception) -> None:
+        """Take in the failure of a job of the index thread; what it derives from the log can be made again."""
+        if isinstance(error, OSError) and error.errno in _FULL:
+            self.write_failed(error)
+        elif isinstance(error, OSError):
+            self.flush_failed(error)
+        else:
+            self._events.error("index_job_failed", error=repr(error))
+
+    def fail(self, failure: StoreError) -> None:
+        """Stop for good; the first failure is the one everybody hears of."""
+        if self.failure is None:
+            self.failure = failure
+            self._events.error("store_failed", error=str(failure))
+            self._confirm.fail(failure)
