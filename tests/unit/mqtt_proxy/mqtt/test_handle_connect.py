@@ -1,0 +1,82 @@
+"""CONNECT, PINGREQ, DISCONNECT."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt.encode import encode
+from mqtt_proxy.mqtt.events import ConnectRequested, Disconnected, Violated
+from mqtt_proxy.mqtt.limits import SessionLimits
+from mqtt_proxy.mqtt.session import Session
+
+WILL = packets.Will(b"w/x", b"gone", 1, True)
+
+
+def fresh() -> Session:
+    return Session(SessionLimits(client_id_bytes_max=30), assigned_client_id=lambda: "made-1")
+
+
+def test_everything_of_a_connect_is_handed_on() -> None:
+    """Id, keep-alive, credentials, will."""
+    session = fresh()
+    sent = packets.Connect("dev", False, 77, username="ann", password=b"\0\xff", will=WILL)
+    assert session.feed(encode(sent), 0) == [
+        ConnectRequested("dev", False, 77, "ann", b"\0\xff", WILL, 4, server_made_id=False)
+    ]
+    assert (session.client_id, session.keep_alive_s, session.will_due) == ("dev", 77, False)
+    session.accept(True)
+    assert session.will_due
+
+
+def test_an_empty_id_is_made_here() -> None:
+    """Only with a clean session."""
+    session = fresh()
+    event = session.feed(encode(packets.Connect("", True, 0)), 0)[0]
+    assert isinstance(event, ConnectRequested)
+    assert (event.client_id, event.server_made_id) == ("made-1", True)
+
+
+@pytest.mark.parametrize("sent", [packets.Connect("", False, 0), packets.Connect("ä" * 16, True, 0)])
+def test_rejected_ids(sent: packets.Connect) -> None:
+    """Code 2 and the end."""
+    session = fresh()
+    assert [event.reason for event in session.feed(encode(sent), 0) if isinstance(event, Violated)] == ["client_id"]
+    assert session.take_bytes() == b"\x20\x02\x00\x02"
+
+
+@pytest.mark.parametrize(
+    ("head", "answer"),
+    [
+        (b"\0\x04MQTT\x05", b"\x20\x03\x00\x84\x00"),
+        (b"\0\x04MQTT\x03", b"\x20\x02\x00\x01"),
+        (b"\0\x04MQTT\x84", b"\x20\x02\x00\x01"),
+        (b"\0\x06MQIsdp\x03", b"\x20\x02\x00\x01"),
+        (b"\0\x04mqtt\x04", b""),
+    ],
+)
+def test_other_protocols(head: bytes, answer: bytes) -> None:
+    """Another level is told so in its own layout, another protocol is closed on."""
+    session = fresh()
+    body = head + b"\x02\0\0\0\0\x01a"
+    assert isinstance(session.feed(bytes((0x10, len(body))) + body, 0)[-1], Violated)
+    assert session.take_bytes() == answer
+
+
+def test_a_will_to_a_wildcard_is_refused() -> None:
+    """The will topic is a topic name."""
+    session = fresh()
+    sent = packets.Connect("dev", True, 0, will=packets.Will(b"a/#", b"", 0, False))
+    assert session.feed(encode(sent), 0)[-1].reason == "topic_name"  # type: ignore[union-attr]
+
+
+def test_disconnect_drops_the_will_and_what_follows() -> None:
+    """Nothing behind DISCONNECT is looked at."""
+    session = fresh()
+    session.feed(encode(packets.Connect("dev", True, 9, will=WILL)), 0)
+    session.accept(False)
+    session.take_bytes()
+    sent = [packets.Pingreq(), packets.Disconnect(), packets.Pingreq()]
+    assert session.feed(b"".join(map(encode, sent)), 0) == [Disconnected()]
+    assert session.take_bytes() == b"\xd0\x00"
+    assert (session.will_due, session.close_reason) == (False, "disconnect")

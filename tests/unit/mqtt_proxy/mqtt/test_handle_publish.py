@@ -1,0 +1,69 @@
+"""PUBLISH, the QoS 2 handshake, stray acknowledgements."""
+
+from __future__ import annotations
+
+from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt.encode import encode
+from mqtt_proxy.mqtt.events import Acknowledged, PublishBatch, Violated
+from mqtt_proxy.mqtt.limits import SessionLimits
+from mqtt_proxy.mqtt.session import Session
+
+
+def connected() -> Session:
+    session = Session(SessionLimits(), assigned_client_id=lambda: "made-1")
+    session.feed(encode(packets.Connect("dev", True, 0)), 0)
+    session.accept(False)
+    session.take_bytes()
+    return session
+
+
+def send(session: Session, *sent: packets.Packet) -> list[object]:
+    return list(session.feed(b"".join(map(encode, sent)), 0))
+
+
+def test_qos_2_is_handed_on_once() -> None:
+    """Through the whole handshake, with every step repeated."""
+    session = connected()
+    message = packets.Publish(b"a", b"m", 2, False, False, 7)
+    again = packets.Publish(b"a", b"m", 2, False, True, 7)
+    assert send(session, message, again) == [PublishBatch([message])]
+    assert session.take_bytes() == b""
+    session.acknowledge([7])
+    assert session.take_bytes() == encode(packets.Pubrec(7))
+    assert send(session, again) == []
+    assert session.take_bytes() == encode(packets.Pubrec(7))
+    assert session.received_ids() == [7]
+    assert send(session, packets.Pubrel(7), packets.Pubrel(7)) == []
+    assert session.take_bytes() == encode(packets.Pubcomp(7)) * 2
+    assert send(session, message) == [PublishBatch([message])]
+
+
+def test_first_use_of_a_topic_and_long_bodies_take_the_complete_path() -> None:
+    """Same events, same acknowledgements as the hot loop."""
+    session = connected()
+    first = packets.Publish(b"a", bytes(40_000), 1, True, True, 1)
+    second = packets.Publish(b"a", b"", 1, False, False, 2)
+    assert send(session, first, second) == [PublishBatch([first, second])]
+    session.acknowledge([1, 2])
+    assert session.take_bytes() == encode(packets.Puback(1)) + encode(packets.Puback(2))
+
+
+def test_the_publishes_before_a_violation_count() -> None:
+    """A broken packet does not take back what came before it."""
+    session = connected()
+    good = packets.Publish(b"a", b"", 1, False, False, 1)
+    events = send(session, good, packets.Publish(b"a/+", b"", 1, False, False, 2))
+    assert events[0] == PublishBatch([good])
+    assert isinstance(events[1], Violated)
+    assert events[1].reason == "topic_name"
+
+
+def test_stray_acknowledgements_are_counted() -> None:
+    """PUBACK of nothing in flight, PUBREC and PUBCOMP of a server that sends no QoS 2."""
+    session = connected()
+    session.deliver(b"t", b"", 1, False, False, "token")
+    events = send(
+        session, packets.Puback(9), packets.Puback(1), packets.Pubrec(1), packets.Pubcomp(1), packets.Puback(1)
+    )
+    assert events == [Acknowledged(["token"])]
+    assert session.stray_acknowledgements == 4

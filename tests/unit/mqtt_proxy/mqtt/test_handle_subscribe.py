@@ -1,0 +1,45 @@
+"""SUBSCRIBE and UNSUBSCRIBE."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt.encode import encode
+from mqtt_proxy.mqtt.events import SubscribeRequested, UnsubscribeRequested
+from mqtt_proxy.mqtt.limits import SessionLimits
+from mqtt_proxy.mqtt.session import Session
+
+
+def connected() -> Session:
+    session = Session(SessionLimits(filters_per_packet_max=3), assigned_client_id=lambda: "made-1")
+    session.feed(encode(packets.Connect("dev", True, 0)), 0)
+    session.accept(False)
+    session.take_bytes()
+    return session
+
+
+def test_requests_and_answers() -> None:
+    """Filters in order, QoS 2 lowered to 1, answers with the packet's id."""
+    session = connected()
+    subscribe = packets.Subscribe(5, [("a/#", 2), ("a/#", 0), ("b", 1)])
+    assert session.feed(encode(subscribe), 0) == [SubscribeRequested(5, [("a/#", 1), ("a/#", 0), ("b", 1)])]
+    session.grant(5, [1, 0, 0x80])
+    assert session.feed(encode(packets.Unsubscribe(6, ["b", "c"])), 0) == [UnsubscribeRequested(6, ["b", "c"])]
+    session.unsubscribed(6)
+    assert session.take_bytes() == b"\x90\x05\0\x05\x01\x00\x80" + b"\xb0\x02\0\x06"
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (packets.Subscribe(5, [("a", 0), ("a#", 0)]), "topic_filter"),
+        (packets.Subscribe(5, [("a", 0)] * 4), "packet_too_large"),
+        (packets.Unsubscribe(5, ["", "a"]), "topic_filter"),
+        (packets.Unsubscribe(5, ["a"] * 4), "packet_too_large"),
+    ],
+)
+def test_one_bad_filter_ends_it(sent: packets.Packet, reason: str) -> None:
+    """None of the packet's filters takes effect."""
+    events = connected().feed(encode(sent), 0)
+    assert [event.reason for event in events] == [reason]  # type: ignore[union-attr]

@@ -1,0 +1,59 @@
+"""Acknowledgements leave in the order of receipt; a QoS 2 id is new once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqtt_proxy.mqtt.encode import PUBACK_WORD, PUBREC_WORD, acknowledgements
+from mqtt_proxy.mqtt.incoming import Incoming
+from remoting.protocol.errors import LocalMisuse
+
+
+def pubacks(*ids: int) -> bytes:
+    return acknowledgements([PUBACK_WORD | packet_id for packet_id in ids])
+
+
+@given(st.lists(st.integers(1, 9), max_size=12), st.randoms(), st.integers(1, 5))
+def test_any_order_of_confirming(ids: list[int], shuffled: object, size: int) -> None:
+    """[MQTT-4.6.0-2], with ids used again while they wait."""
+    incoming = Incoming()
+    incoming.pending += ids
+    confirmed = list(ids)
+    shuffled.shuffle(confirmed)  # type: ignore[attr-defined]
+    output = b"".join(incoming.acknowledge(confirmed[n : n + size]) for n in range(0, len(confirmed), size))
+    assert output == pubacks(*ids)
+    assert incoming.pending == []
+
+
+def test_early_ones_wait() -> None:
+    """The second cannot leave before the first."""
+    incoming = Incoming()
+    incoming.pending += [4, 5, 6]
+    assert incoming.acknowledge([5]) == b""
+    assert incoming.acknowledge([6]) == b""
+    assert incoming.acknowledge([4]) == pubacks(4, 5, 6)
+
+
+def test_confirming_what_did_not_come() -> None:
+    """An id nobody waits for is our own bug."""
+    incoming = Incoming()
+    incoming.pending += [4]
+    with pytest.raises(LocalMisuse, match="packet id 5"):
+        incoming.acknowledge([5])
+
+
+def test_exactly_once() -> None:
+    """New once, PUBREC once durable, repeated PUBREC after that, new again after PUBREL."""
+    incoming = Incoming()
+    assert incoming.receive_exactly_once(7) == (True, b"")
+    assert incoming.receive_exactly_once(7) == (False, b"")
+    incoming.release(7)  # a PUBREL before its PUBREC changes nothing
+    incoming.pending.append(8)
+    pubrec = acknowledgements([PUBREC_WORD | 7])
+    assert incoming.acknowledge([7, 8]) == pubrec + pubacks(8)
+    assert incoming.receive_exactly_once(7) == (False, pubrec)
+    incoming.release(7)
+    incoming.release(7)
+    assert incoming.receive_exactly_once(7) == (True, b"")
