@@ -51,7 +51,16 @@ class _JsonHeader(msgspec.Struct, omit_defaults=True):
 
 
 _encode_json = msgspec.json.Encoder().encode
-_decode_json = msgspec.json.Decoder(_JsonHeader).decode
+
+
+class _PlainHeader(_JsonHeader, omit_defaults=True):
+    """The same header as most peers write it: every field value a string."""
+
+    extFields: dict[str, str] | None = None  # noqa: N815
+
+
+_decode_plain = msgspec.json.Decoder(_PlainHeader).decode
+_decode_lenient = msgspec.json.Decoder(_JsonHeader).decode
 
 
 def encode_header(command: Command) -> bytes:
@@ -86,29 +95,25 @@ def decode_header(serialize_type: int, data: bytes | memoryview, body: bytes = b
 
 
 def _decode_json_header(data: bytes | memoryview, body: bytes) -> Command:
+    header: _JsonHeader
     try:
-        header = _decode_json(data)
+        header = plain = _decode_plain(data)
+        fields = plain.extFields or {}
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        header = _lenient_header(data)
+        given = header.extFields or {}
+        fields = {key: _text(value) for key, value in given.items() if value is not None}
+    return Command(
+        header.code, header.opaque, header.flag, header.remark, fields, body, header.language, header.version
+    )  # fmt: skip
+
+
+def _lenient_header(data: bytes | memoryview) -> _JsonHeader:
+    """Return a header whose field values are any JSON scalars, as C++ clients mix them."""
+    try:
+        return _decode_lenient(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RemoteViolation(f"malformed JSON header: {error}") from error
-    given = header.extFields
-    fields: dict[str, str] = {}
-    if given:
-        for key, value in given.items():
-            if value.__class__ is str:
-                fields[key] = value
-            elif value is not None:
-                fields[key] = _text(value)
-    return Command(
-        header.code,
-        header.opaque,
-        header.flag,
-        header.remark,
-        fields,
-        body,
-        header.language,
-        header.version,
-        SERIALIZE_JSON,
-    )
 
 
 def _text(value: str | float | bool) -> str:

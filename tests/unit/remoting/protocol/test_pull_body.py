@@ -59,7 +59,8 @@ def test_records_at(positions):
 
 
 DECODERS = (
-    pb.decode_multi_pull, pb.decode_multi_pull_reply, pb.decode_range_pull, pb.decode_range_pull_reply, pb.decode_records_at,
+    pb.decode_multi_pull, pb.decode_multi_pull_reply, pb.decode_range_pull, pb.decode_range_pull_reply,
+    pb.decode_records_at,
 )  # fmt: skip
 
 

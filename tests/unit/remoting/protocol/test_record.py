@@ -123,12 +123,13 @@ def test_the_first_failing_check_is_named(raw, position, reason):
         check_record(raw, 0, position)
 
 
-def test_property_lengths_are_checked_behind_the_checksum():
-    bad = bytearray(message())
-    bad[80 + 48] += 1
-    bad[8:12] = crc32c(bad[12:]).to_bytes(4, "little")
-    with pytest.raises(CorruptRecord, match="property lengths"):
-        check_record(bad, 0, 0)
+def test_a_forged_total_of_zero_does_not_hold_the_scan_up():
+    """CRC32C of nothing is zero, so a zero total and a zero checksum would agree for ever."""
+    forged = bytearray(80)
+    struct.pack_into("<II", forged, 0, 0, record.MESSAGE)
+    found, end, reason = scan_records(forged, 0, 80, 0)
+    assert (found, end) == ([], 0)
+    assert "contradict" in reason
 
 
 def test_position_may_be_left_out():

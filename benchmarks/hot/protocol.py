@@ -1,0 +1,104 @@
+"""CPU per call of the protocol's hot functions, 100-byte payload: `python -m benchmarks.hot.protocol`.
+
+Prints the best of several rounds in µs of process time, beside two yardsticks of the same machine (a dict look-up, a CRC of 300
+bytes), because only ratios travel between machines.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from crc32c import crc32c
+
+from remoting.protocol import append_body, frame, header, names, record, topics
+from remoting.protocol.commands import Command
+
+ROUNDS = 7
+PAYLOAD = bytes(100)
+TOPIC = b"plant/7/line/3/temp"
+CLIENT = b"device-000123"
+BATCH = 64
+
+
+def cpu_us(run: Callable[[], object], calls: int, each: int = 1) -> float:
+    """Return the best CPU time of one of `each` units of work of `run`, in µs."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        start = time.process_time()
+        for _ in range(calls):
+            run()
+        best = min(best, time.process_time() - start)
+    return best / calls / each * 1e6
+
+
+def _message() -> bytes:
+    (entry,) = append_body.decode_entries(
+        append_body.encode_entries([append_body.encode_mqtt_entry(TOPIC, PAYLOAD, 1, 1, CLIENT)])
+    )
+    return _record(entry)
+
+
+def _record(entry: append_body.AppendEntry) -> bytes:
+    return record.encode_record(
+        magic_type=record.MESSAGE, epoch=1, position=0, born_ms=entry.born_ms, store_ms=2, flags=entry.flags, count=1,
+        dispatch=((1, 10), (2, 20), (3, 30)),
+        counts=(entry.n_props, entry.topic_len, entry.keys_len, entry.tags_len, entry.props_len),
+        tag_hash=0, producer_seq=0, meta=entry.meta, body=entry.body,
+    )  # fmt: skip
+
+
+def rows() -> list[tuple[str, float]]:
+    """Return (what, µs CPU per message) of every hot function."""
+    entry = append_body.encode_mqtt_entry(TOPIC, PAYLOAD, 1, 1, CLIENT)
+    fresh = iter([b"%d/temp" % number for number in range(2_000_000)])
+    body = append_body.encode_entries([entry] * BATCH)
+    decoded = append_body.decode_entries(body)[0]
+    raw = memoryview(_message() * BATCH)
+    size = len(raw) // BATCH
+    trie: topics.FilterTrie[int] = topics.FilterTrie()
+    for number in range(1000):
+        trie.add(f"plant/{number}/+/#", number)
+    command = Command(9001, 7, fields={"broker": "a"}, body=body)
+    framed = frame.encode_frame(command)
+    head = header.encode_header(command)
+    table = {TOPIC: 1}
+    return [
+        ("yardstick: dict look-up", cpu_us(lambda: table[TOPIC], 50_000)),
+        ("yardstick: crc32c of 300 bytes", cpu_us(lambda: crc32c(raw[:300]), 20_000)),
+        (
+            "encode_mqtt_entry, topic seen",
+            cpu_us(lambda: append_body.encode_mqtt_entry(TOPIC, PAYLOAD, 1, 1, CLIENT), 20_000),
+        ),
+        (
+            "encode_mqtt_entry, topic new",
+            cpu_us(lambda: append_body.encode_mqtt_entry(next(fresh), PAYLOAD, 1, 1, CLIENT), 20_000),
+        ),
+        (f"decode_entries, {BATCH} a body", cpu_us(lambda: append_body.decode_entries(body), 500, BATCH)),
+        (
+            "decode_entries, 1 a body",
+            cpu_us(lambda e=append_body.encode_entries([entry]): append_body.decode_entries(e), 20_000),
+        ),
+        ("encode_record, 3 queues", cpu_us(lambda: _record(decoded), 20_000)),
+        ("check_record", cpu_us(lambda: record.check_record(raw, 0, 0), 20_000)),
+        ("scan_records", cpu_us(lambda: record.scan_records(raw, 0, size, 0), 20_000)),
+        ("publish_fields", cpu_us(lambda: record.publish_fields(raw, 0), 20_000)),
+        (f"iter_records, {BATCH} a blob", cpu_us(lambda: [None for _ in record.iter_records(raw)], 500, BATCH)),
+        ("light_queue_name", cpu_us(lambda: names.light_queue_name(TOPIC), 20_000)),
+        ("parent_topic", cpu_us(lambda: names.parent_topic(TOPIC), 20_000)),
+        ("FilterTrie.match, 1,000 filters", cpu_us(lambda: trie.match(TOPIC), 20_000)),
+        ("encode_header", cpu_us(lambda: header.encode_header(command), 20_000)),
+        ("decode_header", cpu_us(lambda: header.decode_header(0, head), 20_000)),
+        ("encode_frame, 16 KB body", cpu_us(lambda: frame.encode_frame(command), 10_000)),
+        ("FrameDecoder.feed, 16 KB body", cpu_us(lambda: frame.FrameDecoder().feed(framed), 10_000)),
+    ]
+
+
+def main() -> None:
+    """Print the table."""
+    for what, us in rows():
+        print(f"{what:40s} {us:8.3f} µs")
+
+
+if __name__ == "__main__":
+    main()
