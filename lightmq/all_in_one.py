@@ -1,0 +1,182 @@
+"""Controller, broker and MQTT proxy in one event loop: what ``lightmq up`` runs.
+
+The parts are the same as in separate processes and meet on the in-process twin of the transport; one remoting port
+answers the codes of both the controller (name server) and the broker. Order of start: data directory lock, controller,
+broker (recovery), remoting port, registration, MQTT, administration port; the stop is the reverse.
+Invariant: the data directory belongs to one process; ``broker/`` and ``controller/`` below it are what the separate
+processes would use. Loop rule: made and used on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from broker.app import BrokerApp
+from controller.app import ControllerApp
+from lightmq.configuration import Configuration
+from lightmq.ports import explain
+from mqtt_proxy.app import ProxyApp
+from remoting import inprocess
+from remoting.protocol.errors import LightMQError
+from remoting.server.router import Router
+from remoting.server.server import RemotingServer
+from remoting.transport.contracts import Connection, Handler
+from runtime.admin import AdminServer
+from runtime.clock import Clock, SystemClock
+from runtime.faults import parse_faults
+from runtime.files import DirectoryLock
+from runtime.metrics import Registry
+from runtime.service import ServiceGroup
+
+FAULTS_VARIABLE = "LIGHTMQ_FAULTS"
+"""For tests of whole processes only: named faults, see ``runtime.faults.parse_faults``."""
+REGISTERED_TIMEOUT_S = 10.0
+"""Longest wait for the broker's own registration; it happens in this process and takes milliseconds."""
+REGISTERED_POLL_S = 0.002
+
+
+class AllInOne:
+    """One whole installation in this process."""
+
+    def __init__(self, configuration: Configuration, *, clock: Clock | None = None) -> None:
+        self._configuration = configuration
+        self._clock = clock or SystemClock()
+        self._registry = Registry()
+        self._group = ServiceGroup()
+        self._lock: DirectoryLock | None = None
+        up = configuration.up
+        self._controller = ControllerApp(
+            dataclasses.replace(configuration.controller, data_directory=up.data_directory / "controller"),
+            clock=self._clock,
+            registry=self._registry,
+            listen=False,
+        )
+        self._broker = BrokerApp(
+            dataclasses.replace(configuration.broker, data_directory=up.data_directory / "broker"),
+            clock=self._clock,
+            registry=self._registry,
+            faults=parse_faults(os.environ.get(FAULTS_VARIABLE, "")),
+            connect_controller=self._connect,
+            listen=False,
+        )
+        self._proxy: ProxyApp | None = None
+        self._admin = AdminServer(
+            up.host, up.admin_port, registry=self._registry, readiness=self._group.readiness, status=self.status
+        )
+        self._server: RemotingServer | None = None
+        self._router: Router | None = None
+
+    async def start(self) -> None:
+        """Start every part; raises what kept one from starting, with everything stopped again."""
+        up = self._configuration.up
+        up.data_directory.mkdir(parents=True, exist_ok=True)
+        self._lock = DirectoryLock(up.data_directory)
+        try:
+            await self._group.begin("controller", self._controller, ready=self._controller.ready)
+            await self._group.begin("broker", self._broker, ready=self._broker.ready)
+            self._router = Router(merged(self._controller.handlers, self._broker.handlers), access=self._broker.access)
+            self._server = self._make_server(self._router)
+            await self._group.begin("remoting", _Port(self._open_remoting, self._server.stop))
+            await self._registered()
+            self._proxy = ProxyApp(
+                self._configuration.proxy,
+                clock=self._clock,
+                registry=self._registry,
+                connection=inprocess.connect(self._router),
+            )
+            proxy = self._proxy
+            await self._group.begin("proxy", _Port(self._open_mqtt, proxy.stop), ready=lambda: proxy.ready)
+            await self._group.begin("admin", _Port(self._open_admin, self._admin.stop))
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Stop every part, last first, and free the data directory."""
+        await self._group.stop()
+        if self._lock is not None:
+            self._lock.close()
+
+    def ports(self) -> Mapping[str, int]:
+        """Open ports by what they speak."""
+        assert self._server is not None
+        assert self._proxy is not None
+        return {"mqtt": self._proxy.port, "remoting": self._server.port, "admin": self._admin.port}
+
+    def status(self) -> dict[str, Any]:
+        """The picture of the administration page."""
+        return {
+            "controller": self._controller.status(),
+            "broker": self._broker.status(),
+            "ports": dict(self.ports()),
+            "metrics": self._registry.values(),
+        }
+
+    def _make_server(self, router: Handler) -> RemotingServer:
+        limits = self._configuration.broker.limits
+        return RemotingServer(
+            router,
+            frame_size_bytes_max=limits.frame_size_bytes_max,
+            output_bytes_max=limits.connection_output_bytes_max,
+            connections_max=limits.connections_max,
+        )
+
+    async def _connect(self, _address: str) -> Connection:
+        """The broker's way to the controller, whatever address it is told."""
+        assert self._router is not None
+        return inprocess.connect(self._router)
+
+    async def _open_remoting(self) -> None:
+        assert self._server is not None
+        up = self._configuration.up
+        try:
+            port = await self._server.start(up.host, up.remoting_port)
+        except OSError as error:
+            raise explain(up.host, up.remoting_port, "--remoting-port", error) from error
+        self._broker.announce(self._configuration.broker.advertised_host or up.host, port, (inprocess.ADDRESS,))
+
+    async def _open_mqtt(self) -> None:
+        assert self._proxy is not None
+        config = self._configuration.proxy
+        try:
+            await self._proxy.start()
+        except OSError as error:
+            raise explain(config.host, config.port, "--mqtt-port", error) from error
+
+    async def _open_admin(self) -> None:
+        try:
+            await self._admin.start()
+        except OSError as error:
+            raise explain(self._admin.host, self._admin.port, "--admin-port", error) from error
+
+    async def _registered(self) -> None:
+        """Return when our broker is in our controller's routes, so that the first client finds it."""
+        async with asyncio.timeout(REGISTERED_TIMEOUT_S):
+            while not self._broker.readiness()["registration"]:  # noqa: ASYNC110  # up in milliseconds
+                await asyncio.sleep(REGISTERED_POLL_S)
+
+
+class _Port:
+    """Two functions as a service."""
+
+    def __init__(self, start: Callable[[], Awaitable[object]], stop: Callable[[], Awaitable[object]]) -> None:
+        self._start = start
+        self._stop = stop
+
+    async def start(self) -> None:
+        await self._start()
+
+    async def stop(self) -> None:
+        await self._stop()
+
+
+def merged(controller: Mapping[int, Handler], broker: Mapping[int, Handler]) -> dict[int, Handler]:
+    """One table of both; a code that both answer would make the port's meaning depend on the order of two arguments."""
+    both = sorted(set(controller) & set(broker))
+    if both:
+        raise LightMQError(f"controller and broker both answer the codes {both}")
+    return {**controller, **broker}
