@@ -37,7 +37,7 @@ exec {java} "$@"
 """
 
 
-class JavaNotFound(RuntimeError):  # noqa: N818 - says what happened, as its siblings do
+class JavaNotFound(RuntimeError):
     """No usable Java; the text lists what was tried and the one command that mends it."""
 
 

@@ -1,0 +1,183 @@
+"""Checked records → Arrow columns, all rows of a column at once; columns nobody asked for cost nothing.
+
+Variable-length columns are one Arrow binary array over the whole blob, with the spans as offsets and the bytes between
+them as every second element, of which `take` picks the wanted ones: no Python object per value. Invariant: the batch's
+schema is the one handed in, which is Spark's own Arrow form of the query's schema. Thread rule: pure functions over
+buffers the caller keeps alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from remoting.protocol import record, topics
+from remoting.protocol.pull_body import PulledRange
+from spark_connector.layout import Bools, Ints, Pairs, Records, parse_records
+from spark_connector.offsets import QueueKey
+
+BATCH_ROWS_MAX = 16_384
+"""Rows per Arrow batch: 4k to 64k are equally fast, larger ones only cost memory."""
+TOPICS_REMEMBERED_MAX = 100_000
+"""Distinct MQTT topics whose match is remembered per task; beyond it the memory starts anew."""
+PROPERTY_COLUMNS = {"clientId": record.CLIENT_ID_KEY, "contentType": b"contentType", "traceparent": b"traceparent"}
+
+
+class TopicMatcher:
+    """Which MQTT topics match any of some filters; each distinct topic is judged once."""
+
+    def __init__(self, filters: Sequence[str]) -> None:
+        self._filters = tuple(filters)
+        self._judged: dict[str | None, bool] = {None: False}
+
+    def mask(self, mqtt_topics: pa.Array) -> Bools:
+        """Return which rows match; rows without an MQTT topic never do."""
+        encoded = mqtt_topics.dictionary_encode()
+        distinct = [*encoded.dictionary.to_pylist(), None]
+        if len(self._judged) > TOPICS_REMEMBERED_MAX:
+            self._judged = {None: False}
+        verdicts = np.array([self._judge(topic) for topic in distinct], bool)
+        matched: Bools = verdicts[encoded.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)]
+        return matched
+
+    def _judge(self, topic: str | None) -> bool:
+        """Match one topic, from memory if seen before."""
+        known = self._judged.get(topic)
+        if known is None:
+            assert topic is not None
+            known = any(topics.matches(one, topic) for one in self._filters)
+            self._judged[topic] = known
+        return known
+
+
+def decode(
+    pulled: PulledRange, key: QueueKey, schema: pa.Schema, matcher: TopicMatcher | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the matching records of one pull as batches of `schema`; raises BrokenRecord naming queue and offset."""
+    records = parse_records(pulled, f"queue {key.topic}/{key.broker}/{key.queue}")
+    if matcher is not None and len(records):
+        mask = matcher.mask(_Columns(records, key).mqtt_topic())
+        if not mask.all():
+            records = records.keep(mask)
+    if not len(records):
+        return
+    columns = _Columns(records, key)
+    arrays = [columns.array(name, type_) for name, type_ in zip(schema.names, schema.types, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    for begin in range(0, batch.num_rows, BATCH_ROWS_MAX):
+        yield batch.slice(begin, BATCH_ROWS_MAX)
+
+
+class _Columns:
+    """The columns of one set of records; shared intermediate results are made once."""
+
+    def __init__(self, records: Records, key: QueueKey) -> None:
+        self._records = records
+        self._key = key
+        self._bytes = pa.py_buffer(records.data)
+        self._pairs: Pairs | None = None
+
+    def array(self, name: str, type_: pa.DataType) -> pa.Array:
+        """Return one column by its name; `type_` is what Spark wants it to be."""
+        if name in PROPERTY_COLUMNS:
+            return self._text(*self._records.find_property(self._all_pairs(), PROPERTY_COLUMNS[name]))
+        maker: Callable[[_Columns], pa.Array] | None = _MAKERS.get(name)
+        if maker is not None:
+            return maker(self)
+        assert name == "properties", name
+        return self._properties(type_)
+
+    def mqtt_topic(self) -> pa.Array:
+        """Full MQTT topics, null where there is none."""
+        return self._text(*self._records.mqtt_topic_span())
+
+    def text(self, part: str) -> pa.Array:
+        """`topic`, `keys` or `tags`; empty is null except for the topic."""
+        at, length = self._records.text_span(part)
+        return self._text(at, length, None if part == "topic" else length > 0)
+
+    def body(self) -> pa.Array:
+        """Payload bytes."""
+        return self._gather(*self._records.body_span(), None)
+
+    def queue_offset(self) -> pa.Array:
+        """Offsets in the queue."""
+        return pa.array(self._records.offsets)
+
+    def time(self, name: str) -> pa.Array:
+        """A time field as microseconds in UTC."""
+        return pa.array(self._records.field(name) * 1000).cast(pa.timestamp("us", tz="UTC"))
+
+    def constant(self, value: str | int) -> pa.Array:
+        """The same value in every row."""
+        kind = pa.string() if isinstance(value, str) else pa.int32()
+        return pa.repeat(pa.scalar(value, kind), len(self._records))
+
+    def quality(self) -> pa.Array:
+        """MQTT quality of service, null outside MQTT."""
+        flags = self._records.head["flags"]
+        return pa.array((flags & record.FLAG_QOS_MASK).astype(np.int32), mask=~self._records.is_mqtt())
+
+    def retained(self) -> pa.Array:
+        """MQTT retain flag, null outside MQTT."""
+        flags = self._records.head["flags"]
+        return pa.array((flags & record.FLAG_RETAIN).astype(bool), mask=~self._records.is_mqtt())
+
+    @property
+    def key(self) -> QueueKey:
+        """The queue the records come from."""
+        return self._key
+
+    def _properties(self, type_: pa.DataType) -> pa.Array:
+        """All properties as a map."""
+        pairs = self._all_pairs()
+        keys = self._text(pairs.key_at, pairs.key_len, None)
+        values = self._text(pairs.value_at, pairs.value_len, None)
+        entries = pa.StructArray.from_arrays([keys, values], fields=[type_.key_field, type_.item_field])
+        offsets = pa.py_buffer(pairs.first.astype(np.int32))
+        return pa.Array.from_buffers(type_, len(self._records), [None, offsets], children=[entries])
+
+    def _all_pairs(self) -> Pairs:
+        if self._pairs is None:
+            self._pairs = self._records.pairs()
+        return self._pairs
+
+    def _gather(self, at: Ints, length: Ints, present: Bools | None) -> pa.Array:
+        """Copy spans of the blob into one binary array; rows that are not `present` become null."""
+        rows = len(at)
+        if rows == 0:
+            return pa.array([], pa.binary())
+        edges = np.empty(2 * rows, np.int32)
+        edges[0::2] = at
+        edges[1::2] = at + length
+        whole = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(edges), self._bytes])
+        mask = None if present is None or present.all() else ~present
+        return whole.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32), mask=mask))
+
+    def _text(self, at: Ints, length: Ints, present: Bools | None) -> pa.Array:
+        """Spans as text; bytes that are not UTF-8 show the replacement character."""
+        raw = self._gather(at, length, present)
+        try:
+            return raw.cast(pa.string())
+        except pa.ArrowInvalid:
+            decoded = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
+            return pa.array(decoded, pa.string())
+
+
+_MAKERS: dict[str, Callable[[Any], pa.Array]] = {
+    "topic": lambda columns: columns.text("topic"),
+    "mqttTopic": _Columns.mqtt_topic,
+    "queueId": lambda columns: columns.constant(columns.key.queue),
+    "queueOffset": _Columns.queue_offset,
+    "broker": lambda columns: columns.constant(columns.key.broker),
+    "key": lambda columns: columns.text("keys"),
+    "tag": lambda columns: columns.text("tags"),
+    "body": _Columns.body,
+    "bornTimestamp": lambda columns: columns.time("born_ms"),
+    "storeTimestamp": lambda columns: columns.time("store_ms"),
+    "qos": _Columns.quality,
+    "retained": _Columns.retained,
+}

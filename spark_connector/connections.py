@@ -1,0 +1,120 @@
+"""Connections of one Python worker process: made once, used by every task that follows, repaired when they break.
+
+Spark keeps worker processes over batches, so a module-level pool saves a handshake per task. Invariant: a connection
+goes back to the pool only when every request sent on it was answered; any failure closes it. Thread rule: one task at
+a time per process is Spark's rule, a lock guards the lists for the cases where it is not.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from remoting.client.blocking import BlockingConnection
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
+from remoting.transport.failures import checked
+from spark_connector.errors import BrokerRefused, BrokerUnreachable
+from spark_connector.options import ConnectionOptions
+
+IDLE_PER_ADDRESS_MAX = 4
+"""Idle connections kept per address and process; more are closed."""
+
+Address = tuple[str, int]
+
+
+class Pool:
+    """Idle connections by address."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._idle: dict[Address, list[BlockingConnection]] = {}
+
+    @contextmanager
+    def borrow(self, address: Address, timeout_ms: int) -> Iterator[BlockingConnection]:
+        """Lend a connection for the length of a block; it is closed when the block fails or leaves answers behind."""
+        connection = self._take(address) or BlockingConnection(*address, timeout_ms)
+        done = False
+        try:
+            yield connection
+            done = True
+        finally:
+            if done and not connection.closed and connection.in_flight == 0:
+                self._give(address, connection)
+            else:
+                connection.close()
+
+    def forget(self, address: Address) -> None:
+        """Close what is idle for an address: after one failure the others are probably as dead."""
+        with self._lock:
+            idle = self._idle.pop(address, [])
+        for connection in idle:
+            connection.close()
+
+    def _take(self, address: Address) -> BlockingConnection | None:
+        with self._lock:
+            if self._process != os.getpid():
+                # A forked child must not speak on its parent's sockets.
+                self._idle.clear()
+                self._process = os.getpid()
+            idle = self._idle.get(address)
+            return idle.pop() if idle else None
+
+    def _give(self, address: Address, connection: BlockingConnection) -> None:
+        with self._lock:
+            idle = self._idle.setdefault(address, [])
+            if len(idle) < IDLE_PER_ADDRESS_MAX:
+                idle.append(connection)
+                return
+        connection.close()
+
+
+POOL = Pool()
+
+
+def say_address(address: Address) -> str:
+    """`host:port` for people."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def ask(address: Address, command: Command, options: ConnectionOptions, *, refusal_is_error: bool = True) -> Command:
+    """Send one request that may safely be repeated and return its answer.
+
+    Raises BrokerUnreachable naming the address once the retries are used up, and BrokerRefused for a "no" unless the
+    caller wants to look at the code itself.
+    """
+    failure: Exception | None = None
+    for attempt in range(options.fetch_retries + 1):
+        if attempt:
+            time.sleep(options.fetch_retry_interval_ms / 1000)
+        try:
+            with POOL.borrow(address, options.pull_timeout_ms) as connection:
+                reply = connection.request(command)
+            return check(reply, address) if refusal_is_error else reply
+        except (LocalMisuse, BrokerRefused):
+            raise
+        except (OSError, LightMQError) as caught:
+            POOL.forget(address)
+            failure = caught
+    raise unreachable(address, failure, options)
+
+
+def check(reply: Command, address: Address) -> Command:
+    """Return the answer if it says yes, else raise BrokerRefused with the broker's own words."""
+    try:
+        return checked(reply)
+    except Refused as refusal:
+        raise BrokerRefused(f"the broker at {say_address(address)} refused: {refusal}") from None
+
+
+def unreachable(address: Address, failure: Exception | None, options: ConnectionOptions) -> BrokerUnreachable:
+    """Return the error for an address that did not answer after all attempts."""
+    return BrokerUnreachable(
+        f"no answer from {say_address(address)} after {options.fetch_retries + 1} attempts: {failure} "
+        "(the option 'nameServer')"
+    )

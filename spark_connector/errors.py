@@ -1,0 +1,28 @@
+"""What can go wrong between Spark and the broker, each with the sentence a Spark user will read.
+
+Invariant: every text names what was wrong (option, address, queue and offset) and what to do. Pure.
+"""
+
+from __future__ import annotations
+
+from remoting.protocol.errors import LightMQError, LocalMisuse
+
+
+class OptionError(LocalMisuse):
+    """A connector option, a column or an offset given by the user that cannot be used."""
+
+
+class BrokerUnreachable(LightMQError):
+    """No answer from an address, after the retries the options allow."""
+
+
+class BrokerRefused(LightMQError):
+    """The broker understood a request and said no."""
+
+
+class DataLost(LightMQError):
+    """Records that the stream should read are gone or the log is another one; see option failOnDataLoss."""
+
+
+class BrokenRecord(LightMQError):
+    """A record that arrived does not have the shape or the checksum of a record."""

@@ -1,0 +1,163 @@
+"""Pull ranges of records, the next one already on its way while the current one is decoded.
+
+Invariant: pulls come in the order of the ranges, each offset once, without gaps unless the loss was allowed by
+failOnDataLoss. A broken connection is made again and the pull repeated from the first offset that did not arrive.
+Thread rule: one task.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from remoting.client.blocking import BlockingConnection
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import LightMQError
+from remoting.protocol.pull_body import (
+    STATUS_OFFSET_TOO_SMALL,
+    STATUS_OK,
+    PulledRange,
+    decode_range_pull_reply,
+    encode_range_pull,
+)
+from spark_connector.brokers import find_brokers
+from spark_connector.connections import POOL, Address, ask, check, unreachable
+from spark_connector.errors import BrokenRecord, BrokerRefused, BrokerUnreachable, DataLost
+from spark_connector.options import ReadOptions
+from spark_connector.planner import QueueRange
+
+PULL_BYTES_MAX = 4 * 1024 * 1024
+"""Raw record bytes asked for at once: large enough to hide the round trip, small enough for two in memory."""
+
+SAMPLE_BYTES_MAX = 64 * 1024
+"""Size of the sample by which maxBytesPerTrigger judges how large records are."""
+
+LOG = logging.getLogger("lightmq.spark")
+
+
+class RangeFetcher:
+    """Reads the ranges of one task from their brokers."""
+
+    def __init__(self, ranges: Sequence[QueueRange], addresses: Mapping[str, Address], options: ReadOptions) -> None:
+        self._ranges = list(ranges)
+        self._addresses = dict(addresses)
+        self._options = options
+        self._at = 0
+        self._offset = ranges[0].start if ranges else 0
+        self._attempts = 0
+
+    def pulls(self) -> Iterator[tuple[QueueRange, PulledRange]]:
+        """Yield (range, records) until every range is read; raises DataLost, BrokerUnreachable or BrokerRefused."""
+        while self._at < len(self._ranges):
+            address = self._addresses[self._ranges[self._at].key.broker]
+            try:
+                with POOL.borrow(address, self._options.pull_timeout_ms) as connection:
+                    yield from self._pull_from(address, connection)
+            except (OSError, LightMQError) as failure:
+                if isinstance(failure, BrokerRefused | DataLost | BrokenRecord):
+                    raise
+                self._recover(address, failure)
+
+    def _pull_from(self, address: Address, connection: BlockingConnection) -> Iterator[tuple[QueueRange, PulledRange]]:
+        """Pull everything the broker at one address has for us, one request ahead."""
+        sent: int | None = self._send(connection)
+        while sent is not None:
+            current = self._ranges[self._at]
+            pulled = decode_range_pull_reply(check(connection.receive(sent), address).body)
+            self._advance(current, pulled)
+            self._attempts = 0
+            failure: Exception | None = None
+            try:
+                # The next question leaves before the answer is decoded, so broker and task work at the same time.
+                sent = self._send(connection) if self._is_at(address) else None
+            except (OSError, LightMQError) as caught:
+                failure = caught
+            if pulled.count:
+                yield current, pulled
+            if failure is not None:
+                raise failure
+
+    def _send(self, connection: BlockingConnection) -> int:
+        current = self._ranges[self._at]
+        body = encode_range_pull(current.queue_id, self._offset, current.end, PULL_BYTES_MAX)
+        return connection.send(Command(RequestCode.RANGE_PULL, body=body))
+
+    def _is_at(self, address: Address) -> bool:
+        """Whether there is more to read and it lies at this address."""
+        return self._at < len(self._ranges) and self._addresses[self._ranges[self._at].key.broker] == address
+
+    def _advance(self, current: QueueRange, pulled: PulledRange) -> None:
+        """Move to the first offset that has not arrived, checking that nothing in between is missing."""
+        where = f"queue {current.key.topic}/{current.key.broker}/{current.key.queue}"
+        if pulled.status == STATUS_OK and pulled.first_offset == self._offset:
+            if pulled.count == 0:
+                self._lose(f"{where}: offset {self._offset} was planned, the log now ends at {pulled.max_offset}")
+                self._next_range()
+                return
+        elif pulled.status in {STATUS_OK, STATUS_OFFSET_TOO_SMALL}:
+            self._lose(f"{where}: offsets {self._offset} to {pulled.first_offset - 1} are gone")
+        else:
+            self._lose(f"{where}: the broker no longer has offset {self._offset} (it ends at {pulled.max_offset})")
+            self._next_range()
+            return
+        if pulled.next_offset != pulled.first_offset + pulled.count or pulled.next_offset > max(
+            current.end, pulled.first_offset
+        ):
+            raise BrokenRecord(
+                f"{where}: {pulled.count} records from {pulled.first_offset} do not end at {pulled.next_offset}"
+            )
+        self._offset = pulled.next_offset
+        if self._offset >= current.end or pulled.count == 0:
+            self._next_range()
+
+    def _next_range(self) -> None:
+        self._at += 1
+        if self._at < len(self._ranges):
+            self._offset = self._ranges[self._at].start
+
+    def _lose(self, text: str) -> None:
+        """Raise DataLost, or log where the user allowed it."""
+        report_losses([text], self._options)
+
+    def _recover(self, address: Address, failure: Exception) -> None:
+        """Count a failure; wait and look the broker up again, or give up."""
+        POOL.forget(address)
+        self._attempts += 1
+        if self._attempts > self._options.fetch_retries:
+            raise unreachable(address, failure, self._options) from failure
+        LOG.warning("pull from %s:%d failed (%s), attempt %d", *address, failure, self._attempts)
+        time.sleep(self._options.fetch_retry_interval_ms / 1000)
+        try:
+            masters = find_brokers(self._options)
+        except BrokerUnreachable:
+            return
+        for broker, known in self._addresses.items():
+            self._addresses[broker] = masters.get(broker) or masters.get("") or known
+
+
+def report_losses(lost: Sequence[str], options: ReadOptions) -> None:
+    """Raise DataLost for the sentences, or log them where failOnDataLoss is off."""
+    if not lost:
+        return
+    if options.fail_on_data_loss:
+        raise DataLost(
+            "; ".join(lost)
+            + ". Set the option failOnDataLoss to false to go on with what is left, or start with a new checkpoint"
+        )
+    for text in lost:
+        LOG.warning("data loss accepted by failOnDataLoss=false: %s", text)
+
+
+def mean_record_bytes(
+    work: Sequence[QueueRange], addresses: Mapping[str, Address], options: ReadOptions
+) -> float | None:
+    """Mean stored size of a sample of what waits, from its longest range; None when nothing waits."""
+    if not work:
+        return None
+    longest = max(work, key=lambda one: one.rows)
+    address = addresses[longest.key.broker]
+    body = encode_range_pull(longest.queue_id, longest.start, longest.end, SAMPLE_BYTES_MAX)
+    pulled = decode_range_pull_reply(ask(address, Command(RequestCode.RANGE_PULL, body=body), options).body)
+    return len(pulled.blob) / pulled.count if pulled.count else None

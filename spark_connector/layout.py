@@ -1,0 +1,181 @@
+"""Find the parts of many records at once: from raw record bytes to numpy spans (start and length of every part).
+
+The record layout is `remoting.protocol.record`; all lengths are in its fixed header, so one gather of the headers
+gives every span without a loop. Invariant: a `Records` has been checked: magic, sizes inside the blob, property
+lengths, checksum. Nothing behind it needs to look twice. Thread rule: pure functions over buffers the caller keeps
+alive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from crc32c import crc32c
+from numpy.typing import NDArray
+
+from remoting.protocol import record
+from remoting.protocol.pull_body import PulledRange
+from spark_connector.errors import BrokenRecord
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+HEADER = np.dtype(
+    [
+        ("total", "<u4"), ("magic", "<u4"), ("crc", "<u4"), ("epoch", "<u4"), ("position", "<u8"), ("born_ms", "<i8"),
+        ("store_ms", "<i8"), ("body_len", "<u4"), ("body_off", "<u4"), ("flags", "<u4"), ("count", "<u4"),
+        ("n_dispatch", "<u2"), ("n_props", "<u2"), ("topic_len", "<u2"), ("keys_len", "<u2"), ("tags_len", "<u2"),
+        ("props_len", "<u2"), ("tag_hash", "<u4"), ("producer_seq", "<u8"),
+    ]
+)  # fmt: skip
+assert HEADER.itemsize == record.HEADER_SIZE
+_WORDS = np.arange(record.HEADER_SIZE // 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The properties of many records, flat: `first[i]` to `first[i + 1]` are the pairs of record i."""
+
+    first: Ints
+    key_at: Ints
+    key_len: Ints
+    value_at: Ints
+    value_len: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Checked records of one queue: where each begins in `data`, its header fields and its queue offset."""
+
+    data: NDArray[np.uint8]
+    starts: Ints
+    head: NDArray[Any]
+    offsets: Ints
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def field(self, name: str) -> Ints:
+        """One header field of every record."""
+        return self.head[name].astype(np.int64)
+
+    def keep(self, mask: Bools) -> Records:
+        """Return only the records of the mask, in order."""
+        return Records(self.data, self.starts[mask], self.head[mask], self.offsets[mask])
+
+    def lengths_at(self) -> Ints:
+        """Where the table of property lengths begins."""
+        return self.starts + record.HEADER_SIZE + record.DISPATCH_SIZE * self.field("n_dispatch")
+
+    def text_span(self, name: str) -> tuple[Ints, Ints]:
+        """(start, length) of `topic`, `keys`, `tags` or `props`."""
+        at = self.lengths_at() + 4 * self.field("n_props")
+        for part in ("topic", "keys", "tags", "props"):
+            length = self.field(f"{part}_len")
+            if part == name:
+                return at, length
+            at = at + length
+        raise AssertionError(name)
+
+    def body_span(self) -> tuple[Ints, Ints]:
+        """(start, length) of the body."""
+        return self.starts + self.field("body_off"), self.field("body_len")
+
+    def is_mqtt(self) -> Bools:
+        """Which records came over MQTT."""
+        return (self.head["flags"] & record.FLAG_MQTT).astype(bool)
+
+    def mqtt_topic_span(self) -> tuple[Ints, Ints, Bools]:
+        """(start, length, present) of the full MQTT topic: the value of the first property."""
+        present = self.is_mqtt() & (self.head["n_props"] > 0)
+        shorts = self.data.view("<u2")
+        at = np.where(present, self.lengths_at() >> 1, 0)
+        key_len = shorts[at].astype(np.int64)
+        value_len = shorts[at + 1].astype(np.int64)
+        props_at, _ = self.text_span("props")
+        return np.where(present, props_at + key_len, self.starts), np.where(present, value_len, 0), present
+
+    def pairs(self) -> Pairs:
+        """Spans of all property keys and values."""
+        counts = self.field("n_props")
+        first = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(counts, out=first[1:])
+        pieces = 2 * counts
+        flat = np.arange(2 * first[-1])
+        shorts = self.data.view("<u2")
+        lengths = shorts[np.repeat((self.lengths_at() >> 1) - 2 * first[:-1], pieces) + flat].astype(np.int64)
+        before = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=before[1:])
+        props_at, _ = self.text_span("props")
+        at = np.repeat(props_at - before[2 * first[:-1]], pieces) + before[:-1]
+        return Pairs(first, at[0::2], lengths[0::2], at[1::2], lengths[1::2])
+
+    def find_property(self, pairs: Pairs, key: bytes) -> tuple[Ints, Ints, Bools]:
+        """(start, length, present) of one property's value; of a repeated key the last one."""
+        present = np.zeros(len(self), bool)
+        at, length = self.starts.copy(), np.zeros(len(self), np.int64)
+        candidates = np.flatnonzero(pairs.key_len == len(key))
+        if len(candidates):
+            spelled = self.data[pairs.key_at[candidates][:, None] + np.arange(len(key))]
+            candidates = candidates[(spelled == np.frombuffer(key, np.uint8)).all(axis=1)]
+            rows = np.searchsorted(pairs.first, candidates, side="right") - 1
+            present[rows] = True
+            at[rows] = pairs.value_at[candidates]
+            length[rows] = pairs.value_len[candidates]
+        return at, length, present
+
+
+def parse_records(pulled: PulledRange, where: str) -> Records:
+    """Check the records of one pull and return them; raises BrokenRecord that names `where` and the offset."""
+    count = pulled.count
+    starts = np.frombuffer(pulled.starts, "<u4").astype(np.int64)
+    data = np.frombuffer(pulled.blob, np.uint8)
+    if data.ctypes.data % 8 or len(data) % 8:
+        data = np.concatenate([data, np.zeros(-len(data) % 8, np.uint8)])
+    offsets = np.arange(pulled.first_offset, pulled.first_offset + count, dtype=np.int64)
+    size = len(pulled.blob)
+    if count and (starts[0] < 0 or (starts % 8).any() or int(starts.max()) + record.HEADER_SIZE > size):
+        raise BrokenRecord(f"{where}: the record table points outside the {size} bytes that came with it")
+    head = data.view("<u8")[(starts >> 3)[:, None] + _WORDS].view(HEADER).reshape(count)
+    records = Records(data, starts, head, offsets)
+    _check_sizes(records, size, where)
+    _check_sums(records, where)
+    return records
+
+
+def _fail_first(records: Records, wrong: Bools, where: str, what: str) -> None:
+    """Raise for the first record of the mask."""
+    if wrong.any():
+        offset = int(records.offsets[np.flatnonzero(wrong)[0]])
+        raise BrokenRecord(f"{where}, offset {offset}: {what}")
+
+
+def _check_sizes(records: Records, size: int, where: str) -> None:
+    """Every part of every record lies inside it, and it is a record of one message."""
+    head = records.head
+    _fail_first(
+        records, head["magic"] != record.MESSAGE, where, "not a message record (batches need a newer connector)"
+    )
+    total, body_at, body_len = records.field("total"), records.field("body_off"), records.field("body_len")
+    props_at, props_len = records.text_span("props")
+    outside = (
+        (records.starts + total > size)
+        | (body_at + body_len > total)
+        | (props_at + props_len > records.starts + body_at)
+    )
+    _fail_first(records, outside, where, "its sizes contradict each other")
+    pairs = records.pairs()
+    ends = np.concatenate([[0], np.cumsum(pairs.key_len + pairs.value_len)])
+    described = ends[pairs.first[1:]] - ends[pairs.first[:-1]]
+    _fail_first(records, described != props_len, where, "its property lengths do not add up")
+
+
+def _check_sums(records: Records, where: str) -> None:
+    """Every checksum is right."""
+    view = records.data.data
+    begins = (records.starts + record.CRC_START).tolist()
+    ends = (records.starts + records.field("total")).tolist()
+    sums = np.array([crc32c(view[begin:end]) for begin, end in zip(begins, ends, strict=True)], np.uint32)
+    _fail_first(records, sums != records.head["crc"], where, "its checksum is wrong")

@@ -1,0 +1,87 @@
+"""Where a stream stands: positions per queue, and their one canonical JSON form in Spark's checkpoint.
+
+    {"v":1,"q":{topic:{broker:{"0":123}}}}            an end: every position is exclusive
+    {... ,"init":1}                                   the position a new query begins at, before batch 0
+    {... ,"from":{topic:{broker:{"0":100}}}}          the end of batch 0, which carries where batch 0 began
+
+Spark compares offsets as strings, so equal positions must give equal text: keys are sorted, nothing else is in it.
+Spark logs only the *end* of batch 0 and asks for a new beginning after a restart; without "from" a `latest` stream
+whose batch 0 failed would replay it empty and lose rows. Invariant: whoever plans batch 0 takes its beginning from
+"from". Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from spark_connector.errors import OptionError
+
+VERSION = 1
+
+
+class QueueKey(NamedTuple):
+    """One queue: RocketMQ topic (or `%LMQ%...` of an exact MQTT topic), broker group, number."""
+
+    topic: str
+    broker: str
+    queue: int
+
+
+Positions = Mapping[QueueKey, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """A point of a stream; `origin` only on the end of batch 0, `initial` only on a point no batch ended at."""
+
+    positions: Positions
+    origin: Positions | None = None
+    initial: bool = False
+
+
+def to_json(offset: StreamOffset) -> dict[str, Any]:
+    """Return the dictionary that Spark turns into text."""
+    form: dict[str, Any] = {"v": VERSION, "q": _nest(offset.positions)}
+    if offset.origin is not None:
+        form["from"] = _nest(offset.origin)
+    if offset.initial:
+        form["init"] = 1
+    return form
+
+
+def from_json(form: Mapping[str, Any]) -> StreamOffset:
+    """Read what `to_json` wrote; raises OptionError for anything else, because it comes from a checkpoint folder."""
+    version = form.get("v")
+    if version != VERSION:
+        raise OptionError(
+            f"the checkpoint's offset has version {version!r}, this connector reads {VERSION}: the checkpoint belongs "
+            "to another source or a newer release"
+        )
+    try:
+        origin = _unnest(form["from"]) if "from" in form else None
+        return StreamOffset(_unnest(form["q"]), origin, bool(form.get("init")))
+    except (KeyError, TypeError, ValueError, AttributeError) as failure:
+        raise OptionError(f"the checkpoint's offset is damaged ({failure!r}): {form}") from None
+
+
+def _nest(positions: Positions) -> dict[str, dict[str, dict[str, int]]]:
+    nested: dict[str, dict[str, dict[str, int]]] = {}
+    for key in sorted(positions):
+        nested.setdefault(key.topic, {}).setdefault(key.broker, {})[str(key.queue)] = positions[key]
+    return nested
+
+
+def _unnest(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[QueueKey, int]:
+    return {
+        QueueKey(topic, broker, int(queue)): int(position)
+        for topic, brokers in nested.items()
+        for broker, queues in brokers.items()
+        for queue, position in queues.items()
+    }
+
+
+def total_behind(start: Positions, end: Positions, keys: Iterable[QueueKey]) -> int:
+    """Messages between two points over the given queues; a queue that `start` does not know counts from 0."""
+    return sum(max(0, end.get(key, 0) - start.get(key, 0)) for key in keys)

@@ -1,0 +1,260 @@
+"""The connector's options: one declared table, parsed once per reader or writer.
+
+Invariant: every option that is accepted is a field here with its text, so the page docs/spark-options.md is generated
+from this table; every other name is an error that names the nearest known one. Option names are the field names in
+camelCase and are compared without case, because Spark hands them over in lower case. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+from spark_connector import values
+from spark_connector.errors import OptionError
+from spark_connector.schema import nearest
+
+SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
+"""Options that Spark leaves in the dictionary though they are its own."""
+
+
+def option(parse: Callable[[str], Any], default: Any, text: str, *, aliases: tuple[str, ...] = ()) -> Any:
+    """Declare one option: how its text is read, its default and what it is for."""
+    return field(default=default, metadata={"parse": parse, "text": text, "aliases": aliases})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """How to find and talk to the brokers; for reading and writing."""
+
+    name_server: tuple[tuple[str, int], ...] = option(
+        values.addresses,
+        (("127.0.0.1", 9876),),
+        "Name server (controller) as `host:port`, several separated by `;`. The port `lightmq up` prints as remoting; "
+        "a broker's own address works too.",
+        aliases=("namesrvAddr",),
+    )
+    pull_timeout_ms: int = option(values.positive, 20_000, "Longest wait for one answer of a broker.")
+    fetch_retries: int = option(
+        values.count, 3, "How often a lost connection is made again before the task or the query fails."
+    )
+    fetch_retry_interval_ms: int = option(values.count, 200, "Pause before each of these attempts.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions(ConnectionOptions):
+    """What to read and how much at once."""
+
+    topic: tuple[str, ...] = option(
+        values.names,
+        (),
+        "RocketMQ topics to read, separated by commas. Give this or `mqttFilter`.",
+        aliases=("subscribe", "topics"),
+    )
+    mqtt_filter: tuple[str, ...] = option(
+        values.names,
+        (),
+        "MQTT topics or filters to read (`plant/+/temp`, `plant/#`), separated by commas; as a JSON list "
+        '(`["a,b/#", "c"]`) where a filter itself contains a comma. A topic without wildcards reads just its own '
+        "light queue; a filter reads the queues of the topics it covers and keeps the rows that match.",
+        aliases=("mqttTopic",),
+    )
+    starting_offsets: values.StartingPoint | None = option(  # noqa: RUF009 - declares a field
+        values.starting_point,
+        None,
+        "Where a new query or a batch begins: `earliest`, `latest`, or JSON `{topic: {broker: {queue: offset}}}` (the "
+        "broker level may be left out; -2 is earliest, -1 latest; queues not named begin at the earliest). Default: "
+        "`latest` for a stream, `earliest` for a batch. A stream with a checkpoint goes on where it was.",
+    )
+    ending_offsets: values.StartingPoint | None = option(  # noqa: RUF009 - declares a field
+        values.starting_point,
+        None,
+        "Where a batch ends (exclusive), same forms; queues not named end at the latest. Default `latest`. Batch only.",
+    )
+    starting_timestamp: int | None = option(
+        values.count,
+        None,
+        "Begin at the first message stored at or after this time, in ms since 1970. Wins over `startingOffsets`.",
+        aliases=("startingOffsetsByTimestamp",),
+    )
+    ending_timestamp: int | None = option(
+        values.count,
+        None,
+        "End before the first message stored at or after this time, in ms since 1970. Batch only.",
+        aliases=("endingOffsetsByTimestamp",),
+    )
+    max_offsets_per_trigger: int | None = option(
+        values.positive,
+        None,
+        "At most about this many messages per micro-batch, shared over the queues by what they have waiting, at least "
+        "one each. `Trigger.Once` ignores it, `availableNow` makes several batches of it.",
+    )
+    max_bytes_per_trigger: int | None = option(
+        values.positive,
+        None,
+        "At most about this many stored bytes per micro-batch, judged by the mean size of a sample of what waits.",
+    )
+    min_partitions: int | None = option(
+        values.positive,
+        None,
+        "Cut a batch into at least this many tasks (if it has as many rows). By default one task per 20,000 rows, at "
+        "most as many as the driver has cores; on a cluster set it to the cluster's cores.",
+    )
+    max_records_per_partition: int | None = option(values.positive, None, "Split so that no task reads more rows.")
+    fail_on_data_loss: bool = option(
+        values.flag,
+        True,
+        "Fail when offsets to be read are gone (retention) or beyond the log (another or truncated log). With `false` "
+        "what is left is read and a warning is logged.",
+    )
+    columns: tuple[str, ...] = option(
+        values.names,
+        (),
+        "Columns to decode, separated by commas; default all. The others cost nothing. `.schema(...)` does the same.",
+    )
+    consumer_group: str | None = option(
+        str,
+        None,
+        "Report progress to the broker under this group, so that its lag shows in every RocketMQ tool. One batch "
+        "behind; the checkpoint alone decides where a query goes on.",
+        aliases=("group", "groupId"),
+    )
+    long_poll_ms: int = option(
+        values.count,
+        100,
+        "How long the driver lets the broker hold the question for new messages. More means less idle work, never more "
+        "latency.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions(ConnectionOptions):
+    """Where rows go and with which promise."""
+
+    topic: str | None = option(str, None, "RocketMQ topic of every row; wins over a column `topic`.")
+    mqtt_topic: str | None = option(
+        str,
+        None,
+        "MQTT topic of every row; wins over a column `mqttTopic`. A row with an MQTT topic is an MQTT publish.",
+    )
+    delivery: str = option(
+        values.one_of("exactly-once", "at-least-once"),
+        "exactly-once",
+        "`exactly-once` stages rows invisibly and shows them with one commit per batch that is safe to repeat; "
+        "`at-least-once` sends straight away (lowest latency, a retried task repeats rows).",
+    )
+    sink_id: str | None = option(
+        str,
+        None,
+        "Name under which the broker remembers the last committed batch of a stream; default the query's id, which the "
+        "checkpoint keeps. Set it to keep the promise across a change of checkpoint.",
+    )
+    txn_app_id: str | None = option(
+        str,
+        None,
+        "For batch writes and `foreachBatch`: with `txnVersion` makes the write idempotent; a version that is not "
+        "above the last committed one of this id is skipped.",
+    )
+    txn_version: int | None = option(values.count, None, "See `txnAppId`; in `foreachBatch` the batch id.")
+    qos: int = option(values.quality, 1, "MQTT quality of service of rows without a column `qos`.")
+    retain: bool = option(values.flag, False, "MQTT retain flag of rows without a column `retain`.")
+
+
+def option_name(attribute: str) -> str:
+    """`long_poll_ms` → `longPollMs`."""
+    head, *rest = attribute.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def declared(table: type[ConnectionOptions]) -> list[tuple[str, Field[Any]]]:
+    """(option name, field) of a table, in order of declaration."""
+    return [(option_name(item.name), item) for item in fields(table)]
+
+
+def parse_read(options: Mapping[str, str]) -> ReadOptions:
+    """Read the options of `spark.read` or `spark.readStream`; raises OptionError naming the option."""
+    parsed = ReadOptions(**_parse(ReadOptions, options))
+    if bool(parsed.topic) == bool(parsed.mqtt_filter):
+        said = "both are set" if parsed.topic else "neither is set"
+        raise OptionError(f"set one of the options 'topic' (RocketMQ topics) and 'mqttFilter' (MQTT filters): {said}")
+    return parsed
+
+
+def parse_write(options: Mapping[str, str]) -> WriteOptions:
+    """Read the options of `df.write` or `df.writeStream`; raises OptionError naming the option."""
+    parsed = WriteOptions(**_parse(WriteOptions, options))
+    if (parsed.txn_app_id is None) != (parsed.txn_version is None):
+        raise OptionError("the options 'txnAppId' and 'txnVersion' belong together: set both or neither")
+    if parsed.topic is not None and parsed.mqtt_topic is not None:
+        raise OptionError("set one of the options 'topic' (RocketMQ) and 'mqttTopic' (MQTT), not both")
+    return parsed
+
+
+def _parse(table: type[ConnectionOptions], options: Mapping[str, str]) -> dict[str, Any]:
+    """Match names without case, refuse unknown and doubled ones, parse the values."""
+    known: dict[str, Field[Any]] = {}
+    for name, item in declared(table):
+        for spelling in (name, *item.metadata["aliases"]):
+            known[spelling.lower()] = item
+    parsed: dict[str, Any] = {}
+    for given, text in options.items():
+        if given.lower() in SPARK_OWN:
+            continue
+        if given.lower() not in known:
+            raise OptionError(_unknown(given, table))
+        item = known[given.lower()]
+        if item.name in parsed:
+            raise OptionError(f"option {option_name(item.name)!r} is given twice, once as an alias")
+        try:
+            parsed[item.name] = item.metadata["parse"](text)
+        except ValueError as failure:
+            raise OptionError(f"option {option_name(item.name)!r} = {text!r}: {failure}") from None
+    return parsed
+
+
+def _unknown(given: str, table: type[ConnectionOptions]) -> str:
+    """Sentence for an option this side does not have."""
+    other = WriteOptions if table is ReadOptions else ReadOptions
+    for name, _ in declared(other):
+        if name.lower() == given.lower():
+            return f"option {name!r} is only for {'writing' if other is WriteOptions else 'reading'}"
+    names = [spelling for name, item in declared(table) for spelling in (name, *item.metadata["aliases"])]
+    return f"unknown option {given!r}{nearest(given, names)} Options are listed in docs/spark-options.md"
+
+
+def render_markdown() -> str:
+    """Return the page docs/spark-options.md."""
+    connection = {item.name for item in fields(ConnectionOptions)}
+    parts = [
+        '# Options of `format("rocketmq")`\n',
+        "Generated from `spark_connector/options.py`; names are compared without case.\n",
+    ]
+    for title, table, skip in (
+        ("Reading and writing", ConnectionOptions, set()),
+        ("Reading", ReadOptions, connection),
+        ("Writing", WriteOptions, connection),
+    ):
+        parts.append(f"## {title}\n\n| option | default | meaning |\n|---|---|---|")
+        for name, item in declared(table):
+            if item.name not in skip:
+                parts.append(f"| {_names(name, item)} | {_default(item)} | {item.metadata['text']} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _names(name: str, item: Field[Any]) -> str:
+    """Cell with an option's name and its other spellings."""
+    also = ", ".join(f"`{alias}`" for alias in item.metadata["aliases"])
+    return f"`{name}`" + (f" (also {also})" if also else "")
+
+
+def _default(item: Field[Any]) -> str:
+    """Cell with an option's default as a user would type it."""
+    default = item.default
+    if default is None or default == ():
+        return "none"
+    if isinstance(default, tuple):
+        return "`" + ";".join(f"{host}:{port}" for host, port in default) + "`"
+    return f"`{re.sub('^(True|False)$', lambda found: found.group().lower(), str(default))}`"

@@ -1,0 +1,154 @@
+"""From positions to work: how far a batch goes, what it reads, and how the work is cut into tasks.
+
+Invariant: an end never lies before its start; the ranges of one batch are exactly (start, end] of every queue, in
+pieces that are disjoint and complete. Losses (records gone, a log that is shorter than what was read before) are
+returned as sentences, the caller decides whether they are fatal. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spark_connector.offsets import Positions, QueueKey
+from spark_connector.selection import Bounds
+from spark_connector.values import EARLIEST, LATEST, QueueName, StartingPoint
+
+ROWS_PER_TASK = 20_000
+"""A task is worth its 10 ms or so of overhead from about here."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """Offsets [start, end) of one queue; `queue_id` is the broker's number for it."""
+
+    key: QueueKey
+    queue_id: int
+    start: int
+    end: int
+
+    @property
+    def rows(self) -> int:
+        """How many messages the range holds."""
+        return self.end - self.start
+
+
+def resolve(point: StartingPoint, bounds: Mapping[QueueKey, Bounds], *, by_time: bool = False) -> dict[QueueKey, int]:
+    """Return the numbers behind `earliest`, `latest` or given offsets; with `by_time` what stands for a time."""
+    found = {}
+    for key, queue in bounds.items():
+        if by_time:
+            found[key] = queue.max if queue.at is None else queue.at
+            continue
+        anywhere = point.named.get(QueueName(key.topic, None, key.queue), point.default)
+        wanted = point.named.get(QueueName(*key), anywhere)
+        found[key] = {EARLIEST: queue.min, LATEST: queue.max}.get(wanted, wanted)
+    return found
+
+
+def losses(start: Positions, bounds: Mapping[QueueKey, Bounds]) -> list[str]:
+    """Say for every queue of `start` what of it can no longer be read."""
+    found = []
+    for key, position in sorted(start.items()):
+        queue = bounds.get(key)
+        where = f"{key.topic}/{key.broker}/{key.queue}"
+        if queue is None:
+            found.append(f"queue {where} is gone; it was read up to {position}")
+        elif position < queue.min:
+            found.append(f"queue {where}: offsets {position} to {queue.min - 1} are gone, it begins at {queue.min} now")
+        elif position > queue.max:
+            found.append(f"queue {where}: offset {position} is beyond the log's end {queue.max}; is it another log?")
+    return found
+
+
+def advance(
+    start: Positions,
+    bounds: Mapping[QueueKey, Bounds],
+    *,
+    rows_max: int | None = None,
+    cap: Positions | None = None,
+) -> dict[QueueKey, int]:
+    """Return how far the next batch goes: all there is, or shares of `rows_max` in proportion to what waits.
+
+    Every queue that has something waiting gets at least one row, so none starves; `cap` ends an availableNow run.
+    Queues of `start` that are gone keep their position.
+    """
+    ends = dict(start)
+    waiting: dict[QueueKey, int] = {}
+    for key, queue in sorted(bounds.items()):
+        position = start.get(key, 0)
+        limit = queue.max if cap is None else min(queue.max, cap.get(key, 0))
+        ends[key] = position
+        if limit > position:
+            waiting[key] = max(0, limit - max(position, queue.min))
+            ends[key] = limit
+    total = sum(waiting.values())
+    if rows_max is None or total <= rows_max:
+        return ends
+    left = rows_max
+    for key, rows in sorted(waiting.items(), key=lambda item: item[1]):
+        if rows == 0:
+            continue
+        share = min(rows, max(1, left * rows // total))
+        ends[key] = max(start.get(key, 0), bounds[key].min) + share
+        left -= share
+        total -= rows
+    return ends
+
+
+def ranges(start: Positions, end: Positions, bounds: Mapping[QueueKey, Bounds]) -> tuple[list[QueueRange], list[str]]:
+    """Return what to read from `start` to `end`, and what of it is lost; a queue `start` does not know begins at 0."""
+    found: list[QueueRange] = []
+    lost: list[str] = []
+    for key, stop in sorted(end.items()):
+        begin = start.get(key, 0)
+        if stop <= begin:
+            continue
+        queue = bounds.get(key)
+        lost += losses({key: begin}, bounds)
+        if queue is None:
+            continue
+        if stop > queue.max:
+            where = f"{key.topic}/{key.broker}/{key.queue}"
+            lost.append(f"queue {where}: offsets up to {stop - 1} were planned, the log ends at {queue.max}")
+        begin, stop = max(begin, queue.min), min(stop, queue.max)
+        if begin < stop:
+            found.append(QueueRange(key, queue.id, begin, stop))
+    return found, lost
+
+
+def tasks(
+    work: Sequence[QueueRange],
+    *,
+    cores: int,
+    partitions_min: int | None = None,
+    records_max: int | None = None,
+) -> list[list[QueueRange]]:
+    """Cut the work into tasks of about equal size: small queues share a task, large ones are split.
+
+    As many tasks as pay for themselves, at most `cores`, unless `partitions_min` or `records_max` per task ask for
+    more.
+    """
+    rows = sum(one.rows for one in work)
+    if rows == 0:
+        return []
+    wanted = min(-(-rows // ROWS_PER_TASK), cores)
+    if partitions_min is not None:
+        wanted = max(wanted, min(partitions_min, rows))
+    if records_max is not None:
+        wanted = max(wanted, -(-rows // records_max))
+    size = -(-rows // wanted)
+    if records_max is not None:
+        size = min(size, records_max)
+    cut: list[list[QueueRange]] = [[]]
+    room = size
+    for one in work:
+        while one.rows:
+            if room == 0:
+                cut.append([])
+                room = size
+            piece = replace(one, end=min(one.end, one.start + room))
+            cut[-1].append(piece)
+            room -= piece.rows
+            one = replace(one, start=piece.end)
+    return cut

@@ -1,0 +1,146 @@
+"""What a query reads: RocketMQ topics, or MQTT filters turned into queues and a row filter.
+
+    plant/7/temp      exact: the topic's own light queue, no row is thrown away
+    plant/+/temp      the queues of the parent topic `plant`; rows are matched in the executor
+    +/temp, #         the queues of every parent topic the broker reports, also those that appear later
+
+Invariant: no message is read twice: an exact topic that a wildcard filter of the same query covers is not read on its
+own. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from remoting.protocol import names, topics
+from remoting.protocol.bounds_body import QueueBoundsReply, QueueBoundsRequest
+from spark_connector.errors import OptionError
+from spark_connector.offsets import QueueKey
+from spark_connector.options import ReadOptions
+from spark_connector.schema import nearest
+from spark_connector.values import QueueName
+
+Known = Mapping[str, Mapping[str, int]]
+"""Topic → queue number as text → end the driver has seen, as QUEUE_BOUNDS wants it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far one queue reaches at one moment; `id` is the broker's queue id, `at` answers a question by time."""
+
+    id: int
+    min: int
+    max: int
+    at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The checked choice of a query."""
+
+    topics: tuple[str, ...]
+    """Parent topics (or RocketMQ topics) to ask for by name."""
+    exact: tuple[str, ...]
+    """MQTT topics read from their own light queues."""
+    open_filters: tuple[str, ...]
+    """Filters that begin with a wildcard: the broker says which topics they cover."""
+    row_filters: tuple[str, ...]
+    """Filters that rows of parent queues must match; empty when every row is wanted."""
+
+    def requests(self, *, at_ms: int | None = None) -> list[QueueBoundsRequest]:
+        """Return the questions to one broker that together cover the selection."""
+        asked = [QueueBoundsRequest(topics=list(self.topics), at_ms=at_ms)] if self.topics else []
+        asked += [QueueBoundsRequest(filter=one, at_ms=at_ms) for one in (*self.open_filters, *self.exact)]
+        return asked
+
+    def waiting_request(self, known: Known, wait_ms: int) -> QueueBoundsRequest:
+        """Return the one question that the broker holds until anything of the selection may have moved."""
+        filters = list(self.open_filters)
+        if filters:
+            one = filters[0] if len(filters) == 1 and not self.topics and not self.exact else "#"
+            return QueueBoundsRequest(filter=one, known=_plain(known), wait_ms=wait_ms)
+        if len(self.exact) == 1 and not self.topics:
+            return QueueBoundsRequest(filter=self.exact[0], known=_plain(known), wait_ms=wait_ms)
+        parents = dict.fromkeys([*self.topics, *(_parent(one) for one in self.exact)])
+        return QueueBoundsRequest(topics=list(parents), known=_plain(known), wait_ms=wait_ms)
+
+    def is_answered_by(self, request: QueueBoundsRequest) -> bool:
+        """Whether the held question alone already covers the whole selection."""
+        asked = self.requests()
+        return len(asked) == 1 and (asked[0].topics, asked[0].filter) == (request.topics, request.filter)
+
+    def collect(self, request: QueueBoundsRequest, reply: QueueBoundsReply) -> dict[QueueKey, Bounds]:
+        """Return the queues to read out of one answer."""
+        if request.filter is not None and request.filter in self.exact:
+            light = reply.light
+            if light is None:
+                return {}
+            return {
+                light_key(request.filter, reply.broker): Bounds(light.id, light.min, light.max, light.at),
+            }
+        return {
+            QueueKey(one.topic, reply.broker, one.queue): Bounds(one.id, one.min, one.max, one.at)
+            for one in reply.queues
+        }
+
+
+def select(options: ReadOptions) -> Selection:
+    """Check the topics or filters of the options and say what they mean; raises OptionError naming the wrong one."""
+    if options.topic:
+        for topic in options.topic:
+            check_topic(topic, "mqttFilter")
+        return Selection(options.topic, (), (), ())
+    for one in options.mqtt_filter:
+        wrong = topics.validate_filter(one)
+        if wrong:
+            raise OptionError(f"option 'mqttFilter': {one!r} is not a valid MQTT filter: {wrong}")
+    wild = [one for one in options.mqtt_filter if topics.is_wildcard(one)]
+    exact = [one for one in options.mqtt_filter if not topics.is_wildcard(one)]
+    exact = [one for one in exact if not any(topics.matches(filter_, one) for filter_ in wild)]
+    open_filters = [one for one in wild if one.partition("/")[0] in {"+", "#"}]
+    closed = [one for one in wild if one not in open_filters]
+    if open_filters and exact:
+        # Every parent topic is read anyway: an exact topic beside them would be read twice, so it becomes a row filter.
+        closed, exact = [*closed, *exact], []
+    parents = () if open_filters else tuple(dict.fromkeys(_parent(one) for one in closed))
+    if any(_parent(one) in parents for one in exact):
+        closed += [one for one in exact if _parent(one) in parents]
+        exact = [one for one in exact if _parent(one) not in parents]
+    return Selection(parents, tuple(exact), tuple(open_filters), (*open_filters, *closed))
+
+
+def check_topic(topic: str, other_option: str) -> None:
+    """Raise OptionError unless RocketMQ can have a topic of this name."""
+    if topic.startswith("%LMQ%") or not names.valid_rocketmq_topic(topic):
+        hint = f"; MQTT topics and filters go into the option {other_option!r}" if "/" in topic else ""
+        raise OptionError(f"option 'topic': {topic!r} is not a RocketMQ topic{hint}")
+
+
+def light_key(mqtt_topic: str, broker: str) -> QueueKey:
+    """Return the name under which an exact topic's own queue stands in offsets."""
+    return QueueKey(names.light_queue_name(mqtt_topic.encode()).decode(), broker, 0)
+
+
+def missing_topics(selection: Selection, bounds: Mapping[QueueKey, Bounds]) -> list[str]:
+    """Topics asked for by name that no broker has."""
+    present = {key.topic for key in bounds}
+    return [topic for topic in selection.topics if topic not in present]
+
+
+def check_named_queues(named: Mapping[QueueName, int], bounds: Mapping[QueueKey, Bounds]) -> None:
+    """Raise OptionError for a queue in user-given offsets that does not exist."""
+    for queue in named:
+        topic, broker, number = queue
+        if not any((key.topic, key.queue) == (topic, number) and broker in {None, key.broker} for key in bounds):
+            where = f"{topic}/{broker}/{number}" if broker else f"{topic}/{number}"
+            known = sorted(f"{key.topic}/{key.broker}/{key.queue}" for key in bounds)
+            raise OptionError(f"offsets name the queue {where}, which does not exist{nearest(where, known)}")
+
+
+def _parent(mqtt_filter: str) -> str:
+    return names.parent_topic(mqtt_filter.encode()).decode()
+
+
+def _plain(known: Known) -> dict[str, dict[str, int]]:
+    return {topic: dict(queues) for topic, queues in known.items()}

@@ -1,0 +1,88 @@
+"""Which columns of a DataFrame become which part of a message, decided before the first row moves.
+
+Invariant: every column has a meaning or is one of the source's own that a sink has no use for; anything else is an
+error, so no misspelled column is lost silently. Pure, but for the Arrow batches it picks columns from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark_connector.errors import OptionError
+from spark_connector.options import WriteOptions
+from spark_connector.schema import COLUMN_TYPES, nearest
+from spark_connector.selection import check_topic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TEXT = ("string", "binary")
+WHOLE = ("tinyint", "smallint", "int", "bigint")
+PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "body": (("body", "value"), TEXT),
+    "topic": (("topic",), TEXT),
+    "mqttTopic": (("mqttTopic",), TEXT),
+    "key": (("key", "keys"), TEXT),
+    "tag": (("tag", "tags"), TEXT),
+    "properties": (("properties",), ("map<string,string>",)),
+    "qos": (("qos",), WHOLE),
+    "retain": (("retain", "retained"), ("boolean",)),
+}
+"""Part of a message → (accepted column names, accepted Spark types)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkColumns:
+    """Part of a message → name of the column it is taken from."""
+
+    parts: Mapping[str, str]
+    topic: str | None
+    mqtt_topic: str | None
+
+    def pick(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Return the parts of a batch of rows; options stand for whole columns."""
+        import pyarrow as pa
+
+        found = {part: batch.column(name) for part, name in self.parts.items()}
+        for part, value in (("topic", self.topic), ("mqttTopic", self.mqtt_topic)):
+            if value is not None:
+                found[part] = pa.repeat(pa.scalar(value), batch.num_rows)
+        return found
+
+
+def sink_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> SinkColumns:
+    """Match (name, Spark type) pairs to parts of a message; raises OptionError for what does not fit."""
+    by_name = {alias.lower(): part for part, (aliases, _) in PARTS.items() for alias in aliases}
+    ignored = {name.lower() for name in COLUMN_TYPES}
+    parts: dict[str, str] = {}
+    for name, type_ in fields:
+        part = by_name.get(name.lower())
+        if part is None:
+            if name.lower() in ignored:
+                continue
+            known = [alias for aliases, _ in PARTS.values() for alias in aliases]
+            raise OptionError(f"the sink has no use for the column {name!r}{nearest(name, known)} Drop it or rename it")
+        if part in parts:
+            raise OptionError(f"the columns {parts[part]!r} and {name!r} are the same to the sink: keep one")
+        accepted = PARTS[part][1]
+        if type_ not in accepted:
+            raise OptionError(f"column {name!r} is {type_}, the sink needs {' or '.join(accepted)}")
+        parts[part] = name
+    if "body" not in parts:
+        raise OptionError("the sink needs a column 'body' (or 'value'), binary or string")
+    return _with_topics(parts, options)
+
+
+def _with_topics(parts: dict[str, str], options: WriteOptions) -> SinkColumns:
+    """Let the options win over columns and make sure that every row can have a topic."""
+    if options.topic is not None:
+        check_topic(options.topic, "mqttTopic")
+    if options.topic is not None or options.mqtt_topic is not None:
+        parts = {part: name for part, name in parts.items() if part not in {"topic", "mqttTopic"}}
+    elif "topic" not in parts and "mqttTopic" not in parts:
+        raise OptionError(
+            "where should the rows go? Set the option 'mqttTopic' or 'topic', or give a column of one of these names"
+        )
+    return SinkColumns(parts, options.topic, options.mqtt_topic)

@@ -1,0 +1,182 @@
+"""`spark.readStream.format("rocketmq")`: the driver's side of a stream, and its tasks.
+
+The object lives in one process per query. Spark calls `latestOffset` in a loop (the long poll happens there, so an idle
+query costs next to nothing), then `partitions` for what lies between two points, and `commit` one batch late. A third
+process pickles the object for the workers, so what it holds is plain data until the first question to a broker.
+
+Invariants: `initialOffset` answers the same for the life of the object; the end of batch 0 carries where batch 0
+begins; an offset never goes back; nothing new gives the very offset that was passed in, so that no empty batch is
+made. Thread rule: one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from spark_connector import planner
+from spark_connector.batch_reader import point_positions
+from spark_connector.brokers import BoundsWatch
+from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
+from spark_connector.fetch import mean_record_bytes, report_losses
+from spark_connector.offsets import Positions, QueueKey, StreamOffset, from_json, to_json
+from spark_connector.options import ReadOptions
+from spark_connector.progress import commit_progress
+from spark_connector.selection import Bounds, select
+from spark_connector.task import RangePartition, check_schema, read_task
+from spark_connector.values import LATEST
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+LOG = logging.getLogger("lightmq.spark")
+
+
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches and reads their tasks."""
+
+    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+        check_schema(schema)
+        if options.ending_offsets is not None or options.ending_timestamp is not None:
+            raise OptionError(
+                "the options 'endingOffsets' and 'endingTimestamp' are for batch reads; a stream has no end"
+            )
+        self._schema = schema
+        self._options = options
+        self._selection = select(options)
+        self._initial: dict[str, Any] | None = None
+        self._watch: BoundsWatch | None = None
+        self._bounds: Mapping[QueueKey, Bounds] = {}
+        self._cap: Positions | None = None
+        self._reported: set[str] = set()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a new query begins; also asked after a restart before batch 0 was committed, see `partitions`."""
+        if self._initial is None:
+            at_ms = self._options.starting_timestamp
+            self._bounds = self._connected().read(at_ms=at_ms)
+            start = point_positions(self._options.starting_offsets, LATEST, self._bounds, by_time=at_ms is not None)
+            self._report(planner.losses(start, self._bounds))
+            self._initial = to_json(StreamOffset(self._within(start), initial=True))
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """The limit Spark hands back to `latestOffset`; it has no way to say both, so rows go first."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return how far the next batch goes; waits at the broker for a moment when there is nothing new."""
+        begin = from_json(start)
+        self._bounds = self._connected().wait(self._wait_ms(begin.positions))
+        self._report(planner.losses(begin.positions, self._bounds))
+        ends = planner.advance(begin.positions, self._bounds, cap=self._cap)
+        rows_max = self._rows_max(begin.positions, ends, limit)
+        if rows_max is not None:
+            ends = planner.advance(begin.positions, self._bounds, rows_max=rows_max, cap=self._cap)
+        if begin.initial:
+            return to_json(StreamOffset(ends, origin=begin.positions))
+        if all(ends[key] == begin.positions.get(key, 0) for key in ends):
+            return start
+        return to_json(StreamOffset(ends))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return the ends of all queues as last seen; Spark shows it as the source's latestOffset: lag is visible."""
+        if not self._bounds:
+            return None
+        return to_json(StreamOffset({key: bounds.max for key, bounds in self._bounds.items()}))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Fix what "available now" means: the ends at this moment."""
+        self._bounds = self._connected().read()
+        self._cap = {key: bounds.max for key, bounds in self._bounds.items()}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut what lies between two points into tasks; batch 0 begins where its own end says it began."""
+        stop = from_json(end)
+        begin = stop.origin if stop.origin is not None else from_json(start).positions
+        watch = self._connected()
+        if any(self._lacks(key, position) for key, position in stop.positions.items()):
+            self._bounds = watch.read()
+        work, lost = planner.ranges(begin, stop.positions, self._bounds)
+        self._report(lost)
+        pieces = planner.tasks(
+            work,
+            cores=os.cpu_count() or 1,
+            partitions_min=self._options.min_partitions,
+            records_max=self._options.max_records_per_partition,
+        )
+        return [RangePartition(piece, watch.addresses) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        return read_task(partition, self._schema, self._selection.row_filters, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Report progress to the broker's consumer group, if one is set; the checkpoint does not depend on it."""
+        if self._options.consumer_group is None:
+            return
+        try:
+            commit_progress(self._options.consumer_group, from_json(end).positions, self._connected(), self._options)
+        except (BrokerUnreachable, BrokerRefused) as failure:
+            LOG.warning("progress of group %s was not reported: %s", self._options.consumer_group, failure)
+
+    def stop(self) -> None:
+        """End the source; when Spark has just closed the pipe to this process, without a traceback about that."""
+        if isinstance(sys.exc_info()[1], EOFError | OSError):
+            os._exit(0)
+
+    def _connected(self) -> BoundsWatch:
+        if self._watch is None:
+            self._watch = BoundsWatch(self._options, self._selection)
+        return self._watch
+
+    def _wait_ms(self, begin: Positions) -> int:
+        """How long to let the broker hold the question: not at all if rows are known to wait, or the run is bounded."""
+        waiting = any(bounds.max > begin.get(key, 0) for key, bounds in self._bounds.items())
+        return 0 if waiting or self._cap is not None else self._options.long_poll_ms
+
+    def _rows_max(self, begin: Positions, ends: Positions, limit: ReadLimit) -> int | None:
+        """Return the number of rows the next batch may have; None for as many as there are."""
+        if isinstance(limit, ReadAllAvailable):
+            return None
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        bytes_max = self._options.max_bytes_per_trigger
+        if bytes_max is None:
+            return rows
+        work, _ = planner.ranges(begin, ends, self._bounds)
+        mean = mean_record_bytes(work, self._connected().addresses, self._options)
+        by_bytes = max(1, int(bytes_max / mean)) if mean else None
+        return min((one for one in (rows, by_bytes) if one is not None), default=None)
+
+    def _lacks(self, key: QueueKey, position: int) -> bool:
+        bounds = self._bounds.get(key)
+        return bounds is None or bounds.max < position
+
+    def _within(self, start: Positions) -> dict[QueueKey, int]:
+        """Return positions moved into what exists (only reached when losses are allowed)."""
+        return {
+            key: min(max(position, self._bounds[key].min), self._bounds[key].max) for key, position in start.items()
+        }
+
+    def _report(self, lost: Sequence[str]) -> None:
+        """Raise DataLost, or log each accepted loss once."""
+        fresh = [text for text in lost if text not in self._reported]
+        report_losses(fresh, self._options)
+        self._reported.update(fresh)

@@ -1,0 +1,65 @@
+"""One reading task: the ranges it was given, fetched and decoded into Arrow batches, in the executor.
+
+Invariant: what a task yields depends only on its partition, so a repeated task yields the same rows. Thread rule:
+runs in a Python worker of Spark, one task at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import InputPartition
+
+from remoting.protocol.names import LMQ_PREFIX
+from spark_connector.connections import Address
+from spark_connector.options import ReadOptions
+from spark_connector.planner import QueueRange
+from spark_connector.schema import check_projection
+from spark_connector.worker import begin_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class RangePartition(InputPartition):
+    """The ranges of one task and where their brokers are."""
+
+    def __init__(self, ranges: Sequence[QueueRange], addresses: Mapping[str, Address]) -> None:
+        super().__init__(None)
+        self.ranges = tuple(ranges)
+        brokers = {one.key.broker for one in ranges}
+        self.addresses = {broker: address for broker, address in addresses.items() if broker in brokers}
+
+
+def read_task(
+    partition: InputPartition, schema: StructType, row_filters: Sequence[str], options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one partition; an empty DataFrame comes as a partition without ranges."""
+    if not isinstance(partition, RangePartition):
+        return
+    from spark_connector.arrow import TopicMatcher, decode
+    from spark_connector.fetch import RangeFetcher
+
+    begin_task()
+    wanted = arrow_schema(schema)
+    matcher = TopicMatcher(row_filters) if row_filters else None
+    light = LMQ_PREFIX.decode()
+    for current, pulled in RangeFetcher(partition.ranges, partition.addresses, options).pulls():
+        # The light queue of an exact topic holds nothing else; filters are for the queues of whole parent topics.
+        yield from decode(pulled, current.key, wanted, None if current.key.topic.startswith(light) else matcher)
+
+
+def arrow_schema(schema: StructType) -> Any:
+    """Spark's own Arrow form of a schema, which it compares for equality."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def check_schema(schema: StructType) -> None:
+    """Raise OptionError unless every column of a user-given schema is one of ours with its type."""
+    names = check_projection([(field.name, field.dataType.simpleString()) for field in schema.fields])
+    for field, name in zip(schema.fields, names, strict=True):
+        field.name = name

@@ -1,0 +1,144 @@
+"""How the text of an option becomes a value; each function raises ValueError with a half sentence.
+
+Invariant: a value that passes here needs no further check of its shape. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+EARLIEST, LATEST = -2, -1
+"""The two symbolic offsets, as numbers inside JSON offsets."""
+
+
+class QueueName(NamedTuple):
+    """A queue as users name it; broker None means whichever broker has it."""
+
+    topic: str
+    broker: str | None
+    queue: int
+
+
+class StartingPoint(NamedTuple):
+    """A point in every queue: `default` (EARLIEST or LATEST) except for the queues named."""
+
+    default: int
+    named: Mapping[QueueName, int]
+
+
+def count(text: str) -> int:
+    """Parse a whole number >= 0."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError("a whole number is needed") from None
+    if number < 0:
+        raise ValueError("a number that is not negative is needed")
+    return number
+
+
+def positive(text: str) -> int:
+    """Parse a whole number >= 1."""
+    number = count(text)
+    if number == 0:
+        raise ValueError("a number above 0 is needed")
+    return number
+
+
+def quality(text: str) -> int:
+    """Parse an MQTT quality of service."""
+    if text not in {"0", "1", "2"}:
+        raise ValueError("0, 1 or 2 is needed")
+    return int(text)
+
+
+def flag(text: str) -> bool:
+    """Parse true or false."""
+    folded = text.strip().lower()
+    if folded not in {"true", "false"}:
+        raise ValueError("true or false is needed")
+    return folded == "true"
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Return a parser that accepts the given words."""
+
+    def parse(text: str) -> str:
+        folded = text.strip().lower().replace("_", "-")
+        if folded not in choices:
+            raise ValueError(f"one of {', '.join(choices)} is needed")
+        return folded
+
+    return parse
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Parse a comma list, or a JSON list of strings for names that contain commas; order kept, repeats dropped."""
+    if text.lstrip().startswith("["):
+        try:
+            parts = json.loads(text)
+        except json.JSONDecodeError as failure:
+            raise ValueError(f"it begins like a JSON list but is none ({failure})") from None
+        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+            raise ValueError("a JSON list of strings is needed")
+    else:
+        parts = [part.strip() for part in text.split(",")]
+    found = tuple(dict.fromkeys(part for part in parts if part))
+    if not found:
+        raise ValueError("at least one name is needed")
+    return found
+
+
+def addresses(text: str) -> tuple[tuple[str, int], ...]:
+    """Parse `host:port`, several separated by `;` or `,`; IPv6 hosts in brackets."""
+    found = []
+    for part in text.replace(",", ";").split(";"):
+        if not part.strip():
+            continue
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"{part.strip()!r} is not host:port")
+        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    if not found:
+        raise ValueError("an address host:port is needed")
+    return tuple(found)
+
+
+def starting_point(text: str) -> StartingPoint:
+    """Parse `earliest`, `latest` or JSON offsets by topic, broker (optional) and queue."""
+    folded = text.strip().lower()
+    if folded in {"earliest", "latest"}:
+        return StartingPoint(EARLIEST if folded == "earliest" else LATEST, {})
+    try:
+        nested = json.loads(text)
+    except json.JSONDecodeError:
+        raise ValueError("earliest, latest or JSON {topic: {broker: {queue: offset}}} is needed") from None
+    named: dict[QueueName, int] = {}
+    for topic, below in _mapping(nested, "the JSON").items():
+        for key, value in _mapping(below, f"topic {topic!r}").items():
+            if isinstance(value, dict):
+                for queue, offset in value.items():
+                    named[QueueName(topic, key, _queue(queue))] = _offset(offset)
+            else:
+                named[QueueName(topic, None, _queue(key))] = _offset(value)
+    return StartingPoint(EARLIEST, named)
+
+
+def _mapping(value: object, what: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is not a JSON object")
+    return value
+
+
+def _queue(text: str) -> int:
+    if not text.isdigit():
+        raise ValueError(f"queue {text!r} is not a number")
+    return int(text)
+
+
+def _offset(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < EARLIEST:
+        raise ValueError(f"offset {value!r} is not a whole number >= 0, -2 (earliest) or -1 (latest)")
+    return value

@@ -1,0 +1,183 @@
+"""`df.write` and `df.writeStream.format("rocketmq")`: tasks stage rows, the driver commits the batch.
+
+A stream's batch is named by the query's id (kept in its checkpoint) and the batch id, both of which a replay repeats;
+so a batch that the broker already has is not even sent again. Invariant: with delivery=exactly-once nothing is
+visible before `commit`, and after it exactly the rows of the attempts Spark counted. Thread rule: `write` in the
+workers, `commit` and `abort` in a driver-side process.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from remoting.protocol.sink_body import StageHandle
+from spark_connector.connections import Address
+from spark_connector.errors import OptionError
+from spark_connector.options import WriteOptions
+from spark_connector.sink_columns import SinkColumns, sink_columns
+from spark_connector.worker import begin_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from spark_connector.entries import EncodedRows
+
+ATTEMPT_BITS = 48
+"""Size of the random number that tells two runs of the same task apart."""
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+
+
+@dataclass
+class StagedRows(WriterCommitMessage):
+    """What one task leaves for the driver: where its rows are staged and how many there are."""
+
+    sink: str
+    batch: int
+    partition: int
+    attempt: int
+    count: int
+    address: Address | None
+
+
+class RocketMQBatchWriter(DataSourceArrowWriter):
+    """A batch write; with `txnAppId` and `txnVersion` a repeated write is skipped."""
+
+    def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError("a log cannot be overwritten: use .mode('append')")
+        self._options = options
+        self._columns = _columns(schema, options)
+        # Pickled into every task and used again by commit: one name for the whole job.
+        self._sink = options.txn_app_id or f"batch-{uuid.uuid4()}"
+        self._batch = options.txn_version or 0
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task."""
+        return write_task(iterator, self._columns, self._options, self._sink, self._batch)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Make the rows of all tasks visible."""
+        commit_job(messages, self._options)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Drop what was staged."""
+        abort_job(messages, self._sink, self._batch, self._options)
+
+
+class RocketMQStreamWriter(DataSourceStreamArrowWriter):
+    """A stream's sink."""
+
+    def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError("a log cannot be overwritten: use .outputMode('append')")
+        if options.txn_app_id is not None:
+            raise OptionError("the options 'txnAppId' and 'txnVersion' are for batch writes; a stream has its own ids")
+        self._options = options
+        self._columns = _columns(schema, options)
+        # Spark plans every batch in the same process: its garbage collection is worth the same care as a worker's.
+        begin_task()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task of the batch that Spark names in the task's properties."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "write() runs inside a task"
+        sink = self._options.sink_id or context.getLocalProperty(QUERY_ID_PROPERTY)
+        batch = context.getLocalProperty(BATCH_ID_PROPERTY)
+        if sink is None or batch is None:
+            raise OptionError(
+                "this Spark does not tell tasks the query and batch they belong to; version 4.2 or newer does"
+            )
+        return write_task(iterator, self._columns, self._options, sink, int(batch))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """Make the rows of all tasks of the batch visible."""
+        commit_job(messages, self._options)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Drop what was staged; without any message and sinkId nobody knows the name, then it expires at the broker."""
+        named = next((message.sink for message in messages if isinstance(message, StagedRows)), self._options.sink_id)
+        if named is not None:
+            abort_job(messages, named, batchId, self._options)
+
+
+def write_task(
+    iterator: Iterator[pa.RecordBatch], columns: SinkColumns, options: WriteOptions, sink: str, batch: int
+) -> StagedRows:
+    """Stage (or append) the rows of one task; nothing is sent of a batch that was committed before."""
+    from pyspark import TaskContext
+
+    from spark_connector.sink import AttemptName, last_batch, send_rows, sink_broker
+
+    begin_task()
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    attempt = AttemptName(sink, batch, partition, secrets.randbits(ATTEMPT_BITS))
+    nothing = StagedRows(sink, batch, partition, attempt.attempt, 0, None)
+    filled = (one for one in iterator if one.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return nothing
+    address = sink_broker(options)
+    rows = encoded(chain([first], filled), columns, options)
+    if options.delivery == "at-least-once":
+        send_rows(address, rows, None, options)
+        return nothing
+    if last_batch(address, sink, options) >= batch:
+        return nothing
+    count = send_rows(address, rows, attempt, options)
+    return StagedRows(sink, batch, partition, attempt.attempt, count, address)
+
+
+def encoded(batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: WriteOptions) -> Iterator[EncodedRows]:
+    """Yield the append entries of each batch."""
+    from spark_connector.entries import Defaults, encode_rows
+
+    for batch in batches:
+        # The publisher's clock: there is no broker to ask for every row, and the broker adds its own store time.
+        born_ms = time.time_ns() // 1_000_000
+        yield encode_rows(columns.pick(batch), batch.num_rows, Defaults(options.qos, options.retain, born_ms))
+
+
+def commit_job(messages: Sequence[WriterCommitMessage | None], options: WriteOptions) -> None:
+    """Commit what the tasks staged, in one request that may be repeated."""
+    from spark_connector.sink import commit_batch
+
+    staged = [message for message in messages if isinstance(message, StagedRows) and message.count]
+    if not staged:
+        return
+    handles = [
+        StageHandle(one.partition, one.attempt, one.count) for one in sorted(staged, key=lambda one: one.partition)
+    ]
+    address = staged[0].address
+    assert address is not None, "rows were staged somewhere"
+    commit_batch(address, staged[0].sink, staged[0].batch, handles, options)
+
+
+def abort_job(messages: Sequence[WriterCommitMessage | None], sink: str, batch: int, options: WriteOptions) -> None:
+    """Drop what a failed job staged; a broker that cannot be reached lets it expire."""
+    from spark_connector.errors import BrokerUnreachable
+    from spark_connector.sink import abort_batch, sink_broker
+
+    if options.delivery == "at-least-once":
+        return
+    staged = (message.address for message in messages if isinstance(message, StagedRows) and message.address)
+    try:
+        abort_batch(next(staged, None) or sink_broker(options), sink, batch, options)
+    except BrokerUnreachable:
+        return
+
+
+def _columns(schema: StructType, options: WriteOptions) -> SinkColumns:
+    return sink_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
