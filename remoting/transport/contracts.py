@@ -18,7 +18,7 @@ REQUEST_TIMEOUT_MS = 10_000
 IN_FLIGHT_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of requests without an answer that one connection holds; the next request waits for room."""
 
-CloseCallback = Callable[[str], None]
+CloseCallback = Callable[[str], object]
 """Called once, with the reason, when the other side is gone."""
 
 PushCallback = Callable[[Command], None]

@@ -91,7 +91,7 @@ class FrameLink(asyncio.BufferedProtocol):
         self._closing: str | None = None
         self._lost: str | None = None
         self._close_timer: asyncio.TimerHandle | None = None
-        self._close_callbacks: list[Callable[[str], None]] = []
+        self._close_callbacks: list[Callable[[str], object]] = []
 
     # What a subclass answers.
 
@@ -154,7 +154,7 @@ class FrameLink(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def on_close(self, callback: Callable[[str], None]) -> None:
+    def on_close(self, callback: Callable[[str], object]) -> None:
         """Call `callback(reason)` once when the link is gone; next turn if it already is."""
         if self._lost is None:
             self._close_callbacks.append(callback)
@@ -269,7 +269,7 @@ class FrameLink(asyncio.BufferedProtocol):
             self.command_received(self._backlog.popleft())
 
 
-def run_close_callback(callback: Callable[[str], None], reason: str) -> None:
+def run_close_callback(callback: Callable[[str], object], reason: str) -> None:
     """Run one callback; its failure must not keep the others from running."""
     try:
         callback(reason)

@@ -1,0 +1,63 @@
+"""Nobody off this machine gets in without a key that is known and a signature that holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
+from remoting.server.access import Access
+from remoting.transport.signature import Signer
+
+
+class From:
+    def __init__(self, loopback):
+        self.loopback = loopback
+        self.address = "127.0.0.1:1" if loopback else "10.1.2.3:4"
+
+
+LOCAL, REMOTE = From(loopback=True), From(loopback=False)
+
+
+def signed(access_key, secret, body=b"b"):
+    command = Command(1, fields={"topic": "t"}, body=body)
+    Signer(access_key, secret).sign(command)
+    return command
+
+
+def test_this_machine_needs_nothing():
+    Access().check(LOCAL, Command(1))
+
+
+def test_others_are_refused_by_default():
+    with pytest.raises(Refused, match=r"10\.1\.2\.3:4 need AccessKey") as caught:
+        Access().check(REMOTE, Command(1))
+    assert caught.value.code == 16
+    with pytest.raises(Refused):
+        Access().check(REMOTE, signed("device", "s"))
+
+
+def test_a_valid_signature_opens():
+    Access({"device": "s"}).check(REMOTE, signed("device", "s"))
+
+
+@pytest.mark.parametrize(
+    "command", [signed("device", "wrong"), signed("other", "s"), signed("", "s"), signed("other", "")]
+)
+def test_a_wrong_key_or_secret_does_not(command):
+    with pytest.raises(Refused) as caught:
+        Access({"device": "s"}).check(REMOTE, command)
+    assert caught.value.code == 16
+
+
+def test_a_changed_body_or_field_does_not():
+    for change in ({"body": b"other"}, {"fields": {**signed("device", "s").fields, "topic": "u"}}):
+        command = signed("device", "s")
+        for name, value in change.items():
+            setattr(command, name, value)
+        with pytest.raises(Refused, match="not valid"):
+            Access({"device": "s"}).check(REMOTE, command)
+
+
+def test_open_to_all_is_said_explicitly():
+    Access(open_to_all=True).check(REMOTE, Command(1))

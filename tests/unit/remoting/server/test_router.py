@@ -1,0 +1,89 @@
+"""Codes find their handlers; what takes time is answered later and ends with its peer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
+from remoting.server.access import Access
+from remoting.server.router import PENDING_ATTRIBUTE, Router, later
+
+
+class Recorder:
+    address = "10.0.0.1:5"
+    loopback = False
+
+    def __init__(self):
+        self.sent = []
+        self.attributes = {}
+        self.closers = []
+
+    def send(self, command):
+        self.sent.append(command)
+
+    def on_close(self, callback):
+        self.closers.append(callback)
+
+
+def test_the_table_decides():
+    router = Router({7: lambda peer, command: command.reply(body=b"seven")})
+    assert router(Recorder(), Command(7)).body == b"seven"
+
+
+def test_unknown_codes_are_refused_and_counted_within_bounds():
+    router = Router({})
+    with pytest.raises(Refused, match="request type 8 not supported") as caught:
+        router(Recorder(), Command(8))
+    assert caught.value.code == 3
+    for code in range(3_000):
+        with pytest.raises(Refused):
+            router(Recorder(), Command(code))
+    assert router.unknown_codes[8] == 2
+    assert len(router.unknown_codes) <= 1_025
+    assert sum(router.unknown_codes.values()) == 3_001
+
+
+def test_access_comes_first():
+    called = []
+    router = Router({7: lambda peer, command: called.append(1)}, access=Access())
+    for code in (7, 8):
+        with pytest.raises(Refused) as caught:
+            router(Recorder(), Command(code))
+        assert caught.value.code == 16
+    assert called == []
+
+
+async def finish():
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_later_sends_the_result_or_the_failure():
+    peer = Recorder()
+    loop = asyncio.get_running_loop()
+    outcomes = [loop.create_future() for _ in range(4)]
+    commands = [Command(1, opaque=n, flag=2 if n == 3 else 0) for n in range(4)]
+    for command, outcome in zip(commands, outcomes, strict=True):
+        later(peer, command, outcome)
+    outcomes[0].set_result(commands[0].reply(body=b"done"))
+    outcomes[1].set_exception(Refused(17, "gone"))
+    outcomes[2].set_result(None)
+    outcomes[3].set_result(commands[3].reply())
+    await finish()
+    assert [(reply.opaque, reply.code, reply.body) for reply in peer.sent] == [(0, 0, b"done"), (1, 17, b"")]
+    assert peer.attributes[PENDING_ATTRIBUTE] == set()
+    assert len(peer.closers) == 1
+
+
+async def test_the_end_of_a_peer_ends_what_it_waits_for():
+    peer = Recorder()
+    outcome = asyncio.get_running_loop().create_future()
+    later(peer, Command(1), outcome)
+    await finish()
+    peer.closers[0]("gone")
+    await finish()
+    assert outcome.cancelled()
+    assert peer.sent == []

@@ -1,0 +1,98 @@
+"""The listening side: limits, violations that harm nobody else, the order of the end."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import pytest
+
+from remoting.client.connection import connect
+from remoting.protocol.commands import Command
+from remoting.server.server import RemotingServer
+from remoting.transport.failures import ConnectionLost
+
+
+def echo(peer, command):
+    return command.reply(body=command.body)
+
+
+async def test_connections_have_a_limit(serve):
+    server = await serve(echo, connections_max=2)
+    first, second = await connect("127.0.0.1", server.port), await connect("127.0.0.1", server.port)
+    await first.request(Command(1))
+    await second.request(Command(1))
+    third = await connect("127.0.0.1", server.port)
+    with pytest.raises(ConnectionLost):
+        await third.request(Command(1))
+    assert (server.counters.accepted, server.counters.refused, len(server.peers)) == (2, 1, 2)
+    await first.close()
+    while len(server.peers) > 1:
+        await asyncio.sleep(0)
+    fourth = await connect("127.0.0.1", server.port)
+    assert (await fourth.request(Command(1, body=b"room"))).body == b"room"
+    await second.close()
+    await fourth.close()
+
+
+@pytest.mark.parametrize("bad", [struct.pack(">I", 2_000_000) + bytes(10), b"\x00\x00\x00\x06\x00\x00\x00\x02{x"])
+async def test_a_bad_peer_harms_nobody_else(serve, bad):
+    server = await serve(echo, frame_size_bytes_max=1_000_000)
+    good = await connect("127.0.0.1", server.port)
+    await good.request(Command(1))
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(bad)
+    assert await reader.read() == b""
+    writer.close()
+    assert server.link_counters.violations == 1
+    assert (await good.request(Command(1, body=b"fine"))).body == b"fine"
+    await good.close()
+
+
+async def test_stop_lets_output_out_and_closes_everyone(serve):
+    server = await serve(echo)
+    connection = await connect("127.0.0.1", server.port)
+    answer = asyncio.ensure_future(connection.request(Command(1, body=b"last")))
+    while not server.link_counters.frames_in:
+        await asyncio.sleep(0)
+    await server.stop()
+    assert (await answer).body == b"last"
+    with pytest.raises(ConnectionLost):
+        await connection.request(Command(1))
+    assert server.peers == set()
+    assert server.counters.lost == 1
+    await server.stop()
+    await connection.close()
+
+
+async def test_a_peer_that_does_not_read_cannot_hold_the_stop(serve):
+    server = await serve(lambda peer, command: command.reply(body=bytes(5_000_000)))
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    from remoting.protocol.frame import encode_frame
+
+    writer.write(encode_frame(Command(1)))
+    while not server.link_counters.frames_out:
+        await asyncio.sleep(0)
+    await server.stop(0.02)
+    assert server.peers == set()
+    writer.close()
+
+
+async def test_a_taken_port_is_named(serve):
+    server = await serve(echo)
+    other = RemotingServer(echo)
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{server.port}"):
+        await other.start("127.0.0.1", server.port)
+    await other.stop()
+
+
+async def test_each_new_peer_is_announced():
+    peers = []
+    server = RemotingServer(echo, on_connection=peers.append)
+    port = await server.start("127.0.0.1", 0)
+    connection = await connect("127.0.0.1", port)
+    await connection.request(Command(1))
+    assert len(peers) == 1
+    assert peers[0].loopback
+    await connection.close()
+    await server.stop()

@@ -1,0 +1,135 @@
+"""Requests in flight: each future ends once, bytes are counted back, the line in front of the limit moves on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from remoting.protocol.commands import Command
+from remoting.transport.calls import OPAQUE_MAX, REQUEST_OVERHEAD_BYTES, Calls
+from remoting.transport.failures import ConnectionLost, RequestTimeout
+
+
+def start(calls, sent, body=b"", timeout_ms=1_000):
+    return asyncio.ensure_future(calls.call(Command(1, body=body), timeout_ms, sent.append))
+
+
+async def settle():
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_each_answer_ends_its_own_request():
+    calls, sent = Calls("there:1", 1_000_000), []
+    first, second = start(calls, sent), start(calls, sent)
+    await settle()
+    assert len(calls) == 2
+    assert calls.in_flight_bytes == 2 * REQUEST_OVERHEAD_BYTES
+    calls.answer(sent[1].reply(body=b"2"))
+    calls.answer(sent[0].reply(body=b"1"))
+    assert [(await first).body, (await second).body] == [b"1", b"2"]
+    assert (len(calls), calls.in_flight_bytes, calls.late_answers) == (0, 0, 0)
+
+
+async def test_an_answer_twice_is_late():
+    calls, sent = Calls("there:1", 1_000), []
+    request = start(calls, sent)
+    await settle()
+    calls.answer(sent[0].reply())
+    calls.answer(sent[0].reply())
+    await request
+    calls.answer(sent[0].reply())
+    assert calls.late_answers == 2
+
+
+async def test_time_limit_holds_while_waiting_for_room():
+    calls, sent = Calls("there:1", 1_000), []
+    first = start(calls, sent, bytes(900))
+    await settle()
+    second = start(calls, sent, bytes(900), timeout_ms=10)
+    third = start(calls, sent, bytes(900))
+    with pytest.raises(RequestTimeout, match="there:1 within 10 ms"):
+        await second
+    assert len(sent) == 1
+    calls.answer(sent[0].reply())
+    await first
+    await settle()
+    calls.answer(sent[1].reply())
+    await third
+
+
+async def test_the_line_keeps_its_order_and_small_ones_go_together():
+    calls, sent = Calls("there:1", 2_000), []
+    big = start(calls, sent, bytes(1_900))
+    await settle()
+    waiting = [start(calls, sent, body) for body in (bytes(1_800), b"a", b"b")]
+    await settle()
+    assert len(sent) == 1
+    calls.answer(sent[0].reply())
+    await big
+    await settle()
+    assert [len(command.body) for command in sent] == [1_900, 1_800]
+    calls.answer(sent[1].reply())
+    await settle()
+    assert [command.body for command in sent[2:]] == [b"a", b"b"]
+    for command in sent[2:]:
+        calls.answer(command.reply())
+    await asyncio.gather(*waiting)
+
+
+async def test_a_body_above_the_limit_goes_alone():
+    calls, sent = Calls("there:1", 10), []
+    request = start(calls, sent, bytes(1_000))
+    await settle()
+    calls.answer(sent[0].reply())
+    await request
+
+
+async def test_cancelled_requests_leave_no_trace():
+    calls, sent = Calls("there:1", 1_000), []
+    first = start(calls, sent, bytes(900))
+    await settle()
+    waiting, last = start(calls, sent, bytes(900)), start(calls, sent, bytes(900))
+    await settle()
+    waiting.cancel()
+    first.cancel()
+    await settle()
+    assert len(sent) == 2
+    calls.answer(sent[1].reply())
+    await last
+    assert (len(calls), calls.in_flight_bytes) == (0, 0)
+
+
+async def test_the_end_of_the_connection_ends_all():
+    calls, sent = Calls("there:1", 1_000), []
+    requests = [start(calls, sent, bytes(900)), start(calls, sent, bytes(900))]
+    await settle()
+    calls.fail("cable cut")
+    calls.fail("a second reason")
+    for outcome in await asyncio.gather(*requests, return_exceptions=True):
+        assert isinstance(outcome, ConnectionLost)
+        assert "there:1 is closed: cable cut" in str(outcome)
+    with pytest.raises(ConnectionLost, match="cable cut"):
+        await calls.call(Command(1), 1_000, sent.append)
+
+
+async def test_numbers_wrap_and_skip_those_in_use():
+    calls, sent = Calls("there:1", 1_000_000), []
+    request = start(calls, sent)
+    await settle()
+    calls._opaque = OPAQUE_MAX - 1
+    assert [calls.next_opaque(), calls.next_opaque()] == [OPAQUE_MAX, 2]
+    calls.answer(sent[0].reply())
+    await request
+
+
+async def test_a_failing_transmission_leaves_no_trace():
+    calls = Calls("there:1", 1_000)
+
+    def broken(command):
+        raise ConnectionLost("no")
+
+    with pytest.raises(ConnectionLost):
+        await calls.call(Command(1), 1_000, broken)
+    assert (len(calls), calls.in_flight_bytes) == (0, 0)

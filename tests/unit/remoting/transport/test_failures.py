@@ -1,0 +1,45 @@
+"""Failures say who, where and what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable, checked, split_address
+
+
+def test_unreachable_names_address_and_remedy():
+    error = Unreachable("broker.example", 9876, ConnectionRefusedError(111, "Connection refused"))
+    assert "broker.example:9876 (Connection refused)" in str(error)
+    assert "lightmq up" in str(error)
+    assert isinstance(error, ConnectionLost)
+    assert "(TimeoutError)" in str(Unreachable("h", 1, TimeoutError()))
+
+
+def test_timeout_is_both_ours_and_pythons():
+    error = RequestTimeout(105, "h:1", 30)
+    assert isinstance(error, LightMQError)
+    assert isinstance(error, TimeoutError)
+
+
+def test_checked_passes_success_and_raises_refusals():
+    assert checked(Command(0, body=b"x")).body == b"x"
+    with pytest.raises(Refused, match="no topic") as caught:
+        checked(Command(17, remark="no topic"))
+    assert caught.value.code == 17
+    with pytest.raises(Refused, match="refused with code 2"):
+        checked(Command(2))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("h:1", ("h", 1)), (" 127.0.0.1:9876 ", ("127.0.0.1", 9876)), ("[::1]:80", ("::1", 80))]
+)
+def test_addresses(text, expected):
+    assert split_address(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "h", ":1", "h:", "h:x", "h:0", "h:65536", "h:-1"])
+def test_what_is_no_address(text):
+    with pytest.raises(ValueError, match="host:port"):
+        split_address(text)
