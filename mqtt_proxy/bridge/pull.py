@@ -49,6 +49,7 @@ class Puller:
         self._bytes_max = config.pull_bytes_max
         self._queues_max = config.pull_queues_max
         self._needs: dict[Need, dict[Follower, None]] = {}
+        self._under_way: dict[Need, dict[Follower, None]] = {}
         self._busy = False
         self._scheduled = False
         self._log = get_logger("proxy.pull")
@@ -56,7 +57,7 @@ class Puller:
 
     def need(self, feed: Feed, offset: int, follower: Follower) -> None:
         """Somebody waits for the record at this offset, which the broker has confirmed."""
-        waiting = self._needs.get((feed, offset))
+        waiting = self._under_way.get((feed, offset)) or self._needs.get((feed, offset))
         if waiting is None:
             self._needs[feed, offset] = {follower: None}
             self._schedule()
@@ -80,6 +81,7 @@ class Puller:
         if not taken:
             return
         self._busy = True
+        self._under_way = taken
         self._metrics.pulls.value += 1
         task = self._link.post(RequestCode.MULTI_PULL, encode_multi_pull(self._requests(taken)))
         task.add_done_callback(lambda done: self._answered(taken, done))
@@ -98,6 +100,7 @@ class Puller:
 
     def _answered(self, taken: dict[Need, dict[Follower, None]], task: asyncio.Task[bytes]) -> None:
         self._busy = False
+        self._under_way = {}
         if task.cancelled():
             return
         error = task.exception()
