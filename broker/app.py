@@ -9,7 +9,7 @@ nothing is accepted that could not be acknowledged.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.api.context import Broker
@@ -76,12 +76,16 @@ class BrokerApp:
             StoreError, OSError: the data directory cannot be used, or the port is taken.
         """
         loop = asyncio.get_running_loop()
+
+        def schedule(function: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(function)
+
         self._store = LogStore.open(
             self.config.data_directory,
             self.config.store,
             clock=self._clock,
             faults=self._faults,
-            schedule=lambda function: loop.call_soon_threadsafe(function) and None,
+            schedule=schedule,
             log=self._log,
         )
         try:

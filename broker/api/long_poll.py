@@ -1,9 +1,9 @@
 """Requests that wait for news of queues: woken by the confirm position, ended exactly at their deadline.
 
 A waiter names the queues it wants and a function that tries again; the function returns True when it has answered. It
-is called when one of the queues moved and, with `last=True`, at the deadline.
-Invariant: a waiter answers exactly once, or never when its peer is gone; at most `waiters_max` wait, one more is told at once that its time is over.
-Loop thread only.
+is called when one of the queues moved and, with `last=True`, at the deadline. Invariant: a waiter answers exactly
+once, or never when its peer is gone; at most `waiters_max` wait, one more is told at once that its time is over. Loop
+thread only.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 ```
 i32 total | i32 magic | i32 body crc | i32 queue id | i32 flag | i64 queue offset | i64 position | i32 sys flag
 i64 born ms | born host 4 + i32 port | i64 store ms | store host 4 + i32 port | i32 reconsume times
-i64 prepared offset | i32 body length, body | topic length (u8, magic v2: u16), topic | i16 properties length, properties (k 01 v 02)
+i64 prepared offset | i32 body length, body | topic length (u8, magic v2: u16), topic
+i16 properties length, properties (k 01 v 02)
 ```
 Our record has no place for three fields of RocketMQ's: the client's `flag`, the number of reconsumptions and the born
 host. A record from a RocketMQ client carries those that are not zero as properties with the prefix `__rmq.`; they are

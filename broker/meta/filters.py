@@ -2,11 +2,11 @@
 
 A filter gets its queue when it is first subscribed; the FILTER record is in the log before the subscription is
 answered, so "from here on" is exact. The number of subscriptions that hold a filter is counted here: durable sessions
-hold it across restarts, clean sessions as long as their proxy is connected. When the last holder is gone for `expiry_ms` the
-queue is deleted; a later subscriber gets a new queue with a new id.
+hold it across restarts, clean sessions as long as their proxy is connected. When the last holder is gone for
+`expiry_ms` the queue is deleted; a later subscriber gets a new queue with a new id.
 
-State record: key = filter, value = queue id (u32 little-endian).
-Invariant: a filter with a holder has a queue, and every message appended since then is in it. Loop thread only.
+State record: key = filter, value = queue id (u32 little-endian). Invariant: a filter with a holder has a queue, and
+every message appended since then is in it. Loop thread only.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The store keeps the RETAINED table itself (key = MQTT topic, position = the message record with the retain flag; an
 empty body deletes). Here is the view over it that a subscription needs: a topic tree, so that `plant/+/temp` visits
-only the branches it can match. It is loaded from the table at start and follows it by the table's change callback, so it is the
-same after a restart and after retention has moved a message. There is no limit on the number of topics.
+only the branches it can match. It is loaded from the table at start and follows it by the table's change callback, so
+it is the same after a restart and after retention has moved a message. There is no limit on the number of topics.
 
 Invariant: the tree holds exactly the topics of the table. Loop thread only.
 """

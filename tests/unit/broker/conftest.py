@@ -1,0 +1,124 @@
+"""A real store in a temporary directory whose callbacks run when the test says so, and a whole broker around one."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.api.context import Broker
+from broker.api.router import handlers
+from broker.config import BrokerConfig
+from broker.store.log_store import LogStore
+from broker.store.settings import StoreSettings
+from remoting import inprocess
+from remoting.client.connection import Connection
+from remoting.protocol.append_body import decode_entries, encode_entries, encode_mqtt_entry
+from remoting.server.router import Router
+from runtime.clock import ManualClock
+from runtime.faults import FaultPoints
+from runtime.logs import get_logger
+from runtime.metrics import Registry
+
+SETTINGS = StoreSettings(segment_size_bytes=8 * 1024 * 1024, free_space_bytes_min=0, ballast_size_bytes=0)
+
+
+class StoreBench:
+    """Opens, settles and reopens one store directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = ManualClock()
+        self.faults = FaultPoints()
+        self._calls: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.store = self._open()
+
+    def _open(self) -> LogStore:
+        return LogStore.open(
+            self.directory,
+            SETTINGS,
+            clock=self.clock,
+            faults=self.faults,
+            schedule=self._calls.put,
+            log=get_logger("test"),
+        )
+
+    def settle(self) -> None:
+        """Run callbacks until everything written is confirmed."""
+        while self.store.confirm_position < self.store.end_position:
+            self._calls.get(timeout=10)()
+
+    def reopen(self) -> LogStore:
+        """Close and open again, as a restart does."""
+        self.settle()
+        self.store.close()
+        self.store = self._open()
+        return self.store
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[StoreBench]:
+    made = StoreBench(tmp_path / "data")
+    yield made
+    made.store.close()
+
+
+class BrokerBench:
+    """A broker on a real store, reached over the in-process transport."""
+
+    def __init__(self, directory: Path, clock: ManualClock, **options: object) -> None:
+        self.config = BrokerConfig(data_directory=directory, controllers=(), store=SETTINGS, **options)  # type: ignore[arg-type]
+        self.clock = clock
+        self.faults = FaultPoints()
+        self.start()
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.registry = Registry()
+        self.store = LogStore.open(
+            self.config.data_directory,
+            SETTINGS,
+            clock=self.clock,
+            faults=self.faults,
+            schedule=lambda function: loop.call_soon_threadsafe(function) and None,
+            log=get_logger("test"),
+        )
+        self.broker = Broker(self.config, self.store, self.clock, self.registry, get_logger("test"))
+        self.router = Router(handlers(self.broker))
+
+    def connect(self) -> Connection:
+        return inprocess.connect(self.router)
+
+    async def restart(self) -> None:
+        await self.settle()
+        self.store.close()
+        self.start()
+
+    async def settle(self) -> None:
+        done = asyncio.get_running_loop().create_future()
+        self.store.when_confirmed(self.store.end_position, lambda _error: done.set_result(None))
+        await asyncio.wait_for(done, 10)
+
+    def publish(self, *topics: bytes, body: bytes = b"x", flags: int = 1) -> bytes:
+        """Body of an APPEND_MANY with one message per topic."""
+        return encode_entries([encode_mqtt_entry(topic, body, flags, 1_000, b"device") for topic in topics])
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[BrokerBench]:
+    bench = BrokerBench(tmp_path / "data", ManualClock())
+    yield bench
+    bench.store.close()
+
+
+@pytest.fixture
+def make_entries() -> Callable[..., list]:  # type: ignore[type-arg]
+    """Decoded append entries, one per MQTT topic."""
+
+    def make(*topics: bytes, body: bytes = b"x", flags: int = 1) -> list:  # type: ignore[type-arg]
+        return decode_entries(encode_entries([encode_mqtt_entry(t, body, flags, 1_000, b"device") for t in topics]))
+
+    return make

@@ -1,0 +1,164 @@
+"""Who owns a client id, what it resumes, and what survives: the session rules one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.meta.filters import Filters
+from broker.meta.sessions import Sessions
+from remoting.protocol import names
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.errors import Refused
+from remoting.protocol.session_body import FAILURE, InflightEntry, SessionClose, SessionOpen, Subscribe, Unsubscribe
+
+
+def make(store, now_ms: int = 0, **limits) -> tuple[Filters, Sessions]:
+    filters = Filters(store, expiry_ms=1_000, filters_max=100, now_ms=now_ms)
+    defaults = {"default_expiry_s": 100, "sessions_max": 100, "subscriptions_max": 100}
+    return filters, Sessions(store, filters, now_ms=now_ms, **(defaults | limits))
+
+
+def opening(client_id="c", *, clean=False, user=None, expiry_s=100) -> SessionOpen:
+    return SessionOpen(client_id, clean, user, expiry_s)
+
+
+def test_present_is_true_exactly_for_a_durable_session_that_was_there(bench) -> None:
+    _filters, sessions = make(bench.store)
+    assert not sessions.open(opening(), "p", 0).reply.present
+    assert sessions.open(opening(), "p", 0).reply.present
+    assert not sessions.open(opening(clean=True), "p", 0).reply.present
+    assert not sessions.open(opening(), "p", 0).reply.present
+
+
+def test_a_take_over_raises_the_epoch_and_fences_the_previous_owner(bench) -> None:
+    _filters, sessions = make(bench.store)
+    first = sessions.open(opening(), "proxy-1", 0)
+    second = sessions.open(opening(), "proxy-2", 0)
+    assert first.fenced is None
+    assert second.fenced == ("proxy-1", first.reply.epoch)
+    assert second.reply.epoch > first.reply.epoch
+    with pytest.raises(Refused, match="fenced") as refused:
+        sessions.subscribe(Subscribe("c", first.reply.epoch, True, [("a", 1)]))
+    assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
+    with pytest.raises(Refused):
+        sessions.close(SessionClose("c", first.reply.epoch, True, [], []), 0)
+    assert sessions.commit("c", 1, 5, "proxy-1") is None
+    assert sessions.offsets_fenced == 1
+
+
+def test_another_user_may_neither_resume_nor_clean_nor_take_over(bench) -> None:
+    _filters, sessions = make(bench.store)
+    sessions.open(opening(user="anna"), "p", 0)
+    for clean in (False, True):
+        with pytest.raises(Refused) as refused:
+            sessions.open(opening(user="otto", clean=clean), "q", 0)
+        assert refused.value.code == ResponseCode.NO_PERMISSION
+    sessions.open(opening("live", clean=True, user="anna"), "p", 0)
+    with pytest.raises(Refused):
+        sessions.open(opening("live", clean=True, user=None), "q", 0)
+
+
+def test_subscription_offset_and_inflight_survive_a_restart(bench) -> None:
+    _filters, sessions = make(bench.store)
+    epoch = sessions.open(opening(user="anna"), "p", 0).reply.epoch
+    results, _ = sessions.subscribe(Subscribe("c", epoch, True, [("plant/+/t", 1), ("a/b", 0)]))
+    wildcard, exact = results
+    bench.store.append_state([sessions.commit("c", wildcard.queue_id, 3, "p")])
+    sessions.close(SessionClose("c", epoch, True, [(exact.queue_id, 7)], [InflightEntry(9, wildcard.queue_id, 3)]), 5)
+    filters, again = make(bench.reopen(), now_ms=50)
+    reply = again.open(opening(user="anna"), "q", 60).reply
+    assert reply.present
+    assert reply.epoch > epoch
+    assert {(s.filter, s.qos, s.queue_id, s.offset) for s in reply.subscriptions} == {
+        ("plant/+/t", 1, wildcard.queue_id, 3),
+        ("a/b", 0, exact.queue_id, 7),
+    }
+    assert reply.inflight == [InflightEntry(9, wildcard.queue_id, 3)]
+    assert filters.holders(b"plant/+/t") == 1
+
+
+def test_what_was_acknowledged_after_the_inflight_list_is_not_in_it(bench) -> None:
+    _filters, sessions = make(bench.store)
+    epoch = sessions.open(opening(), "p", 0).reply.epoch
+    queue_id = sessions.subscribe(Subscribe("c", epoch, True, [("+", 1)]))[0][0].queue_id
+    entries = [InflightEntry(1, queue_id, 0), InflightEntry(2, queue_id, 1), InflightEntry(3, 0xFFFFFFFF, 640)]
+    sessions.close(SessionClose("c", epoch, True, [], entries), 0)
+    sessions.open(opening(), "p", 0)
+    bench.store.append_state([sessions.commit("c", queue_id, 1, "p")])
+    _filters, again = make(bench.reopen())
+    assert again.open(opening(), "q", 0).reply.inflight == entries[1:]
+
+
+def test_a_clean_session_leaves_nothing_in_the_log_and_releases_its_filters(bench) -> None:
+    filters, sessions = make(bench.store)
+    epoch = sessions.open(opening(clean=True), "p", 0).reply.epoch
+    sessions.subscribe(Subscribe("c", epoch, False, [("a/#", 1)]))
+    assert filters.holders(b"a/#") == 1
+    assert sessions.owner_gone("p", 10) == 1
+    assert filters.holders(b"a/#") == 0
+    assert sessions.get("c") is None
+    assert len(make(bench.reopen())[1]) == 0
+
+
+def test_a_lost_proxy_closes_durable_sessions_and_they_expire_on_time(bench) -> None:
+    filters, sessions = make(bench.store)
+    epoch = sessions.open(opening(expiry_s=5), "p", 0).reply.epoch
+    sessions.subscribe(Subscribe("c", epoch, True, [("a/#", 1)]))
+    sessions.owner_gone("p", 1_000)
+    assert sessions.expire(5_999) == 0
+    assert sessions.expire(6_000) == 1
+    assert filters.holders(b"a/#") == 0
+    assert len(make(bench.reopen())[1]) == 0
+
+
+def test_a_session_that_came_back_does_not_expire_by_its_old_deadline(bench) -> None:
+    _filters, sessions = make(bench.store)
+    for start in (0, 4_000):
+        epoch = sessions.open(opening(expiry_s=5), "p", start).reply.epoch
+        sessions.close(SessionClose("c", epoch, True, [], []), start)
+    assert sessions.expire(5_000) == 0
+    assert sessions.expire(9_000) == 1
+
+
+def test_unsubscribe_says_what_was_there_and_forgets_the_offset(bench) -> None:
+    filters, sessions = make(bench.store)
+    epoch = sessions.open(opening(), "p", 0).reply.epoch
+    sessions.subscribe(Subscribe("c", epoch, True, [("a/#", 1)]))
+    found, _ = sessions.unsubscribe(Unsubscribe("c", epoch, True, ["a/#", "nope"]), 0)
+    assert found == [True, False]
+    assert filters.holders(b"a/#") == 0
+    assert sessions.open(opening(), "p", 0).reply.subscriptions == []
+
+
+def test_a_subscription_starts_where_the_queue_ends_and_keeps_its_offset_when_repeated(bench, make_entries) -> None:
+    from broker.api.append import entry_message
+
+    _filters, sessions = make(bench.store)
+    light = bench.store.open_queue(names.light_queue_name(b"a/b"))
+    message = entry_message(make_entries(b"a/b")[0])
+    message.queues = (light,)
+    bench.store.append([message, message])
+    epoch = sessions.open(opening(), "p", 0).reply.epoch
+    first = sessions.subscribe(Subscribe("c", epoch, True, [("a/b", 0)]))[0][0]
+    bench.store.append([message])
+    second = sessions.subscribe(Subscribe("c", epoch, True, [("a/b", 1)]))[0][0]
+    assert (first.code, first.offset) == (0, 2)
+    assert (second.code, second.offset) == (1, 2)
+
+
+def test_limits_and_invalid_filters_get_the_failure_code(bench) -> None:
+    _filters, sessions = make(bench.store, subscriptions_max=1, sessions_max=1)
+    epoch = sessions.open(opening(), "p", 0).reply.epoch
+    results, _ = sessions.subscribe(Subscribe("c", epoch, True, [("a/#/b", 1), ("ok", 1), ("more", 1)]))
+    assert [result.code for result in results] == [FAILURE, 1, FAILURE]
+    with pytest.raises(Refused, match="sessions_max"):
+        sessions.open(opening("d"), "p", 0)
+
+
+def test_an_offset_never_moves_back(bench) -> None:
+    _filters, sessions = make(bench.store)
+    epoch = sessions.open(opening(), "p", 0).reply.epoch
+    queue_id = sessions.subscribe(Subscribe("c", epoch, True, [("a", 1)]))[0][0].queue_id
+    assert sessions.commit("c", queue_id, 5, "p") is not None
+    assert sessions.commit("c", queue_id, 4, "p") is None
+    assert sessions.open(opening(), "p", 0).reply.subscriptions[0].offset == 5
