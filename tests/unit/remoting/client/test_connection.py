@@ -20,7 +20,7 @@ async def test_nobody_there_is_said_with_host_port_and_remedy():
         port = probe.getsockname()[1]
     with pytest.raises(Unreachable, match=rf"cannot reach 127\.0\.0\.1:{port} .*lightmq up"):
         await connect("127.0.0.1", port)
-    with pytest.raises(Unreachable, match="no-such-host.invalid:1"):
+    with pytest.raises(Unreachable, match=r"no-such-host\.invalid:1"):
         await connect("no-such-host.invalid", 1)
 
 
