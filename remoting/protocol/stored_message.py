@@ -2,7 +2,8 @@
 
      0 i32 total | 4 i32 magic (v1: u8 topic length, v2: u16) | 8 i32 body CRC32 & 0x7fffffff | 12 i32 queue id
     16 i32 flag | 20 i64 queue offset | 28 i64 position | 36 i32 sys flag | 40 i64 born ms
-    48 born host (4 or 16) + i32 port | i64 store ms | store host (4 or 16) + i32 port | i32 reconsume times | i64 prepared position
+    48 born host (4 or 16) + i32 port | i64 store ms | store host (4 or 16) + i32 port
+    i32 reconsume times | i64 prepared position
     i32 body length, body | topic length, topic | i16 properties length, properties
 
 Invariant: decode(encode(m)) == m, and the bits of sys_flag that tell the sizes of the hosts follow from the hosts.
