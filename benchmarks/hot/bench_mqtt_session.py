@@ -1,8 +1,8 @@
 """CPU per message of the MQTT session core, without sockets: parse, acknowledge, deliver, take acknowledgements.
 
 Run: python benchmarks/hot/bench_mqtt_session.py
-Prints the best of several runs in µs of CPU per message. Aims: QoS 1 parse at 20 messages per read at most 0.7, deliver at
-most 1.0 (pure Python).
+Prints the best of several runs in µs of CPU per message. Aims: QoS 1 parse at 20 messages per read at most 0.7, deliver
+at most 1.0 (pure Python).
 """
 
 from __future__ import annotations
@@ -114,11 +114,15 @@ def main() -> None:
     for per_read in (1, 20, 200):
         print(f"parse QoS 0, {per_read:3} per read                     {parse(0, per_read):6.3f} µs/message")
         print(f"parse QoS 1, {per_read:3} per read                     {parse(1, per_read):6.3f} µs/message")
-        print(f"parse + acknowledge QoS 1, {per_read:3} per read       {parse_and_acknowledge(per_read):6.3f} µs/message")
+        print(
+            f"parse + acknowledge QoS 1, {per_read:3} per read       {parse_and_acknowledge(per_read):6.3f} µs/message"
+        )
         print(f"deliver QoS 0, {per_read:3} per turn                   {deliver(0, per_read, False):6.3f} µs/message")
         print(f"deliver QoS 1, {per_read:3} per turn                   {deliver(1, per_read, False):6.3f} µs/message")
         print(f"deliver QoS 1 prepared head, {per_read:3} per turn     {deliver(1, per_read, True):6.3f} µs/message")
-        print(f"PUBACK in, {per_read:3} per read                       {take_acknowledgements(per_read):6.3f} µs/message")
+        print(
+            f"PUBACK in, {per_read:3} per read                       {take_acknowledgements(per_read):6.3f} µs/message"
+        )
 
 
 if __name__ == "__main__":

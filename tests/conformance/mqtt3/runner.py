@@ -1,0 +1,100 @@
+"""Plays one scenario against a target and says at which line, and how, it went otherwise."""
+
+from __future__ import annotations
+
+from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt.codec import decode, split
+from mqtt_proxy.mqtt.encode import encode
+from tests.conformance.mqtt3.script import ANY_ID, STEP_NAMES, Scenario, fields_of, packet_of
+from tests.conformance.mqtt3.targets import ScriptClient, Target
+
+
+class Run:
+    """The state of one scenario being played."""
+
+    def __init__(self, target: Target, unique: str) -> None:
+        self.target = target
+        self.unique = unique
+        self.clients: dict[str, ScriptClient] = {}
+        self.last_id: dict[str, int] = {}
+
+    def play(self, scenario: Scenario) -> None:
+        """All steps; AssertionError names the line."""
+        try:
+            for number, words in scenario.steps:
+                words = [word.replace("{u}", self.unique) for word in words]
+                try:
+                    STEPS[words[0]](self, *words[1:])
+                except (AssertionError, TimeoutError) as error:
+                    raise AssertionError(f"{scenario.where}:{number}: {' '.join(words)}: {error}") from error
+        finally:
+            for client in self.clients.values():
+                client.drop()
+
+    def client(self, name: str) -> ScriptClient:
+        """The connection of this name, opened on first use."""
+        if name not in self.clients:
+            self.clients[name] = self.target.open()
+        return self.clients[name]
+
+    def connect(self, name: str, *words: str) -> None:
+        """CONNECT, and the CONNACK that accepts it."""
+        fields = [word for word in words if not word.startswith("present=")]
+        present = fields_of(list(words)).get("present", ["0"])[0]
+        if not any(word.startswith("id=") for word in fields):
+            fields.append(f"id={self.unique}{name}")
+        self.clients.pop(name, None)
+        self.send(name, "connect", *fields)
+        self.expect(name, "connack", f"present={present}", "code=0")
+
+    def send(self, name: str, *words: str) -> None:
+        """Any packet, in one piece."""
+        self.client(name).send(self.bytes_of(words))
+
+    def dribble(self, name: str, *words: str) -> None:
+        """Any packet, byte by byte."""
+        for byte in self.bytes_of(words):
+            self.client(name).send(bytes((byte,)))
+
+    @staticmethod
+    def bytes_of(words: tuple[str, ...]) -> bytes:
+        """The bytes of a packet given in words or in hex."""
+        return bytes.fromhex("".join(words[1:])) if words[0] == "hex" else encode(packet_of(list(words)))
+
+    def expect(self, name: str, *words: str) -> None:
+        """The next packet is this one."""
+        raw = self.client(name).next_packet()
+        assert raw, "the connection was closed instead"
+        if words[0] == "hex":
+            assert raw == bytes.fromhex("".join(words[1:])), f"came {raw.hex(' ')}"
+            return
+        came, expected = decode(*split(raw)), packet_of(list(words))
+        if isinstance(expected, packets.Publish) and isinstance(came, packets.Publish) and expected.packet_id == ANY_ID:
+            self.last_id[name] = came.packet_id
+            expected.packet_id = came.packet_id
+        assert came == expected, f"came {came}"
+
+    def ack(self, name: str) -> None:
+        """PUBACK for the last PUBLISH whose id was taken."""
+        self.send(name, "puback", f"id={self.last_id[name]}")
+
+    def quiet(self, name: str) -> None:
+        """Nothing came before the answer to a ping."""
+        self.send(name, "pingreq")
+        self.expect(name, "pingresp")
+
+    def closed(self, name: str) -> None:
+        """The server closed and sent nothing more."""
+        raw = self.client(name).next_packet()
+        assert not raw, f"came {raw.hex(' ')} instead of the end"
+
+    def drop(self, name: str) -> None:
+        """The client goes without a word."""
+        self.clients.pop(name).drop()
+
+    def silence(self, seconds: str) -> None:
+        """Nobody says anything for a while."""
+        self.target.silence(float(seconds))
+
+
+STEPS = {name: getattr(Run, name) for name in STEP_NAMES}
