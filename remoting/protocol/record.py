@@ -256,7 +256,7 @@ class RecordView:
         meta_end = meta_at + 4 * header[12] + header[13] + header[14] + header[15] + header[16]
         if meta_end > body_off or body_off + body_len > total or offset + total > len(buffer):
             raise CorruptRecord(f"sizes of the record at {offset} contradict each other")
-        self._buffer = memoryview(buffer)
+        self._buffer = buffer if buffer.__class__ is memoryview else memoryview(buffer)
         self._offset = offset
         self._header = header
         self._meta_at = offset + meta_at
