@@ -67,6 +67,8 @@ class Persister:
         while True:
             await self._changed.wait()
             self._changed.clear()
+            if self._written == self._state.revision:
+                continue  # the write before took this change along
             if await self._write():
                 await asyncio.sleep(self._pause_seconds)
             else:
@@ -76,20 +78,23 @@ class Persister:
     async def _write(self) -> bool:
         revision = self._state.revision
         data = encode_metadata(self._state.metadata)
-        waiting, self._waiting = self._waiting, []
         try:
             await asyncio.to_thread(self._file.save, data)
         except OSError as error:
             self.failures += 1
             self._log.error("metadata_not_written", file=str(self._file.path), error=str(error))
             refusal = Refused(ResponseCode.SYSTEM_ERROR, f"the change is not on disk yet: {error}")
-            for _, future in waiting:
-                if not future.done():
-                    future.set_exception(refusal)
+            for future in self._done_waiting(self._state.revision):
+                future.set_exception(refusal)
             return False
         self.writes += 1
         self._written = revision
-        for _, future in waiting:
-            if not future.done():
-                future.set_result(None)
+        for future in self._done_waiting(revision):
+            future.set_result(None)
         return True
+
+    def _done_waiting(self, revision: int) -> list[asyncio.Future[None]]:
+        """Take out those who wait for this revision or an earlier one and are still there."""
+        done = [future for wanted, future in self._waiting if wanted <= revision and not future.done()]
+        self._waiting = [(wanted, future) for wanted, future in self._waiting if wanted > revision]
+        return done

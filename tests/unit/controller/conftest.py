@@ -1,0 +1,68 @@
+"""Running name servers with a clock the test moves, and the requests brokers send."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controller.api import handlers
+from controller.config import ControllerConfig
+from controller.metadata_file import MetadataFile
+from controller.name_server import NameServer
+from remoting import inprocess
+from remoting.protocol.commands import Command
+from remoting.route_body import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
+from remoting.server.router import Router
+from runtime.clock import ManualClock
+
+
+class World:
+    """One name server, its clock, and connections to it."""
+
+    def __init__(self, directory: Path, **config):
+        self.clock = ManualClock()
+        self.file = MetadataFile(directory)
+        self.config = ControllerConfig(data_directory=directory, persist_pause_ms=0, **config)
+        self.name_server = NameServer(self.config, self.clock, self.file)
+        self.router = Router(handlers(self.name_server))
+        self.connection = inprocess.connect(self.router)
+
+    async def ask(self, code, body=b"", **fields):
+        return await self.connection.request(Command(code, fields=fields, body=body), 2_000)
+
+    async def register(self, name="b", broker_id=0, address="h:1", topics=("t",), version=1, connection=None, **fields):
+        table = TopicConfigTable({topic: TopicConfig(topic) for topic in topics}, DataVersion(0, 0, version))
+        command = Command(
+            103,
+            fields={
+                "clusterName": "C",
+                "brokerName": name,
+                "brokerId": str(broker_id),
+                "brokerAddr": address,
+                "haServerAddr": f"ha-{address}",
+                **fields,
+            },
+            body=encode_body(RegisterBrokerBody(table)),
+        )
+        return await (connection or self.connection).request(command, 2_000)
+
+    def pass_ms(self, milliseconds):
+        self.clock.advance_ms(milliseconds)
+        self.name_server.tick()
+
+
+@pytest.fixture
+async def world(tmp_path):
+    """A name server that writes its file."""
+    world = World(tmp_path)
+    await world.name_server.persister.start()
+    yield world
+    await world.connection.close()
+    await world.name_server.persister.stop()
+
+
+@pytest.fixture
+def another(tmp_path):
+    """Make a further name server over the same directory."""
+    return lambda **config: World(tmp_path, **config)

@@ -1,0 +1,94 @@
+"""A controller started and stopped, over a real socket and without one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller.app import ControllerApp, parse_access_keys
+from controller.config import ControllerConfig
+from remoting import inprocess
+from remoting.client.admin import Admin
+from remoting.client.connection import connect
+from remoting.client.route import Routes
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import LocalMisuse
+from remoting.route_body import RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
+from remoting.server.router import Router
+from runtime.files import DirectoryLocked
+from runtime.metrics import Registry
+
+
+def config(tmp_path, **options):
+    return ControllerConfig(port=0, data_directory=tmp_path / "controller", liveness_scan_ms=50, **options)
+
+
+def registration():
+    fields = {"clusterName": "C", "brokerName": "b", "brokerId": "0", "brokerAddr": "127.0.0.1:10911"}
+    table = TopicConfigTable({"t": TopicConfig("t")})
+    return Command(103, fields=fields, body=encode_body(RegisterBrokerBody(table)))
+
+
+async def test_broker_and_client_meet_over_sockets(tmp_path):
+    registry = Registry()
+    app = ControllerApp(config(tmp_path, broker_lost_grace_ms=0), registry=registry)
+    await app.start()
+    assert app.ready()
+    broker = await connect("127.0.0.1", app.port)
+    assert (await broker.request(registration())).code == 0
+    routes = Routes([f"127.0.0.1:{app.port}"])
+    assert await routes.master("b") == "127.0.0.1:10911"
+    assert (await routes.topic("t")).queue_datas[0].read_queue_nums == 4
+    assert app.status()["brokers"] == {"b": [0]}
+    assert registry.values()["rocketmq_controller_brokers"] == 1
+    await broker.close()
+    while (await routes.cluster(refresh=True)).broker_addr_table:
+        await asyncio.sleep(0.01)
+    await routes.close()
+    await app.stop()
+    assert not app.ready()
+
+
+async def test_it_remembers_across_a_restart(tmp_path):
+    first = ControllerApp(config(tmp_path))
+    await first.start()
+    await inprocess.connect(Router(first.handlers)).request(registration())
+    await first.stop()
+    second = ControllerApp(config(tmp_path), listen=False)
+    await second.start()
+    assert second.port == 0
+    assert await Admin(inprocess.connect(Router(second.handlers))).topic_names() == ["t"]
+    await second.stop()
+
+
+async def test_two_controllers_cannot_share_a_directory_or_a_port(tmp_path):
+    app = ControllerApp(config(tmp_path))
+    await app.start()
+    with pytest.raises(DirectoryLocked):
+        await ControllerApp(config(tmp_path)).start()
+    other = ControllerApp(ControllerConfig(port=app.port, data_directory=tmp_path / "other"))
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{app.port}"):
+        await other.start()
+    again = ControllerApp(ControllerConfig(port=0, data_directory=tmp_path / "other"))
+    await again.start()
+    await again.stop()
+    await app.stop()
+
+
+async def test_a_tick_that_fails_is_not_the_last(tmp_path, monkeypatch, capsys):
+    app = ControllerApp(config(tmp_path), listen=False)
+    await app.start()
+    calls = []
+    monkeypatch.setattr(app.name_server, "tick", lambda: calls.append(1) or 1 // 0)
+    while len(calls) < 2:
+        await asyncio.sleep(0.01)
+    assert app.ready()
+    await app.stop()
+
+
+def test_access_keys():
+    assert parse_access_keys(("a:b", "c:d:e")) == {"a": "b", "c": "d:e"}
+    with pytest.raises(LocalMisuse, match="entry 2") as caught:
+        parse_access_keys(("a:b", "verysecret"))
+    assert "verysecret" not in str(caught.value)

@@ -1,0 +1,48 @@
+"""Deadlines move with heartbeats; the dead are reported once."""
+
+from __future__ import annotations
+
+from controller.liveness import Liveness
+
+KEY, OTHER = ("C", "h:1"), ("C", "h:2")
+
+
+def test_silence_kills_and_a_beat_prolongs():
+    liveness = Liveness(100)
+    liveness.add(KEY, 0)
+    liveness.add(OTHER, 0)
+    assert liveness.beat(KEY, 60)
+    assert liveness.tick(99) == []
+    assert liveness.tick(100) == [OTHER]
+    assert OTHER not in liveness
+    assert not liveness.beat(OTHER, 101)
+    assert liveness.tick(159) == []
+    assert liveness.tick(160) == [KEY]
+    assert liveness.tick(1_000) == []
+    assert len(liveness) == 0
+
+
+def test_a_broker_may_name_its_own_limit():
+    liveness = Liveness(100)
+    liveness.add(KEY, 0, 10)
+    assert liveness.tick(10) == [KEY]
+    liveness.add(KEY, 0, 0)
+    liveness.beat(KEY, 0, 500)
+    assert liveness.tick(499) == []
+    liveness.beat(KEY, 499)
+    assert liveness.tick(998) == []
+
+
+def test_a_broken_connection_shortens_never_prolongs():
+    liveness = Liveness(100)
+    liveness.add(KEY, 0)
+    liveness.hurry(KEY, 10, 5)
+    assert liveness.tick(14) == []
+    assert liveness.beat(KEY, 14)
+    assert liveness.tick(113) == []
+    liveness.hurry(KEY, 110, 50)
+    assert liveness.tick(114) == [KEY]
+    liveness.hurry(KEY, 200, 5)
+    liveness.add(KEY, 200)
+    liveness.forget(KEY)
+    assert liveness.tick(1_000) == []
