@@ -48,7 +48,7 @@ class Maintenance:
         self._index_flusher = index_flusher
         self._retention = retention
         self._failed = failed
-        self._snapshot_position = snapshot_position
+        self._snapshot_position = self._snapshot_saved = snapshot_position
         self._checkpoint_position = log.end
         self._running: set[str] = set()
 
@@ -67,13 +67,16 @@ class Maintenance:
         self._retention.step(now_ms, flushed)
 
     def snapshot(self) -> None:
-        """Start a snapshot of the state tables as they are now."""
+        """Start a snapshot of the state tables as they are now, unless one is being written."""
+        if "snapshot" in self._running:
+            return
         position, tables = self._log.end, self._tables.copy()
         self._snapshot_position = position
 
         def write() -> None:
             self._log.sync()
             save_snapshot(self._directory / "state", position, tables)
+            self._snapshot_saved = position
 
         self._start("snapshot", write)
 

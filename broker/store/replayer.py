@@ -45,6 +45,7 @@ class Replayer:
         self._tables = tables
         self._make_room = make_room
         self._rebuilding = rebuilding
+        self._batch_entries = min(_BATCH_ENTRIES, index.tail.capacity // 2)
         self._columns: tuple[list[int], ...] = ([], [], [], [], [])
         self._next: dict[int, int] = {}
 
@@ -74,7 +75,7 @@ class Replayer:
         queues, offsets, positions, sizes, tags = self._columns
         n = head[11]
         numbers = _dispatch_struct(n).unpack_from(view, at + HEADER_SIZE)
-        if len(queues) + n > _BATCH_ENTRIES:
+        if len(queues) + n > self._batch_entries:
             self._flush(position)
         for queue, offset in zip(numbers[::2], numbers[1::2], strict=True):
             expected = self._next.get(queue)

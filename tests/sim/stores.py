@@ -1,0 +1,94 @@
+"""Small stores for tests: every limit low, callbacks run by hand."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from broker.store.log_store import LogStore
+from broker.store.settings import StoreSettings
+from broker.store.store_message import StoreMessage
+from runtime.clock import ManualClock
+from runtime.faults import FaultPoints
+
+SMALL: dict[str, Any] = {
+    "segment_size_bytes": 16 * 1024,
+    "index_tail_entries": 64,
+    "index_merge_runs": 3,
+    "retention_ms": 0,
+    "free_space_bytes_min": 1,
+    "ballast_size_bytes": 0,
+}
+
+
+class StoreBench:
+    """An open store whose loop is a queue of functions; `turn` runs what is due."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.due: deque = deque()
+        self.clock = ManualClock()
+        self.faults = FaultPoints()
+        self.directory = directory
+        self.settings = StoreSettings(**{**SMALL, **settings})
+        self.store = self.open()
+
+    def open(self) -> LogStore:
+        """Open the directory again."""
+        self.store = LogStore.open(
+            self.directory,
+            self.settings,
+            clock=self.clock,
+            faults=self.faults,
+            schedule=self.due.append,
+            log=structlog.get_logger(),
+        )
+        return self.store
+
+    def turn(self) -> None:
+        """Run what the threads have scheduled."""
+        while self.due:
+            self.due.popleft()()
+
+    def settle(self, position: int | None = None) -> None:
+        """Turn until `position` (default: the end) is confirmed."""
+        position = self.store.end_position if position is None else position
+        deadline = time.monotonic() + 20
+        while self.store.confirm_position < position:
+            self.turn()
+            assert time.monotonic() < deadline, "the confirm position does not move"
+            time.sleep(0.0002)
+        self.turn()
+
+    def reopen(self) -> LogStore:
+        """Close and open."""
+        self.store.close()
+        self.turn()
+        return self.open()
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+        self.turn()
+
+
+def message(queues, body: bytes, *, flags: int = 0, topic: bytes = b"t", mqtt_topic: bytes | None = None) -> StoreMessage:
+    """A message with a topic and, when given, its MQTT topic."""
+    if mqtt_topic is None:
+        return StoreMessage(tuple(queues), 5, flags, 0, 0, len(topic), 0, 0, 0, topic, body)
+    key = b"originMqttTopic"
+    table = len(key).to_bytes(2, "little") + len(mqtt_topic).to_bytes(2, "little")
+    meta = table + topic + key + mqtt_topic
+    return StoreMessage(tuple(queues), 5, flags, 0, 1, len(topic), 0, 0, len(key) + len(mqtt_topic), meta, body)
+
+
+def bodies(store: LogStore, queue: int) -> list[bytes]:
+    """Every confirmed body of a queue, from its oldest offset on."""
+    from remoting.protocol.record import RecordView
+
+    result = store.read(queue, store.bounds(queue)[0], 1 << 30, 1 << 40)
+    assert result.next_offset == result.max_offset, (result.next_offset, result.max_offset)
+    return [bytes(RecordView(record, 0).body) for record in result.records]

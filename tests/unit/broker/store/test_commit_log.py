@@ -1,0 +1,128 @@
+"""The log over its segments: growth, sync, cut, failed writes, missing files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.store.commit_log import CommitLog
+from broker.store.errors import CorruptLog, StoreFailed
+from runtime.faults import FaultPoints
+
+
+def make(tmp_path: Path, faults: FaultPoints | None = None) -> CommitLog:
+    return CommitLog(tmp_path / "log", 4096, faults or FaultPoints(), zeroed=True)
+
+
+def put(log: CommitLog, position: int, data: bytes) -> None:
+    log.write([(log.segment_to_append(position), position, data)], position + len(data))
+
+
+def test_write_sync_reopen(tmp_path: Path) -> None:
+    """Bytes are found again by position in the right file."""
+    log = make(tmp_path)
+    put(log, 0, b"a" * 4096)
+    put(log, 4096, b"b" * 10)
+    assert (log.end, log.begin, log.size_bytes) == (4106, 0, 4106)
+    assert log.sync() == 4106
+    log.close()
+    again = make(tmp_path)
+    assert bytes(again.view(4096, 10) or b"") == b"b" * 10
+    assert again.view(4090, 20) is None
+    assert again.segment_at(9000) is None
+    assert again.capacity_end == 8192
+    again.close()
+
+
+def test_missing_file_is_corruption(tmp_path: Path) -> None:
+    """A hole between two files is named, nothing is deleted."""
+    log = make(tmp_path)
+    for position in (0, 4096, 8192):
+        put(log, position, b"x" * 4096)
+    log.close()
+    (tmp_path / "log" / f"{4096:020d}").unlink()
+    with pytest.raises(CorruptLog, match="no log file starts there"):
+        make(tmp_path)
+
+
+def test_failed_write_is_taken_back(tmp_path: Path) -> None:
+    """After ENOSPC in the second piece the first one is gone too."""
+    faults = FaultPoints()
+    log = make(tmp_path, faults)
+    put(log, 0, b"k" * 8)
+    pieces = [(log.segment_to_append(0), 8, b"x" * 16), (log.segment_to_append(4096), 4096, b"y" * 16)]
+    faults.arm("log.write", OSError(errno.ENOSPC, "full"), after=1)
+    with pytest.raises(OSError, match="full"):
+        log.write(pieces, 5000)
+    assert log.end == 8
+    assert bytes(log.view(8, 16) or b"") == bytes(16)
+    log.close()
+
+
+def test_remains_that_cannot_go_are_final(tmp_path: Path) -> None:
+    """When a failed write cannot even be taken back the store has failed."""
+    faults = FaultPoints()
+    log = make(tmp_path, faults)
+    segment = log.segment_to_append(0)
+    faults.arm("log.write", lambda: os.close(segment.descriptor))  # the device is gone: every call fails
+    with pytest.raises(StoreFailed, match="cannot be taken back"):
+        log.write([(segment, 0, b"x" * 8)], 8)
+    segment.descriptor = -1
+    log.close()
+
+
+def test_failed_sync_stays_failed(tmp_path: Path) -> None:
+    """A second fdatasync must not pass for success."""
+    faults = FaultPoints()
+    log = make(tmp_path, faults)
+    put(log, 0, b"x")
+    faults.arm("log.fsync", OSError(errno.EIO, "gone"))
+    for _ in range(2):
+        with pytest.raises(OSError, match="gone"):
+            log.sync()
+    log.close()
+
+
+def test_cut_zeroes_across_files(tmp_path: Path) -> None:
+    """Everything behind the cut is zero in every file."""
+    log = make(tmp_path)
+    for position in (0, 4096):
+        put(log, position, b"x" * 4096)
+    assert log.cut(100)
+    assert not log.cut(100)
+    assert log.end == 100
+    assert bytes(log.view(0, 101) or b"") == b"x" * 100 + b"\0"
+    assert bytes(log.view(4096, 4096) or b"") == bytes(4096)
+    log.sync_from(0)
+    log.close()
+
+
+def test_prepared_segment_is_used(tmp_path: Path) -> None:
+    """Half a segment asks for the next one; it becomes the next file by rename."""
+    log = make(tmp_path)
+    put(log, 0, b"x" * 2056)
+    assert log.needs_next()
+    log.prepare_next()
+    assert not log.needs_next()
+    assert (tmp_path / "log" / ".next").exists()
+    put(log, 2056, b"x" * 2040)
+    put(log, 4096, b"y")
+    assert not (tmp_path / "log" / ".next").exists()
+    assert log.segments[1].base == 4096
+    log.close()
+
+
+def test_drop_before_keeps_the_last(tmp_path: Path) -> None:
+    """Whole files below the position go, oldest first; the file being written stays."""
+    log = make(tmp_path)
+    for position in (0, 4096, 8192):
+        put(log, position, b"x" * 4096)
+    assert log.drop_before(5000) == 4096
+    assert log.begin == 4096
+    assert log.drop_before(99_999) == 4096
+    assert [segment.base for segment in log.segments] == [8192]
+    assert log.drop_before(99_999) == 0
+    log.close()

@@ -1,0 +1,71 @@
+"""The confirm position and those who wait for it."""
+
+from __future__ import annotations
+
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.store.confirm import Confirm
+
+
+def make() -> Confirm:
+    confirm = Confirm(0, structlog.get_logger())
+    confirm.grow(4)
+    return confirm
+
+
+def test_moves_to_group_ends_only() -> None:
+    """A durable position inside a group confirms only the groups before it."""
+    confirm = make()
+    confirm.add_group(100, [0], [0])
+    confirm.add_group(300, [0, 1], [1, 0])
+    confirm.advance(299)
+    assert (confirm.position, list(confirm.queue_ends[:2])) == (100, [1, 0])
+    confirm.advance(300)
+    assert (confirm.position, list(confirm.queue_ends[:2])) == (300, [2, 1])
+
+
+def test_failure_reaches_everybody_in_order() -> None:
+    """Waiting callbacks get the error by position; later ones too; confirmed ones do not."""
+    confirm, heard = make(), []
+    confirm.add_group(100, [], [])
+    confirm.add_group(200, [], [])
+    confirm.when_confirmed(200, lambda error: heard.append((200, error)))
+    confirm.when_confirmed(150, lambda error: heard.append((150, error)))
+    confirm.advance(100)
+    failure = RuntimeError("disk")
+    confirm.fail(failure)
+    confirm.when_confirmed(300, lambda error: heard.append((300, error)))
+    confirm.when_confirmed(100, lambda error: heard.append((100, error)))
+    assert heard == [(150, failure), (200, failure), (300, failure), (100, None)]
+
+
+def test_a_callback_that_raises_harms_nobody() -> None:
+    """One handler's bug leaves the other callbacks and listeners alone."""
+    confirm, heard = make(), []
+
+    def broken(*_: object) -> None:
+        raise ValueError("bug")
+
+    confirm.on_advance(broken)
+    confirm.on_advance(heard.append)
+    confirm.add_group(10, [2], [0])
+    confirm.when_confirmed(10, broken)
+    confirm.when_confirmed(10, heard.append)
+    confirm.advance(10)
+    assert heard == [None, [2]]
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=30), st.lists(st.integers(0, 900), max_size=30))
+def test_callbacks_fire_once_and_never_early(steps, wanted) -> None:
+    """Against the definition: fired exactly when the confirm position has passed."""
+    confirm, fired, end = make(), [], 0
+    for position in wanted:
+        confirm.when_confirmed(position, lambda _, position=position: fired.append(position))
+    for size, flush in steps:
+        end += size
+        confirm.add_group(end, [], [])
+        if flush:
+            confirm.advance(end)
+        assert sorted(fired) == sorted(position for position in wanted if position <= confirm.position)

@@ -1,0 +1,270 @@
+"""The whole store against a naive list: appends, atomic groups, state, close and reopen, power cuts."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from broker.store import state_kinds
+from broker.store.errors import StoreFailed, WrongFormat
+from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OK
+from broker.store.state_log import StateChange
+from remoting.protocol.errors import LocalMisuse
+from runtime.files import DirectoryLocked
+from tests.sim.disk import crash_copy
+from tests.sim.log_judge import check_dense, read_log
+from tests.sim.stores import StoreBench, bodies, message
+
+QUEUES = 5
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """The model is the list of groups in append order; a power cut keeps a prefix of it that has all confirmed ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp(prefix="store-machine-"))
+        self.generation = 0
+        self.bench = StoreBench(self.root / "0")
+        self.queues = self.bench.store.open_queues([b"q%d" % n for n in range(QUEUES)])
+        self.bench.settle()
+        self.groups: list[tuple[int, list[tuple[tuple[int, ...], bytes]], dict[bytes, bytes | None]]] = []
+        self.number = 0
+
+    def teardown(self) -> None:
+        self.bench.close()
+        shutil.rmtree(self.root)
+
+    def make(self, spreads, size: int):
+        made = []
+        for spread in spreads:
+            self.number += 1
+            queues = tuple(self.queues[n] for n in spread)
+            made.append((queues, b"%08d" % self.number + bytes(size)))
+        return made
+
+    @rule(
+        spreads=st.lists(st.lists(st.integers(0, QUEUES - 1), unique=True, max_size=3), min_size=1, max_size=30),
+        size=st.sampled_from([0, 7, 300, 3000]),
+    )
+    def append(self, spreads, size: int) -> None:
+        made = self.make(spreads, size)
+        before = {q: self.bench.store.next_offset(q) for q in self.queues}
+        appended = self.bench.store.append([message(queues, body) for queues, body in made])
+        for (queues, body), offset in zip(made, appended.offsets, strict=True):
+            if queues:
+                assert offset == before[queues[0]]
+            for queue in queues:
+                before[queue] += 1
+            self.groups.append((appended.end_position, [(queues, body)], {}))
+
+    @rule(
+        spreads=st.lists(st.lists(st.integers(0, QUEUES - 1), unique=True, min_size=1, max_size=3), max_size=8),
+        keys=st.dictionaries(st.sampled_from([b"a", b"b", b"c"]), st.one_of(st.none(), st.binary(max_size=9)), min_size=1),
+    )
+    def append_group(self, spreads, keys) -> None:
+        made = self.make(spreads, 20)
+        changes = [StateChange(state_kinds.LEDGER, key, value) for key, value in keys.items()]
+        end = self.bench.store.append([message(q, b) for q, b in made], changes=changes).end_position
+        self.groups.append((end, made, keys))
+
+    @rule()
+    def settle(self) -> None:
+        self.bench.settle()
+
+    @rule()
+    def turn(self) -> None:
+        self.bench.turn()
+
+    @rule()
+    def maintain(self) -> None:
+        self.bench.store.maintain(self.bench.clock.now_ms())
+
+    @rule()
+    def snapshot(self) -> None:
+        self.bench.store._maintenance.snapshot()
+
+    @rule()
+    def reopen(self) -> None:
+        epoch = self.bench.store.epoch
+        self.bench.reopen()
+        assert self.bench.store.epoch == epoch + 1
+        assert self.bench.store.replayed_records == 0
+
+    @precondition(lambda self: self.groups)
+    @rule(seed=st.integers(0, 1 << 30))
+    def power_cut(self, seed: int) -> None:
+        confirmed = self.bench.store.confirm_position
+        self.generation += 1
+        target = self.root / str(self.generation)
+        crash_copy(self.bench.store, target, seed)
+        self.bench.close()
+        self.bench.directory = target
+        self.bench.open()
+        survivors = [seen.body for seen in read_log(target) if seen.kind == 1]
+        kept = sum(len(messages) for _, messages, _ in self.groups)
+        while self.groups and kept > len(survivors):
+            kept -= len(self.groups[-1][1])
+            end, _, _ = self.groups.pop()
+            assert end > confirmed, "a confirmed group is gone"
+        assert [body for _, messages, _ in self.groups for _, body in messages] == survivors
+        self.drop_lost_states(confirmed)
+        end = self.bench.store.end_position  # it may lie within what was one append of single messages
+        self.groups = [(min(group[0], end), *group[1:]) for group in self.groups]
+
+    def drop_lost_states(self, confirmed: int) -> None:
+        """A group of changes only leaves no message behind: what the tables say decides whether it survived."""
+        while self.groups and not self.groups[-1][1] and self.groups[-1][0] > self.bench.store.end_position:
+            end, _, _ = self.groups.pop()
+            assert end > confirmed, "a confirmed group is gone"
+
+    @invariant()
+    def agrees(self) -> None:
+        store = self.bench.store
+        table: dict[bytes, bytes] = {}
+        expected: dict[int, list[bytes]] = {queue: [] for queue in self.queues}
+        visible: dict[int, int] = dict.fromkeys(self.queues, 0)
+        for end, messages, changes in self.groups:
+            for queues, body in messages:
+                for queue in queues:
+                    expected[queue].append(body)
+                    visible[queue] += end <= store.confirm_position
+            for key, value in changes.items():
+                table[key] = value
+        assert {k: v for k, v in table.items() if v is not None} == {
+            key: value for key, (value, _) in store.state.items(state_kinds.LEDGER)
+        }
+        for queue in self.queues:
+            assert store.next_offset(queue) == len(expected[queue])
+            assert store.bounds(queue) == (0, visible[queue])
+            assert bodies(store, queue) == expected[queue][: visible[queue]]
+
+
+StoreMachine.TestCase.settings = settings(
+    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestStoreMachine = StoreMachine.TestCase
+
+
+@pytest.fixture
+def bench(tmp_path: Path):
+    made = StoreBench(tmp_path / "data")
+    yield made
+    made.close()
+
+
+def test_read_statuses(bench: StoreBench) -> None:
+    """Each way a read can go has its own status."""
+    store = bench.store
+    queue = store.open_queue(b"q")
+    store.append([message([queue], b"%d" % n) for n in range(10)])
+    assert store.read(queue, 0, 5, 1000).records == []
+    bench.settle()
+    result = store.read(queue, 3, 100, 1 << 20, end_offset=6)
+    assert (result.status, result.first_offset, result.next_offset, len(result.records)) == (OK, 3, 6, 3)
+    assert store.read(queue, 10, 5, 1000).status == OK
+    assert store.read(queue, 11, 5, 1000).status == OFFSET_TOO_LARGE
+    assert store.read(99, 0, 5, 1000).status == NO_SUCH_QUEUE
+    assert len(store.read(queue, 0, 100, 1).records) == 1
+
+
+def test_callbacks_and_listeners(bench: StoreBench) -> None:
+    """Callbacks come in order after the flush; listeners hear each moved queue once per move."""
+    store, heard, moved = bench.store, [], []
+    queues = store.open_queues([b"a", b"b"])
+    bench.settle()
+    store.on_advance(lambda ids: moved.append(list(ids)))
+    first = store.append([message(queues, b"1"), message(queues[:1], b"2")]).end_position
+    second = store.append([message(queues[1:], b"3")]).end_position
+    store.when_confirmed(second, lambda error: heard.append(("second", error)))
+    store.when_confirmed(first, lambda error: heard.append(("first", error)))
+    assert heard == []
+    bench.settle()
+    assert heard == [("first", None), ("second", None)]
+    assert {queue for ids in moved for queue in ids} == set(queues)
+    assert all(len(ids) == len(set(ids)) for ids in moved)
+    store.when_confirmed(0, lambda error: heard.append(("now", error)))
+    assert heard[-1] == ("now", None)
+
+
+def test_queue_ids_never_come_back(bench: StoreBench) -> None:
+    """A deleted queue's id stays dead, also after the log has been replayed from its begin."""
+    first = bench.store.open_queue(b"gone")
+    bench.store.delete_queue(first)
+    assert bench.store.find_queue(b"gone") is None
+    bench.reopen()
+    (bench.directory / "state" / "SNAPSHOT").unlink()
+    bench.reopen()
+    again = bench.store.open_queue(b"gone")
+    assert again == first + 1
+    assert bench.store.queue_name(again) == b"gone"
+    with pytest.raises(LocalMisuse):
+        bench.store.bounds(first)
+
+
+def test_search_time(bench: StoreBench) -> None:
+    """The first offset at or after a store time, or after it."""
+    store = bench.store
+    queue = store.open_queue(b"q")
+    start = bench.clock.now_ms()
+    for _ in range(10):
+        store.append([message([queue], b"x"), message([queue], b"y")])
+        bench.clock.advance_ms(10)
+    bench.settle()
+    assert store.search_time(queue, start) == 0
+    assert store.search_time(queue, start, upper=True) == 2
+    assert store.search_time(queue, start + 11) == 4
+    assert store.search_time(queue, start + 10_000) == 20
+
+
+def test_asynchronous_flush_confirms_at_the_end_of_the_turn(tmp_path: Path) -> None:
+    """With flush = "async" a write is confirmed by the next turn, and close still flushes it."""
+    bench = StoreBench(tmp_path / "data", flush="async", flush_interval_ms=60_000)
+    queue = bench.store.open_queue(b"q")
+    bench.store.append([message([queue], b"x")])
+    bench.turn()
+    assert bodies(bench.store, queue) == [b"x"]
+    assert bench.store.flushed_position == 0
+    bench.reopen()
+    assert bodies(bench.store, queue) == [b"x"]
+    bench.close()
+
+
+def test_closed_store_says_so(tmp_path: Path) -> None:
+    """After close nothing is appended and waiting callbacks hear an error."""
+    bench = StoreBench(tmp_path / "data")
+    queue = bench.store.open_queue(b"q")
+    bench.close()
+    bench.store.close()
+    with pytest.raises((LocalMisuse, StoreFailed)):
+        bench.store.append([message([queue], b"x")])
+
+
+def test_one_process_per_directory(bench: StoreBench) -> None:
+    """A second store on the directory is refused by name."""
+    with pytest.raises(DirectoryLocked, match="in use"):
+        StoreBench(bench.directory)
+
+
+def test_other_format_is_refused(tmp_path: Path) -> None:
+    """A directory of another version is not touched."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "FORMAT").write_text("lightmq-store 99\n")
+    with pytest.raises(WrongFormat, match="lightmq-store 99"):
+        StoreBench(tmp_path / "data")
+
+
+def test_judge_agrees_with_the_index(bench: StoreBench) -> None:
+    """An independent scan of the files finds the same dense queues."""
+    queues = bench.store.open_queues([b"a", b"b", b"c"])
+    for n in range(60):
+        bench.store.append([message(queues[: 1 + n % 3], b"%d" % n)])
+    bench.settle()
+    ends = check_dense(read_log(bench.directory))
+    assert ends == {queue: bench.store.bounds(queue)[1] for queue in queues}

@@ -1,0 +1,84 @@
+"""Scanning and replaying the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.store.commit_log import CommitLog
+from broker.store.scanner import replay, scan_log
+from remoting.protocol.record import FILLER, FLAG_GROUP_OPEN, HEADER_SIZE, MESSAGE, encode_record
+from runtime.faults import FaultPoints
+
+SIZE = 96
+
+
+def record(position: int, epoch: int = 1, flags: int = 0, magic: int = MESSAGE, body: bytes = b"0123456789abcdef") -> bytes:
+    return encode_record(
+        magic_type=magic, epoch=epoch, position=position, born_ms=1, store_ms=position, flags=flags, count=1, dispatch=(),
+        counts=(0, 0, 0, 0, 0), tag_hash=0, producer_seq=0, meta=b"", body=body,
+    )  # fmt: skip
+
+
+def make(tmp_path: Path) -> CommitLog:
+    return CommitLog(tmp_path / "log", 4096, FaultPoints(), zeroed=False)
+
+
+def put(log: CommitLog, data: bytes) -> None:
+    position = log.end
+    log.write([(log.segment_to_append(position), position, data)], position + len(data))
+
+
+def test_ends_at_zeros(tmp_path: Path) -> None:
+    """What was never written is where the log ends."""
+    log = make(tmp_path)
+    for n in range(3):
+        put(log, record(n * SIZE))
+    scan = scan_log(log, 0)
+    assert (scan.records_end, scan.groups_end, scan.records, scan.store_ms) == (3 * SIZE, 3 * SIZE, 3, 2 * SIZE)
+    assert [position for _, _, position, _ in replay(log, 0, log.end)] == [0, SIZE, 2 * SIZE]
+    log.close()
+
+
+def test_open_group_ends_before_it(tmp_path: Path) -> None:
+    """An unfinished atomic group is no part of the log."""
+    log = make(tmp_path)
+    put(log, record(0))
+    put(log, record(SIZE, flags=FLAG_GROUP_OPEN))
+    put(log, record(2 * SIZE, flags=FLAG_GROUP_OPEN))
+    scan = scan_log(log, 0)
+    assert (scan.groups_end, scan.records_end) == (SIZE, 3 * SIZE)
+    put(log, record(3 * SIZE))
+    assert scan_log(log, 0).groups_end == 4 * SIZE
+    log.close()
+
+
+def test_stale_record_of_an_earlier_start_is_rejected(tmp_path: Path) -> None:
+    """Right place, right checksum, lower epoch: a leftover behind a shorter new tail."""
+    log = make(tmp_path)
+    put(log, record(0, epoch=2))
+    put(log, record(SIZE, epoch=1))
+    scan = scan_log(log, 0)
+    assert scan.records_end == SIZE
+    assert "epoch" in scan.reason
+    log.close()
+
+
+def test_filler_joins_segments_inside_a_group(tmp_path: Path) -> None:
+    """A filler neither ends nor breaks an atomic group, and is never shown."""
+    log = make(tmp_path)
+    put(log, record(0, flags=FLAG_GROUP_OPEN))
+    put(log, record(SIZE, magic=FILLER, body=bytes(4096 - SIZE - HEADER_SIZE)))
+    assert scan_log(log, 0).groups_end == 0
+    put(log, record(4096))
+    assert scan_log(log, 0).groups_end == 4096 + SIZE
+    assert [position for _, _, position, _ in replay(log, 0, log.end)] == [0, 4096]
+    log.close()
+
+
+def test_full_last_segment_is_a_clean_end(tmp_path: Path) -> None:
+    """No next file: the log ends where the last one does."""
+    log = make(tmp_path)
+    put(log, record(0, magic=FILLER, body=bytes(4096 - HEADER_SIZE)))
+    scan = scan_log(log, 0)
+    assert (scan.records_end, scan.reason) == (4096, "")
+    log.close()
