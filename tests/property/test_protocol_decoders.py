@@ -1,0 +1,186 @@
+"""Every decoder of the protocol, fed valid bytes that were damaged: whatever comes, only RemoteViolation leaves it.
+
+Damage keeps most of a valid encoding, so it reaches deeper than random bytes do. Each decoder has its sample here; one
+of the room's modules with a public `decode…`, `check…`, `iter…` or `scan…` that is missing from the table fails the last test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import pkgutil
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import remoting.protocol
+from remoting.protocol import (
+    append_body,
+    batch_body,
+    bounds_body,
+    fastjson,
+    follow_body,
+    frame,
+    header,
+    message_id,
+    names,
+    offsets_body,
+    packed,
+    properties,
+    pull_body,
+    record,
+    session_body,
+    sink_body,
+    stored_message,
+)
+from remoting.protocol.commands import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, Command
+from remoting.protocol.errors import RemoteViolation
+
+RECORD = record.encode_record(
+    magic_type=record.MESSAGE, epoch=1, position=0, born_ms=1, store_ms=2, flags=record.FLAG_MQTT, count=1,
+    dispatch=[(1, 2), (3, 4)], counts=(1, 1, 1, 1, 16), tag_hash=0, producer_seq=0,
+    meta=b"\x0f\0\1\0tkgoriginMqttTopict", body=b"body",
+)  # fmt: skip
+ENTRY = append_body.encode_mqtt_entry(b"a/b", b"payload", 1, 2, b"client")
+RESULT = pull_body.QueueRecords(1, 0, 0, 2, 0, 2, [RECORD, RECORD])
+BINARY = Command(10, remark="r", fields={"k": "v"}, body=b"b", serialize_type=SERIALIZE_ROCKETMQ)
+PLAIN = Command(10, remark="r", fields={"k": "v"}, body=b"b")
+STORED = stored_message.StoredMessage(
+    b"t", b"body", 0, 1, 2, 3, 4, ("10.0.0.1", 1), ("10.0.0.2", 2), properties=[(b"k", b"v")]
+)
+
+
+def read_everything(view: record.RecordView) -> tuple[object, ...]:
+    """Touch every lazy part of a record."""
+    return (view.dispatch(), view.properties(), view.mqtt_topic, view.topic, view.keys, view.tags, view.meta, view.body)
+
+
+Case = tuple[str, bytes, Callable[[bytes], object]]
+CASES: list[Case] = [
+    (
+        "frame.FrameDecoder",
+        frame.encode_frame(PLAIN) + frame.encode_frame(BINARY),
+        lambda raw: frame.FrameDecoder().feed(raw),
+    ),
+    ("header.decode_header", header.encode_header(PLAIN), lambda raw: header.decode_header(SERIALIZE_JSON, raw)),
+    ("header.decode_header", header.encode_header(BINARY), lambda raw: header.decode_header(SERIALIZE_ROCKETMQ, raw)),
+    ("record.check_record", RECORD, lambda raw: record.check_record(raw, 0, 0)),
+    ("record.iter_records", RECORD * 2, lambda raw: [read_everything(view) for view in record.iter_records(raw)]),
+    ("record.scan_records", RECORD, lambda raw: record.scan_records(raw, 0, len(raw), 0)),
+    ("record.publish_fields", RECORD, lambda raw: record.publish_fields(raw, 0)),
+    ("append_body.decode_entries", append_body.encode_entries([ENTRY, ENTRY]), append_body.decode_entries),
+    ("append_body.decode_append_reply", append_body.encode_append_reply(9, [(1, 2)]), append_body.decode_append_reply),
+    ("pull_body.decode_multi_pull", pull_body.encode_multi_pull([(1, 2, 3, 4)]), pull_body.decode_multi_pull),
+    (
+        "pull_body.decode_multi_pull_reply",
+        pull_body.encode_multi_pull_reply([RESULT]),
+        pull_body.decode_multi_pull_reply,
+    ),
+    ("pull_body.decode_range_pull", pull_body.encode_range_pull(1, 2, 3, 4), pull_body.decode_range_pull),
+    ("pull_body.decode_range_pull_reply", pull_body.encode_range_pull_reply(RESULT), pull_body.decode_range_pull_reply),
+    ("pull_body.decode_records_at", pull_body.encode_records_at([1, 2]), pull_body.decode_records_at),
+    ("follow_body.decode_follow", follow_body.encode_follow([1], [2]), follow_body.decode_follow),
+    ("follow_body.decode_follow_reply", follow_body.encode_follow_reply([1]), follow_body.decode_follow_reply),
+    ("follow_body.decode_notify", follow_body.encode_notify([(1, 2)]), follow_body.decode_notify),
+    ("offsets_body.decode_offsets", offsets_body.encode_offsets([(b"client", 1, 2)]), offsets_body.decode_offsets),
+    (
+        "packed.decode",
+        session_body.encode(session_body.Subscribe("c", 1, durable=True, filters=[("a/+", 1)])),
+        lambda raw: packed.decode(session_body.Subscribe, raw),
+    ),
+    (
+        "packed.decode",
+        sink_body.encode(sink_body.CommitBatch("s", 1, [sink_body.StageHandle(0, 1, 2)])),
+        lambda raw: packed.decode(sink_body.CommitBatch, raw),
+    ),
+    (
+        "packed.decode_json",
+        bounds_body.encode_bounds_request(bounds_body.QueueBoundsRequest(["t"])),
+        lambda raw: packed.decode_json(bounds_body.QueueBoundsRequest, raw),
+    ),
+    (
+        "bounds_body.decode_bounds_request",
+        bounds_body.encode_bounds_request(bounds_body.QueueBoundsRequest(["t"], known={"t": {"0": 1}})),
+        bounds_body.decode_bounds_request,
+    ),
+    (
+        "bounds_body.decode_bounds_reply",
+        bounds_body.encode_bounds_reply(bounds_body.QueueBoundsReply("b", 1, 2, [], bounds_body.LightBounds(1, 0, 2))),
+        bounds_body.decode_bounds_reply,
+    ),
+    ("stored_message.decode_stored", stored_message.encode_stored(STORED), stored_message.decode_stored),
+    (
+        "stored_message.iter_stored",
+        stored_message.encode_stored(STORED),
+        lambda raw: list(stored_message.iter_stored(raw)),
+    ),
+    (
+        "batch_body.decode_batch",
+        batch_body.encode_batch([batch_body.BatchMessage(b"b", [(b"k", b"v")])]),
+        batch_body.decode_batch,
+    ),
+    ("properties.decode_properties", b"k\1v\2", properties.decode_properties),
+    ("fastjson.loads", b"{a:{{'q':0}:[1,-2.5e3,\"x\"]},2:null}", fastjson.loads),
+    ("names.unescape", b"a%2Fb", names.unescape),
+    ("names.light_queue_topic", b"%LMQ%a%2Fb", names.light_queue_topic),
+    ("message_id.unpack_host", bytes(8), message_id.unpack_host),
+    (
+        "message_id.parse_offset_message_id",
+        b"C0A8000100002A9F0000000000001000",
+        lambda raw: message_id.parse_offset_message_id(raw.decode("latin-1")),
+    ),
+]
+
+EDITS = st.lists(
+    st.tuples(
+        st.sampled_from(("set", "insert", "delete", "cut", "grow")),
+        st.integers(0, 1000),
+        st.sampled_from((b"\0", b"\xff", b"\x7f", b"\x80", b"\1", b"\xff\xff\xff\xff", b"\0\0\0\x80", b"{", b"'"))
+        | st.binary(min_size=1, max_size=4),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def damaged(raw: bytes, edits: list[tuple[str, int, bytes]]) -> bytes:
+    """Return `raw` with the edits made one after the other."""
+    for kind, number, piece in edits:
+        at = number % (len(raw) + 1)
+        if kind == "set":
+            raw = raw[:at] + piece + raw[at + len(piece) :]
+        elif kind == "insert":
+            raw = raw[:at] + piece + raw[at:]
+        elif kind == "delete":
+            raw = raw[:at] + raw[at + len(piece) :]
+        elif kind == "cut":
+            raw = raw[:at]
+        else:
+            raw += piece
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("name", "sample", "decode"), CASES, ids=[f"{index}-{case[0]}" for index, case in enumerate(CASES)]
+)
+def test_damaged_bytes_only_violate(name, sample, decode):
+    decode(sample)
+
+    @settings(max_examples=150, deadline=None)
+    @given(edits=EDITS)
+    def check(edits):
+        with contextlib.suppress(RemoteViolation):
+            decode(damaged(sample, edits))
+
+    check()
+
+
+def test_no_decoder_is_missing_from_the_table():
+    covered = {name for name, _, _ in CASES}
+    prefixes = ("decode", "check_", "iter_", "scan_", "parse_", "unpack_", "unescape")
+    for module in pkgutil.iter_modules(remoting.protocol.__path__):
+        for name, value in vars(importlib.import_module(f"remoting.protocol.{module.name}")).items():
+            if name.startswith(prefixes) and getattr(value, "__module__", "") == f"remoting.protocol.{module.name}":
+                assert f"{module.name}.{name}" in covered, f"add a sample for {module.name}.{name}"
