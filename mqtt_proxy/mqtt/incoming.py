@@ -24,32 +24,37 @@ class Incoming:
         """Packet ids in order of receipt, from PUBLISH to PUBACK or PUBREC; the hot loop appends here."""
         self.exactly_once: dict[int, bool] = {}
         """QoS 2 id -> whether its PUBREC has been sent; from PUBLISH to PUBREL."""
-        self._early: list[int] = []
+        self._early: dict[int, int] = {}
 
     def acknowledge(self, packet_ids: Iterable[int]) -> bytes:
-        """The acknowledgements that may leave now that these publishes are durable. LocalMisuse for an id not waited
-        for.
+        """The acknowledgements that may leave now that these publishes are durable.
+
+        LocalMisuse for an id nobody waits for.
         """
         confirmed = list(packet_ids)
         pending = self.pending
         if not self._early and pending[: len(confirmed)] == confirmed:
             del pending[: len(confirmed)]
             return self._encode(confirmed)
-        self._early += confirmed
-        ready = self._in_order()
-        for packet_id in set(self._early):
-            if self._early.count(packet_id) > pending.count(packet_id):
+        early = self._early
+        for packet_id in confirmed:
+            early[packet_id] = early.get(packet_id, 0) + 1
+            if pending.count(packet_id) < early[packet_id]:
                 raise LocalMisuse(f"packet id {packet_id} acknowledged, but no PUBLISH waits for it")
-        return self._encode(ready)
+        return self._encode(self._in_order())
 
     def _in_order(self) -> list[int]:
         """Take off `pending` the longest front whose ids have all been confirmed."""
         early = self._early
         ready: list[int] = []
         for packet_id in self.pending:
-            if packet_id not in early:
+            waiting = early.get(packet_id, 0)
+            if waiting == 0:
                 break
-            early.remove(packet_id)
+            if waiting == 1:
+                del early[packet_id]
+            else:
+                early[packet_id] = waiting - 1
             ready.append(packet_id)
         del self.pending[: len(ready)]
         return ready
