@@ -1,7 +1,7 @@
 """Every decoder of the protocol, fed valid bytes that were damaged: whatever comes, only RemoteViolation leaves it.
 
-Damage keeps most of a valid encoding, so it reaches deeper than random bytes do. Each decoder has its sample here; one
-of the room's modules with a public `decode…`, `check…`, `iter…` or `scan…` that is missing from the table fails the last test.
+Damage keeps most of a valid encoding, so it reaches deeper than random bytes do. Each decoder has its sample here; a
+public decoder of the room that is missing from the table fails the last test.
 """
 
 from __future__ import annotations

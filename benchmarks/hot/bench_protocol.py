@@ -1,4 +1,4 @@
-"""CPU per call of the protocol's hot functions, 100-byte payload: `python -m benchmarks.hot.protocol`.
+"""CPU per call of the protocol's hot functions, 100-byte payload: `python -m benchmarks.hot.bench_protocol`.
 
 Prints the best of several rounds in µs of process time, beside two yardsticks of the same machine (a dict look-up, a
 CRC of 300 bytes), because only ratios travel between machines.
