@@ -213,9 +213,7 @@ def test_an_online_session_misses_nothing_acknowledged(server: Server) -> None:
     durable = Client(server, "durable", clean=False)
     durable.subscribe(("line/#", 1))
     publisher = Client(server, "publisher", clean=False)
-    infos: list[mqtt.MQTTMessageInfo] = []
-    for number in range(8_000):
-        infos.append(publisher.client.publish("line/a", b"%d" % number, 1))
+    infos = [publisher.client.publish("line/a", b"%d" % number, 1) for number in range(8_000)]
     durable.until(lambda: len(durable.messages) > 1_000)
     server.kill()
     publisher.client.loop_stop()

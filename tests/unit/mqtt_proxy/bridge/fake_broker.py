@@ -5,8 +5,9 @@ Everything is confirmed at once, unless `holding` keeps appends back; `refuse` a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from remoting import inprocess
 from remoting.protocol import names
@@ -268,7 +269,7 @@ class FakeBroker:
         found: Sequence[object] = [session.subscriptions.pop(topic_filter, None) for topic_filter in request.filters]
         return encode(Unsubscribed([one is not None for one in found]))
 
-    _answers = {
+    _answers: ClassVar[dict[int, Callable[[FakeBroker, Peer, bytes], bytes]]] = {
         RequestCode.APPEND_MANY: _append,
         RequestCode.FOLLOW: _follow,
         RequestCode.MULTI_PULL: _pull,

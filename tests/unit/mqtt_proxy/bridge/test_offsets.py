@@ -1,0 +1,57 @@
+"""Offsets of durable sessions reach the broker in batches, never ahead of the client."""
+
+from __future__ import annotations
+
+import asyncio
+
+from mqtt_proxy.mqtt import packets
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.errors import Refused
+from tests.unit.mqtt_proxy.bridge.rig import publish, running, settle
+
+
+async def test_acknowledged_offsets_are_committed_in_one_request() -> None:
+    """Of all sessions, at the interval; the lowest unacknowledged."""
+    async with running(offsets_commit_interval_ms=1) as rig:
+        clients = [await rig.subscriber(name, ("t", 1), clean=False) for name in ("a", "b")]
+        rig.offsets.stop()
+        sender = await rig.client("p")
+        sender.send(*[publish("t", b"%d" % number, packet_id=number) for number in (1, 2, 3)])
+        await settle()
+        rig.broker.codes.clear()
+        clients[0].send(packets.Puback(1), packets.Puback(3))
+        clients[1].send(packets.Puback(1), packets.Puback(2), packets.Puback(3))
+        rig.offsets.commit()
+        await settle()
+        assert rig.broker.codes.count(RequestCode.APPEND_OFFSETS) == 1
+        queue_id = next(iter(clients[0].handler._delivery.by_queue))
+        assert rig.broker.sessions["a"].offsets[queue_id] == 1
+        assert rig.broker.sessions["b"].offsets[queue_id] == 3
+
+
+async def test_a_refused_commit_is_repeated() -> None:
+    """The offsets are still marked."""
+    async with running(offsets_commit_interval_ms=1) as rig:
+        client = await rig.subscriber("a", ("t", 1), clean=False)
+        sender = await rig.client("p")
+        sender.send(publish("t", b"1"))
+        await settle()
+        rig.broker.refuse[RequestCode.APPEND_OFFSETS] = [Refused(14, "disk full")]
+        client.send(packets.Puback(1))
+        queue_id = next(iter(client.handler._delivery.by_queue))
+        while rig.broker.sessions["a"].offsets[queue_id] != 1:
+            await asyncio.sleep(0.001)
+        assert rig.broker.refuse[RequestCode.APPEND_OFFSETS] == []
+
+
+async def test_clean_sessions_commit_nothing() -> None:
+    """They end with their connection."""
+    async with running(offsets_commit_interval_ms=1) as rig:
+        client = await rig.subscriber("a", ("t", 1))
+        sender = await rig.client("p")
+        sender.send(publish("t", b"1"))
+        await settle()
+        client.send(packets.Puback(1))
+        rig.offsets.commit()
+        await settle()
+        assert RequestCode.APPEND_OFFSETS not in rig.broker.codes

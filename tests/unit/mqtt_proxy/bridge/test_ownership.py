@@ -1,0 +1,44 @@
+"""A client id has one owner."""
+
+from __future__ import annotations
+
+from mqtt_proxy.bridge.ownership import Owners
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from remoting.protocol.session_body import SessionFenced, encode
+from tests.unit.mqtt_proxy.bridge.rig import running
+
+
+class Owner:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def evict(self, reason: str, *, fenced: bool) -> None:
+        self.told.append(("evict", fenced))
+
+    def fence(self, epoch: int) -> None:
+        self.told.append(epoch)
+
+    def reopen(self) -> None:
+        self.told.append("reopen")
+
+
+async def test_the_last_one_owns() -> None:
+    """Taking evicts; a late release of the old one changes nothing; a fence reaches the owner."""
+    async with running() as rig:
+        owners, first, second = Owners(rig.link, rig.metrics), Owner(), Owner()
+        owners.take("a", first)
+        owners.take("a", first)
+        owners.take("a", second)
+        owners.release("a", first)
+        assert (list(owners), first.told) == ([second], [("evict", False)])
+        for client_id in ("a", "unknown"):
+            owners._fenced(Command(RequestCode.SESSION_FENCED, body=encode(SessionFenced(client_id, 7))))
+        assert second.told == [7]
+        owners._reopen()
+        owners._reopen()
+        assert second.told == [7, "reopen"]
+        owners.release("a", second)
+        assert len(owners) == 0

@@ -1,0 +1,72 @@
+"""Where a stored session goes on, after an orderly close and after a crash."""
+
+from __future__ import annotations
+
+from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX, Again, fetch, note, plan
+from mqtt_proxy.bridge.source import RETAINED_QUEUE
+from remoting.protocol.session_body import InflightEntry, SessionOpened, SessionSubscription, decode, encode
+from tests.unit.mqtt_proxy.bridge.rig import publish, running, settle
+
+
+def opened(offsets: dict[int, int], inflight: list[InflightEntry]) -> SessionOpened:
+    """What the broker answers."""
+    stored = [SessionSubscription(f"f{queue_id}", 1, queue_id, offset) for queue_id, offset in offsets.items()]
+    return decode(SessionOpened, encode(SessionOpened(True, 1, stored, inflight)))
+
+
+def places(planned: list[Again]) -> list[tuple[int, int, int]]:
+    """Packet id, queue, offset."""
+    return [(one.packet_id, one.queue_id, one.offset) for one in planned]
+
+
+def test_after_a_close_only_what_was_in_flight_is_repeated() -> None:
+    """Acknowledged ones between two in flight are not sent again."""
+    left = note([(5, 100), (6, 3)], [Again(4, 5, 97), Again(9, 5, 99), Again(2, RETAINED_QUEUE, 640)], [1, 2])
+    planned = plan(opened({5: 97, 6: 3}, left))
+    assert planned.cursors == {5: 100, 6: 3}
+    assert places(planned.again) == [(4, 5, 97), (9, 5, 99), (2, RETAINED_QUEUE, 640)]
+    assert planned.retained == [1, 2]
+
+
+def test_offsets_committed_after_the_note_are_believed() -> None:
+    """A crash: the note is of the close before."""
+    left = note([(5, 100)], [Again(4, 5, 97), Again(9, 5, 99)], [])
+    assert places(plan(opened({5: 99}, left)).again) == [(9, 5, 99)]
+    planned = plan(opened({5: 121}, left))
+    assert (planned.cursors, planned.again) == ({5: 121}, [])
+
+
+def test_without_a_noted_cursor_everything_from_the_offset_is_sent_anew() -> None:
+    """Nothing is skipped, nothing sent twice in one resume."""
+    planned = plan(opened({5: 97}, [InflightEntry(4, 5, 99)]))
+    assert (planned.cursors, planned.again) == ({5: 97}, [])
+
+
+def test_what_is_in_flight_from_a_dropped_subscription_is_repeated() -> None:
+    """Its queue still has the message."""
+    planned = plan(opened({}, note([], [Again(4, 5, 99)], [])))
+    assert places(planned.again) == [(4, 5, 99)]
+
+
+def test_the_note_is_bounded() -> None:
+    """Positions of retained messages beyond the limit are left out."""
+    assert len(note([], [], range(PENDING_RETAINED_MAX + 5))) == PENDING_RETAINED_MAX
+
+
+async def test_fetch_leaves_out_what_no_longer_exists() -> None:
+    """By queue offset and by log position."""
+    async with running() as rig:
+        subscriber = await rig.subscriber("s", ("t", 1))
+        sender = await rig.client("p")
+        sender.send(publish("t", b"0"), publish("t", b"1", packet_id=2))
+        await settle()
+        queue_id = next(iter(subscriber.handler._delivery.by_queue))
+        asked = [
+            Again(1, queue_id, 0),
+            Again(2, queue_id, 1),
+            Again(3, RETAINED_QUEUE, 64),
+            Again(4, RETAINED_QUEUE, 8),
+        ]
+        rig.broker.trim(queue_id, 1)
+        found = await fetch(rig.link, asked)
+        assert [(one.packet_id, one.topic, bytes(one.payload)) for one in found] == [(2, b"t", b"1"), (3, b"t", b"0")]

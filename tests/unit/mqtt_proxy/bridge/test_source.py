@@ -1,0 +1,42 @@
+"""The lowest unacknowledged offset, whatever the order of acknowledgements."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqtt_proxy.bridge.cache import Feed
+from mqtt_proxy.bridge.source import Place, Source
+
+
+def source(queue_id: int, cursor: int, serial: int = 1) -> Source:
+    """A source at `cursor`."""
+    return Source("f", Feed(queue_id), 1, cursor, serial)
+
+
+@given(st.permutations(range(10, 20)), st.integers(0, 10))
+def test_lowest_is_the_first_hole(order: list[int], count: int) -> None:
+    """Compared with the definition."""
+    one = source(1, 10)
+    for offset in range(10, 20):
+        one.unacked[offset] = None
+    one.cursor = 20
+    for offset in order[:count]:
+        one.acknowledge(offset)
+    assert one.lowest() == min(set(range(10, 21)) - set(order[:count]))
+    one.acknowledge(99)
+    Place(7).acknowledge(1)
+
+
+def test_a_copy_left_to_another_source_is_unacknowledged_until_that_one_is() -> None:
+    """So that neither offset passes the message."""
+    older, younger = source(1, 5, 1), source(2, 8, 2)
+    older.unacked[5] = None
+    older.cursor = 6
+    younger.leave_to(older, 8, 5)
+    younger.cursor = 9
+    assert (older.lowest(), younger.lowest()) == (5, 8)
+    older.acknowledge(5)
+    assert (older.lowest(), younger.lowest()) == (6, 9)
+    younger.leave_to(older, 9, 5)
+    assert younger.unacked == {}

@@ -1,0 +1,74 @@
+"""SUBSCRIBE is effective before its SUBACK, limits refuse single filters, a repeated filter keeps its place."""
+
+from __future__ import annotations
+
+from mqtt_proxy.mqtt import packets
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.errors import Refused
+from tests.unit.mqtt_proxy.bridge.rig import publish, running, settle
+
+
+async def test_filters_beyond_the_limit_are_refused_one_by_one() -> None:
+    """0x80 for them only; subscribing again to a known one is no new one."""
+    async with running(subscriptions_per_session_max=2) as rig:
+        client = await rig.subscriber("s", ("a", 1), ("b", 1))
+        client.send(packets.Subscribe(2, [("c", 1), ("a", 0)]))
+        await settle()
+        assert client.received() == [packets.Suback(2, [0x80, 0])]
+        assert rig.count("subscriptions_refused_total{too_many}") == 1
+        client.send(packets.Subscribe(3, [("d", 1)]))
+        await settle()
+        assert client.received() == [packets.Suback(3, [0x80])]
+
+
+async def test_a_repeated_filter_keeps_its_place_with_its_new_qos() -> None:
+    """No message twice, none missing."""
+    async with running() as rig:
+        client = await rig.subscriber("s", ("t", 1))
+        client.handler.on_writable(False)
+        sender = await rig.client("p")
+        sender.send(publish("t", b"0"), publish("t", b"1", packet_id=2))
+        await settle()
+        client.send(packets.Subscribe(2, [("t", 0)]))
+        await settle()
+        client.handler.on_writable(True)
+        await settle()
+        assert client.messages() == [("t", b"0", 0, False, False), ("t", b"1", 0, False, False)]
+
+
+async def test_messages_between_subscribe_and_suback_are_not_missed() -> None:
+    """A publish that follows the SUBSCRIBE in the same read."""
+    async with running() as rig:
+        client = await rig.client("s")
+        client.received()
+        client.send(packets.Subscribe(1, [("t", 1)]), publish("t", b"own"))
+        await settle()
+        assert [type(one) for one in client.received()].count(packets.Publish) == 1
+
+
+async def test_a_broker_that_refuses_ends_the_connection() -> None:
+    """No SUBACK for what does not hold."""
+    async with running() as rig:
+        client = await rig.client("s")
+        client.received()
+        rig.broker.refuse[RequestCode.SUBSCRIBE] = [Refused(14, "disk full")]
+        client.send(packets.Subscribe(1, [("t", 1)]))
+        await settle()
+        assert client.closed is not None
+        assert client.closed.startswith("broker_refused")
+        assert client.received() == []
+
+
+async def test_clean_sessions_subscribe_again_after_a_loss() -> None:
+    """The broker forgot them; their cursors go on where they were."""
+    async with running() as rig:
+        client = await rig.subscriber("s", ("t", 1))
+        await rig.broker.connections[0].close()
+        while not rig.link.up:
+            await settle(1)
+        await settle()
+        assert "t" in rig.broker.sessions["s"].subscriptions
+        sender = await rig.client("p")
+        sender.send(publish("t", b"x"))
+        await settle()
+        assert client.messages() == [("t", b"x", 1, False, False)]

@@ -1,0 +1,79 @@
+"""The whole proxy on a real socket and a broker in memory: start, serve, stop without losing anything."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mqtt_proxy.app import ProxyApp
+from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt.encode import encode
+from remoting.protocol.errors import LightMQError
+from remoting.server.server import RemotingServer
+from runtime.clock import SystemClock
+from runtime.metrics import Registry
+from tests.unit.mqtt_proxy.bridge.fake_broker import FakeBroker
+from tests.unit.mqtt_proxy.bridge.rig import publish
+
+
+def proxy(registry: Registry, **settings: object) -> ProxyConfig:
+    """A configuration for tests: loopback, any free port."""
+    return ProxyConfig(host="127.0.0.1", port=0, **settings)  # type: ignore[arg-type]
+
+
+async def test_a_client_is_served_and_its_will_goes_out_at_the_stop() -> None:
+    """In-process broker; the stop waits until the will and the session's end were answered."""
+    broker, registry = FakeBroker(), Registry()
+    app = ProxyApp(proxy(registry), clock=SystemClock(), registry=registry, connection=await broker.connect())
+    port = await app.start()
+    assert app.ready
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    will = packets.Will(b"w", b"gone", 1, True)
+    writer.write(encode(packets.Connect("a", False, 0, None, None, will)) + encode(publish("t", b"x", 1, 9)))
+    assert await reader.readexactly(8) == bytes((0x20, 2, 0, 0, 0x40, 2, 0, 9))
+    assert registry.values()["rocketmq_mqtt_sessions"] == 1
+    await app.stop()
+    assert await reader.read() == b""
+    writer.close()
+    assert b"w" in broker.retained
+    assert broker.sessions["a"].owner is None
+    assert not app.ready
+
+
+async def test_a_broker_over_tcp() -> None:
+    """The configuration names it."""
+    broker, registry = FakeBroker(), Registry()
+    server = RemotingServer(broker.handle)
+    broker_port = await server.start("127.0.0.1", 0)
+    app = ProxyApp(proxy(registry, broker=f"127.0.0.1:{broker_port}"), clock=SystemClock(), registry=registry)
+    port = await app.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(encode(packets.Connect("a", True, 0)))
+    assert await reader.readexactly(4) == bytes((0x20, 2, 0, 0))
+    writer.close()
+    await app.stop()
+    await server.stop()
+
+
+async def test_a_taken_port_is_said() -> None:
+    """OSError, and the link is closed again."""
+    broker, registry = FakeBroker(), Registry()
+    async with await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0) as other:
+        config = ProxyConfig(host="127.0.0.1", port=other.sockets[0].getsockname()[1])
+        app = ProxyApp(config, clock=SystemClock(), registry=registry, connection=await broker.connect())
+        with pytest.raises(OSError, match="in use"):
+            await app.start()
+        assert not app.ready
+
+
+async def test_where_to_dial() -> None:
+    """A stopped in-process broker is not dialled again."""
+    broker, registry = FakeBroker(), Registry()
+    connection = await broker.connect()
+    app = ProxyApp(proxy(registry), clock=SystemClock(), registry=registry, connection=connection)
+    assert await app._dial() is connection
+    await connection.close()
+    with pytest.raises(LightMQError):
+        await app._dial()

@@ -1,0 +1,30 @@
+"""The proxy's options: safe defaults, documented, checked."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqtt_proxy.config import ProxyConfig
+from runtime.config import ConfigError, Flag, load
+from runtime.config_page import attribute_docs
+
+
+def test_every_option_is_documented() -> None:
+    """A sentence each."""
+    docs = attribute_docs(ProxyConfig)
+    assert set(docs) == set(ProxyConfig.__dataclass_fields__)
+    assert all(len(text) > 15 for text in docs.values())
+
+
+def test_values_are_checked() -> None:
+    """A window of nothing would deliver nothing."""
+    assert load(ProxyConfig, flags=[Flag("in_flight_max", "--in-flight", "5")]).value.in_flight_max == 5
+    with pytest.raises(ConfigError, match="in_flight_max"):
+        load(ProxyConfig, flags=[Flag("in_flight_max", "--in-flight", "0")])
+
+
+def test_one_message_fits_the_frames() -> None:
+    """The largest packet fits an append, and the append a frame of 16 MiB."""
+    config = ProxyConfig()
+    assert config.packet_size_bytes_max <= config.append_bytes_max
+    assert config.append_bytes_max < 16 * 1024 * 1024
