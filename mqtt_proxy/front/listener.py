@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 import uuid
+from typing import Any
 
-from mqtt_proxy.front.connection import Connection, HandlerFactory
+from mqtt_proxy.front.connection import CLOSE_GRACE_S, Connection, HandlerFactory
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.loop_state import LoopState
 from mqtt_proxy.mqtt.keepalive import SLOT_MS
@@ -68,7 +69,11 @@ class Listener:
         """Listen; the port taken (0 = any free one). OSError when the address cannot be had."""
         loop = asyncio.get_running_loop()
         self._shared = LoopState(loop, self._clock)
-        self._server = await loop.create_server(self._connection, host, port, ssl=self._tls, backlog=BACKLOG)
+        tls: dict[str, Any] = {}
+        if self._tls is not None:
+            deadline_s = self._limits.connect_deadline_ms / 1_000
+            tls = {"ssl": self._tls, "ssl_handshake_timeout": deadline_s, "ssl_shutdown_timeout": CLOSE_GRACE_S}
+        self._server = await loop.create_server(self._connection, host, port, backlog=BACKLOG, **tls)
         self._timer = loop.call_later(SLOT_MS / 1_000, self._expire)
         taken: int = self._server.sockets[0].getsockname()[1]
         return taken

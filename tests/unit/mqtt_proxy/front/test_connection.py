@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -277,3 +277,19 @@ async def test_close_twice_reports_once() -> None:
 def test_loopback(address: str, expected: bool) -> None:
     """Loopback in either family, also mapped."""
     assert _is_loopback(address) is expected
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        test_connect_publish_acknowledge_disconnect,
+        test_refusal_is_written_before_the_close,
+        test_undecided_client_is_not_read,
+        test_slow_reader_stops_deliveries_and_the_rest_waits,
+        test_close_twice_reports_once,
+    ],
+)
+def test_the_same_on_uvloop(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """uvloop has transports of its own; the stories that lean on them most."""
+    uvloop = pytest.importorskip("uvloop")
+    uvloop.run(asyncio.wait_for(story(), 30))

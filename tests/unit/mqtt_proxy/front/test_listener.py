@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import ssl
+import subprocess
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,3 +134,24 @@ def test_made_ids_are_distinct() -> None:
     """Two clients without an id are two clients."""
     assert random_client_id() != random_client_id()
     assert len(random_client_id()) < 65
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
+async def test_tls_is_only_another_transport(tmp_path: Path) -> None:
+    """With a context the same listener speaks TLS; a client without TLS gets nowhere."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    async with world(tls=context) as here:
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        reader, writer = await asyncio.open_connection("127.0.0.1", here.port, ssl=trusting)
+        writer.write(bytes.fromhex("100d00044d5154540502003c000161"))
+        assert await asyncio.wait_for(reader.read(), 5) == bytes.fromhex("2003008400")
+        assert await asyncio.wait_for(here.handlers[0].closed, 5) == ("protocol_level", False)
+        plain, sender = await here.open()
+        sender.write(bytes.fromhex("c000") * 10)
+        await asyncio.wait_for(plain.read(), 5)  # an alert, or nothing; then the end
+        assert len(here.handlers) == 1
