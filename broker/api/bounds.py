@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.api.access import CONSUME
+from broker.api.long_poll import ANY_QUEUE
 from remoting.protocol import names, topics
 from remoting.protocol.bounds_body import (
     LightBounds,
@@ -50,9 +51,7 @@ def queue_bounds(broker: Broker, peer: Peer, command: Command) -> None:
     if request.wait_ms <= 0 or request.known is None:
         attempt(True)
     elif not attempt(False):
-        queue_ids = [item.id for item in _answer(broker, request).queues]
-        light = _light_queue(broker, request)
-        broker.long_polls.wait(peer, queue_ids + ([light] if light is not None else []), request.wait_ms, attempt)
+        broker.long_polls.wait(peer, _wakers(broker, request), request.wait_ms, attempt)
 
 
 def covered_topics(broker: Broker, topic_filter: str) -> list[str]:
@@ -69,6 +68,13 @@ def _device_topic(name: str) -> bool:
     if name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX, "%24")):
         return False
     return not names.is_system_topic(name.encode())
+
+
+def _wakers(broker: Broker, request: QueueBoundsRequest) -> list[int]:
+    """Queues whose news may answer the request; any queue while it may still cover topics that do not exist."""
+    if request.filter is not None or any(broker.topics.get(topic) is None for topic in request.topics):
+        return [ANY_QUEUE]
+    return [queue_id for topic in request.topics for queue_id in broker.topics.queue_ids(topic)]
 
 
 def _answer(broker: Broker, request: QueueBoundsRequest) -> QueueBoundsReply:

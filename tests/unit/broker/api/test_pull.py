@@ -1,0 +1,105 @@
+"""Code 11: every outcome, the tag filter, the exact long poll, light queues by name."""
+
+from __future__ import annotations
+
+import asyncio
+
+from remoting.client.stored_message import decode_messages
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+
+
+def pulling(topic: str, offset: int = 0, *, queue: int = 0, wait_ms: int = 0, tags: str = "*", **more: str) -> Command:
+    fields = {
+        "consumerGroup": "g",
+        "topic": topic,
+        "queueId": str(queue),
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": str(4 | (2 if wait_ms else 0)),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": str(wait_ms),
+        "subscription": tags,
+        **more,
+    }
+    return Command(RequestCode.PULL_MESSAGE, fields=fields)
+
+
+async def send(connection, tags: str = "", topic: str = "t") -> None:
+    properties = f"TAGS\x01{tags}\x02" if tags else ""
+    fields = {"b": topic, "e": "0", "d": "1", "i": properties}
+    reply = await connection.request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=tags.encode()))
+    assert reply.code == 0, reply.remark
+
+
+async def test_the_outcomes(running) -> None:
+    connection = running.connect()
+    running.broker.topics.ensure("t", 1)
+    empty = await connection.request(pulling("t"))
+    assert (empty.code, empty.remark) == (ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
+    for tags in ("red", "blue"):
+        await send(connection, tags)
+    found = await connection.request(pulling("t"))
+    assert (found.code, found.fields["nextBeginOffset"], found.fields["maxOffset"]) == (0, "2", "2")
+    red = await connection.request(pulling("t", tags="red || green"))
+    assert [message.body for message in decode_messages(red.body)] == [b"red"]
+    none = await connection.request(pulling("t", tags="green"))
+    assert (none.code, none.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "2")
+    end = await connection.request(pulling("t", 2))
+    assert (end.code, end.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
+    beyond = await connection.request(pulling("t", 9))
+    assert (beyond.code, beyond.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
+
+
+async def test_refusals_carry_rocketmqs_codes(running) -> None:
+    connection = running.connect()
+    running.broker.topics.ensure("t", 1)
+    assert (await connection.request(pulling("none"))).code == ResponseCode.TOPIC_NOT_EXIST
+    assert (await connection.request(pulling("t", queue=1))).code == ResponseCode.INVALID_PARAMETER
+    assert (await connection.request(pulling("t", expressionType="SQL92"))).code == ResponseCode.SYSTEM_ERROR
+    assert (await connection.request(pulling("t", sysFlag="0"))).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    assert (await connection.request(pulling("t", queueOffset="x"))).code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_a_long_poll_ends_with_the_message_or_on_time(running) -> None:
+    connection = running.connect()
+    running.broker.topics.ensure("t", 1)
+    waiting = asyncio.ensure_future(connection.request(pulling("t", wait_ms=20_000)))
+    while not len(running.broker.long_polls):
+        await asyncio.sleep(0)
+    await send(connection)
+    assert (await asyncio.wait_for(waiting, 5)).code == 0
+    began = asyncio.get_running_loop().time()
+    late = await connection.request(pulling("t", 1, wait_ms=60))
+    assert late.code == ResponseCode.PULL_NOT_FOUND
+    assert 0.055 <= asyncio.get_running_loop().time() - began < 2
+
+
+async def test_a_light_queue_is_pulled_by_name_even_before_it_exists(running) -> None:
+    connection = running.connect()
+    waiting = asyncio.ensure_future(connection.request(pulling("%LMQ%a%2F1", wait_ms=20_000)))
+    while not len(running.broker.long_polls):
+        await asyncio.sleep(0)
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", body=b"hot")))
+    (message,) = decode_messages((await asyncio.wait_for(waiting, 5)).body)
+    assert (message.topic, message.body, message.queue_id, message.queue_offset) == ("a", b"hot", 0, 0)
+    assert message.properties["originMqttTopic"] == "a/1"
+    assert message.properties["qosLevel"] == "1"
+
+
+async def test_the_offset_in_a_pull_is_committed(running) -> None:
+    connection = running.connect()
+    await send(connection)
+    await connection.request(pulling("t", 1, sysFlag="5", commitOffset="1"))
+    fields = {"consumerGroup": "g", "topic": "t", "queueId": "0"}
+    reply = await connection.request(Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
+    assert reply.fields["offset"] == "1"
+
+
+async def test_named_light_queues_carry_their_offsets(running) -> None:
+    connection = running.connect()
+    for _ in range(2):
+        fields = {"b": "t", "e": "0", "d": "1", "i": "INNER_MULTI_DISPATCH\x01%LMQ%x,%LMQ%y\x02"}
+        await connection.request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"m"))
+    messages = decode_messages((await connection.request(pulling("%LMQ%y"))).body)
+    assert [message.properties["INNER_MULTI_QUEUE_OFFSET"] for message in messages] == ["0,0", "1,1"]

@@ -1,0 +1,96 @@
+"""RocketMQ's send codes: results, automatic creation, batches, retry and what is not served yet."""
+
+from __future__ import annotations
+
+import struct
+
+from remoting.client.stored_message import decode_messages
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+
+LONG = {"topic": "b", "producerGroup": "a", "queueId": "e", "sysFlag": "f", "bornTimestamp": "g", "flag": "h",
+        "properties": "i", "reconsumeTimes": "j", "defaultTopicQueueNums": "d", "batch": "m"}  # fmt: skip
+
+
+def sending(body: bytes = b"hello", *, code: int = RequestCode.SEND_MESSAGE_V2, **fields: str) -> Command:
+    named = {"topic": "orders", "producerGroup": "p", "queueId": "1", "bornTimestamp": "5", **fields}
+    if code != RequestCode.SEND_MESSAGE:
+        named = {LONG[name]: value for name, value in named.items()}
+    return Command(code, fields=named, body=body)
+
+
+async def pull(connection, topic: str = "orders", queue: int = 1, offset: int = 0):
+    fields = {"consumerGroup": "g", "topic": topic, "queueId": str(queue), "queueOffset": str(offset), "sysFlag": "4",
+              "maxMsgNums": "32", "subscription": "*"}  # fmt: skip
+    reply = await connection.request(Command(RequestCode.PULL_MESSAGE, fields=fields))
+    return decode_messages(reply.body) if reply.code == 0 else []
+
+
+async def test_both_forms_of_fields_store_the_message_as_sent(running) -> None:
+    connection = running.connect()
+    properties = "KEYS\x01k1 k2\x02TAGS\x01red\x02own\x01value\x02"
+    for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2):
+        reply = await connection.request(
+            sending(code=code, properties=properties, flag="7", reconsumeTimes="2", sysFlag="1")
+        )
+        assert reply.code == 0, reply.remark
+        assert reply.fields["queueId"] == "1"
+        assert len(reply.fields["msgId"]) == 32
+    messages = await pull(connection)
+    assert [message.queue_offset for message in messages] == [0, 1]
+    for message in messages:
+        assert (message.topic, message.body, message.flag, message.sys_flag) == ("orders", b"hello", 7, 1)
+        assert (message.tags, message.keys, message.reconsume_times) == ("red", ["k1", "k2"], 2)
+        assert message.properties["own"] == "value"
+        assert len(message.properties["UNIQ_KEY"]) == 32
+        assert not any(key.startswith("__rmq.") for key in message.properties)
+    viewed = await connection.request(
+        Command(RequestCode.VIEW_MESSAGE_BY_ID, fields={"offset": str(int(reply.fields["msgId"][16:], 16))})
+    )
+    assert decode_messages(viewed.body)[0].queue_offset == 1
+
+
+async def test_a_batch_is_stored_message_by_message_whatever_form_its_flag_has(running) -> None:
+    def item(body: bytes, properties: bytes = b"") -> bytes:
+        head = struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 0, len(body))
+        return head + body + struct.pack(">h", len(properties)) + properties
+
+    connection = running.connect()
+    blob = item(b"1", b"TAGS\x01a\x02") + item(b"2") + item(b"3")
+    for command in (sending(blob, code=RequestCode.SEND_BATCH_MESSAGE), sending(blob, batch="1")):
+        reply = await connection.request(command)
+        assert reply.code == 0, reply.remark
+        assert len(reply.fields["msgId"].split(",")) == 3
+    assert [message.body for message in await pull(connection)] == [b"1", b"2", b"3"] * 2
+    broken = await connection.request(sending(blob[:-1], code=RequestCode.SEND_BATCH_MESSAGE))
+    assert broken.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+async def test_creation_queue_range_transactions_and_delays(running) -> None:
+    connection = running.connect()
+    assert (await connection.request(sending(topic="small", defaultTopicQueueNums="2"))).code == 0
+    assert running.broker.topics.get("small").write_queue_count == 2
+    assert (await connection.request(sending(topic="small", queueId="2"))).code == ResponseCode.INVALID_PARAMETER
+    assert (await connection.request(sending(topic="no/slash"))).code == ResponseCode.INVALID_PARAMETER
+    assert (await connection.request(sending(sysFlag="4"))).code == ResponseCode.MESSAGE_ILLEGAL
+    delayed = await connection.request(sending(properties="DELAY\x013\x02"))
+    assert delayed.code == 0
+    assert "not served" in delayed.remark
+    assert running.registry.values()["rocketmq_broker_drops_total{delay_ignored}"] == 1
+
+
+async def test_a_message_that_could_not_be_consumed_comes_back_and_dies_in_the_end(running) -> None:
+    connection = running.connect()
+    reply = await connection.request(sending(properties="TAGS\x01red\x02"))
+    position = int(reply.fields["msgId"][16:], 16)
+    fields = {"offset": str(position), "group": "g", "delayLevel": "0", "originMsgId": "X"}
+    assert (await connection.request(Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields))).code == 0
+    (message,) = await pull(connection, "%RETRY%g", 0)
+    assert (message.body, message.tags, message.reconsume_times) == (b"hello", "red", 1)
+    assert (message.properties["RETRY_TOPIC"], message.properties["ORIGIN_MESSAGE_ID"]) == ("orders", "X")
+    fields["maxReconsumeTimes"] = "0"
+    assert (await connection.request(Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields))).code == 0
+    assert len(await pull(connection, "%DLQ%g", 0)) == 1
+    again = sending(topic="%RETRY%g", reconsumeTimes="17", queueId="0")
+    assert (await connection.request(again)).code == 0
+    assert len(await pull(connection, "%DLQ%g", 0)) == 2

@@ -1,0 +1,92 @@
+"""Session requests over the wire: fencing, retained capture, offsets, restart."""
+
+from __future__ import annotations
+
+import asyncio
+
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.offsets_body import encode_offsets
+from remoting.protocol.pull_body import encode_records_at
+from remoting.protocol.record import FLAG_RETAIN, iter_records
+from remoting.protocol.session_body import (
+    SessionClose,
+    SessionFenced,
+    SessionOpen,
+    SessionOpened,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    Unsubscribed,
+    decode,
+    encode,
+)
+
+
+async def call(connection, code, body, kind=None):
+    reply = await connection.request(Command(code, body=encode(body)))
+    assert reply.code == 0, reply.remark
+    return decode(kind, reply.body) if kind is not None else reply
+
+
+async def test_the_previous_owner_is_told_its_epoch(running) -> None:
+    one, two = running.connect(), running.connect()
+    pushes = []
+    one.on_push(pushes.append)
+    first = await call(one, RequestCode.SESSION_OPEN, SessionOpen("c", True, None, 0), SessionOpened)
+    second = await call(two, RequestCode.SESSION_OPEN, SessionOpen("c", True, None, 0), SessionOpened)
+    assert second.epoch > first.epoch
+    async with asyncio.timeout(5):
+        while not pushes:
+            await asyncio.sleep(0)
+    assert pushes[0].code == RequestCode.SESSION_FENCED
+    assert decode(SessionFenced, pushes[0].body) == SessionFenced("c", first.epoch)
+    late = await one.request(
+        Command(RequestCode.SUBSCRIBE, body=encode(Subscribe("c", first.epoch, False, [("a", 1)])))
+    )
+    assert late.code == ResponseCode.ILLEGAL_OPERATION
+
+
+async def test_retained_messages_come_with_the_subscription_they_match(running) -> None:
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"b/1", flags=FLAG_RETAIN)))
+    opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    subscribe = Subscribe("c", opened.epoch, True, [("none/#", 1), ("a/#/x", 1), ("+/1", 1)])
+    answer = await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)
+    assert [result.code for result in answer.results] == [1, 0x80, 1]
+    ((index, positions),) = answer.retained
+    assert index == 2
+    blob = (await connection.request(Command(RequestCode.RECORDS_AT, body=encode_records_at(positions)))).body
+    assert [bytes(view.mqtt_topic) for view in iter_records(blob)] == [b"a/1", b"b/1"]
+    assert answer.results[2].offset == 0
+
+
+async def test_offsets_and_subscriptions_after_a_restart(running) -> None:
+    connection = running.connect()
+    opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, "anna", 60), SessionOpened)
+    subscribe = Subscribe("c", opened.epoch, True, [("a/+", 1)])
+    answer = await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)
+    queue_id = answer.results[0].queue_id
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 5)))
+    body = encode_offsets([(b"c", queue_id, 3), (b"stranger", queue_id, 4)])
+    assert (await connection.request(Command(RequestCode.APPEND_OFFSETS, body=body))).code == 0
+    assert running.registry.values()["rocketmq_broker_drops_total{offset_fenced}"] == 1
+    await running.restart()
+    again = running.connect()
+    resumed = await call(again, RequestCode.SESSION_OPEN, SessionOpen("c", False, "anna", 60), SessionOpened)
+    assert resumed.present
+    assert [(s.filter, s.queue_id, s.offset) for s in resumed.subscriptions] == [("a/+", queue_id, 3)]
+    await call(again, RequestCode.SESSION_CLOSE, SessionClose("c", resumed.epoch, True, [(queue_id, 5)], []))
+    third = await call(again, RequestCode.SESSION_OPEN, SessionOpen("c", False, "anna", 60), SessionOpened)
+    assert third.subscriptions[0].offset == 5
+    gone = Unsubscribe("c", third.epoch, True, ["a/+", "b"])
+    assert (await call(again, RequestCode.UNSUBSCRIBE, gone, Unsubscribed)).found == [True, False]
+
+
+async def test_a_gone_proxy_takes_its_clean_sessions_with_it(running) -> None:
+    connection = running.connect()
+    await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", True, None, 0))
+    await call(connection, RequestCode.SESSION_OPEN, SessionOpen("d", False, None, 60))
+    await connection.close()
+    assert running.broker.sessions.get("c") is None
+    assert running.broker.sessions.get("d").owner is None
