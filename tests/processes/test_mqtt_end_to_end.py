@@ -249,3 +249,56 @@ def test_a_slow_reader_costs_no_memory(server: Server) -> None:
     slow.until(lambda: len(slow.messages) == 4_000)
     publisher.close()
     slow.close()
+
+
+class Process(Server):
+    """One part alone; `port` is what it listens on for its clients."""
+
+    def __init__(self, arguments: list[str], speaks: str) -> None:
+        super().__init__(Path())
+        self.arguments = arguments
+        self.speaks = speaks
+
+    def start(self) -> None:
+        """Start and wait until it says its port; the same one at every start."""
+        command = [sys.executable, "-m", "lightmq", *self.arguments, f"--{self.speaks}-port", str(self.port)]
+        self.process = subprocess.Popen(
+            [*command, "--admin-port", "0", "--json"],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert self.process.stdout is not None
+        self.port = int(json.loads(self.process.stdout.readline())[self.speaks])
+
+
+def test_a_killed_broker_leaves_idle_connections_open(tmp_path: Path) -> None:
+    """Proxy and broker as processes: the broker is killed and comes back; nobody who waited has to connect again."""
+    broker = Process(["broker", "--data", str(tmp_path / "data")], "remoting")
+    broker.start()
+    proxy = Process(["proxy", "--set", f"proxy.broker=127.0.0.1:{broker.port}"], "mqtt")
+    try:
+        proxy.start()
+        durable, clean = Client(proxy, "durable", clean=False), Client(proxy, "clean")
+        disconnects: list[object] = []
+        for client in (durable, clean):
+            client.subscribe(("line/#", 1))
+            client.client.on_disconnect = lambda *arguments: disconnects.append(arguments)
+        publisher = Client(proxy, "publisher")
+        publisher.publish_many("line/a", 0, 500)
+        broker.kill()
+        infos = [publisher.client.publish("line/a", b"%d" % number, 1) for number in range(500, 1_000)]
+        broker.start()
+        for info in infos:
+            info.wait_for_publish(DEADLINE_S)
+        for client in (durable, clean):
+            client.until(lambda client=client: set(client.numbers("line/a")) == set(range(1_000)))
+        assert not disconnects
+        for client in (durable, clean, publisher):
+            client.close()
+        assert proxy.end(signal.SIGTERM) == 0
+    finally:
+        for part in (proxy, broker):
+            if part.process is not None and part.process.poll() is None:
+                part.kill()

@@ -1,6 +1,6 @@
 """A broker in memory for the bridge's own tests: the real request bodies and records, none of the durability.
 
-Everything is confirmed at once, unless `holding` keeps appends back; `refuse` answers requests of a code with a refusal.
+Everything is confirmed at once unless `holding` keeps appends back; `refuse` answers a code with refusals.
 """
 
 from __future__ import annotations

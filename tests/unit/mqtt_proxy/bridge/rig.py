@@ -1,4 +1,4 @@
-"""A proxy without sockets for the bridge's own tests: the real parts on a fake broker, clients that speak real packets."""
+"""A proxy without sockets for the bridge's own tests: real parts, a fake broker, clients of real packets."""
 
 from __future__ import annotations
 
