@@ -144,7 +144,8 @@ def check_record(buffer: Buffer, offset: int, position: int | None) -> int:
         raise CorruptRecord(f"record of {total} bytes passes the {available} bytes there are")
     if position is not None and stored != position:
         raise CorruptRecord(f"record says position {stored}, it stands at {position}")
-    if crc32c(memoryview(buffer)[offset + CRC_START : offset + total]) != crc:
+    view = buffer if buffer.__class__ is memoryview else memoryview(buffer)
+    if crc32c(view[offset + CRC_START : offset + total]) != crc:
         raise CorruptRecord(f"checksum does not match the {total} bytes at {offset}")
     return int(total)
 
