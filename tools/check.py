@@ -20,7 +20,7 @@ STATIC: dict[str, list[str]] = {
     "style": [str(BIN / "ruff"), "check", "--quiet", "."],
     "format": [str(BIN / "ruff"), "format", "--check", "--quiet", "."],
     "types": [str(BIN / "mypy")],
-    "layering": [str(BIN / "lint-imports"), "--no-timing"],
+    "layering": [str(BIN / "lint-imports"), "--no-logo"],
 }
 QUICK_MARKS = "not slow"
 

@@ -26,6 +26,7 @@ COMMANDS = (
     ("sub", "subscribe:subscribe", CLIENTS, "Subscribe over MQTT and print what comes."),
     ("tail", "tail:tail", CLIENTS, "Print messages from the log, from an offset or the last ones, and follow it."),
     ("topics", "topics:topics", CLIENTS, "List topics with their queues and message counts."),
+    ("demo", "demo:demo", CARE, "Run the main job on this machine's sensors: MQTT, the log, Spark and back."),
     ("doctor", "doctor:doctor", CARE, "Check this machine and a running broker, and say what to do."),
     ("passwd", "passwd:passwd", CARE, "Add, change or remove a user in a password file."),
     ("config", "config:config", CARE, "Show the configuration in force, or explain a key."),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lightmq.demo.accounting import LedgerRow
+from lightmq.demo.device import ACKNOWLEDGEMENT_SENSOR
 
 SENSORS_SHOWN_MAX = 6
 
@@ -30,6 +31,7 @@ def chosen_sensors(names: Sequence[str], commands: Sequence[Mapping[str, Any]]) 
     counts: dict[str, int] = defaultdict(int)
     for command in commands:
         counts[command["sensor"]] += 1
+    names = [name for name in names if name != ACKNOWLEDGEMENT_SENSOR]
     return sorted(names, key=lambda name: (-counts[name], name))[:SENSORS_SHOWN_MAX]
 
 

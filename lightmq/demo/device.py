@@ -35,6 +35,8 @@ class Device:
         self.acknowledged = 0
         self.commands: dict[str, int] = {}
         self.round_trips_ms: list[float] = []
+        """Reading to command, for readings sent since `measure_from_ms`; earlier ones are a backlog."""
+        self.measure_from_ms: int | None = None
         self.events: list[dict[str, Any]] = []
         self._publisher = self._client("sensors", clean=True)
         self._actuator = self._client("actuator", clean=False)
@@ -87,7 +89,8 @@ class Device:
         with self._lock:
             identity = command["id"]
             self.commands[identity] = self.commands.get(identity, 0) + 1
-            self.round_trips_ms.append(round_trip_ms)
+            if self.measure_from_ms is not None and command["sent_ms"] >= self.measure_from_ms:
+                self.round_trips_ms.append(round_trip_ms)
             self.events.append(command)
         self.publish(ACKNOWLEDGEMENT_SENSOR, round_trip_ms, now_ms)
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 TIMEOUT_S = 1.0
 MESSAGES_IN = "rocketmq_messages_in_total"
 MESSAGES_OUT = "rocketmq_messages_out_total"
-CONFIRM_LAG = "rocketmq_storage_confirm_behind_bytes"
+CONFIRM_LAG = "rocketmq_confirm_lag_bytes"
 
 
 def fetch(port: int) -> str:

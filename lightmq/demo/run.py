@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lightmq.demo.accounting import read_ledger, settle, stored_counts
+from lightmq.demo.accounting import Accounting, LedgerRow, read_ledger, settle, stored_counts
 from lightmq.demo.device import Device
 from lightmq.demo.driver import SparkDriver, SparkFailed
 from lightmq.demo.feed import CsvFeed, Feed, SensorFeed
@@ -58,7 +58,9 @@ class Demo:
             self._figures = BrokerFigures(self._ports.admin)
             with View(self._console, plain=self._options.plain) as view:
                 self._view = view
-                return self._run_on(installation)
+                accounting, notes = self._run_on(installation)
+            print_summary(self._console, accounting, self._device.round_trips_ms, notes)
+            return 0 if accounting.holds else 1
         except (StackFailed, InstallationFailed, SparkFailed, BadSeries, TimeoutError, RuntimeError) as failure:
             self._console.print(f"[red]demo failed:[/red] {failure}", highlight=False, soft_wrap=True)
             return 1
@@ -71,7 +73,7 @@ class Demo:
             shutil.rmtree(self._out / part, ignore_errors=True)
         self._out.mkdir(parents=True, exist_ok=True)
 
-    def _run_on(self, installation: Installation) -> int:
+    def _run_on(self, installation: Installation) -> tuple[Accounting, list[str]]:
         started_s = self._elapsed_s()
         form = "controller, broker and proxy as processes" if self._options.processes else "one process"
         self._view.note(
@@ -141,13 +143,15 @@ class Demo:
         begun_s = self._elapsed_s()
         while not self._interrupted.wait(TICK_S):
             self._spark.check()
+            if self._device.measure_from_ms is None and "commands" in self._spark.progress:
+                self._device.measure_from_ms = self._clock.now_ms()
             self._tick("running")
             if self._options.seconds and self._elapsed_s() - begun_s >= self._options.seconds:
                 return
             if not self._options.seconds and feed.finished():
                 return
 
-    def _finish(self, feed: Feed) -> int:
+    def _finish(self, feed: Feed) -> tuple[Accounting, list[str]]:
         self._tick("draining")
         feed.stop()
         self._drain()
@@ -162,9 +166,7 @@ class Demo:
             deliveries=device.commands,
         )
         self._spark.stop()
-        notes = self._draw(rows)
-        print_summary(self._console, accounting, device.round_trips_ms, notes)
-        return 0 if accounting.holds else 1
+        return accounting, self._draw(rows)
 
     def _drain(self) -> None:
         """Process everything: a command's acknowledgement is a reading again, so go on until the log stands still."""
@@ -185,7 +187,7 @@ class Demo:
             threading.Event().wait(0.05)
             self._tick("draining")
 
-    def _draw(self, rows: list) -> list[str]:  # type: ignore[type-arg]
+    def _draw(self, rows: list[LedgerRow]) -> list[str]:
         from lightmq.demo.charts import write_html, write_png
 
         png, html = self._out / "demo.png", self._out / "demo.html"

@@ -118,7 +118,7 @@ class View:
 
     def note(self, text: str) -> None:
         """Print one line that stays."""
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     def show(self, snapshot: Snapshot) -> None:
         """Draw, or print a line when it is time for one."""
@@ -148,6 +148,6 @@ def print_summary(console: Console, accounting: Accounting, round_trips_ms: list
         figures = " = ".join(f"{name} {value:,}" for name, value in line.figures.items())
         console.print(f"{line.title}: {figures}  {mark}", highlight=False, soft_wrap=True)
     trip = latency(percentile(round_trips_ms, 0.5), percentile(round_trips_ms, 0.95))
-    console.print(f"reading to command: {trip}", highlight=False)
+    console.print(f"reading to command, once Spark was up: {trip}", highlight=False)
     for note in notes:
         console.print(note, highlight=False, soft_wrap=True)

@@ -10,8 +10,8 @@ from lightmq.demo.metrics_reader import BrokerFigures, totals
 PAGE = """# TYPE rocketmq_messages_in_total counter
 rocketmq_messages_in_total{topic="a"} 3
 rocketmq_messages_in_total{topic="b"} 4
-# TYPE rocketmq_storage_confirm_behind_bytes gauge
-rocketmq_storage_confirm_behind_bytes 96
+# TYPE rocketmq_confirm_lag_bytes gauge
+rocketmq_confirm_lag_bytes 96
 """
 
 

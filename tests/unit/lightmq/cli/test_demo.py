@@ -1,0 +1,23 @@
+"""`lightmq demo` hands its arguments on to the demo's own command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from lightmq.cli.application import run
+
+
+def test_the_demo_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own help, not the outer one."""
+    with pytest.raises(SystemExit) as ended:
+        run(["demo", "--help"])
+    assert ended.value.code == 0
+    assert "--processes" in capsys.readouterr().out
+
+
+def test_bad_arguments_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """The demo's own words come through."""
+    with pytest.raises(SystemExit) as ended:
+        run(["demo", "--csv", "no-such-file"])
+    assert ended.value.code == 2
+    assert "no-such-file" in capsys.readouterr().err

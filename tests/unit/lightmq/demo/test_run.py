@@ -1,0 +1,38 @@
+"""The order of the demo without Spark: failures end it with a status and leave nothing running."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lightmq.demo import run as subject
+from lightmq.demo.installation import InstallationFailed
+from lightmq.demo.options import parse
+from lightmq.demo.run import Demo, shorten
+
+pytestmark = pytest.mark.processes
+
+
+def test_paths_are_shown_as_one_would_type_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Relative below the current folder, absolute elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    assert shorten(tmp_path / "demo-out" / "a.png") == "demo-out/a.png"
+    assert shorten(Path("/somewhere/else")) == "/somewhere/else"
+
+
+def test_a_failed_installation_ends_the_demo(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The broker was up and took readings; the message says what failed; the status is not 0; old output is gone."""
+
+    def fail(_: object) -> None:
+        raise InstallationFailed("no network")
+
+    monkeypatch.setattr(subject.Installation, "wait", fail)
+    (tmp_path / "out" / "ledger").mkdir(parents=True)
+    assert Demo(parse(["--plain", "--out", str(tmp_path / "out")])).run() == 1
+    printed = capsys.readouterr().out
+    assert "broker is up" in printed
+    assert "no network" in printed
+    assert not (tmp_path / "out" / "ledger").exists()
