@@ -8,8 +8,9 @@ lives in the `handle_*` module named after its rule.
 
 Invariants: `feed` never raises on what a peer sends: a violation becomes the last event and the session is closed.
 While a CONNECT is being decided nothing behind it is looked at [MQTT-3.1.4-5]; the bytes wait, bounded. Output comes
-only from `take_bytes`. Cutting the input differently gives the same events and the same output.
-Loop rule: belongs to one event loop, no locks. Pure: time comes in as `now_ms` (monotonic).
+only from `take_bytes`. Cutting the input differently gives the same events and output. Answers and deliveries that come
+after the end are ignored: they cross with it.
+Loop rule: one event loop, no locks. Pure: time comes in as `now_ms` (monotonic).
 """
 
 from __future__ import annotations
@@ -32,8 +33,6 @@ from mqtt_proxy.mqtt.wire import fixed_header
 from remoting.protocol.errors import LocalMisuse
 
 Handler = Callable[["Session", Packet], None]
-
-_PACKET_ID_BYTES = 2
 
 
 class Session:
@@ -249,7 +248,8 @@ class Session:
         call `redeliver` for each), `received_ids` = QoS 2 ids its previous connection had taken (`received_ids()` of
         that session).
         """
-        self._require(State.DECIDING)
+        if not self._answers(State.DECIDING):
+            return
         if session_present and self.clean:
             raise LocalMisuse("a clean session has nothing present [MQTT-3.2.2-1]")
         self.outgoing.restore(inflight)
@@ -259,7 +259,8 @@ class Session:
 
     def refuse(self, code: int) -> None:
         """CONNACK with a code of `ConnectCode`; the connection must be closed after `take_bytes`."""
-        self._require(State.DECIDING)
+        if not self._answers(State.DECIDING):
+            return
         if code == ConnectCode.ACCEPTED:
             raise LocalMisuse("a refusal needs a code above 0")
         self.out.append(connack(False, code))
@@ -301,22 +302,24 @@ class Session:
 
     def deliver_prepared(self, head: bytes, payload: bytes | memoryview, qos: int, token: object) -> int:
         """`deliver` with the head made before by `encode.publish_head`: a fan-out makes it once for all receivers."""
-        self._require(State.CONNECTED)
+        if self.state is not State.CONNECTED and not self._answers(State.CONNECTED):
+            return 0
         if qos == 0:
             self.out += (head, payload)
             return 0
         packet_id = self.outgoing.assign(token)
-        self.out += (head, packet_id.to_bytes(_PACKET_ID_BYTES, "big"), payload)
+        self.out += (head, packet_id.to_bytes(2, "big"), payload)
         return packet_id
 
     def redeliver(
         self, packet_id: int, topic: bytes, payload: bytes | memoryview, qos: int, retain: bool, token: object
     ) -> None:
         """Send a delivery of the resumed session again: DUP set [MQTT-3.3.1-1], its original id [MQTT-4.4.0-1]."""
-        self._require(State.CONNECTED)
+        if not self._answers(State.CONNECTED):
+            return
         self.outgoing.replace(packet_id, token)
         head = publish_head(topic, len(payload), qos, retain, True)
-        self.out += (head, packet_id.to_bytes(_PACKET_ID_BYTES, "big"), payload)
+        self.out += (head, packet_id.to_bytes(2, "big"), payload)
 
     def forget(self, packet_id: int) -> None:
         """Free the window slot of a resumed delivery whose message no longer exists."""
@@ -370,9 +373,11 @@ class Session:
         """Restart the keep-alive: it was this side that did not read."""
         self.last_packet_ms = now_ms
 
-    def _require(self, state: State) -> None:
-        if self.state is not state:
+    def _answers(self, state: State) -> bool:
+        """Whether an answer is wanted: an ended session takes none, in another state it is our own bug."""
+        if self.state is not state and self.state is not State.CLOSED:
             raise LocalMisuse(f"this call needs state {state.name}, the session is {self.state.name}")
+        return self.state is state
 
 
 _TABLE: dict[State, dict[int, Handler]] = {

@@ -262,5 +262,10 @@ def test_answers_need_their_state() -> None:
     session.acknowledge([1])
     session.grant(1, [0])
     session.unsubscribed(1)
+    session.accept(False)
+    session.refuse(3)
+    session.redeliver(1, b"t", b"", 1, False, None)
+    assert session.deliver(b"t", b"", 1, False, False, None) == 0
     assert session.take_bytes() == b""
+    assert session.inflight() == []
     assert session.close_reason == "taken_over"
