@@ -2,8 +2,8 @@
 
 It chooses a Java, makes workers use this very Python, keeps Spark from tripping over the machine's host name, and sets
 what was measured to matter: Unix sockets to the workers, a checkpoint manager that forks no processes, RocksDB state,
-few shuffle partitions. Every setting can be overridden. Invariant: nothing here is needed for correctness; the connector
-works in any session. Thread rule: call from the main thread, before another session exists.
+few shuffle partitions. Every setting can be overridden. Invariant: nothing here is needed for correctness; the
+connector works in any session. Thread rule: call from the main thread, before another session exists.
 """
 
 from __future__ import annotations

@@ -53,11 +53,10 @@ class RocketMQBatchReader(DataSourceReader):
             end = point_positions(None, LATEST, watch.read(at_ms=options.ending_timestamp), by_time=True)
         else:
             end = point_positions(options.ending_offsets, LATEST, bounds, unnamed=LATEST)
-        beyond = [
-            text for key, position in end.items() if key in bounds for text in planner.losses({key: position}, bounds)
-        ]
         work, lost = planner.ranges(start, end, bounds)
-        report_losses(lost or beyond, options)
+        report_losses(
+            list(dict.fromkeys([*planner.losses(start, bounds), *planner.losses(end, bounds), *lost])), options
+        )
         pieces = planner.tasks(
             work,
             cores=os.cpu_count() or 1,

@@ -21,8 +21,8 @@ from spark_connector.errors import OptionError
 HEADER = np.dtype(
     [
         ("size", "<u4"), ("kind", "u1"), ("flags", "u1"), ("queue_index", "<u2"), ("born_ms", "<i8"),
-        ("n_props", "<u2"), ("topic_len", "<u2"), ("keys_len", "<u2"), ("tags_len", "<u2"), ("props_len", "<u2"), ("zero", "<u2"),
-        ("body_len", "<u4"),
+        ("n_props", "<u2"), ("topic_len", "<u2"), ("keys_len", "<u2"), ("tags_len", "<u2"), ("props_len", "<u2"),
+        ("zero", "<u2"), ("body_len", "<u4"),
     ]
 )  # fmt: skip
 assert HEADER.itemsize == append_body.ENTRY_SIZE

@@ -258,3 +258,9 @@ def _default(item: Field[Any]) -> str:
     if isinstance(default, tuple):
         return "`" + ";".join(f"{host}:{port}" for host, port in default) + "`"
     return f"`{re.sub('^(True|False)$', lambda found: found.group().lower(), str(default))}`"
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(render_markdown())

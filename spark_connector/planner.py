@@ -38,7 +38,7 @@ def resolve(point: StartingPoint, bounds: Mapping[QueueKey, Bounds], *, by_time:
     found = {}
     for key, queue in bounds.items():
         if by_time:
-            found[key] = queue.max if queue.at is None else queue.at
+            found[key] = queue.max if queue.at is None else min(queue.at, queue.max)
             continue
         anywhere = point.named.get(QueueName(key.topic, None, key.queue), point.default)
         wanted = point.named.get(QueueName(*key), anywhere)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
+from remoting.transport.failures import ConnectionLost
 from spark_connector.brokers import BoundsWatch
 from spark_connector.connections import POOL, check, unreachable
 from spark_connector.offsets import Positions
@@ -33,7 +34,7 @@ def commit_progress(group: str, positions: Positions, watch: BoundsWatch, option
                     }
                     sent.append(connection.send(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields)))
                 replies = [connection.receive(opaque) for opaque in sent]
-        except OSError as failure:
+        except (OSError, ConnectionLost) as failure:
             POOL.forget(address)
             raise unreachable(address, failure, options) from failure
         for reply in replies:

@@ -1,0 +1,74 @@
+"""Finding brokers and watching their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from remoting.protocol.codes import RequestCode
+from remoting.route_body import BrokerData, ClusterInfo
+from spark_connector.brokers import BoundsWatch, find_brokers
+from spark_connector.errors import BrokerUnreachable
+from spark_connector.options import ReadOptions, parse_read
+from spark_connector.selection import light_key, select
+from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
+
+Options = Callable[..., ReadOptions]
+
+
+def test_a_server_that_is_no_name_server_is_the_broker(broker: ToyBroker, read_options: Options) -> None:
+    assert find_brokers(read_options(topic="t")) == {"": broker.address}
+
+
+def test_masters_by_name(broker: ToyBroker, read_options: Options) -> None:
+    table = {
+        "b": BrokerData("c", "b", {0: "h2:2", 1: "h3:3"}),
+        "a": BrokerData("c", "a", {0: "h1:1"}),
+        "z": BrokerData("c", "z", {1: "h:4"}),
+    }
+    body = msgspec.json.encode(ClusterInfo(table))
+    broker.faults = [lambda command: command.reply(body=body)]
+    assert list(find_brokers(read_options(topic="t")).items()) == [("a", ("h1", 1)), ("b", ("h2", 2))]
+    broker.faults = [lambda command: command.reply(body=msgspec.json.encode(ClusterInfo({})))]
+    with pytest.raises(BrokerUnreachable, match="knows no broker"):
+        find_brokers(read_options(topic="t"))
+
+
+def test_the_next_name_server_is_asked(broker: ToyBroker) -> None:
+    dead = ToyBroker()
+    dead.close()
+    servers = ";".join(f"{host}:{port}" for host, port in (dead.address, broker.address))
+    assert find_brokers(parse_read({"topic": "t", "nameServer": servers, "fetchRetries": "0"})) == {"": broker.address}
+
+
+def test_bounds_of_exact_and_wildcard(broker: ToyBroker, read_options: Options) -> None:
+    broker.publish("plant/1", [b"a", b"b"])
+    broker.publish("plant/2", [b"c"])
+    options = read_options(mqttFilter="plant/1")
+    watch = BoundsWatch(options, select(options))
+    (bounds,) = watch.read().values()
+    assert (bounds.min, bounds.max) == (0, 2)
+    assert watch.addresses == {NAME: broker.address}
+    options = read_options(mqttFilter="plant/+")
+    found = BoundsWatch(options, select(options)).read()
+    assert sum(one.max for one in found.values()) == 3
+
+
+def test_waiting_asks_with_what_was_seen(broker: ToyBroker, read_options: Options) -> None:
+    broker.publish("plant/1", [b"a"])
+    options = read_options(mqttFilter="plant/1,car/1")
+    watch = BoundsWatch(options, select(options))
+    assert set(watch.wait(50)) == {light_key("plant/1", NAME)}, "the first answer needs no waiting"
+    asked: list[bytes] = []
+
+    def spy(command):  # type: ignore[no-untyped-def]
+        asked.append(command.body)
+        return broker.answer(command)
+
+    broker.faults = [spy]
+    watch.wait(50)
+    assert b'"wait_ms":50' in asked[0]
+    assert b'"known":{"plant":{' in asked[0]
+    assert broker.requests[-3:] == [RequestCode.QUEUE_BOUNDS] * 3

@@ -1,0 +1,59 @@
+"""The pool and the retries, against a real socket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from remoting.protocol.commands import Command
+from spark_connector.connections import POOL, ask, say_address
+from spark_connector.errors import BrokerRefused, BrokerUnreachable
+from spark_connector.options import ReadOptions
+from tests.unit.spark_connector.toy_broker import ToyBroker
+
+Options = Callable[..., ReadOptions]
+
+
+def test_a_connection_is_used_again(broker: ToyBroker) -> None:
+    with POOL.borrow(broker.address, 1000) as first:
+        pass
+    with POOL.borrow(broker.address, 1000) as second:
+        assert second is first
+
+
+def test_a_failed_or_unanswered_connection_is_not(broker: ToyBroker) -> None:
+    with pytest.raises(RuntimeError), POOL.borrow(broker.address, 1000) as failed:
+        raise RuntimeError
+    assert failed.closed
+    with POOL.borrow(broker.address, 1000) as hasty:
+        hasty.send(Command(12345))
+    assert hasty.closed
+
+
+def test_a_forked_child_takes_nothing_of_its_parents(broker: ToyBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with POOL.borrow(broker.address, 1000) as parents:
+        pass
+    real = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: real + 1)
+    with POOL.borrow(broker.address, 1000) as childs:
+        assert childs is not parents
+
+
+def test_a_lost_connection_is_made_again(broker: ToyBroker, read_options: Options) -> None:
+    broker.faults = [lambda command: None, lambda command: None]
+    with pytest.raises(BrokerRefused, match="refused"):
+        ask(broker.address, Command(12345), read_options(topic="t"))
+    assert len(broker.requests) == 3
+
+
+def test_unreachable_names_the_address(broker: ToyBroker, read_options: Options) -> None:
+    broker.close()
+    host, port = broker.address
+    with pytest.raises(BrokerUnreachable, match=rf"{host}:{port} after 2 attempts.*lightmq up.*nameServer"):
+        ask(broker.address, Command(1), read_options(topic="t", fetchretries="1"))
+
+
+def test_addresses_for_people() -> None:
+    assert (say_address(("h", 1)), say_address(("::1", 2))) == ("h:1", "[::1]:2")

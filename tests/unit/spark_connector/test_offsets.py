@@ -1,0 +1,42 @@
+"""The canonical JSON form of a stream's position."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_connector.errors import OptionError
+from spark_connector.offsets import QueueKey, StreamOffset, from_json, to_json, total_behind
+
+keys = st.builds(QueueKey, st.text(max_size=5), st.text(max_size=5), st.integers(0, 20))
+positions = st.dictionaries(keys, st.integers(0, 2**60), max_size=8)
+
+
+@given(positions, st.none() | positions, st.booleans())
+def test_round_trip_through_text(found: dict[QueueKey, int], origin: dict[QueueKey, int] | None, initial: bool) -> None:
+    offset = StreamOffset(found, origin, initial)
+    assert from_json(json.loads(json.dumps(to_json(offset)))) == offset
+
+
+@given(positions)
+def test_equal_positions_give_equal_text(found: dict[QueueKey, int]) -> None:
+    backwards = dict(reversed(list(found.items())))
+    text = json.dumps(to_json(StreamOffset(found)))
+    assert text == json.dumps(to_json(StreamOffset(backwards)))
+    assert text == json.dumps(json.loads(text)), "what comes back from the JVM is written as it was"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"v": 2, "q": {}}, {"v": 1}, {"v": 1, "q": {"t": 5}}, {"v": 1, "q": {"t": {"b": {"x": 1}}}}]
+)
+def test_foreign_checkpoints_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(OptionError, match="checkpoint"):
+        from_json(wrong)
+
+
+def test_total_behind() -> None:
+    key, other = QueueKey("t", "b", 0), QueueKey("t", "b", 1)
+    assert total_behind({key: 3}, {key: 10, other: 5}, [key, other]) == 12

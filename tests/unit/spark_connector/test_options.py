@@ -1,0 +1,66 @@
+"""The option table: names without case, nearest names, typed values, and the page generated from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_connector.errors import OptionError
+from spark_connector.options import parse_read, parse_write, render_markdown
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "spark-options.md"
+
+
+def test_names_are_read_without_case_and_aliases_work() -> None:
+    parsed = parse_read({"NAMESRVADDR": "a:1;[::1]:2", "subscribe": "t1, t2", "maxoffsetspertrigger": "5"})
+    assert parsed.name_server == (("a", 1), ("::1", 2))
+    assert parsed.topic == ("t1", "t2")
+    assert parsed.max_offsets_per_trigger == 5
+    assert parsed.fail_on_data_loss
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"topic": "t", "startingOffset": "latest"}, "did you mean 'startingOffsets'"),
+        ({"topic": "t", "qos": "1"}, "'qos' is only for writing"),
+        ({"topic": "t", "maxOffsetsPerTrigger": "0"}, "above 0"),
+        ({"topic": "t", "maxOffsetsPerTrigger": "ten"}, "whole number"),
+        ({"topic": "t", "failOnDataLoss": "perhaps"}, "true or false"),
+        ({"topic": "t", "nameServer": "nowhere"}, "'nowhere' is not host:port"),
+        ({"topic": "t", "subscribe": "u"}, "given twice"),
+        ({"topic": "t", "mqttFilter": "a/#"}, "both are set"),
+        ({}, "neither is set"),
+        ({"topic": "t", "startingOffsets": "first"}, "earliest, latest or JSON"),
+    ],
+)
+def test_what_a_reader_is_refused(options: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        parse_read(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"mqttTopc": "a"}, "did you mean 'mqttTopic'"),
+        ({"delivery": "twice"}, "one of exactly-once, at-least-once"),
+        ({"txnAppId": "a"}, "belong together"),
+        ({"topic": "a", "mqttTopic": "b"}, "not both"),
+        ({"qos": "3"}, "0, 1 or 2"),
+        ({"startingOffsets": "latest"}, "only for reading"),
+    ],
+)
+def test_what_a_writer_is_refused(options: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        parse_write(options)
+
+
+def test_sparks_own_options_are_let_through() -> None:
+    assert parse_write({"checkpointlocation": "/somewhere", "delivery": "AT_LEAST_ONCE"}).delivery == "at-least-once"
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text() == render_markdown(), (
+        "write it anew: python -m spark_connector.options > docs/spark-options.md"
+    )

@@ -1,0 +1,70 @@
+"""Topics and filters become queues to ask for and rows to keep."""
+
+from __future__ import annotations
+
+import pytest
+
+from remoting.protocol.bounds_body import LightBounds, QueueBounds, QueueBoundsReply, QueueBoundsRequest
+from spark_connector.errors import OptionError
+from spark_connector.offsets import QueueKey
+from spark_connector.options import parse_read
+from spark_connector.selection import Bounds, Selection, check_named_queues, light_key, missing_topics, select
+from spark_connector.values import QueueName
+
+
+def chosen(filters: str) -> Selection:
+    return select(parse_read({"mqttFilter": filters}))
+
+
+def test_kinds_of_filters() -> None:
+    assert chosen("plant/7/temp") == Selection((), ("plant/7/temp",), (), ())
+    assert chosen("plant/+/temp") == Selection(("plant",), (), (), ("plant/+/temp",))
+    assert chosen("+/temp") == Selection((), (), ("+/temp",), ("+/temp",))
+    assert select(parse_read({"topic": "a,b"})) == Selection(("a", "b"), (), (), ())
+
+
+def test_no_message_is_read_twice() -> None:
+    assert chosen("plant/+/temp,plant/7/temp").exact == ()
+    beside = chosen("plant/+/temp,plant/7/hum,car/1")
+    assert (beside.topics, beside.exact) == (("plant",), ("car/1",))
+    assert set(beside.row_filters) == {"plant/+/temp", "plant/7/hum"}
+    everywhere = chosen("+/temp,plant/7/hum,car/#")
+    assert (everywhere.topics, everywhere.exact) == ((), ())
+    assert set(everywhere.row_filters) == {"+/temp", "plant/7/hum", "car/#"}
+
+
+@pytest.mark.parametrize(("options", "says"), [({"mqttFilter": "a/#/b"}, "'a/#/b'"), ({"topic": "a/b"}, "mqttFilter")])
+def test_wrong_names(options: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        select(parse_read(options))
+
+
+def test_requests_and_answers() -> None:
+    one = chosen("a/b")
+    (request,) = one.requests(at_ms=5)
+    assert (request.filter, request.at_ms) == ("a/b", 5)
+    reply = QueueBoundsReply("b1", 1, 0, [QueueBounds("a", 0, 4, 0, 9)], LightBounds(7, 1, 3))
+    assert one.collect(request, reply) == {light_key("a/b", "b1"): Bounds(7, 1, 3)}
+    reply.light = None
+    assert one.collect(request, reply) == {}
+    whole = chosen("a/+")
+    assert whole.collect(whole.requests()[0], reply) == {QueueKey("a", "b1", 0): Bounds(4, 0, 9)}
+
+
+def test_the_waiting_request_covers_everything() -> None:
+    known = {"a": {"0": 3}}
+    assert chosen("a/b").waiting_request(known, 5) == QueueBoundsRequest(filter="a/b", known=known, wait_ms=5)
+    assert chosen("a/+").waiting_request(known, 5).topics == ["a"]
+    assert chosen("+/a,#").waiting_request(known, 5).filter == "#"
+    two = chosen("a/b,c/d")
+    assert two.waiting_request(known, 5).topics == ["a", "c"]
+    assert not two.is_answered_by(two.waiting_request(known, 5))
+    assert chosen("a/+").is_answered_by(chosen("a/+").waiting_request(known, 5))
+
+
+def test_missing_topics_and_queues() -> None:
+    bounds = {QueueKey("a", "b1", 0): Bounds(1, 0, 5)}
+    assert missing_topics(select(parse_read({"topic": "a,z"})), bounds) == ["z"]
+    check_named_queues({QueueName("a", None, 0): 1, QueueName("a", "b1", 0): 1}, bounds)
+    with pytest.raises(OptionError, match="a/b2/0"):
+        check_named_queues({QueueName("a", "b2", 0): 1}, bounds)

@@ -1,0 +1,47 @@
+"""Columns of a DataFrame become parts of a message."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_connector.errors import OptionError
+from spark_connector.options import parse_write
+from spark_connector.schema import COLUMNS
+from spark_connector.sink_columns import sink_columns
+
+
+def test_kafka_like_and_own_names() -> None:
+    found = sink_columns([("Value", "string"), ("tags", "string"), ("mqttTopic", "string")], parse_write({}))
+    assert found.parts == {"body": "Value", "tag": "tags", "mqttTopic": "mqttTopic"}
+
+
+def test_rows_of_the_source_can_be_written_back() -> None:
+    found = sink_columns([(one.name, one.type) for one in COLUMNS], parse_write({}))
+    assert found.parts["retain"] == "retained"
+    assert "queueId" not in found.parts.values()
+
+
+def test_an_option_wins_over_the_columns() -> None:
+    found = sink_columns([("body", "binary"), ("topic", "string")], parse_write({"mqttTopic": "a/b"}))
+    batch = pa.record_batch({"body": pa.array([b"x", b"y"]), "topic": pa.array(["t", "t"])})
+    assert {name: column.to_pylist() for name, column in found.pick(batch).items()} == {
+        "body": [b"x", b"y"],
+        "mqttTopic": ["a/b", "a/b"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "says"),
+    [
+        ([("boddy", "binary")], {}, "did you mean 'body'"),
+        ([("key", "string")], {"topic": "t"}, "needs a column 'body'"),
+        ([("body", "int")], {"topic": "t"}, "'body' is int"),
+        ([("body", "binary")], {}, "where should the rows go"),
+        ([("body", "binary"), ("value", "binary")], {"topic": "t"}, "keep one"),
+        ([("body", "binary")], {"topic": "a/b"}, "mqttTopic"),
+    ],
+)
+def test_what_does_not_fit(fields: list[tuple[str, str]], options: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        sink_columns(fields, parse_write(options))

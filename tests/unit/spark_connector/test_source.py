@@ -1,0 +1,61 @@
+"""The door: names, schema, readers and writers, discovery, and what importing costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+import pyspark_rocketmq
+import spark_connector
+from spark_connector.errors import OptionError
+from spark_connector.source import RocketMQDataSource
+
+SCHEMA = StructType([StructField("body", BinaryType())])
+
+
+def test_discovery_finds_it() -> None:
+    assert issubclass(pyspark_rocketmq.DefaultSource, DataSource)
+    assert pyspark_rocketmq.DefaultSource.name() == "rocketmq"
+
+
+def test_discovery_never_raises() -> None:
+    hidden = "import sys; sys.modules['pyspark.sql.datasource'] = None;"
+    code = f"{hidden} import pyspark_rocketmq as package; print(hasattr(package, 'DefaultSource'))"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "False"
+
+
+def test_planning_needs_no_heavy_library() -> None:
+    code = (
+        "import sys, spark_connector, spark_connector.options, spark_connector.planner, spark_connector.stream_reader;"
+        "print([name for name in ('pyarrow', 'numpy', 'pandas', 'runtime') if name in sys.modules])"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "[]"
+
+
+def test_schema_and_parts() -> None:
+    source = RocketMQDataSource({"topic": "t", "columns": "body"})
+    assert source.schema() == "body binary"
+    assert type(source.reader(SCHEMA)).__name__ == "RocketMQBatchReader"
+    assert type(source.streamReader(SCHEMA)).__name__ == "RocketMQStreamReader"
+    sink = RocketMQDataSource({"topic": "t"})
+    assert type(sink.writer(SCHEMA, False)).__name__ == "RocketMQBatchWriter"
+    assert type(sink.streamWriter(SCHEMA, False)).__name__ == "RocketMQStreamWriter"
+    with pytest.raises(OptionError, match="did you mean 'topic'"):
+        RocketMQDataSource({"topik": "t"}).schema()
+
+
+def test_register() -> None:
+    registered: list[type] = []
+
+    class Session:
+        class dataSource:  # noqa: N801
+            register = staticmethod(registered.append)
+
+    spark_connector.register(Session())
+    assert registered == [RocketMQDataSource]

@@ -1,0 +1,192 @@
+"""The stream reader under a stand-in for Spark's engine: latest, limits, restarts, losses, progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from spark_connector.errors import DataLost, OptionError
+from spark_connector.offsets import from_json
+from spark_connector.options import ReadOptions
+from spark_connector.stream_reader import RocketMQStreamReader
+from tests.unit.spark_connector.engine import ALL, Engine
+from tests.unit.spark_connector.toy_broker import ToyBroker
+
+Options = Callable[..., ReadOptions]
+SCHEMA = StructType([StructField("body", BinaryType()), StructField("mqttTopic", StringType())])
+EARLIEST = {"startingoffsets": "earliest", "longpollms": "0"}
+
+
+class Run:
+    """A query over the toy broker that can be restarted from its checkpoint."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.offsets: dict[int, str] = {}
+        self.commits: set[int] = set()
+        self._options = options
+
+    def start(self, options: ReadOptions | None = None) -> Engine:
+        """Start or restart."""
+        chosen = options or self._options
+        return Engine(
+            lambda: RocketMQStreamReader(StructType.fromJson(SCHEMA.jsonValue()), chosen), self.offsets, self.commits
+        )
+
+
+def bodies(engine: Engine) -> list[bytes]:
+    """What the query has seen, in some order made stable."""
+    return sorted(row["body"] for row in engine.rows)
+
+
+def numbers(*spans: range) -> list[bytes]:
+    """Bodies as published here."""
+    return sorted(b"%04d" % n for span in spans for n in span)
+
+
+def publish(broker: ToyBroker, topic: str, span: range) -> None:
+    broker.publish(topic, [b"%04d" % n for n in span])
+
+
+def test_earliest_then_new_rows_exactly_once(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(20))
+    engine = Run(read_options(mqttFilter="plant/+", **EARLIEST)).start()
+    assert engine.drain() == [20]
+    publish(broker, "plant/2", range(20, 25))
+    publish(broker, "other/2", range(100, 105))
+    assert engine.drain() == [5]
+    assert engine.drain() == []
+    assert bodies(engine) == numbers(range(25))
+
+
+def test_latest_whose_first_batch_fails_loses_nothing(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    run = Run(read_options(mqttFilter="plant/1", longpollms="0"))
+    first = run.start()
+    first.reader.initialOffset()
+    publish(broker, "plant/1", range(5, 15))
+    assert first.step(fail=True) == -1
+    publish(broker, "plant/1", range(15, 20))
+    second = run.start()
+    second.drain()
+    assert bodies(second) == numbers(range(5, 20)), "a new initialOffset after the crash must not skip rows 5 to 14"
+
+
+def test_a_failed_batch_is_replayed_exactly(broker: ToyBroker, read_options: Options) -> None:
+    run = Run(read_options(mqttFilter="plant/+", **EARLIEST))
+    publish(broker, "plant/1", range(10))
+    run.start().drain()
+    publish(broker, "plant/1", range(10, 16))
+    run.start().step(fail=True)
+    publish(broker, "plant/1", range(16, 20))
+    again = run.start()
+    assert bodies(again) == numbers(range(10, 16))
+    assert again.drain() == [4]
+
+
+def test_limits_and_once(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(50))
+    engine = Run(read_options(mqttFilter="plant/1", maxoffsetspertrigger="20", **EARLIEST)).start()
+    assert engine.drain() == [20, 20, 10]
+    publish(broker, "plant/1", range(50, 100))
+    assert engine.step(limit=ALL) == 50, "Trigger.Once takes everything"
+
+
+def test_bytes_limit_and_partition_size(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(40))
+    size = len(broker.queue("%LMQ%plant%2F1", 0).records[0])
+    options = read_options(
+        mqttFilter="plant/1", maxbytespertrigger=str(10 * size), maxrecordsperpartition="4", **EARLIEST
+    )
+    engine = Run(options).start()
+    assert engine.drain() == [10, 10, 10, 10]
+    start = from_json({"v": 1, "q": {}})
+    parts = engine.reader.partitions({"v": 1, "q": {}}, engine.reader.reportLatestOffset() or {})
+    assert start.positions == {}
+    assert len(parts) == 10
+
+
+def test_available_now_ends_where_it_began(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(10))
+    engine = Run(read_options(mqttFilter="plant/1,car/1", **EARLIEST)).start()
+    engine.reader.prepareForTriggerAvailableNow()
+    publish(broker, "plant/1", range(10, 20))
+    publish(broker, "car/1", range(20, 30))
+    engine.drain()
+    assert bodies(engine) == numbers(range(10))
+
+
+def test_a_new_topic_joins_from_its_beginning(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    engine = Run(read_options(mqttFilter="+/1", longpollms="0")).start()
+    engine.drain()
+    publish(broker, "car/1", range(5, 9))
+    publish(broker, "car/2", range(9, 12))
+    engine.drain()
+    assert bodies(engine) == numbers(range(5, 9))
+
+
+def test_given_offsets_and_times(broker: ToyBroker, read_options: Options) -> None:
+    broker.publish("t", [b"%04d" % n for n in range(10)], mqtt=False)
+    named = Run(read_options(topic="t", startingoffsets='{"t":{"0":7}}', longpollms="0")).start()
+    named.drain()
+    assert bodies(named) == numbers(range(7, 10))
+    timed = Run(read_options(topic="t", startingtimestamp="5", longpollms="0")).start()
+    timed.drain()
+    assert bodies(timed) == numbers(range(1, 10)), "the toy broker answers any time with its second offset"
+    with pytest.raises(OptionError, match="t/9"):
+        Run(read_options(topic="t", startingoffsets='{"t":{"9":7}}')).start().step()
+    with pytest.raises(DataLost, match="beyond the log's end 10"):
+        Run(read_options(topic="t", startingoffsets='{"t":{"0":70}}')).start().step()
+
+
+def test_a_stream_has_no_end(read_options: Options) -> None:
+    with pytest.raises(OptionError, match="has no end"):
+        Run(read_options(topic="t", endingoffsets="latest")).start()
+
+
+def test_losses(broker: ToyBroker, read_options: Options, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(read_options(mqttFilter="plant/1", **EARLIEST))
+    publish(broker, "plant/1", range(10))
+    run.start().drain()
+    publish(broker, "plant/1", range(10, 30))
+    broker.queue("%LMQ%plant%2F1", 0).drop_first(15)
+    with pytest.raises(DataLost, match="offsets 10 to 14 are gone"):
+        run.start().step()
+    engine = run.start(read_options(mqttFilter="plant/1", failondataloss="false", **EARLIEST))
+    assert engine.drain() == [15]
+    assert len([entry for entry in caplog.records if "are gone" in entry.message]) <= 2
+
+
+def test_a_shorter_log_is_refused(broker: ToyBroker, read_options: Options) -> None:
+    run = Run(read_options(mqttFilter="plant/1", **EARLIEST))
+    publish(broker, "plant/1", range(10))
+    run.start().drain()
+    broker.queue("%LMQ%plant%2F1", 0).records.clear()
+    with pytest.raises(DataLost, match="is it another log"):
+        run.start().step()
+
+
+def test_progress_reaches_the_consumer_group(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(10))
+    engine = Run(read_options(mqttFilter="plant/1", consumergroup="g", **EARLIEST)).start()
+    engine.drain()
+    publish(broker, "plant/1", range(10, 12))
+    engine.drain()
+    assert broker.offsets == {("g", "%LMQ%plant%2F1", 0): 10}, "one batch behind, as Spark tells"
+    broker.faults = [lambda command: command.reply(1, "no")] * 3
+    engine.reader.commit(engine.reader.reportLatestOffset() or {})
+
+
+def test_stop_is_quiet_outside_a_broken_pipe(read_options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[Any] = []
+    monkeypatch.setattr("os._exit", ended.append)
+    reader = Run(read_options(topic="t")).start().reader
+    reader.stop()
+    try:
+        raise EOFError
+    except EOFError:
+        reader.stop()
+    assert ended == [0]

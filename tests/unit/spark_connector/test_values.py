@@ -1,0 +1,38 @@
+"""Texts of options become values."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_connector import values
+from spark_connector.values import QueueName, StartingPoint
+
+
+def test_names_split_at_commas_unless_they_are_json() -> None:
+    assert values.names("a/+, b/#,a/+") == ("a/+", "b/#")
+    assert values.names('["a,b/#", "c"]') == ("a,b/#", "c")
+    for wrong in ("", " , ", "[1]", "[oops"):
+        with pytest.raises(ValueError, match=r"name|list"):
+            values.names(wrong)
+
+
+def test_starting_points() -> None:
+    assert values.starting_point(" Latest ") == StartingPoint(values.LATEST, {})
+    nested = values.starting_point('{"t": {"b": {"0": 5, "1": -1}, "3": 9}}')
+    assert nested.default == values.EARLIEST
+    assert nested.named == {QueueName("t", "b", 0): 5, QueueName("t", "b", 1): -1, QueueName("t", None, 3): 9}
+
+
+@pytest.mark.parametrize(
+    "wrong", ["[]", '{"t": 5}', '{"t": {"x": 5}}', '{"t": {"0": -3}}', '{"t": {"0": 1.5}}', "soon"]
+)
+def test_wrong_starting_points(wrong: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        values.starting_point(wrong)
+
+
+def test_addresses() -> None:
+    assert values.addresses("h:1, [::1]:2") == (("h", 1), ("::1", 2))
+    for wrong in ("", "h", "h:0", "h:99999", ":1"):
+        with pytest.raises(ValueError, match="host:port"):
+            values.addresses(wrong)

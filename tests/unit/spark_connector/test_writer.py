@@ -1,0 +1,113 @@
+"""Writers without Spark: what tasks leave, what the driver does with it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyspark
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from spark_connector import writer
+from spark_connector.errors import OptionError
+from spark_connector.options import WriteOptions
+from spark_connector.writer import RocketMQBatchWriter, RocketMQStreamWriter, StagedRows
+from tests.unit.spark_connector.toy_broker import ToyBroker
+
+Options = Callable[..., WriteOptions]
+SCHEMA = StructType([StructField("body", BinaryType())])
+
+
+class Context:
+    """What Spark tells a task."""
+
+    properties: ClassVar[dict[str, str]] = {writer.QUERY_ID_PROPERTY: "query-1", writer.BATCH_ID_PROPERTY: "4"}
+
+    @classmethod
+    def get(cls) -> Context:
+        return cls()
+
+    def partitionId(self) -> int:  # noqa: N802
+        return 2
+
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802
+        return self.properties.get(name)
+
+
+@pytest.fixture(autouse=True)
+def task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "TaskContext", Context)
+
+
+def batches(*sizes: int) -> Any:
+    return iter([pa.record_batch({"body": pa.array([b"x"] * size, pa.binary())}) for size in sizes])
+
+
+def visible(broker: ToyBroker) -> int:
+    return len(broker.queue("%LMQ%a%2Fb", 0).records)
+
+
+def test_a_stream_commits_once_however_often_it_is_replayed(broker: ToyBroker, write_options: Options) -> None:
+    sink = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b"), overwrite=False)
+    left = pickle.loads(pickle.dumps(sink.write(batches(3, 0, 4))))
+    lost_attempt = sink.write(batches(3))
+    assert isinstance(left, StagedRows)
+    assert (left.sink, left.batch, left.partition, left.count) == ("query-1", 4, 2, 7)
+    assert left.attempt != lost_attempt.attempt
+    assert visible(broker) == 0
+    for _ in range(2):
+        sink.commit([left, None], 4)
+        assert visible(broker) == 7
+    replayed = sink.write(batches(7))
+    assert replayed.count == 0
+    sink.commit([replayed], 4)
+    assert visible(broker) == 7
+
+
+def test_abort_drops_what_was_staged(broker: ToyBroker, write_options: Options) -> None:
+    sink = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", sinkId="mine"), overwrite=False)
+    sink.write(batches(3))
+    sink.abort([None], 4)
+    assert broker.staged == {}
+    broker.close()
+    sink.abort([None], 4)
+
+
+def test_at_least_once_shows_at_once(broker: ToyBroker, write_options: Options) -> None:
+    sink = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", delivery="at-least-once"), overwrite=False)
+    left = sink.write(batches(3))
+    assert visible(broker) == 3
+    sink.commit([left], 4)
+    sink.abort([None], 4)
+    assert visible(broker) == 3
+
+
+def test_batch_versions(broker: ToyBroker, write_options: Options) -> None:
+    for version, expected in (("1", 5), ("1", 5), ("2", 10)):
+        job = RocketMQBatchWriter(
+            SCHEMA, write_options(mqttTopic="a/b", txnAppId="app", txnVersion=version), overwrite=False
+        )
+        left = job.write(batches(5))
+        job.commit([left])
+        assert visible(broker) == expected
+    unnamed = RocketMQBatchWriter(SCHEMA, write_options(mqttTopic="a/b"), overwrite=False)
+    unnamed.write(batches(5))
+    unnamed.abort([None])
+    assert broker.staged == {key: rows for key, rows in broker.staged.items() if key[0] == "app"}
+
+
+def test_what_is_refused(write_options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionError, match="append"):
+        RocketMQBatchWriter(SCHEMA, write_options(topic="t"), overwrite=True)
+    with pytest.raises(OptionError, match="append"):
+        RocketMQStreamWriter(SCHEMA, write_options(topic="t"), overwrite=True)
+    with pytest.raises(OptionError, match="batch writes"):
+        RocketMQStreamWriter(SCHEMA, write_options(topic="t", txnAppId="a", txnVersion="1"), overwrite=False)
+    with pytest.raises(OptionError, match="'body' is int"):
+        RocketMQBatchWriter(StructType([StructField("body", IntegerType())]), write_options(topic="t"), overwrite=False)
+    monkeypatch.setattr(Context, "properties", {})
+    with pytest.raises(OptionError, match=r"4\.2"):
+        RocketMQStreamWriter(SCHEMA, write_options(topic="t"), overwrite=False).write(batches(1))

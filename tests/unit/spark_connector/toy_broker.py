@@ -1,0 +1,243 @@
+"""A broker of lists on a real socket: just enough of it for the connector, and easy to break on purpose."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Sequence
+
+from remoting.protocol import append_body, bounds_body, names, pull_body, record, sink_body, topics
+from remoting.protocol.append_body import AppendEntry
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.frame import FrameDecoder, encode_frame
+
+NAME = "broker-t"
+QUEUES = 2
+
+
+def make_entry(topic: str, body: bytes = b"x", *, mqtt: bool = True, client: bytes = b"c") -> AppendEntry:
+    """One message as it would be appended."""
+    if mqtt:
+        raw = append_body.encode_mqtt_entry(topic.encode(), body, 1, 7, client)
+    else:
+        raw = append_body.encode_entry(
+            kind=1, flags=0, queue_index=0xFFFF, born_ms=7, topic=topic.encode(), keys=b"k", tags=b"t", body=body
+        )
+    return append_body.decode_entries(append_body.encode_entries([raw]))[0]
+
+
+def encode(entry: AppendEntry, position: int = 0) -> bytes:
+    """The record of a message."""
+    return record.encode_record(
+        magic_type=record.MESSAGE,
+        epoch=1,
+        position=position,
+        born_ms=entry.born_ms,
+        store_ms=position,
+        flags=entry.flags,
+        count=1,
+        dispatch=[(1, 0), (2, 0)],
+        counts=(entry.n_props, entry.topic_len, entry.keys_len, entry.tags_len, entry.props_len),
+        tag_hash=0,
+        producer_seq=0,
+        meta=entry.meta,
+        body=entry.body,
+    )
+
+
+class Queue:
+    """One queue: its first offset and its records."""
+
+    def __init__(self, number: int) -> None:
+        self.id = number
+        self.min = 0
+        self.records: list[bytes] = []
+
+    @property
+    def max(self) -> int:
+        return self.min + len(self.records)
+
+    def drop_first(self, count: int) -> None:
+        """What retention does."""
+        del self.records[:count]
+        self.min += count
+
+
+class ToyBroker:
+    """Serves any number of connections, one thread each; `faults` may replace or swallow an answer."""
+
+    def __init__(self) -> None:
+        self.queues: dict[tuple[str, int], Queue] = {}
+        self.staged: dict[tuple[str, int, int, int], list[AppendEntry]] = {}
+        self.ledger: dict[str, int] = {}
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        self.requests: list[int] = []
+        self.faults: list[Callable[[Command], Command | None]] = []
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._peers: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Stop listening and drop everybody."""
+        with contextlib.suppress(OSError):
+            # Closing alone does not wake a thread that waits in accept().
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.drop_connections()
+
+    def drop_connections(self) -> None:
+        """Cut every connection as a crash would."""
+        for peer in self._peers:
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
+            peer.close()
+        self._peers.clear()
+
+    def publish(self, topic: str, bodies: Sequence[bytes], *, mqtt: bool = True) -> None:
+        """Store messages as the real broker would."""
+        for body in bodies:
+            self.append(make_entry(topic, body, mqtt=mqtt))
+
+    def append(self, entry: AppendEntry) -> None:
+        """Into the parent queue and the exact topic's light queue."""
+        topic = entry.topic.decode()
+        for number in range(QUEUES):
+            self.queue(topic, number)
+        exact = entry.mqtt_topic
+        index = names.queue_index(exact, QUEUES) if exact is not None else 0
+        raw = encode(entry, sum(len(queue.records) for queue in self.queues.values()))
+        self.queue(topic, index).records.append(raw)
+        if exact is not None:
+            self.queue(names.light_queue_name(exact).decode(), 0).records.append(raw)
+
+    def queue(self, topic: str, number: int) -> Queue:
+        """The queue of that name, made on first use."""
+        return self.queues.setdefault((topic, number), Queue(len(self.queues) + 1))
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:
+                return
+            self._peers.append(peer)
+            threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        decoder = FrameDecoder()
+        try:
+            while data := peer.recv(65536):
+                for command in decoder.feed(data):
+                    with self._lock:
+                        reply = self._answer(command)
+                    if reply is None:
+                        peer.close()
+                        return
+                    peer.sendall(encode_frame(reply))
+        except OSError:
+            return
+
+    def _answer(self, command: Command) -> Command | None:
+        self.requests.append(command.code)
+        if self.faults:
+            return self.faults.pop(0)(command)
+        return self.answer(command)
+
+    def answer(self, command: Command) -> Command:
+        """What a healthy broker says."""
+        handlers = {
+            RequestCode.QUEUE_BOUNDS: self._bounds,
+            RequestCode.RANGE_PULL: self._pull,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self._offset,
+            RequestCode.STAGE: self._stage,
+            RequestCode.COMMIT_BATCH: self._commit,
+            RequestCode.ABORT_BATCH: self._abort,
+            RequestCode.LEDGER: self._last,
+            RequestCode.APPEND_MANY: self._append,
+        }
+        handler = handlers.get(command.code)
+        if handler is None:
+            return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
+        return command.reply(body=handler(command))
+
+    def _bounds(self, command: Command) -> bytes:
+        request = bounds_body.decode_bounds_request(command.body)
+        wanted, light = set(request.topics), None
+        if request.filter is not None:
+            first = request.filter.partition("/")[0]
+            wanted |= {topic for topic, _ in self.queues if first in {"+", "#"} and not topic.startswith("%LMQ%")}
+            wanted.add(names.parent_topic(request.filter.encode()).decode())
+            found = self.queues.get((names.light_queue_name(request.filter.encode()).decode(), 0))
+            if found is not None and not topics.is_wildcard(request.filter):
+                light = bounds_body.LightBounds(found.id, found.min, found.max, request.at_ms and found.min)
+        queues = [
+            bounds_body.QueueBounds(
+                topic,
+                number,
+                queue.id,
+                queue.min,
+                queue.max,
+                None if request.at_ms is None else min(queue.min + 1, queue.max),
+            )
+            for (topic, number), queue in sorted(self.queues.items())
+            if topic in wanted
+        ]
+        return bounds_body.encode_bounds_reply(bounds_body.QueueBoundsReply(NAME, 1, 0, queues, light))
+
+    def _pull(self, command: Command) -> bytes:
+        want = pull_body.decode_range_pull(command.body)
+        queue = next((one for one in self.queues.values() if one.id == want.queue_id), None)
+        if queue is None:
+            return pull_body.encode_range_pull_reply(pull_body.QueueRecords(want.queue_id, 2, 0, 0, 0, 0))
+        first = max(want.offset, queue.min)
+        status = 3 if want.offset > queue.max else int(want.offset < queue.min)
+        found = queue.records[first - queue.min : max(0, want.end_offset - queue.min)][: self.pull_rows_max]
+        return pull_body.encode_range_pull_reply(
+            pull_body.QueueRecords(queue.id, status, first, first + len(found), queue.min, queue.max, found)
+        )
+
+    pull_rows_max = 7
+    """Few, so that a small test needs several pulls."""
+
+    def _offset(self, command: Command) -> bytes:
+        fields = command.fields
+        self.offsets[fields["consumerGroup"], fields["topic"], int(fields["queueId"])] = int(fields["commitOffset"])
+        return b""
+
+    def _stage(self, command: Command) -> bytes:
+        fields = command.fields
+        key = (fields["sink"], int(fields["batch"]), int(fields["partition"]), int(fields["attempt"]))
+        rows = self.staged.setdefault(key, [])
+        rows += append_body.decode_entries(command.body)[len(rows) - int(fields["first"]) :]
+        return sink_body.encode(sink_body.StageReply(len(rows)))
+
+    def _commit(self, command: Command) -> bytes:
+        request = sink_body.decode(sink_body.CommitBatch, command.body)
+        if request.batch <= self.ledger.get(request.sink, -1):
+            return sink_body.encode(sink_body.BatchCommitted(True, 0))
+        chosen = [self.staged[request.sink, request.batch, one.partition, one.attempt] for one in request.handles]
+        assert [len(rows) for rows in chosen] == [one.count for one in request.handles]
+        for entry in (entry for rows in chosen for entry in rows):
+            self.append(entry)
+        self.ledger[request.sink] = request.batch
+        return sink_body.encode(sink_body.BatchCommitted(False, sum(map(len, chosen))))
+
+    def _abort(self, command: Command) -> bytes:
+        request = sink_body.decode(sink_body.AbortBatch, command.body)
+        for key in [key for key in self.staged if key[:2] == (request.sink, request.batch)]:
+            del self.staged[key]
+        return b""
+
+    def _last(self, command: Command) -> bytes:
+        sink = sink_body.decode(sink_body.Ledger, command.body).sink
+        return sink_body.encode(sink_body.LedgerState(self.ledger.get(sink, -1)))
+
+    def _append(self, command: Command) -> bytes:
+        entries = append_body.decode_entries(command.body)
+        for entry in entries:
+            self.append(entry)
+        return append_body.encode_append_reply(0, [(0, 0)] * len(entries))
