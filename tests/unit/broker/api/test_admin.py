@@ -1,0 +1,63 @@
+"""What RocketMQ's tools ask: topics, groups, configuration, statistics."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+
+
+async def ask(connection, code: int, body: bytes = b"", language: str = "PYTHON", **fields: str):
+    return await connection.request(Command(code, fields=fields, body=body, language=language))
+
+
+async def test_topics(running) -> None:
+    connection = running.connect()
+    created = await ask(
+        connection, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="t", readQueueNums="2", writeQueueNums="2", perm="6"
+    )
+    assert created.code == 0
+    config = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="t")
+    assert msgspec.json.decode(config.body)["writeQueueNums"] == 2
+    table = msgspec.json.decode((await ask(connection, RequestCode.GET_ALL_TOPIC_CONFIG)).body)
+    assert set(table["topicConfigTable"]) == {"t"}
+    wrong = await ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="t", readQueueNums="0")
+    assert wrong.code == ResponseCode.INVALID_PARAMETER
+    assert (await ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t")).code == 0
+    assert (await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="t")).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_statistics_write_keys_as_the_asking_language_reads_them(running) -> None:
+    connection = running.connect()
+    running.broker.topics.ensure("t", 1)
+    await connection.request(Command(RequestCode.SEND_MESSAGE_V2, fields={"b": "t", "e": "0"}, body=b"m"))
+    java = await ask(connection, RequestCode.GET_TOPIC_STATS_INFO, language="JAVA", topic="t")
+    assert java.body.startswith(
+        b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"t"}:{"minOffset":0,"max'
+    )
+    other = await ask(connection, RequestCode.GET_TOPIC_STATS_INFO, topic="t")
+    (stats,) = msgspec.json.decode(other.body)["offsetTable"].values()
+    assert stats["maxOffset"] == 1
+    await ask(
+        connection, RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="t", queueId="0", commitOffset="0"
+    )
+    lag = await ask(connection, RequestCode.GET_CONSUME_STATS, consumerGroup="g")
+    (queue,) = msgspec.json.decode(lag.body)["offsetTable"].values()
+    assert (queue["brokerOffset"], queue["consumerOffset"]) == (1, 0)
+
+
+async def test_groups_configuration_and_runtime(running) -> None:
+    connection = running.connect()
+    body = b'{"groupName":"g","retryMaxTimes":3}'
+    assert (await ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)).code == 0
+    groups = await ask(connection, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    assert msgspec.json.decode(groups.body)["subscriptionGroupTable"]["g"]["retryMaxTimes"] == 3
+    bad = await ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"retryMaxTimes":"many"}')
+    assert bad.code == ResponseCode.INVALID_PARAMETER
+    text = (await ask(connection, RequestCode.GET_BROKER_CONFIG)).body.decode()
+    assert "broker_name=broker-a" in text
+    assert "access_keys" not in text
+    assert (await ask(connection, RequestCode.UPDATE_BROKER_CONFIG)).code == ResponseCode.NO_PERMISSION
+    runtime = msgspec.json.decode((await ask(connection, RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+    assert runtime["table"]["brokerActive"] == "true"

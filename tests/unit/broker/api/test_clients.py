@@ -1,0 +1,67 @@
+"""Heartbeats, membership pushes, queue locks over the wire, in the forms Java and C++ write."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+
+
+def beat(client_id: str, **more) -> Command:
+    body = {
+        "clientID": client_id,
+        "producerDataSet": [{"groupName": "p"}],
+        "consumerDataSet": [{"groupName": "g", "consumeType": 1, "messageModel": "CLUSTERING"}],
+        **more,
+    }
+    return Command(RequestCode.HEART_BEAT, body=msgspec.json.encode(body))
+
+
+async def test_members_hear_of_each_other(running) -> None:
+    one, two = running.connect(), running.connect()
+    pushes = []
+    one.on_push(pushes.append)
+    assert (await one.request(beat("b"))).fields["IS_SUB_CHANGE"] == "true"
+    assert (await one.request(beat("b"))).fields["IS_SUB_CHANGE"] == "false"
+    pushes.clear()
+    await two.request(beat("a"))
+    members = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields={"consumerGroup": "g"})
+    assert msgspec.json.decode((await one.request(members)).body) == {"consumerIdList": ["a", "b"]}
+    assert [(push.code, push.fields["consumerGroup"]) for push in pushes] == [
+        (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, "g")
+    ]
+    assert running.broker.topics.get("%RETRY%g") is not None
+    await two.close()
+    async with asyncio.timeout(5):
+        while len(pushes) < 2:
+            await asyncio.sleep(0)
+    leave = Command(RequestCode.UNREGISTER_CLIENT, fields={"clientID": "b", "consumerGroup": "g", "producerGroup": "p"})
+    assert (await one.request(leave)).code == 0
+    members = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields={"consumerGroup": "g"})
+    assert (await one.request(members)).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_heartbeats_that_are_not(running) -> None:
+    connection = running.connect()
+    for body in (b"nonsense", b"[]", b"{}"):
+        reply = await connection.request(Command(RequestCode.HEART_BEAT, body=body))
+        assert reply.code == ResponseCode.INVALID_PARAMETER
+    only_producer = Command(RequestCode.HEART_BEAT, body=b'{"clientID":"x","producerDataSet":[{"groupName":"p"}]}')
+    assert (await connection.request(only_producer)).code == 0
+
+
+async def test_queue_locks(running) -> None:
+    connection = running.connect()
+
+    async def lock(code: int, client: str):
+        body = {"consumerGroup": "g", "clientId": client, "mqSet": [{"topic": "t", "brokerName": "b", "queueId": 0}]}
+        reply = await connection.request(Command(code, body=msgspec.json.encode(body)))
+        return msgspec.json.decode(reply.body)["lockOKMQSet"] if reply.body else reply.code
+
+    assert len(await lock(RequestCode.LOCK_BATCH_MQ, "a")) == 1
+    assert await lock(RequestCode.LOCK_BATCH_MQ, "b") == []
+    assert await lock(RequestCode.UNLOCK_BATCH_MQ, "a") == 0
+    assert len(await lock(RequestCode.LOCK_BATCH_MQ, "b")) == 1

@@ -1,0 +1,27 @@
+"""The table is complete, and what the store refuses becomes an answer."""
+
+from __future__ import annotations
+
+import errno
+
+from broker.api.router import TABLE, handlers
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.session_body import SessionOpen, encode
+
+
+async def test_every_private_code_a_broker_answers_has_a_handler(running) -> None:
+    table = handlers(running.broker)
+    proxies_own = {RequestCode.NOTIFY, RequestCode.SESSION_FENCED}
+    private = {value for value in vars(RequestCode).values() if isinstance(value, int) and 9_000 < value < 9_100}
+    assert private - proxies_own <= set(table)
+    assert set(TABLE) < set(table)
+
+
+async def test_a_full_disk_is_an_answer_in_every_handler(running) -> None:
+    running.faults.arm("log.write", OSError(errno.ENOSPC, "full"), times=None)
+    connection = running.connect()
+    opening = Command(RequestCode.SESSION_OPEN, body=encode(SessionOpen("c", False, None, 5)))
+    topic = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields={"topic": "t"})
+    for request in (opening, topic):
+        assert (await connection.request(request)).code == ResponseCode.SERVICE_NOT_AVAILABLE
