@@ -120,7 +120,7 @@ class CommitLog:
         """Remove what a failed write left: a stale whole record behind a shorter new one would come back to life."""
         try:
             for segment, position, data in pieces:
-                segment.zero(position, position + len(data))
+                segment.write(position, bytes(len(data)))
         except OSError as error:
             raise StoreFailed(
                 f"{self.directory}: a failed write at {self.end} cannot be taken back: {error}"

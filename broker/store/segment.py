@@ -9,6 +9,7 @@ pwrite only, so that a full disk is an error code and not a dead process. Thread
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import re
@@ -59,8 +60,10 @@ class Segment:
             try:
                 at = os.lseek(self.descriptor, at, os.SEEK_DATA)
                 hole = os.lseek(self.descriptor, at, os.SEEK_HOLE)
-            except OSError:  # ENXIO: nothing but holes to the end
-                return
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # a file system that does not know holes
+                    yield at, end
+                return  # ENXIO: nothing but holes to the end
             if at < end:
                 yield at, min(hole, end)
             at = hole

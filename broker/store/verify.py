@@ -1,7 +1,7 @@
 """`python -m broker.store.verify DIR [--json]`: check a data directory without changing it.
 
-Every record of the log (sizes, position, checksum, epoch), the density of every queue, every run (both checksums), and that
-the runs say exactly what the log says. Exit status 0: sound, 1: damaged, 2: not a data directory.
+Every record of the log (sizes, position, checksum, epoch), the density of every queue, every run (both checksums), and
+that the runs say exactly what the log says. Exit status 0: sound, 1: damaged, 2: not a data directory.
 Invariant: nothing is opened for writing, so it may run beside a live broker (which then moves on while it reads).
 Thread rule: one thread, its own process.
 """

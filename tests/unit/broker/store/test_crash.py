@@ -178,4 +178,3 @@ def test_failed_fdatasync_is_final(tmp_path: Path) -> None:
     bench.open()
     assert bodies(bench.store, queue)[:50] == [b"%d" % n for n in range(50)]
     bench.close()
-

@@ -21,7 +21,12 @@ class Loop:
 def make(loop: Loop, sync, interval_ms: int = 0):
     flushed, failed = [], []
     flusher = Flusher(
-        sync, interval_ms=interval_ms, schedule=loop.due.put, on_flushed=flushed.append, on_failed=failed.append, position=0
+        sync,
+        interval_ms=interval_ms,
+        schedule=loop.due.put,
+        on_flushed=flushed.append,
+        on_failed=failed.append,
+        position=0,
     )
     return flusher, flushed, failed
 

@@ -66,7 +66,9 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(
         spreads=st.lists(st.lists(st.integers(0, QUEUES - 1), unique=True, min_size=1, max_size=3), max_size=8),
-        keys=st.dictionaries(st.sampled_from([b"a", b"b", b"c"]), st.one_of(st.none(), st.binary(max_size=9)), min_size=1),
+        keys=st.dictionaries(
+            st.sampled_from([b"a", b"b", b"c"]), st.one_of(st.none(), st.binary(max_size=9)), min_size=1
+        ),
     )
     def append_group(self, spreads, keys) -> None:
         made = self.make(spreads, 20)

@@ -10,7 +10,8 @@ from broker.store.state_log import StateChange, decode_changes, encode_changes, 
 from remoting.protocol.errors import CorruptRecord
 
 CHANGES = st.lists(
-    st.builds(StateChange, st.integers(0, 65535), st.binary(max_size=40), st.none() | st.binary(max_size=90)), max_size=20
+    st.builds(StateChange, st.integers(0, 65535), st.binary(max_size=40), st.none() | st.binary(max_size=90)),
+    max_size=20,
 )
 
 

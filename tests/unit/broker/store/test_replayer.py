@@ -1,0 +1,52 @@
+"""Replay gives what the writer had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.store import state_kinds
+from broker.store.errors import CorruptIndex
+from broker.store.queue_index.index import QueueIndex
+from broker.store.replayer import Replayer, is_retained
+from broker.store.state_log import StateChange
+from broker.store.state_tables import StateTables
+from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN, FLAG_STAGED
+from tests.sim.stores import StoreBench, message
+
+
+def test_retained_flags() -> None:
+    """MQTT and retain, and not staged."""
+    assert is_retained(FLAG_MQTT | FLAG_RETAIN | 1)
+    assert not is_retained(FLAG_RETAIN)
+    assert not is_retained(FLAG_MQTT | FLAG_RETAIN | FLAG_STAGED)
+
+
+def test_same_tables_and_offsets(tmp_path: Path) -> None:
+    """From the log alone, in pieces smaller than the tail."""
+    bench = StoreBench(tmp_path / "data", index_tail_entries=4096)
+    store = bench.store
+    queues = store.open_queues([b"a", b"b"])
+    for n in range(300):
+        flags = FLAG_MQTT | FLAG_RETAIN if n % 3 else FLAG_MQTT
+        topic = b"p/%d" % (n % 7)
+        store.append(
+            [message(queues[: 1 + n % 2], b"" if n % 11 == 0 else b"x", flags=flags, mqtt_topic=topic)],
+            changes=[StateChange(state_kinds.LEDGER, b"%d" % (n % 5), b"%d" % n if n % 4 else None)],
+        )
+    index, tables = QueueIndex(tmp_path / "index", 4096, 0), StateTables()
+    Replayer(index, tables, lambda entries: None, rebuilding=True).run(store._log, 0, 0, store.end_position)
+    assert tables.copy() == store.state.copy()
+    assert tables.count(state_kinds.RETAINED) > 0
+    for queue in queues:
+        count = store.next_offset(queue)
+        assert index.next_offset(queue) == count
+        ours, theirs = index.read(queue, 0, count), store._index.read(queue, 0, count)
+        assert ours.positions.tolist() == theirs.positions.tolist()
+        assert ours.sizes.tolist() == theirs.sizes.tolist()
+    index.set_floor(queues[0], 10_000)
+    with pytest.raises(CorruptIndex, match="expects 10000"):
+        Replayer(index, tables, lambda entries: None, rebuilding=False).run(store._log, 0, 0, store.end_position)
+    index.close()
+    bench.close()

@@ -1,0 +1,108 @@
+"""Segments expire; state, queue ids and retained messages do not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.store import state_kinds
+from broker.store.read_result import OFFSET_TOO_SMALL
+from broker.store.retention import choose_begin
+from broker.store.state_log import StateChange
+from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN, RecordView
+from tests.sim.stores import StoreBench, bodies, message
+
+
+def expire(bench: StoreBench, begin: int) -> None:
+    """Maintain until the log begins at or above `begin`."""
+    for _ in range(400):
+        bench.store.maintain(bench.clock.now_ms())
+        bench.settle()
+        bench.store._thread.drain()
+        if bench.store.begin_position >= begin and not bench.store._index.expired_runs():
+            return
+    raise AssertionError(f"the log still begins at {bench.store.begin_position}")
+
+
+def test_old_segments_go_and_state_stays(tmp_path: Path) -> None:
+    """Minimum offsets move, reads say so, and a rebuild from the log alone still knows everything."""
+    bench = StoreBench(tmp_path / "data", retention_ms=1000, carry_entries_max=3)
+    store = bench.store
+    busy, idle = store.open_queues([b"busy", b"idle"])
+    gone = store.open_queue(b"gone")
+    store.delete_queue(gone)
+    for n in range(10):
+        store.append_state([StateChange(state_kinds.SESSION, b"client%d" % n, b"state%d" % n)])
+    retained = message([busy], b"21.5", flags=FLAG_MQTT | FLAG_RETAIN, mqtt_topic=b"plant/temp")
+    store.append([retained, message([idle], b"only one")])
+    store.append_state([StateChange(state_kinds.SESSION, b"client3", None)])
+    for n in range(400):
+        store.append([message([busy], b"%06d" % n + bytes(100))])
+        bench.clock.advance_ms(10)
+    bench.settle()
+    first_end = store._log.segments[0].end
+    expire(bench, first_end)
+    low, high = store.bounds(busy)
+    assert low > 0
+    assert high == 401
+    assert store.bounds(idle) == (1, 1)
+    result = store.read(busy, 0, 5, 1 << 20)
+    assert (result.status, result.first_offset) == (OFFSET_TOO_SMALL, low)
+    assert bodies(store, busy) == [b"%06d" % n + bytes(100) for n in range(low - 1, 400)]
+
+    def check(store) -> None:
+        sessions = {key: value for key, (value, _) in store.state.items(state_kinds.SESSION)}
+        assert sessions == {b"client%d" % n: b"state%d" % n for n in range(10) if n != 3}
+        position = store.state.get(state_kinds.RETAINED, b"plant/temp")[1]
+        record = RecordView(store.read_at(position), 0)
+        assert (record.mqtt_topic, bytes(record.body), record.dispatch()) == (b"plant/temp", b"21.5", [])
+        assert (store.find_queue(b"busy"), store.find_queue(b"idle"), store.find_queue(b"gone")) == (busy, idle, None)
+        assert store.next_offset(idle) == 1
+        assert store.bounds(busy) == (low, high)
+
+    check(store)
+    bench.reopen()
+    check(bench.store)
+    bench.store.close()
+    shutil.rmtree(bench.directory / "index")
+    shutil.rmtree(bench.directory / "state")
+    (bench.directory / "CHECKPOINT").unlink()
+    bench.open()
+    check(bench.store)
+    assert bench.store.open_queue(b"new") == gone + 1
+    bench.close()
+
+
+def test_size_limit(tmp_path: Path) -> None:
+    """The oldest segments go until the log fits, and whole runs with them."""
+    bench = StoreBench(tmp_path / "data", retention_size_bytes=40_000)
+    queue = bench.store.open_queue(b"q")
+    for n in range(900):
+        bench.store.append([message([queue], b"%d" % n + bytes(100))])
+        bench.store.maintain(0)
+    bench.settle()
+    expire(bench, bench.store.end_position - 40_000 - 16_384)
+    assert bench.store.metrics()["segments_expired_bytes_total"] > 0
+    assert all(run.end_position > bench.store.begin_position for run in bench.store._index.runs)
+    low, high = bench.store.bounds(queue)
+    assert [int(body.rstrip(b"\0")) for body in bodies(bench.store, queue)] == list(range(low, high))
+    bench.close()
+
+
+@given(st.lists(st.integers(1, 100), max_size=10), st.integers(0, 800), st.integers(0, 12))
+def test_choice_is_a_prefix(sizes, size_max: int, oldest_ms: int) -> None:
+    """Only whole segments from the oldest on, never more than the rules ask for."""
+    ends, total = [], 0
+    for n, size in enumerate(sizes):
+        total += size
+        ends.append((total, n))
+    end = total + 10
+    begin = choose_begin(0, ends, end, oldest_ms=oldest_ms, size_max=size_max)
+    assert begin in {0, *(position for position, _ in ends)}
+    kept = [(position, n) for position, n in ends if position > begin]
+    if kept:
+        assert not kept[0][1] < oldest_ms
+        assert size_max == 0 or end - begin <= size_max

@@ -1,0 +1,53 @@
+"""The checking command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from broker.store.verify import main
+from tests.sim.stores import StoreBench, message
+
+
+def filled(tmp_path: Path) -> Path:
+    bench = StoreBench(tmp_path / "data")
+    queues = bench.store.open_queues([b"a", b"b"])
+    for n in range(200):
+        bench.store.append([message(queues[: 1 + n % 2], b"%d" % n)])
+    bench.settle()
+    bench.close()
+    return tmp_path / "data"
+
+
+def test_sound_directory(tmp_path: Path, capsys) -> None:
+    """Counts of what is there, exit status 0."""
+    directory = filled(tmp_path)
+    assert main([str(directory), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["entries"], report["run_entries"], report["queues"], report["errors"]) == (300, 300, 2, [])
+    assert main([str(directory)]) == 0
+    assert "records: 201" in capsys.readouterr().out
+
+
+def test_damage_is_found(tmp_path: Path, capsys) -> None:
+    """A flipped bit in a run or in the log below the index is an error."""
+    directory = filled(tmp_path)
+    log = directory / "log" / "0".zfill(20)
+    data = bytearray(log.read_bytes())
+    data[3000] ^= 1
+    log.write_bytes(data)
+    assert main([str(directory), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["errors"]
+    data[3000] ^= 1
+    log.write_bytes(data)
+    run = next((directory / "index").glob("run-*"))
+    content = bytearray(run.read_bytes())
+    content[-3] ^= 1
+    run.write_bytes(content)
+    assert main([str(directory)]) == 1
+    assert "columns" in capsys.readouterr().out
+
+
+def test_no_directory(tmp_path: Path, capsys) -> None:
+    """Something else gets exit status 2."""
+    assert main([str(tmp_path)]) == 2
