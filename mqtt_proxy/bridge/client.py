@@ -158,7 +158,7 @@ class Client:
     async def _open(self, event: ConnectRequested) -> None:
         services = self._services
         identity = await services.access.authenticate(event.username, event.password, self._wire.is_loopback)
-        if self._ended:
+        if self._gone:
             return
         if identity is None:
             code = ConnectCode.NOT_AUTHORIZED if event.username is None else ConnectCode.BAD_USER_NAME_OR_PASSWORD
@@ -177,13 +177,18 @@ class Client:
                 return
             self.epoch = opened.epoch
             planned = resume.plan(opened)
-            again = [] if self._ended else await resume.fetch(services.link, planned.again)
-            if self._ended:
+            again = [] if self._gone else await resume.fetch(services.link, planned.again)
+            if self._gone:
                 self._give_back(opened)
                 return
             self._resume(event, opened, planned, again)
         except (LightMQError, ValueError) as error:
             self._open_failed(error)
+
+    @property
+    def _gone(self) -> bool:
+        """Whether the connection has ended, also when it has not been reported yet."""
+        return self._ended or self._session.close_reason is not None
 
     async def _open_session(self) -> SessionOpened:
         assert self._identity is not None
@@ -201,7 +206,7 @@ class Client:
 
     def _open_failed(self, error: Exception) -> None:
         self._services.owners.release(self._client_id, self)
-        if self._ended:
+        if self._gone:
             return
         foreign = isinstance(error, Refused) and error.code == ResponseCode.NO_PERMISSION
         LOG.warning("session_not_opened", client_id=self._client_id, error=str(error))

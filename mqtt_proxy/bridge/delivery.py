@@ -183,7 +183,8 @@ class Delivery:
 
     def pump(self) -> bool:
         """Deliver a portion; True when more could go at once."""
-        if not self._running or not self._writable:
+        # A socket that broke in this turn has closed its session already and is reported in the next.
+        if not self._running or not self._writable or self._session.close_reason is not None:
             return False
         left = TURN_MESSAGES_MAX
         self._budget_bytes = TURN_BYTES_MAX

@@ -10,6 +10,7 @@ Invariant: between `down` and the next `up` no request is sent. Loop rule: every
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 
 from remoting.protocol.commands import Command
@@ -103,8 +104,8 @@ class Link:
             delay_s = first_delay_s
             reason = await self._hold(connection)
             self._log.warning("broker_lost", address=connection.address, reason=reason)
-            for callback in self._down:
-                callback(reason)
+            for heard in self._down:
+                self._tell(functools.partial(heard, reason))
             await asyncio.sleep(first_delay_s)
 
     async def _hold(self, connection: Connection) -> str:
@@ -115,11 +116,18 @@ class Link:
         self._connection = connection
         self._log.info("broker_connected", address=connection.address)
         for callback in self._up:
-            callback()
+            self._tell(callback)
         self._first.set()
         reason = await lost
         self._connection = None
         return reason
+
+    def _tell(self, callback: Callable[[], None]) -> None:
+        """A listener that fails must not keep the link from coming back."""
+        try:
+            callback()
+        except Exception as error:  # noqa: BLE001
+            self._log.error("listener_failed", error=repr(error), exc_info=error)
 
     def _pushed(self, command: Command) -> None:
         callback = self._pushes.get(command.code)

@@ -16,23 +16,20 @@ Loop rule: everything on the loop's thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.mqtt.packets import Publish, Will
+from mqtt_proxy.mqtt.packets import Publish
 from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
 from remoting.protocol.codes import RequestCode, ResponseCode, response_name
 from remoting.protocol.errors import Refused
+from remoting.protocol.record import FLAG_RETAIN
 from runtime.clock import Clock
 from runtime.logs import get_logger
-
-FLAG_RETAIN = 4
-FLAG_MQTT = 8
-"""Bits of a record's flags beside the QoS in bits 0-1 (the record layout is `remoting.protocol.record`'s)."""
 
 FAULTS_OF_A_MESSAGE = frozenset(
     {
@@ -114,18 +111,15 @@ class Publisher:
         self.pending_bytes = 0
         link.on_up(self._schedule)
 
-    def publish(self, origin: Origin, client_id: bytes, publishes: Iterable[Publish | Will]) -> None:
+    def publish(self, origin: Origin, client_id: bytes, publishes: Sequence[Publish]) -> None:
         """Take messages over. `origin.confirmed` or `origin.rejected` follows for every QoS."""
         encode = encode_mqtt_entry
         born_ms = self._clock.now_ms()
-        entries = []
-        packet_ids = []
-        for publish in publishes:
-            qos = publish.qos
-            flags = qos | FLAG_MQTT | FLAG_RETAIN if publish.retain else qos | FLAG_MQTT
-            entries.append(encode(publish.topic, publish.payload, flags, born_ms, client_id))
-            if qos and isinstance(publish, Publish):
-                packet_ids.append(publish.packet_id)
+        entries = [
+            encode(one.topic, one.payload, one.qos | FLAG_RETAIN if one.retain else one.qos, born_ms, client_id)
+            for one in publishes
+        ]
+        packet_ids = [one.packet_id for one in publishes if one.packet_id]
         size_bytes = sum(map(len, entries))
         self._gathered.append(Run(origin, entries, packet_ids, size_bytes))
         self._metrics.published_bytes.value += size_bytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mqtt_proxy.bridge.publish import Publisher
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.mqtt.packets import Will
+from mqtt_proxy.mqtt.packets import Publish, Will
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.wills")
@@ -44,4 +44,5 @@ class WillOrigin:
 
 def publish_will(publisher: Publisher, client_id: str, will: Will, metrics: ProxyMetrics) -> None:
     """Publish a will on behalf of a connection that has ended."""
-    publisher.publish(WillOrigin(client_id, metrics), client_id.encode(), (will,))
+    message = Publish(will.topic, will.payload, will.qos, will.retain, dup=False, packet_id=0)
+    publisher.publish(WillOrigin(client_id, metrics), client_id.encode(), (message,))

@@ -178,3 +178,29 @@ async def test_a_user_s_session_is_the_user_s() -> None:
         rig.broker.refuse[RequestCode.SESSION_OPEN] = [Refused(16, "belongs to another user")]
         client = await rig.client("a", username="eve")
         assert client.received() == [packets.Connack(False, 5)]
+
+
+async def test_a_socket_that_breaks_while_the_session_opens_is_not_answered() -> None:
+    """The session is closed before its end is reported; the broker gets the session back."""
+    async with running() as rig:
+        client = Wire(rig)
+        client.send(packets.Connect("a", False, 0))
+        await settle(3)
+        client.session.close("peer_closed")
+        await settle()
+        assert client.received() == []
+        assert rig.broker.sessions["a"].owner is None
+        client.handler.on_closed("peer_closed", False)
+        assert len(rig.services.owners) == 0
+
+
+async def test_a_closed_session_is_given_nothing() -> None:
+    """Messages that come in the turn of the end stay in the log."""
+    async with running() as rig:
+        client = await rig.subscriber("s", ("t", 1))
+        sender = await rig.client("p")
+        sender.send(publish("t", b"x"))
+        client.session.close("peer_closed")
+        await settle()
+        assert client.messages() == []
+        assert client.closed is None
