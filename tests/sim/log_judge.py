@@ -32,8 +32,9 @@ def read_log(directory: Path) -> list[Seen]:
         at = 0
         while at + 80 <= len(data):
             total, magic, checksum = struct.unpack_from("<III", data, at)
-            if magic >> 8 != 0x4C4D51 or not 80 <= total <= len(data) - at or crc32c(data[at + 12 : at + total]) !=
-            checksum:
+            if magic >> 8 != 0x4C4D51 or not 80 <= total <= len(data) - at:
+                return found
+            if crc32c(data[at + 12 : at + total]) != checksum:
                 return found
             (position,) = struct.unpack_from("<Q", data, at + 16)
             body_len, body_off, flags = struct.unpack_from("<III", data, at + 40)

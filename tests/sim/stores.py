@@ -75,8 +75,9 @@ class StoreBench:
         self.turn()
 
 
-def message(queues, body: bytes, *, flags: int = 0, topic: bytes = b"t", mqtt_topic: bytes | None = None) ->
-StoreMessage:
+def message(
+    queues, body: bytes, *, flags: int = 0, topic: bytes = b"t", mqtt_topic: bytes | None = None
+) -> StoreMessage:
     """A message with a topic and, when given, its MQTT topic."""
     if mqtt_topic is None:
         return StoreMessage(tuple(queues), 5, flags, 0, 0, len(topic), 0, 0, 0, topic, body)

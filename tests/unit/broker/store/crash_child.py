@@ -32,8 +32,9 @@ def main() -> None:
     )
     queues = store.open_queues([b"parent"] + [b"light%d" % n for n in range(7)])
     while True:
-        batch = [message([queues[0], queues[1 + (number + n) % 7]], b"%010d" % (number + n)) for n in range(1 + number
-        % 23)] number += len(batch)
+        numbers = range(number, number + 1 + number % 23)
+        batch = [message([queues[0], queues[1 + n % 7]], b"%010d" % n) for n in numbers]
+        number += len(batch)
         change = StateChange(state_kinds.LEDGER, b"sink", b"%010d" % number)
         end = store.append(batch, changes=[change]).end_position
         store.when_confirmed(end, lambda error, number=number: print(number, flush=True) if error is None else None)

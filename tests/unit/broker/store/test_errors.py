@@ -12,8 +12,9 @@ def test_corruption_names_its_place() -> None:
     """File, position, reason, and that nothing was cut."""
     error = CorruptLog(Path("/d/log/00000000000000000000"), 4096, "checksum does not match")
     text = str(error)
-    assert all(part in text for part in ("/d/log/00000000000000000000", "4096", "checksum", "nothing was cut",
-    "replica")) assert str(CorruptIndex(Path("run-1"), "bad")) == "run-1: bad"
+    parts = ("/d/log/00000000000000000000", "4096", "checksum", "nothing was cut", "replica")
+    assert all(part in text for part in parts)
+    assert str(CorruptIndex(Path("run-1"), "bad")) == "run-1: bad"
 
 
 def test_families() -> None:

@@ -137,8 +137,7 @@ class StoreMachine(RuleBasedStateMachine):
                 for queue in queues:
                     expected[queue].append(body)
                     visible[queue] += end <= store.confirm_position
-            for key, value in changes.items():
-                table[key] = value
+            table.update(changes)
         assert {k: v for k, v in table.items() if v is not None} == {
             key: value for key, (value, _) in store.state.items(state_kinds.LEDGER)
         }

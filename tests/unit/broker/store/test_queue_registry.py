@@ -28,7 +28,7 @@ def test_create_find_delete() -> None:
 def test_floor_of_ids_survives_a_rebuild() -> None:
     """After the deleted queue's own record has expired the empty name still keeps its id from coming back."""
     tables, registry, _ = make()
-    for change in registry.creation([b"a"]) + []:
+    for change in registry.creation([b"a"]):
         tables.apply(change, 1)
     changes = registry.deletion(0)
     fresh, again, _ = make()

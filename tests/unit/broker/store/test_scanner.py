@@ -12,8 +12,9 @@ from runtime.faults import FaultPoints
 SIZE = 96
 
 
-def record(position: int, epoch: int = 1, flags: int = 0, magic: int = MESSAGE, body: bytes = b"0123456789abcdef") ->
-bytes:
+def record(
+    position: int, epoch: int = 1, flags: int = 0, magic: int = MESSAGE, body: bytes = b"0123456789abcdef"
+) -> bytes:
     return encode_record(
         magic_type=magic, epoch=epoch, position=position, born_ms=1, store_ms=position, flags=flags, count=1,
         dispatch=(), counts=(0, 0, 0, 0, 0), tag_hash=0, producer_seq=0, meta=b"", body=body,

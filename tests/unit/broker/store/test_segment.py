@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from broker.store.segment import Segment, allocate, list_segments, segment_path
@@ -18,7 +17,7 @@ def test_file_is_private_and_full_size(tmp_path: Path) -> None:
     """0600, the asked size, all zeros, whether written out or reserved."""
     for zeroed in (False, True):
         segment = make(tmp_path, zeroed=zeroed)
-        assert os.stat(segment.path).st_mode & 0o777 == 0o600
+        assert segment.path.stat().st_mode & 0o777 == 0o600
         assert (segment.size, segment.end) == (65536, 4096 + 65536)
         assert bytes(segment.view) == bytes(65536)
         segment.drop()

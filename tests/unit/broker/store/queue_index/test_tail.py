@@ -23,8 +23,11 @@ def add(tail: Tail, model: dict[int, list[int]], queues: list[int], position: in
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=60), st.booleans()), max_size=12), st.sampled_from([0,
-192])) def test_like_a_list(steps, walk_max: int) -> None:
+@given(
+    st.lists(st.tuples(st.lists(st.integers(0, 3), max_size=60), st.booleans()), max_size=12),
+    st.sampled_from([0, 192]),
+)
+def test_like_a_list(steps, walk_max: int) -> None:
     """Appends that wrap around, releases, reads by chain and by scan."""
     with tempfile.TemporaryDirectory() as folder:
         before, tail_module.WALK_MAX = tail_module.WALK_MAX, walk_max
