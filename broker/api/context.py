@@ -35,7 +35,7 @@ from remoting.protocol.errors import LocalMisuse
 from remoting.transport.contracts import Peer
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from broker.config import BrokerConfig, LimitsConfig
     from broker.store.log_store import LogStore
     from runtime.clock import Clock
     from runtime.metrics import Registry
@@ -59,6 +59,13 @@ class Broker:
         self.metrics = BrokerMetrics(registry)
         self.metrics.watch_store(store)
         self.authorizer = Authorizer()
+        self._open_topics(limits)
+        self._open_sessions(limits, now_ms)
+        self._open_rooms(limits)
+
+    def _open_topics(self, limits: LimitsConfig) -> None:
+        """Where messages go: topics, filters, dispatch, placement."""
+        config, store, now_ms = self.config, self.store, self.started_ms
         self.topics = Topics(store, topics_max=limits.topics_max)
         self.filters = Filters(
             store, expiry_ms=config.filter_expiry_s * 1_000, filters_max=limits.filters_max, now_ms=now_ms
@@ -79,6 +86,10 @@ class Broker:
             message_size_bytes_max=limits.message_size_bytes_max,
             properties_bytes_max=limits.properties_bytes_max,
         )
+
+    def _open_sessions(self, limits: LimitsConfig, now_ms: int) -> None:
+        """What is kept for clients: sessions, retained messages, offsets, groups, the sinks' ledger."""
+        config, store = self.config, self.store
         self.sessions = Sessions(
             store,
             self.filters,
@@ -98,15 +109,18 @@ class Broker:
             now_ms=now_ms,
         )
         self.ledger = SinkLedger(store, self.stages, self.placement, group_bytes_max=limits.commit_group_bytes_max)
+
+    def _open_rooms(self, limits: LimitsConfig) -> None:
+        """What waits: this turn's messages and commits, followers, long polls, commits at work."""
         self._unique_ids = 0
         self.group_commits = OffsetGather(self)
         self.commits: dict[str, CommitRun] = {}
-        self.clients = Clients(expiry_ms=config.client_expiry_s * 1_000, on_group_changed=self._group_changed)
+        self.clients = Clients(expiry_ms=self.config.client_expiry_s * 1_000, on_group_changed=self._group_changed)
         self.appender = Appender(self)
         self.followers = Followers(self)
         self.long_polls = LongPolls(waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max)
         self.topics.on_change(lambda _name, _created: self.long_polls.wake_all())
-        store.on_advance(self._advanced)
+        self.store.on_advance(self._advanced)
 
     @property
     def store_host(self) -> bytes:
