@@ -165,7 +165,7 @@ def test_batch_write_with_versions(spark: Any, load: Frames, server: str) -> Non
     ],
 )
 def test_what_bad_input_gets(
-    load: Frames, publish: Callable[[str, range], None], spark: Any, server: str, options: dict[str, str], says: str
+    publish: Callable[[str, range], None], spark: Any, server: str, options: dict[str, str], says: str
 ) -> None:
     publish("in/bad", range(1))
     with pytest.raises(Exception, match=r".") as caught:
