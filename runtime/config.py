@@ -202,17 +202,28 @@ def _from_environment(
 def unknown(source: str, what: str, name: str, known: Iterable[str]) -> str:
     """The sentence for a name nobody declared, with the nearest declared one."""
     candidates = list(known)
-    near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.5)
-    if not near:
-        leaf = name.rpartition(".")[2]
-        near = [candidate for candidate in candidates if candidate.rpartition(".")[2] == leaf][:1]
-    hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(_heads(candidates))
+    section, _, leaf = name.rpartition(".")
+    beside = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]
+    near = _nearest(leaf, beside) or _nearest(leaf, candidates)
+    hint = f"did you mean {near}?" if near else "known: " + ", ".join(_heads(beside or candidates))
     return f"{source}: unknown {what} {name}; {hint}"
+
+
+def _nearest(leaf: str, candidates: Iterable[str]) -> str:
+    """The candidate whose last part is most like ``leaf``; empty when none is."""
+    by_leaf: dict[str, str] = {}
+    for candidate in candidates:
+        by_leaf.setdefault(candidate.rpartition(".")[2], candidate)
+    near = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=0.6)
+    return by_leaf[near[0]] if near else ""
 
 
 def _heads(names: Sequence[str]) -> list[str]:
     """The names, or only their first parts where listing all would fill the screen."""
-    return sorted(names) if len(names) <= NAMES_SHOWN_MAX else sorted({name.partition(".")[0] for name in names})
+    if len(names) <= NAMES_SHOWN_MAX:
+        return sorted(names)
+    heads = sorted({name.partition(".")[0] for name in names})
+    return heads if len(heads) > 1 else [*sorted(names)[:NAMES_SHOWN_MAX], "…"]
 
 
 def _build(table: type[T], values: Mapping[str, Any], prefix: str) -> T:

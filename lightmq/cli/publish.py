@@ -14,11 +14,14 @@ from cyclopts import Parameter
 
 from lightmq.cli.mqtt_client import IN_FLIGHT_MAX, MqttLink, MqttTarget
 from lightmq.cli.outcome import CommandFailed
+from runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessageInfo
 
 PAYLOAD_BYTES_MAX = 268_435_455
+POLL_S = 0.05
+"""How soon a lost connection is noticed while waiting."""
 HERE = MqttTarget()
 
 
@@ -78,15 +81,15 @@ def send_all(link: MqttLink, topic: str, items: Iterator[bytes], qos: int, *, re
 
 def settle(link: MqttLink, window: list[MQTTMessageInfo], timeout_s: float, before: int) -> int:
     """Wait until each message of the window is acknowledged (QoS 0: sent), and empty it. Raises CommandFailed."""
-    waited_s = 0.0
+    clock = SystemClock()
     for number, info in enumerate(window, before + 1):
+        deadline_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
         while not info.is_published():
             if link.lost.is_set():
                 raise CommandFailed(f"the connection was lost; message {number} and later ones are not acknowledged")
-            if waited_s >= timeout_s:
+            if clock.monotonic_ns() >= deadline_ns:
                 raise CommandFailed(f"message {number} was not acknowledged within {timeout_s:g} s")
-            info.wait_for_publish(0.05)
-            waited_s += 0.05
+            info.wait_for_publish(POLL_S)
     count = len(window)
     window.clear()
     return count

@@ -11,10 +11,23 @@ from lightmq.cli.application import run
 
 
 def test_messages_are_numbered_and_acknowledged(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["pub", "-p", str(mqtt_server.port), "-t", "a/b", "-m", "n{n}", "--count", "1500", "--json"]
+    arguments = [
+        "pub",
+        "-p",
+        str(mqtt_server.port),
+        "-t",
+        "a/b",
+        "-m",
+        "n{n}",
+        "--count",
+        "5000",
+        "--timeout",
+        "2",
+        "--json",
+    ]
     assert run(arguments) == 0
-    assert json.loads(capsys.readouterr().out) == {"topic": "a/b", "acknowledged": 1500, "qos": 1}
-    assert mqtt_server.payloads() == [b"n%d" % number for number in range(1, 1501)]
+    assert json.loads(capsys.readouterr().out) == {"topic": "a/b", "acknowledged": 5000, "qos": 1}
+    assert mqtt_server.payloads() == [b"n%d" % number for number in range(1, 5001)]
 
 
 def test_lines_of_input(mqtt_server: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightmq.cli import servers
+from lightmq.cli.application import run
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
+    """What would have been served: the builder and how."""
+    calls: list[tuple[Any, dict[str, Any]]] = []
+    monkeypatch.setattr(servers, "serve", lambda make, **how: calls.append((make, how)))
+    return calls
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.parametrize("command", ["up", "broker", "controller", "proxy"])
+def test_every_server_is_built_from_its_flags(
+    command: str, tmp_path: Path, served: list[tuple[Any, dict[str, Any]]]
+) -> None:
+    data = [] if command == "proxy" else ["--data", str(tmp_path / "d")]
+    remoting = [] if command == "proxy" else ["--remoting-port", "0"]
+    mqtt = ["--mqtt-port", "0"] if command in ("up", "proxy") else []
+    assert run([command, *data, *remoting, *mqtt, "--admin-port", "0", "--json", "--log-level", "debug"]) == 0
+    make, how = served[0]
+    assert (how["json_output"], how["settings"].level) == (True, "debug")
+    assert "is ready" in how["greeting"]({"mqtt": 1, "remoting": 2, "admin": 3})
+    assert make() is not None
+
+
+@pytest.mark.parametrize("option", ["--mqtt-port", "--remoting-port", "--admin-port"])
+def test_a_taken_port_is_told_before_anything_starts(
+    option: str, taken_port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], served: list[Any]
+) -> None:
+    ports = {"--mqtt-port": 0, "--remoting-port": 0, "--admin-port": 0, option: taken_port}
+    arguments = [text for name, port in ports.items() for text in (name, str(port))]
+    assert run(["up", "--data", str(tmp_path / "d"), *arguments]) == 1
+    said = capsys.readouterr().err
+    assert f"port {taken_port} is already in use" in said
+    assert f"{option} 0" in said
+    assert not served
+    assert not (tmp_path / "d").exists()
+
+
+def test_a_directory_in_the_way_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], served: list[Any]) -> None:
+    (tmp_path / "file").write_text("")
+    ports = ["--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0"]
+    assert run(["up", "--data", str(tmp_path / "file"), *ports]) == 1
+    assert "cannot be used" in capsys.readouterr().err
+    assert not served
