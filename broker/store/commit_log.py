@@ -182,6 +182,11 @@ class CommitLog:
             fsync_dir(self.directory)
         return dropped
 
+    def release_pages(self) -> None:
+        """Let go of mapped pages that reads have brought in; see Segment.release_pages."""
+        for segment in self.segments:
+            segment.release_pages()
+
     def close(self) -> None:
         """Give all descriptors back."""
         for segment in self.segments:

@@ -346,7 +346,8 @@ class LogStore:
         self._thread.close()
         if self._writer.failure is None:
             save_checkpoint(self.directory, Checkpoint(self.epoch, self._flushed, clean=True))
-        self._confirm.fail(self._writer.failure or StoreFailed("the store is closed"))
+        self._writer.failure = self._writer.failure or StoreFailed(f"{self.directory}: the store is closed")
+        self._confirm.fail(self._writer.failure)
         self._index.close()
         self._log.close()
         self._lock.close()

@@ -21,6 +21,8 @@ from broker.store.state_tables import StateTables
 
 CHECKPOINT_LOG_BYTES = 16 * 1024 * 1024
 """Log written between two checkpoints: the most that a damaged disk could pass off as a torn tail after a power cut."""
+RELEASE_PAGES_INTERVAL_MS = 30_000
+"""How often pages of the log that were read are taken out of the resident memory."""
 
 
 class Maintenance:
@@ -51,10 +53,14 @@ class Maintenance:
         self._snapshot_position = self._snapshot_saved = snapshot_position
         self._checkpoint_position = log.end
         self._running: set[str] = set()
+        self._pages_released_ms = 0
 
     def step(self, now_ms: int, flushed: int) -> None:
         """Start what is due; each kind of work runs at most once at a time."""
         log = self._log
+        if abs(now_ms - self._pages_released_ms) >= RELEASE_PAGES_INTERVAL_MS:
+            self._pages_released_ms = now_ms
+            log.release_pages()
         if log.needs_next():
             self._start("prepare", log.prepare_next)
         if log.end - self._snapshot_position > self._settings.snapshot_log_bytes:

@@ -87,6 +87,7 @@ class Opening:
             self._events.warning("index_rebuilt", reason=str(error))
             index.close()
             opened = self._recover(self._fresh_index(), rebuilding=True)
+        self._log.release_pages()
         save_checkpoint(self._directory, Checkpoint(opened.epoch, self._log.end, clean=False))
         return opened
 

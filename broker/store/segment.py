@@ -24,7 +24,7 @@ FILE_MODE = 0o600
 class Segment:
     """An open log file of `size` bytes that starts at position `base`."""
 
-    __slots__ = ("base", "descriptor", "end", "path", "size", "view")
+    __slots__ = ("base", "_map", "descriptor", "end", "path", "size", "view")
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +32,8 @@ class Segment:
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self.size = os.fstat(self.descriptor).st_size
         self.end = self.base + self.size
-        self.view = memoryview(mmap.mmap(self.descriptor, self.size, access=mmap.ACCESS_READ))
+        self._map = mmap.mmap(self.descriptor, self.size, access=mmap.ACCESS_READ)
+        self.view = memoryview(self._map)
 
     def write(self, position: int, data: bytes | memoryview) -> None:
         """Write all of `data` at `position`. Raises OSError; part of it may then have been written."""
@@ -48,7 +49,7 @@ class Segment:
         for first, last in self._data_ranges(start - self.base, end - self.base):
             for at in range(first, last, len(_ZERO_CHUNK)):
                 stop = min(at + len(_ZERO_CHUNK), last)
-                if self.view[at:stop] != memoryview(_ZERO_CHUNK)[: stop - at]:
+                if os.pread(self.descriptor, stop - at, at) != _ZERO_CHUNK[: stop - at]:
                     os.pwrite(self.descriptor, memoryview(_ZERO_CHUNK)[: stop - at], at)
                     found = True
         return found
@@ -71,6 +72,10 @@ class Segment:
     def sync(self) -> None:
         """Make everything written durable. Raises OSError."""
         os.fdatasync(self.descriptor)
+
+    def release_pages(self) -> None:
+        """Take the pages read so far out of this process's memory; the page cache keeps them, views stay valid."""
+        self._map.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         """Give the descriptor back; views that are still held keep the mapping alive."""

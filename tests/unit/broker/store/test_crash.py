@@ -101,6 +101,7 @@ def test_bit_flip_below_the_durable_point_is_reported_at_read(tmp_path: Path) ->
 def test_bit_flip_in_what_recovery_scans_is_refused(tmp_path: Path) -> None:
     """Below the durable position a failing record is no torn tail: the start is refused, the data is kept."""
     bench, _ = filled(tmp_path)
+    bench.store._thread.drain()
     crashed = tmp_path / "crashed"
     shutil.copytree(bench.directory, crashed)
     bench.close()

@@ -28,6 +28,7 @@ def test_write_shows_in_the_view(tmp_path: Path) -> None:
     segment = make(tmp_path)
     segment.write(4100, b"hello")
     segment.sync()
+    segment.release_pages()
     assert bytes(segment.view[4:9]) == b"hello"
     segment.close()
     segment.close()
