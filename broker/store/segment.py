@@ -24,7 +24,7 @@ FILE_MODE = 0o600
 class Segment:
     """An open log file of `size` bytes that starts at position `base`."""
 
-    __slots__ = ("base", "_map", "descriptor", "end", "path", "size", "view")
+    __slots__ = ("_map", "base", "descriptor", "end", "path", "size", "view")
 
     def __init__(self, path: Path) -> None:
         self.path = path
