@@ -115,7 +115,7 @@ def test_a_plain_session_needs_no_registration(
     code = (
         "from pyspark.sql import SparkSession\n"
         "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
-        f"frame = spark.read.format('rocketmq').option('nameServer', '{server}').option('mqttFilter', 'plain/+').load()\n"
+def test_a_plain_session_needs_no_registration(publish: Callable[[str, range], None], server: str) -> None:
         "print('rows', frame.count())\n"
     )
     from lightmq.jvm import choose_java
