@@ -1,9 +1,9 @@
 """Rows per second and CPU per row of one Spark micro-batch over a backlog, against a real `lightmq up` process.
 
 The backlog is written through APPEND_MANY (100-byte payload, 64 MQTT topics below one parent), then read by a stream
-with `availableNow` into the noop sink in one micro-batch: all columns, then offset and body only. CPU is that of the JVM
-and the Python workers by /proc; the broker's is shown beside it. Each variant runs twice, the second run is reported:
-the first one pays for starting workers and warming the JVM.
+with `availableNow` into the noop sink in one micro-batch: all columns, then offset and body only. CPU is that of the
+JVM and the Python workers by /proc; the broker's is shown beside it. Each variant runs twice, the second run is
+reported: the first one pays for starting workers and warming the JVM.
 """
 
 from __future__ import annotations

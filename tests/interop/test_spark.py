@@ -108,15 +108,13 @@ def test_batch_reads(load: Frames, publish: Callable[[str, range], None]) -> Non
     assert load(mqttFilter="batch/none").count() == 0
 
 
-def test_a_plain_session_needs_no_registration(
-    load: Frames, publish: Callable[[str, range], None], server: str
-) -> None:
+def test_a_plain_session_needs_no_registration(publish: Callable[[str, range], None], server: str) -> None:
     publish("plain/1", range(5))
     code = (
         "from pyspark.sql import SparkSession\n"
         "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
-def test_a_plain_session_needs_no_registration(publish: Callable[[str, range], None], server: str) -> None:
-        "print('rows', frame.count())\n"
+        "reader = spark.read.format('rocketmq').option('mqttFilter', 'plain/+')\n"
+        f"print('rows', reader.option('nameServer', '{server}').load().count())\n"
     )
     from lightmq.jvm import choose_java
 
