@@ -174,8 +174,8 @@ def _check_sizes(records: Records, size: int, where: str) -> None:
 
 def _check_sums(records: Records, where: str) -> None:
     """Every checksum is right."""
-    view = records.data.data
+    view, seed = records.data.data, record.CHECKSUM_SEEDS[record.MESSAGE]
     begins = (records.starts + record.CRC_START).tolist()
     ends = (records.starts + records.field("total")).tolist()
-    sums = np.array([crc32c(view[begin:end]) for begin, end in zip(begins, ends, strict=True)], np.uint32)
+    sums = np.array([crc32c(view[begin:end], seed) for begin, end in zip(begins, ends, strict=True)], np.uint32)
     _fail_first(records, sums != records.head["crc"], where, "its checksum is wrong")

@@ -1,7 +1,7 @@
 """The message record: one layout for the commit log, the replicas and the wire. Little-endian, 8-aligned.
 
-     0 total u32 | 4 magic_type u32 | 8 crc32c u32 over [12, total) | 12 epoch u32 | 16 position u64 | 24 born_ms i64
-    32 store_ms i64 | 40 body_len u32 | 44 body_off u32 | 48 flags u32 | 52 count u32
+     0 total u32 | 4 magic_type u32 | 8 crc32c u32 over [4, 8) and [12, total) | 12 epoch u32 | 16 position u64
+    24 born_ms i64 | 32 store_ms i64 | 40 body_len u32 | 44 body_off u32 | 48 flags u32 | 52 count u32
     56 n_dispatch, n_props, topic_len, keys_len, tags_len, props_len u16 | 68 tag_hash u32 | 72 producer_seq u64
     80 n_dispatch x {queue id u32, reserved u32, queue offset u64} | u16 lengths[2 * n_props] | topic, keys, tags, props
        | pad to 8 | body | pad to 8
@@ -28,7 +28,7 @@ HEADER_SIZE = HEADER.size
 DISPATCH = struct.Struct("<IIQ")
 DISPATCH_SIZE = DISPATCH.size
 CRC_START = 12
-"""First byte covered by the checksum."""
+"""The checksum covers the type and everything from this byte on; `total` is held by the sizes that add up to it."""
 
 MAGIC = 0x4C4D5100
 MAGIC_MASK = 0xFFFFFF00
@@ -36,7 +36,8 @@ MESSAGE = MAGIC | 1
 BATCH = MAGIC | 2
 CONTROL = MAGIC | 3
 FILLER = MAGIC | 4
-_MAGICS = frozenset({MESSAGE, BATCH, CONTROL, FILLER})
+CHECKSUM_SEEDS = {magic: crc32c(magic.to_bytes(4, "little")) for magic in (MESSAGE, BATCH, CONTROL, FILLER)}
+"""What the checksum is of each type's four bytes: where the checksum of a record of that type goes on from."""
 
 FLAG_QOS_MASK = 0x03
 FLAG_RETAIN = 0x04
@@ -117,7 +118,9 @@ def encode_record(
         else:
             queues = b"".join([_ONE_QUEUE.pack(queue_id, offset) for queue_id, offset in dispatch])
         tail = b"".join((head, queues, meta, _PADS[body_off - meta_end], body, _PADS[total - body_off - body_len]))
-        return _PREFIX.pack(total, magic_type, crc32c(tail)) + tail
+        return _PREFIX.pack(total, magic_type, crc32c(tail, CHECKSUM_SEEDS[magic_type])) + tail
+    except KeyError:
+        raise LocalMisuse(f"{magic_type:#010x} is no record type") from None
     except struct.error as error:
         raise LocalMisuse(f"a record field is out of range: {error}") from error
 
@@ -133,7 +136,8 @@ def check_record(buffer: Buffer, offset: int, position: int | None) -> int:
     total, magic, crc, _, stored, body_len, body_off, n_dispatch, n_props, topic, keys, tags, props = (
         _SIZES.unpack_from(buffer, offset)
     )
-    if magic not in _MAGICS:
+    seed = CHECKSUM_SEEDS.get(magic)
+    if seed is None:
         raise CorruptRecord(f"magic {magic:#010x} is no record")
     meta_end = HEADER_SIZE + 16 * n_dispatch + 4 * n_props + topic + keys + tags + props
     if body_off != (meta_end + 7) & ~7 or total != (body_off + body_len + 7) & ~7:
@@ -145,7 +149,7 @@ def check_record(buffer: Buffer, offset: int, position: int | None) -> int:
     if position is not None and stored != position:
         raise CorruptRecord(f"record says position {stored}, it stands at {position}")
     view = buffer if buffer.__class__ is memoryview else memoryview(buffer)
-    if crc32c(view[offset + CRC_START : offset + total]) != crc:
+    if crc32c(view[offset + CRC_START : offset + total], seed) != crc:
         raise CorruptRecord(f"checksum does not match the {total} bytes at {offset}")
     return int(total)
 
@@ -161,7 +165,7 @@ def scan_records(buffer: Buffer, start: int, end: int, position: int) -> tuple[l
     may not fall: a lower one is a stale byte behind a shorter new tail.
     """
     found: list[tuple[int, int]] = []
-    add, unpack, checksum, magics = found.append, _SCAN.unpack_from, crc32c, _MAGICS
+    add, unpack, checksum, seeds = found.append, _SCAN.unpack_from, crc32c, CHECKSUM_SEEDS
     window = memoryview(buffer)[:end]
     at, epoch, shift = start, 0, position - start
     while end - at >= HEADER_SIZE:
@@ -169,11 +173,11 @@ def scan_records(buffer: Buffer, start: int, end: int, position: int) -> tuple[l
         after = at + total
         # check_record repeats these for the reason, and adds the sizes, whenever one of them does not hold.
         if (
-            magic not in magics
+            magic not in seeds
             or stored != at + shift
             or total < HEADER_SIZE
             or after > end
-            or checksum(window[at + CRC_START : after]) != crc
+            or checksum(window[at + CRC_START : after], seeds[magic]) != crc
         ):
             break
         if record_epoch < epoch:

@@ -34,7 +34,7 @@ def read_log(directory: Path) -> list[Seen]:
             total, magic, checksum = struct.unpack_from("<III", data, at)
             if magic >> 8 != 0x4C4D51 or not 80 <= total <= len(data) - at:
                 return found
-            if crc32c(data[at + 12 : at + total]) != checksum:
+            if crc32c(data[at + 12 : at + total], crc32c(data[at + 4 : at + 8])) != checksum:
                 return found
             (position,) = struct.unpack_from("<Q", data, at + 16)
             body_len, body_off, flags = struct.unpack_from("<III", data, at + 40)

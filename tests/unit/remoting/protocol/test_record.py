@@ -43,13 +43,19 @@ def parts(draw):
     return arguments, (topic, keys, tags, properties)
 
 
-def message(position: int = 0, body: bytes = b"21.5", epoch: int = 1, topic: bytes = b"plant/7/temp") -> bytes:
+def message(
+    position: int = 0,
+    body: bytes = b"21.5",
+    epoch: int = 1,
+    topic: bytes = b"plant/7/temp",
+    magic_type: int = record.MESSAGE,
+) -> bytes:
     """An MQTT record as the broker writes it."""
     props = [(record.MQTT_TOPIC_KEY, topic), (record.CLIENT_ID_KEY, b"dev-1")]
     raw = b"".join(part for pair in props for part in pair)
     lengths = struct.pack("<4H", *[len(part) for pair in props for part in pair])
     return encode_record(
-        magic_type=record.MESSAGE, epoch=epoch, position=position, born_ms=1_000, store_ms=1_001,
+        magic_type=magic_type, epoch=epoch, position=position, born_ms=1_000, store_ms=1_001,
         flags=record.FLAG_MQTT | record.FLAG_RETAIN | 1, count=1, dispatch=[(7, 5), (9, 0), (12, 3)],
         counts=(2, 5, 0, 0, len(raw)), tag_hash=0, producer_seq=0, meta=lengths + b"plant" + raw, body=body,
     )  # fmt: skip
@@ -79,7 +85,7 @@ def test_layout_is_the_documented_one():
     head = struct.unpack_from("<IIIIQqqIIIIHHHHHHIQ", raw)
     assert record.HEADER_SIZE == 80
     assert head[:2] == (len(raw), 0x4C4D5101)
-    assert head[2] == crc32c(raw[12:])
+    assert head[2] == crc32c(raw[4:8] + raw[12:])
     assert head[3:9] == (1, 4096, 1_000, 1_001, 4, len(raw) - 8)
     assert struct.unpack_from("<IIQ", raw, 80) == (7, 0, 5)
     assert raw[80 + 48 + 8 :].startswith(b"plantoriginMqttTopicplant/7/tempclientIddev-1")
@@ -97,15 +103,17 @@ def test_publish_fields_of_an_mqtt_record():
         publish_fields(raw[:40], 0)
 
 
-def test_every_single_bit_flip_is_noticed():
-    good = message(position=64)
+@pytest.mark.parametrize("magic", [record.MESSAGE, record.BATCH, record.CONTROL, record.FILLER])
+def test_every_single_bit_flip_is_noticed(magic):
+    good = message(magic_type=magic, position=64)
     for bit in range(8 * len(good)):
         bad = bytearray(good)
         bad[bit // 8] ^= 1 << bit % 8
-        if int.from_bytes(bad[4:8], "little") in (record.BATCH, record.CONTROL):
-            continue  # the checksum begins behind the type: one valid type for another is the reader's to judge
         with pytest.raises(CorruptRecord):
             check_record(bad, 0, 64)
+        with pytest.raises(CorruptRecord):
+            check_record(bad, 0, None)
+        assert scan_records(bad, 0, len(bad), 64)[:2] == ([], 0), bit
 
 
 @pytest.mark.parametrize(
@@ -190,7 +198,14 @@ def test_scan_does_not_read_past_its_end():
 
 
 @pytest.mark.parametrize(
-    "change", [{"counts": (2, 6, 0, 0, 40)}, {"dispatch": [(-1, 0)]}, {"epoch": 2**32}, {"dispatch": [(0, 0)] * 70_000}]
+    "change",
+    [
+        {"counts": (2, 6, 0, 0, 40)},
+        {"dispatch": [(-1, 0)]},
+        {"epoch": 2**32},
+        {"dispatch": [(0, 0)] * 70_000},
+        {"magic_type": 7},
+    ],
 )
 def test_contradictory_parts_are_our_callers_fault(change):
     arguments = {
