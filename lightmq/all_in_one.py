@@ -145,7 +145,7 @@ class AllInOne:
         try:
             await self._proxy.start()
         except OSError as error:
-            raise explain(config.host, config.port, "--mqtt-port", error) from error
+            raise explain(config.listen_host, config.port, "--mqtt-port", error) from error
 
     async def _open_admin(self) -> None:
         try:

@@ -5,17 +5,45 @@ Invariant: every command printed here works as it stands, with the ports that ar
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 
+from mqtt_proxy.config import ProxyConfig
 
-def up_greeting(ports: Mapping[str, int], data: str) -> str:
+
+def who_gets_in(proxy: ProxyConfig) -> str:
+    """Whose MQTT clients are served, and how to change it."""
+    host = proxy.listen_host
+    if proxy.password_file is not None:
+        others = "only this machine" if is_loopback(host) else "other machines with a user of the password file"
+        return f"listening on {host}: {others}"
+    if is_loopback(host):
+        return "only this machine; --password-file FILE lets others in"
+    return f"listening on {host}, but other machines are refused: there is no --password-file"
+
+
+def client_host(proxy: ProxyConfig) -> str:
+    """The address by which a client on this machine reaches the listener."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(proxy.listen_host, proxy.listen_host)  # noqa: S104 - compared
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listening address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def up_greeting(ports: Mapping[str, int], data: str, proxy: ProxyConfig) -> str:
     """The text of ``lightmq up``."""
     mqtt, remoting, admin = ports["mqtt"], ports["remoting"], ports["admin"]
-    port = "" if mqtt == 1883 else f" -p {mqtt}"
+    host = client_host(proxy)
+    port = ("" if host == "127.0.0.1" else f" --host {host}") + ("" if mqtt == 1883 else f" -p {mqtt}")
     server = "" if remoting == 9876 else f" --server 127.0.0.1:{remoting}"
     return f"""\
 LightMQ is ready; data in {data}
-  MQTT      127.0.0.1:{mqtt}
+  MQTT      {host}:{mqtt}   ({who_gets_in(proxy)})
   remoting  127.0.0.1:{remoting}   (RocketMQ clients and Spark: name server and broker)
   admin     http://127.0.0.1:{admin}/status   /metrics   /readyz
 

@@ -102,11 +102,11 @@ class ProxyApp:
         await self._link.start()
         await self._link.wait_up()
         try:
-            self.port = await self._listener.start(self._config.host, self._config.port)
+            self.port = await self._listener.start(self._config.listen_host, self._config.port)
         except OSError:
             await self._link.stop()
             raise
-        self._log.info("mqtt_listening", host=self._config.host, port=self.port)
+        self._log.info("mqtt_listening", host=self._config.listen_host, port=self.port)
         return self.port
 
     async def stop(self) -> None:

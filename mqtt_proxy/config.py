@@ -11,13 +11,17 @@ from pathlib import Path
 
 from runtime.config import setting
 
+LOOPBACK = "127.0.0.1"
+EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - listened on only with a password file or by explicit wish
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyConfig:
     """The MQTT front end: listener, sessions, the link to the broker."""
 
-    host: str = "0.0.0.0"  # noqa: S104 - anonymous clients are taken from loopback only
-    """Address to listen on. Without a password file only clients of this machine get in, whatever is set here."""
+    host: str = ""
+    """Address to listen on. Empty means: loopback without a password file, every interface with one. Whatever is set
+    here, clients of other machines need a user of the password file."""
     port: int = setting(1883, minimum=0, maximum=65535)
     """MQTT port; 0 takes any free one."""
     admin_host: str = "127.0.0.1"
@@ -65,3 +69,10 @@ class ProxyConfig:
     """Longest pause between two attempts to reach the broker; the first one is a twentieth of it."""
     stop_deadline_ms: int = setting(5_000, minimum=100)
     """How long a stopping proxy waits for wills and session states to be confirmed."""
+
+    @property
+    def listen_host(self) -> str:
+        """The address that is really listened on: nothing is open to others before somebody said who they are."""
+        if self.host:
+            return self.host
+        return LOOPBACK if self.password_file is None else EVERY_INTERFACE

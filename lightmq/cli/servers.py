@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.data_directory import prepare
-from lightmq.greeting import part_greeting, up_greeting
+from lightmq.greeting import part_greeting, up_greeting, who_gets_in
 from lightmq.ports import check_free
 from lightmq.serving import serve
 from runtime.config import Flag
@@ -47,7 +47,7 @@ def up(
         Flag("proxy.password_file", "--password-file", password_file),
     ]
     value = configuration(options, flags).value
-    check_free(value.proxy.host, value.proxy.port, "--mqtt-port")
+    check_free(value.proxy.listen_host, value.proxy.port, "--mqtt-port")
     check_free(value.up.host, value.up.remoting_port, "--remoting-port")
     check_free(value.up.host, value.up.admin_port, "--admin-port")
     prepare(value.up.data_directory, "--data")
@@ -57,7 +57,7 @@ def up(
         lambda: AllInOne(value),
         settings=value.logs,
         json_output=json_output,
-        greeting=lambda ports: up_greeting(ports, str(value.up.data_directory)),
+        greeting=lambda ports: up_greeting(ports, str(value.up.data_directory), value.proxy),
     )
 
 
@@ -138,7 +138,7 @@ def proxy(
         Flag("proxy.password_file", "--password-file", password_file),
     ]
     value = configuration(options, flags).value
-    check_free(value.proxy.host, value.proxy.port, "--mqtt-port")
+    check_free(value.proxy.listen_host, value.proxy.port, "--mqtt-port")
     check_free(value.proxy.admin_host, value.proxy.admin_port, "--admin-port")
     from lightmq.parts import proxy_part
 
@@ -146,5 +146,5 @@ def proxy(
         lambda: proxy_part(value.proxy),
         settings=value.logs,
         json_output=json_output,
-        greeting=lambda ports: part_greeting("proxy", ports),
+        greeting=lambda ports: f"{part_greeting('proxy', ports)}\nMQTT: {who_gets_in(value.proxy)}.",
     )

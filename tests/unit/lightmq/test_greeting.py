@@ -1,17 +1,24 @@
 from __future__ import annotations
 
-from lightmq.greeting import part_greeting, up_greeting
+from pathlib import Path
+
+import pytest
+
+from lightmq.greeting import is_loopback, part_greeting, up_greeting, who_gets_in
+from mqtt_proxy.config import ProxyConfig
+
+LOCAL = ProxyConfig()
 
 
 def test_the_usual_ports_need_no_options() -> None:
-    text = up_greeting({"mqtt": 1883, "remoting": 9876, "admin": 8080}, "lightmq-data")
+    text = up_greeting({"mqtt": 1883, "remoting": 9876, "admin": 8080}, "lightmq-data", LOCAL)
     assert "lightmq pub -t plant/7/temp" in text
     assert "lightmq tail 'plant/#'\n" in text
     assert '.option("nameServer", "127.0.0.1:9876")' in text
 
 
 def test_other_ports_appear_in_every_command() -> None:
-    text = up_greeting({"mqtt": 1, "remoting": 2, "admin": 3}, "x")
+    text = up_greeting({"mqtt": 1, "remoting": 2, "admin": 3}, "x", LOCAL)
     assert "lightmq sub -p 1 -t" in text
     assert "--server 127.0.0.1:2" in text
     assert "http://127.0.0.1:3/status" in text
@@ -27,3 +34,31 @@ def test_a_part_says_its_ports() -> None:
     assert part_greeting("broker", {"remoting": 1, "admin": 2}).startswith(
         "lightmq broker is ready: remoting port 1, admin port 2"
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (ProxyConfig(), "only this machine; --password-file FILE lets others in"),
+        (ProxyConfig(password_file=Path("p")), "listening on 0.0.0.0: other machines with a user of the password file"),
+        (ProxyConfig(host="::1", password_file=Path("p")), "listening on ::1: only this machine"),
+        (ProxyConfig(host="0.0.0.0"), "other machines are refused: there is no --password-file"),
+    ],
+)
+def test_it_says_who_gets_in(config: ProxyConfig, expected: str) -> None:
+    assert expected in who_gets_in(config)
+    assert expected in up_greeting({"mqtt": 1883, "remoting": 9876, "admin": 8080}, "x", config)
+
+
+def test_the_commands_reach_the_listener() -> None:
+    ports = {"mqtt": 1883, "remoting": 9876, "admin": 8080}
+    assert "lightmq pub --host ::1 -t" in up_greeting(ports, "x", ProxyConfig(host="::1"))
+    assert "lightmq pub -t" in up_greeting(ports, "x", ProxyConfig(host="0.0.0.0"))
+
+
+def test_what_is_loopback() -> None:
+    assert [host for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.org") if is_loopback(host)] == [
+        "127.0.0.1",
+        "::1",
+        "localhost",
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,17 @@ async def test_where_to_dial() -> None:
     await connection.close()
     with pytest.raises(LightMQError):
         await app._dial()
+
+
+async def test_the_default_listens_on_loopback_and_a_password_file_opens_it(tmp_path: Path) -> None:
+    """The socket itself is what other machines can or cannot reach."""
+    users = tmp_path / "users"
+    users.write_text("")
+    users.chmod(0o600)
+    for settings, address in (({}, "127.0.0.1"), ({"password_file": users}, "0.0.0.0")):
+        broker, registry = FakeBroker(), Registry()
+        config = ProxyConfig(port=0, **settings)
+        app = ProxyApp(config, clock=SystemClock(), registry=registry, connection=await broker.connect())
+        await app.start()
+        assert app._listener._server.sockets[0].getsockname()[0] == address
+        await app.stop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mqtt_proxy.config import ProxyConfig
@@ -28,3 +30,11 @@ def test_one_message_fits_the_frames() -> None:
     config = ProxyConfig()
     assert config.packet_size_bytes_max <= config.append_bytes_max
     assert config.append_bytes_max < 16 * 1024 * 1024
+
+
+def test_nothing_listens_for_other_machines_before_users_are_declared() -> None:
+    """Loopback by default; every interface with a password file; an address that was set is taken as it is."""
+    assert ProxyConfig().listen_host == "127.0.0.1"
+    assert ProxyConfig(password_file=Path("users")).listen_host == "0.0.0.0"
+    assert ProxyConfig(host="10.0.0.7").listen_host == "10.0.0.7"
+    assert ProxyConfig(host="::1", password_file=Path("users")).listen_host == "::1"
