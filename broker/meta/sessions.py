@@ -112,14 +112,14 @@ class Sessions:
         if known is not None and not present:
             self._drop(known, now_ms)
         session = known if present and known is not None else self._create(request)
-        session.epoch = self._next_epoch()
+        previous_epoch, session.epoch = session.epoch, self._next_epoch()
         session.expiry_s = request.expiry_s if request.expiry_s > 0 else self._default_expiry_s
         session.closed_ms = 0
         session.owner = owner
         self._owned.setdefault(owner, set()).add(session.client_id)
         if session.durable:
             self._save(session)
-        return Opened(self._describe(session, present=present), fenced, self._store.end_position)
+        return Opened(self._describe(session, previous_epoch, present=present), fenced, self._store.end_position)
 
     def close(self, request: SessionClose, now_ms: int) -> int:
         """The connection is gone: keep offsets and in-flight list of a durable session, forget a clean one."""
@@ -260,7 +260,7 @@ class Sessions:
                 del self._owned[session.owner]
         session.owner = None
 
-    def _describe(self, session: Session, *, present: bool) -> SessionOpened:
+    def _describe(self, session: Session, previous_epoch: int, *, present: bool) -> SessionOpened:
         return SessionOpened(
             present=present,
             epoch=session.epoch,
@@ -274,6 +274,7 @@ class Sessions:
                 for topic_filter, item in session.subscriptions.items()
             ],
             inflight=[InflightEntry(*entry) for entry in session.inflight],
+            previous_epoch=previous_epoch,
         )
 
     def _subscribe_one(

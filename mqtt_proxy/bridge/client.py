@@ -132,9 +132,11 @@ class Client:
 
     def confirmed(self, packet_ids: list[int]) -> None:
         """The broker holds these durably: acknowledge them."""
-        if packet_ids and not self._ended:
+        if packet_ids:
             self._session.acknowledge(packet_ids)
             self._wire.flush()
+            if self._ended:
+                self._leave_received()
 
     def rejected(self, reason: str) -> None:
         """The broker did not accept some of what this client published."""
@@ -153,6 +155,8 @@ class Client:
     # -- connecting ----------------------------------------------------------------------------------------------------
 
     def _connect(self, event: ConnectRequested) -> None:
+        self._client_id, self._client_id_bytes = event.client_id, event.client_id.encode()
+        self._durable = not event.clean
         self._services.spawn(self._open(event))
 
     async def _open(self, event: ConnectRequested) -> None:
@@ -168,8 +172,6 @@ class Client:
         if event.will is not None and not services.access.authorize(identity, Action.WILL, event.will.topic):
             self._refuse(ConnectCode.NOT_AUTHORIZED, "will_topic")
             return
-        self._client_id, self._client_id_bytes = event.client_id, event.client_id.encode()
-        self._durable = not event.clean
         services.owners.take(event.client_id, self)
         try:
             opened = await self._open_session()
@@ -246,7 +248,7 @@ class Client:
             source = subscriptions.restore(stored.filter, stored.queue_id, stored.qos, stored.offset)
             source.cursor = planned.cursors[stored.queue_id]
         places = [(one.packet_id, self._place(one)) for one in again]
-        self._session.accept(opened.present, places)
+        self._session.accept(opened.present, places, services.received.take(self._client_id, opened.previous_epoch))
         for one, (packet_id, token) in zip(again, places, strict=True):
             retain = one.queue_id == RETAINED_QUEUE
             self._session.redeliver(packet_id, one.topic, one.payload, 1, retain, token)
@@ -341,6 +343,12 @@ class Client:
         if self._opened and not fenced and services.link.up:
             services.keep(services.link.post(RequestCode.SESSION_CLOSE, encode(self._closing())))
         self._delivery.release()
+        self._leave_received()
+
+    def _leave_received(self) -> None:
+        """Let the next connection of the session know which QoS 2 messages were taken."""
+        if self._opened and self._durable:
+            self._services.received.keep(self._client_id, self.epoch, self._session.received_ids())
 
     def _closing(self) -> SessionClose:
         sources = self._delivery.sources if self._durable else []

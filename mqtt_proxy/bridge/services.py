@@ -14,6 +14,7 @@ from mqtt_proxy.bridge.delivery import DeliveryTools
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.ownership import Owners
 from mqtt_proxy.bridge.publish import Publisher
+from mqtt_proxy.bridge.received import ReceivedIds
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.front.auth import Identity
 from mqtt_proxy.metrics import ProxyMetrics
@@ -40,6 +41,7 @@ class Services:
     owners: Owners
     tools: DeliveryTools
     access: Access
+    received: ReceivedIds = field(default_factory=ReceivedIds)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     """Work that a stopping proxy waits for."""
 

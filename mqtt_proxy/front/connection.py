@@ -24,12 +24,15 @@ from mqtt_proxy.front.loop_state import LoopState
 from mqtt_proxy.mqtt.events import Disconnected, Event, Violated
 from mqtt_proxy.mqtt.session import Session
 from mqtt_proxy.mqtt.states import State
+from runtime.logs import get_logger
 
 CLOSE_GRACE_S = 2.0
 """How long a closing connection may take to accept its last bytes; then it is cut."""
 
 OUTPUT_STOP_FACTOR = 4
 """Output above this many times the deliveries' mark stops reading from the client."""
+
+LOG = get_logger("mqtt_proxy.front")
 
 _UNDECIDED, _OWNER, _OUTPUT = 1, 2, 4  # why a socket is not read
 
@@ -254,6 +257,10 @@ class Connection(asyncio.BufferedProtocol):
         self.handler.on_events(events)
         if isinstance(last, Violated):
             self._counters.violations.child(last.reason).value += 1
+            LOG.info(
+                "violation", peer=self.peer_address, client_id=self.session.client_id, reason=last.reason,
+                detail=last.detail,
+            )  # fmt: skip
             self.close(last.reason)
         elif isinstance(last, Disconnected):
             self.close("disconnect")

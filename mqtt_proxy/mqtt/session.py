@@ -95,10 +95,9 @@ class Session:
     # -- input ---------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes, now_ms: int) -> list[Event]:
-        """Take what the socket had; the events it causes, in order. `data` may be empty: goes on with what was held
-        back.
+        """Take what the socket had; the events it causes, in order. Empty `data` goes on with what was held back.
 
-        After `accept` call it once with b"" when `input_held` is true. Never raises on peer data.
+        After `accept` call it with b"" when `input_held` is true. Never raises on peer data.
         """
         if self._held is not None:
             self._held += data
@@ -267,13 +266,15 @@ class Session:
         self.close(Reason.REFUSED)
 
     def acknowledge(self, packet_ids: Iterable[int]) -> None:
-        """These publishes are durable: PUBACK or PUBREC, in the order of receipt. Nothing once the session is
-        closed.
+        """These publishes are durable: PUBACK or PUBREC, in the order of receipt. Once the session is closed only
+        `received_ids` learns of it.
         """
         if self.state is State.CONNECTED:
             ready = self.incoming.acknowledge(packet_ids)
             if ready:
                 self.out.append(ready)
+        elif self.incoming.pending:
+            self.incoming.acknowledge(packet_ids)
 
     def grant(self, packet_id: int, codes: Sequence[int]) -> None:
         """SUBACK: the granted QoS or `SUBSCRIBE_FAILURE` per filter."""

@@ -76,12 +76,17 @@ class InflightEntry(msgspec.Struct, array_like=True):
 
 
 class SessionOpened(msgspec.Struct, array_like=True):
-    """Reply to SESSION_OPEN; `present` goes into CONNACK, `epoch` into every later request."""
+    """Reply to SESSION_OPEN; `present` goes into CONNACK, `epoch` into every later request.
+
+    `previous_epoch` is the one the session had before, 0 for a new session: who remembers something of that epoch knows
+    that nobody else has held the session since.
+    """
 
     present: bool
     epoch: Offset
     subscriptions: list[SessionSubscription]
     inflight: list[InflightEntry]
+    previous_epoch: Offset = 0
 
 
 class SessionClose(msgspec.Struct, array_like=True):

@@ -23,7 +23,7 @@ from remoting.protocol.pull_body import (
     decode_records_at,
     encode_multi_pull_reply,
 )
-from remoting.protocol.record import encode_record
+from remoting.protocol.record import MESSAGE, encode_record
 from remoting.protocol.session_body import (
     InflightEntry,
     SessionClose,
@@ -41,8 +41,6 @@ from remoting.protocol.session_body import (
 )
 from remoting.protocol.topics import is_wildcard, matches
 from remoting.transport.contracts import Connection, Peer
-
-MESSAGE = 1
 
 
 @dataclass
@@ -215,6 +213,7 @@ class FakeBroker:
             fenced = SessionFenced(request.client_id, known.epoch)
             known.owner.send(Command(RequestCode.SESSION_FENCED, flag=2, body=encode(fenced)))
         present = known is not None and known.durable and not request.clean
+        previous_epoch = known.epoch if present and known is not None else 0
         self.epochs += 1
         if present and known is not None:
             known.epoch, known.owner = self.epochs, peer
@@ -225,7 +224,7 @@ class FakeBroker:
             SessionSubscription(topic_filter, qos, queue_id, session.offsets[queue_id])
             for topic_filter, (qos, queue_id) in session.subscriptions.items()
         ]
-        return encode(SessionOpened(present, session.epoch, stored, session.inflight))
+        return encode(SessionOpened(present, session.epoch, stored, session.inflight, previous_epoch))
 
     def _session(self, client_id: str, epoch: int) -> FakeSession:
         session = self.sessions.get(client_id)

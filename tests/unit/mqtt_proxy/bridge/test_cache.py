@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mqtt_proxy.bridge.cache import RECORD_OVERHEAD_BYTES, Chunk, Feed, RecordCache, parse_records
-from remoting.protocol.record import encode_record
+from remoting.protocol.record import MESSAGE, encode_record
 
 
 def record(topic: bytes, payload: bytes, flags: int = 9) -> bytes:
@@ -11,7 +11,7 @@ def record(topic: bytes, payload: bytes, flags: int = 9) -> bytes:
     props = b"originMqttTopic" + topic
     meta = (15).to_bytes(2, "little") + len(topic).to_bytes(2, "little") + b"t" + props
     return encode_record(
-        magic_type=1, epoch=1, position=64, born_ms=0, store_ms=0, flags=flags, count=1, dispatch=[(1, 0)],
+        magic_type=MESSAGE, epoch=1, position=64, born_ms=0, store_ms=0, flags=flags, count=1, dispatch=[(1, 0)],
         counts=(1, 1, 0, 0, len(props)), tag_hash=0, producer_seq=0, meta=meta, body=payload,
     )  # fmt: skip
 
