@@ -44,3 +44,5 @@ class BrokerMetrics:
             "Bytes written but not confirmed",
             function=lambda: store.end_position - store.confirm_position,
         )
+        gauge("rocketmq_disk_free_bytes", "Free space of the data directory", function=lambda: store.free_bytes)
+        gauge("rocketmq_disk_full", "1 while messages are refused for lack of space", function=lambda: int(store.full))

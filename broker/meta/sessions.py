@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from broker.meta.session_record import (
     unpack_offset,
 )
 from broker.store import state_kinds
+from broker.store.errors import StoreFull
 from broker.store.state_log import StateChange
 from remoting.protocol import names, topics
 from remoting.protocol.codes import ResponseCode
@@ -117,8 +119,10 @@ class Sessions:
         session.closed_ms = 0
         session.owner = owner
         self._owned.setdefault(owner, set()).add(session.client_id)
-        if session.durable:
-            self._save(session)
+        if present:
+            self._save_if_room(session)
+        elif session.durable:
+            self._save_first(session)
         return Opened(self._describe(session, previous_epoch, present=present), fenced, self._store.end_position)
 
     def close(self, request: SessionClose, now_ms: int) -> int:
@@ -132,7 +136,7 @@ class Sessions:
         session.closed_ms = now_ms
         session.inflight = [(entry.packet_id, entry.queue_id, entry.offset) for entry in request.inflight]
         changes = [self._advance(session, queue_id, offset) for queue_id, offset in request.offsets]
-        self._save(session, [change for change in changes if change is not None])
+        self._save_if_room(session, [change for change in changes if change is not None])
         self._schedule(session)
         return session.position
 
@@ -326,6 +330,23 @@ class Sessions:
     def _save(self, session: Session, changes: Sequence[StateChange] = ()) -> None:
         record = StateChange(state_kinds.SESSION, session.client_id.encode(), session.record())
         session.position = self._store.append_state([record, *changes])
+
+    def _save_first(self, session: Session) -> None:
+        """Write a new session; it does not exist when it cannot be written."""
+        try:
+            self._save(session)
+        except StoreFull:
+            self._disown(session)
+            del self._sessions[session.client_id]
+            raise
+
+    def _save_if_room(self, session: Session, changes: Sequence[StateChange] = ()) -> None:
+        """Write a session that is stored already; a full disk keeps nobody from reading.
+
+        What is not written is only known until the broker stops: some acknowledged messages are sent again then.
+        """
+        with suppress(StoreFull):
+            self._save(session, changes)
 
     def _drop(self, session: Session, now_ms: int) -> None:
         changes: list[StateChange] = []

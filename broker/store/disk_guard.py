@@ -2,15 +2,18 @@
 
     BALLAST  reserved space, deleted when the floor is reached, made again once there is room
 
-Invariant: `full` is set while free space is below the floor and cleared only above the floor plus the ballast, so that
-it does not flutter. Thread rule: loop thread; one statvfs and, rarely, one fallocate per call.
+Invariant: `full` is set while free space is below the floor and cleared only above the floor plus the ballast, after a
+write that found no room only when a whole log file fits besides; so it does not flutter. Each change is an event.
+Thread rule: loop thread; one statvfs and, rarely, one fallocate per call.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
+from typing import Any
 
 from broker.store.errors import StoreFull
 from broker.store.segment import allocate
@@ -18,17 +21,24 @@ from runtime.faults import FaultPoints
 
 NAME = "BALLAST"
 MIB = 1024 * 1024
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of the operating system that mean: no room."""
 
 
 class DiskGuard:
     """Watches the free space of the data directory."""
 
-    def __init__(self, directory: Path, floor: int, ballast: int, faults: FaultPoints) -> None:
+    def __init__(
+        self, directory: Path, floor: int, ballast: int, file_size: int, faults: FaultPoints, events: Any
+    ) -> None:
         self._directory = directory
         self._floor = floor
         self._ballast = ballast
         self._path = directory / NAME
+        self._file_size = file_size
         self._faults = faults
+        self._events = events
+        self._resume_at = 0
         self.full = False
         self.free_bytes = 0
         self.check()
@@ -37,20 +47,32 @@ class DiskGuard:
         """Look at the disk and set `full`."""
         self.free_bytes = self._free()
         if self.free_bytes < self._floor:
-            self.run_full()
-        elif self.free_bytes >= self._floor + self._ballast:
+            self._set_full()
+        elif self.free_bytes >= max(self._resume_at, self._floor + self._ballast):
+            if self.full:
+                self._events.info("disk_has_room", free_mib=self.free_bytes // MIB)
             self.full = False
+            self._resume_at = 0
             self._restore_ballast()
 
     def run_full(self) -> None:
+        """A write found no room: refuse appends until a log file fits."""
+        self.free_bytes = self._free()
+        self._resume_at = self._ballast + self._file_size
+        self._set_full()
+
+    def _set_full(self) -> None:
         """Refuse appends from now on and give the ballast back to the file system."""
-        self.full = True
         self._path.unlink(missing_ok=True)
+        if not self.full:
+            self.full = True
+            self._events.error("disk_full", error=str(self.refusal()))
 
     def refusal(self) -> StoreFull:
         """Return the error an append gets while the disk is full."""
+        lack = f"floor {self._floor // MIB} MiB" if self.free_bytes < self._floor else "too little for the next file"
         return StoreFull(
-            f"disk full: {self._directory} has {self.free_bytes // MIB} MiB free, floor {self._floor // MIB} MiB: "
+            f"disk full: {self._directory} has {self.free_bytes // MIB} MiB free, {lack}: "
             "free space, shorten the retention or lower free_space_bytes_min. Reads go on"
         )
 

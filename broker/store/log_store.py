@@ -26,7 +26,7 @@ from broker.store.maintenance import Maintenance
 from broker.store.opening import Opened, Opening
 from broker.store.queue_index.index import QueueIndex
 from broker.store.queue_index.index_flusher import IndexFlusher
-from broker.store.read_result import NO_SUCH_QUEUE, ReadResult
+from broker.store.read_result import NO_SUCH_QUEUE, RangeResult, ReadResult
 from broker.store.reader import Reader
 from broker.store.retention import Retention
 from broker.store.settings import StoreSettings
@@ -124,8 +124,9 @@ class LogStore:
         self._index.tail.publish_confirm(end, end)
         self._reader = Reader(self._log, self._index, self._confirm, check=settings.check_on_read)
         self._guard = DiskGuard(
-            self.directory, settings.free_space_bytes_min, settings.ballast_size_bytes, self._faults
-        )
+            self.directory, settings.free_space_bytes_min, settings.ballast_size_bytes, settings.segment_size_bytes,
+            self._faults, self._events,
+        )  # fmt: skip
         self._index_flusher = IndexFlusher(
             self._index, self._thread, self._log.sync, settings, self._faults, self._background_failed
         )
@@ -188,6 +189,11 @@ class LogStore:
     def full(self) -> bool:
         """Whether appends are refused because the disk is full."""
         return self._guard.full
+
+    @property
+    def free_bytes(self) -> int:
+        """Free space of the disk when it was last looked at."""
+        return self._guard.free_bytes
 
     # -- append -------------------------------------------------------------------------------------------------------
 
@@ -271,6 +277,12 @@ class LogStore:
         if self._registry.name(queue) is None:
             return ReadResult(NO_SUCH_QUEUE, offset, offset, 0, 0)
         return self._reader.read(queue, offset, max_count, max_bytes, end_offset)
+
+    def read_range(self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int) -> RangeResult:
+        """Return many confirmed records of `queue` in one piece, checksums unread. Raises CorruptLog."""
+        if self._registry.name(queue) is None:
+            return RangeResult(NO_SUCH_QUEUE, offset, offset, 0, 0)
+        return self._reader.read_range(queue, offset, max_count, max_bytes, end_offset)
 
     def read_at(self, position: int) -> memoryview | None:
         """Return the confirmed record at `position`, None when it has expired. Raises CorruptLog."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.store.checkpoint import Checkpoint, save_checkpoint
 from broker.store.commit_log import CommitLog
+from broker.store.disk_guard import FULL
 from broker.store.index_thread import IndexThread
 from broker.store.queue_index.index_flusher import IndexFlusher
 from broker.store.retention import Retention
@@ -103,7 +104,9 @@ class Maintenance:
 
         def done(_: Any, error: Exception | None) -> None:
             self._running.discard(name)
-            if error is not None:
+            # No room to prepare a file is no failure yet: there may be when it is needed, else that append says so.
+            full = isinstance(error, OSError) and error.errno in FULL
+            if error is not None and not (full and name == "prepare"):
                 self._failed(error)
 
         self._thread.submit(job, done)

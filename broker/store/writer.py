@@ -7,14 +7,13 @@ StoreFailed; a full disk is no failure, it only refuses. Thread rule: loop threa
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker.store import state_kinds
 from broker.store.appender import Appender, Batch
 from broker.store.confirm import Confirm
-from broker.store.disk_guard import DiskGuard
+from broker.store.disk_guard import FULL, DiskGuard
 from broker.store.errors import StoreError, StoreFailed
 from broker.store.opening import Opened
 from broker.store.queue_index.index_flusher import IndexFlusher
@@ -23,8 +22,6 @@ from broker.store.settings import StoreSettings
 from broker.store.state_log import StateChange, encode_changes, split_batches
 from broker.store.store_message import StoreMessage, mqtt_topic
 from runtime.clock import Clock
-
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Writer:
@@ -146,9 +143,8 @@ class Writer:
 
     def write_failed(self, error: OSError) -> StoreError:
         """Take in a failed write and return what the caller gets: StoreFull, or StoreFailed for good."""
-        if error.errno in _FULL:
+        if error.errno in FULL:
             self._guard.run_full()
-            self._events.error("disk_full", error=str(error))
             return self._guard.refusal()
         failure = StoreFailed(f"writing to the log failed: {error}; restart the broker once the disk is well")
         self.fail(failure)
@@ -162,7 +158,7 @@ class Writer:
 
     def background_failed(self, error: Exception) -> None:
         """Take in the failure of a job of the index thread; what it derives from the log can be made again."""
-        if isinstance(error, OSError) and error.errno in _FULL:
+        if isinstance(error, OSError) and error.errno in FULL:
             self.write_failed(error)
         elif isinstance(error, OSError):
             self.flush_failed(error)

@@ -6,6 +6,7 @@ import pytest
 
 from broker.meta.filters import Filters
 from broker.meta.sessions import Sessions
+from broker.store.errors import StoreFull
 from remoting.protocol import names
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
@@ -162,3 +163,21 @@ def test_an_offset_never_moves_back(bench) -> None:
     assert sessions.commit("c", queue_id, 5, "p") is not None
     assert sessions.commit("c", queue_id, 4, "p") is None
     assert sessions.open(opening(), "p", 0).reply.subscriptions[0].offset == 5
+
+
+def test_a_full_disk_refuses_new_sessions_and_lets_stored_ones_read(bench) -> None:
+    """Resuming and closing need no room; a durable session that cannot be written does not exist."""
+    _filters, sessions = make(bench.store)
+    epoch = sessions.open(opening(), "p", 0).reply.epoch
+    results, _ = sessions.subscribe(Subscribe("c", epoch, True, [("a/b", 1)]))
+    bench.store._guard.full = True
+    sessions.close(SessionClose("c", epoch, True, [(results[0].queue_id, 3)], []), 1)
+    again = sessions.open(opening(), "p", 2)
+    assert again.reply.present
+    assert [(one.filter, one.offset) for one in again.reply.subscriptions] == [("a/b", 3)]
+    assert again.position <= bench.store.end_position
+    with pytest.raises(StoreFull):
+        sessions.open(opening("new"), "p", 3)
+    assert sessions.get("new") is None
+    assert not sessions.open(opening("clean", clean=True), "p", 3).reply.present
+    assert sessions.owner_gone("p", 4) == 2

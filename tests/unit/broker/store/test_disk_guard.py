@@ -9,10 +9,23 @@ from broker.store.disk_guard import DiskGuard
 from runtime.faults import FaultPoints
 
 
+class Recorder:
+    """Remembers the names of events."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def error(self, name: str, **_: object) -> None:
+        self.names.append(name)
+
+    info = error
+
+
 def test_floor_and_ballast(tmp_path: Path) -> None:
     """Below the floor the ballast goes and appends are refused; with room again it comes back."""
     faults = FaultPoints()
-    guard = DiskGuard(tmp_path, 1, 8192, faults)
+    events = Recorder()
+    guard = DiskGuard(tmp_path, 1, 8192, 4096, faults, events)
     assert (guard.full, (tmp_path / "BALLAST").stat().st_size) == (False, 8192)
     faults.arm("disk.free", OSError(errno.ENOSPC, "full"))
     guard.check()
@@ -22,8 +35,21 @@ def test_floor_and_ballast(tmp_path: Path) -> None:
     guard.check()
     assert not guard.full
     assert (tmp_path / "BALLAST").exists()
+    assert events.names == ["disk_full", "disk_has_room"]
+
+
+def test_a_write_without_room_waits_until_a_file_fits(tmp_path: Path) -> None:
+    """Free space above the floor is not enough."""
+    guard = DiskGuard(tmp_path, 1, 8192, 1 << 62, FaultPoints(), Recorder())
+    guard.run_full()
+    guard.check()
+    assert guard.full
+    assert "too little for the next file" in str(guard.refusal())
+    guard._resume_at = 4096
+    guard.check()
+    assert not guard.full
 
 
 def test_a_floor_above_the_disk_is_full_at_once(tmp_path: Path) -> None:
     """More wanted than any disk has."""
-    assert DiskGuard(tmp_path, 1 << 62, 0, FaultPoints()).full
+    assert DiskGuard(tmp_path, 1 << 62, 0, 0, FaultPoints(), Recorder()).full
