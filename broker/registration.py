@@ -18,8 +18,8 @@ from remoting.client.connection import connect
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
-from remoting.route_body import DataVersion, RegisterBrokerBody, TopicConfigTable, encode_body
-from remoting.route_body import TopicConfig as TopicBody
+from remoting.protocol.route_body import DataVersion, RegisterBrokerBody, TopicConfigTable, encode_body
+from remoting.protocol.route_body import TopicConfig as TopicBody
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import checked, split_address
 

@@ -18,7 +18,7 @@ from controller.state import Member
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
-from remoting.route_body import (
+from remoting.protocol.route_body import (
     DataVersion,
     KeyValueTable,
     MemberGroupBody,

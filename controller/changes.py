@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remoting.route_body import DataVersion, QueueData, TopicConfig
+from remoting.protocol.route_body import DataVersion, QueueData, TopicConfig
 
 
 class RegisterBroker(msgspec.Struct, tag=True):

@@ -11,7 +11,7 @@ from controller.name_server import NameServer
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
-from remoting.route_body import KeyValueTable, encode_body
+from remoting.protocol.route_body import KeyValueTable, encode_body
 from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 

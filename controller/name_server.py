@@ -15,7 +15,7 @@ from controller.persister import Persister
 from controller.state import Limits, Metadata, State
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
-from remoting.route_body import TopicRoute
+from remoting.protocol.route_body import TopicRoute
 from runtime.clock import Clock
 from runtime.logs import get_logger
 

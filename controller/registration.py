@@ -15,7 +15,7 @@ import zlib
 import msgspec
 
 from remoting.protocol.errors import RemoteViolation
-from remoting.route_body import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable, decode_body
+from remoting.protocol.route_body import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable, decode_body
 
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 """Largest inflated body: about half a million topics."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec.structs
 
 from controller.state import Group, Metadata
-from remoting.route_body import (
+from remoting.protocol.route_body import (
     MASTER_ID,
     PERM_INHERIT,
     PERM_READ,

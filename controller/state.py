@@ -27,7 +27,7 @@ from controller.changes import (
     SetWritable,
     TopicsTouched,
 )
-from remoting.route_body import MASTER_ID, DataVersion, QueueData, TopicConfig
+from remoting.protocol.route_body import MASTER_ID, DataVersion, QueueData, TopicConfig
 
 
 class Member(msgspec.Struct):

@@ -14,7 +14,7 @@ from remoting.protocol.bounds_body import (
 )
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
-from remoting.route_body import ClusterInfo, decode_body
+from remoting.protocol.route_body import ClusterInfo, decode_body
 from remoting.transport.failures import split_address
 from spark_connector.connections import Address, ask, check, say_address
 from spark_connector.errors import BrokerUnreachable

@@ -16,6 +16,7 @@ from broker.api.clients import json_body
 from broker.api.fields import flag, number, text
 from broker.meta.groups import GroupConfig
 from broker.meta.topics import TopicConfig
+from remoting.protocol import fastjson
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
@@ -165,8 +166,6 @@ def queue_key(broker: Broker, topic: str, index: int) -> dict[str, Any]:
 
 def offset_table(command: Command, table: list[tuple[dict[str, Any], dict[str, int]]], rate: str) -> bytes:
     """`{"offsetTable":{queue:numbers},rate:0.0}`; the queue is an object as key for Java, text for all others."""
-    pairs = []
-    for key, value in table:
-        written = _encode(key)
-        pairs.append((written if command.language == "JAVA" else _encode(written.decode())) + b":" + _encode(value))
-    return b'{"offsetTable":{' + b",".join(pairs) + b'},"' + rate.encode() + b'":0.0}'
+    if command.language != "JAVA":
+        return _encode({"offsetTable": {_encode(key).decode(): value for key, value in table}, rate: 0.0})
+    return b'{"offsetTable":' + fastjson.object_keys(table) + b',"' + rate.encode() + b'":0.0}'

@@ -13,9 +13,10 @@ import msgspec
 from broker.api.access import CONSUME
 from broker.api.fields import text
 from broker.meta.clients import Client
+from remoting.protocol import fastjson
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.transport.contracts import Peer
 
 if TYPE_CHECKING:
@@ -81,10 +82,10 @@ def unlock_batch(broker: Broker, _peer: Peer, command: Command) -> Command:
 
 
 def json_body(command: Command) -> dict[str, Any]:
-    """The request's body as a JSON object; Refused when it is none."""
+    """The request's body as a JSON object, standard or as old Java clients write it; Refused when it is none."""
     try:
-        body = msgspec.json.decode(command.body)
-    except msgspec.DecodeError as error:
+        body = fastjson.loads(command.body)
+    except RemoteViolation as error:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"the body is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise Refused(ResponseCode.INVALID_PARAMETER, "the body is not a JSON object")

@@ -15,7 +15,7 @@ from broker.api.append import Appender, refusal_of
 from broker.api.follow import Followers
 from broker.api.long_poll import LongPolls
 from broker.api.offset_gather import OffsetGather
-from broker.api.stored_message import pack_host
+from broker.api.stored_message import ipv4_host
 from broker.meta.clients import Clients
 from broker.meta.dispatch import Dispatcher
 from broker.meta.filters import Filters
@@ -32,6 +32,7 @@ from broker.metrics import BrokerMetrics
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.message_id import Host
 from remoting.transport.contracts import Peer
 
 if TYPE_CHECKING:
@@ -123,9 +124,9 @@ class Broker:
         self.store.on_advance(self._advanced)
 
     @property
-    def store_host(self) -> bytes:
-        """This broker's address as it stands in message ids."""
-        return pack_host(self.host, self.port)
+    def store_host(self) -> Host:
+        """This broker's address as it stands in messages and their ids."""
+        return ipv4_host(self.host, self.port)
 
     def unique_id(self) -> str:
         """A message id for a client that sent none: unique per process start, 32 hex digits."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from broker.api.access import CONSUME, PUBLISH
 from broker.api.append import Done
 from broker.api.fields import number, text
-from broker.api.send_body import SendRequest, build_message, parse_send, split_batch
-from broker.api.stored_message import HIDDEN_PREFIX, RECONSUME_KEY, offset_message_id, pack_host
+from broker.api.send_body import SendRequest, build_message, check_properties, parse_send, split_batch
+from broker.api.stored_message import HIDDEN_PREFIX, NO_HOST, RECONSUME_KEY, ipv4_host
 from broker.meta.groups import dead_letter_topic, retry_topic
 from broker.meta.placement import KIND_QUEUE
 from broker.store.store_message import Appended, StoreMessage
@@ -22,6 +22,8 @@ from remoting.protocol import names
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
+from remoting.protocol.message_id import Host, offset_message_id
+from remoting.protocol.properties import KEYS, TAGS, UNIQUE_KEY
 from remoting.protocol.record import RecordView
 from remoting.transport.contracts import Peer
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 TRANSACTION_MASK = 0xC
 PREPARED = 0x4
 BODY_DIGITS_MAX = 4
-UNIQUE_KEY = b"UNIQ_KEY"
 DELAY_KEYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 _POSITION = struct.Struct("<Q")
@@ -49,10 +50,11 @@ def send_message(broker: Broker, peer: Peer, command: Command) -> None:
     topic = _target(broker, request)
     config = broker.placement.topic_for_write(topic, min(request.queue_count, broker.config.default_queue_count))
     index = broker.placement.queue_index(config, request.queue_index)
-    born_host = pack_host(*_split(peer.address))
+    born_host = _host(peer.address)
     messages = []
     delayed = False
     for flag, properties, body in parts:
+        check_properties(properties)
         properties.setdefault(UNIQUE_KEY, broker.unique_id().encode())
         delayed = delayed or any(key in properties for key in DELAY_KEYS)
         request.flag = flag
@@ -87,14 +89,13 @@ def send_back(broker: Broker, peer: Peer, command: Command) -> None:
     kept = {key: value for key, value in properties.items() if not key.startswith(HIDDEN_PREFIX)}
     kept.setdefault(b"RETRY_TOPIC", bytes(view.topic))
     kept.setdefault(b"ORIGIN_MESSAGE_ID", fields.get("originMsgId", "").encode())
-    kept[b"TAGS"], kept[b"KEYS"] = bytes(view.tags), bytes(view.keys)
+    kept[TAGS], kept[KEYS] = bytes(view.tags), bytes(view.keys)
     request = SendRequest(group, target, 0, 1, view.flags >> 16, view.born_ms, 0, {}, times, limit, batch=False)
-    message = build_message(request, target, pack_host(*_split(peer.address)), kept)
+    message = build_message(request, target, _host(peer.address), kept)
     message.body = bytes(view.body)
     placed = broker.placement.place(message, KIND_QUEUE, 0)
 
-    def done(_appended: Appended | None, _first: int, error: Exception | None) -> None:
-        refused = error if isinstance(error, Refused) else None
+    def done(_appended: Appended | None, _first: int, refused: Refused | None) -> None:
         peer.send(command.reply(refused.code, refused.remark) if refused else command.reply())
 
     broker.appender.add([placed], done)
@@ -124,13 +125,13 @@ def _answer(
     unique: str,
     remark: str | None,
 ) -> Done:
-    def done(appended: Appended | None, first: int, error: Exception | None) -> None:
+    def done(appended: Appended | None, first: int, refused: Refused | None) -> None:
         if command.is_oneway:
             return
-        if appended is None or error is not None:
-            refused = error if isinstance(error, Refused) else Refused(ResponseCode.SYSTEM_ERROR, str(error))
+        if refused is not None:
             peer.send(command.reply(refused.code, refused.remark))
             return
+        assert appended is not None, "who is not refused was stored"
         offsets = appended.offsets[first : first + len(messages)]
         queue_id = messages[0].queues[0]
         ids = [_message_id(broker, queue_id, offset) for offset in offsets]
@@ -153,6 +154,6 @@ def _message_id(broker: Broker, queue_id: int, offset: int) -> str:
     return offset_message_id(broker.store_host, position)
 
 
-def _split(address: str) -> tuple[str, int]:
+def _host(address: str) -> Host:
     host, _separator, port = address.rpartition(":")
-    return (host, int(port)) if port.isdigit() else ("127.0.0.1", 0)
+    return ipv4_host(host, int(port)) if port.isdigit() else NO_HOST

@@ -1,7 +1,8 @@
 """What RocketMQ's send requests carry: header fields in the long or the one-letter form, properties, batch bodies.
 
 Codes 310 and 320 name the fields a..n, code 10 spells them out; the C++ client mixes value types. The result is one
-plain description per request and one store message per message. Pure functions.
+plain description per request and one store message per message. Batch bodies and properties are read by
+`remoting.protocol`. Pure functions.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from broker.api.fields import flag, number, text
-from broker.api.stored_message import BORN_HOST_KEY, FLAG_KEY, RECONSUME_KEY
+from broker.api.stored_message import BORN_HOST_KEY, FLAG_KEY, HIDDEN_PREFIX, RECONSUME_KEY
 from broker.store.store_message import StoreMessage
+from remoting.protocol.batch_body import decode_batch
 from remoting.protocol.codes import ResponseCode
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import Refused, RemoteViolation
+from remoting.protocol.message_id import Host, pack_host
+from remoting.protocol.properties import KEYS, PROPERTIES_SIZE_BYTES_MAX, TAGS, decode_properties
 from remoting.protocol.record import FLAG_SYS_SHIFT, tag_hash
 
 SHORT_NAMES = {
@@ -32,8 +36,8 @@ SHORT_NAMES = {
     "maxReconsumeTimes": "l",
     "batch": "m",
 }
-_BATCH_HEAD = struct.Struct(">iiiii")
-_LENGTH = struct.Struct(">h")
+STORED_PROPERTIES_BYTES_MAX = 65_535
+"""All properties of one record together; its length field is an unsigned 16-bit number."""
 
 
 @dataclass(slots=True)
@@ -68,50 +72,39 @@ def parse_send(fields: Mapping[str, str], *, short: bool) -> SendRequest:
         system_flag=number(named, "sysFlag", 0),
         born_ms=number(named, "bornTimestamp", 0),
         flag=number(named, "flag", 0),
-        properties=parse_properties(named.get("properties", "").encode()),
+        properties=dict(decode_properties(named.get("properties", "").encode())),
         reconsume_times=number(named, "reconsumeTimes", 0),
         reconsume_times_max=number(named, "maxReconsumeTimes", -1),
         batch=flag(named, "batch"),
     )
 
 
-def parse_properties(raw: bytes) -> dict[bytes, bytes]:
-    """Properties from RocketMQ's text form; a pair without a value is left out."""
-    found: dict[bytes, bytes] = {}
-    for pair in raw.split(b"\x02"):
-        key, separator, value = pair.partition(b"\x01")
-        if separator and key:
-            found[key] = value
-    return found
-
-
 def split_batch(body: bytes) -> list[tuple[int, dict[bytes, bytes], bytes]]:
     """(flag, properties, body) of each message of a batch body. Refused(MESSAGE_ILLEGAL) when it is malformed."""
-    found: list[tuple[int, dict[bytes, bytes], bytes]] = []
-    at = 0
     try:
-        while at < len(body):
-            total, _magic, _crc, message_flag, body_len = _BATCH_HEAD.unpack_from(body, at)
-            body_at = at + _BATCH_HEAD.size
-            properties_at = body_at + body_len + _LENGTH.size
-            (properties_len,) = _LENGTH.unpack_from(body, body_at + body_len)
-            if body_len < 0 or properties_len < 0 or properties_at + properties_len != at + total:
-                raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch message {len(found)}: its sizes contradict")
-            raw = body[properties_at : at + total]
-            found.append((message_flag, parse_properties(raw), body[body_at : body_at + body_len]))
-            at += total
-    except struct.error as error:
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch message {len(found)} is cut short") from error
-    if not found or at != len(body):
+        messages = decode_batch(body)
+    except RemoteViolation as error:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, error.reason) from error
+    if not messages:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch body holds no whole message")
-    return found
+    return [(message.flag, dict(message.properties), message.body) for message in messages]
 
 
-def build_message(request: SendRequest, topic: str, born_host: bytes, properties: dict[bytes, bytes]) -> StoreMessage:
+def check_properties(properties: Mapping[bytes, bytes]) -> None:
+    """Refused(MESSAGE_ILLEGAL) for properties that are too long to be shown again, or that use our hidden names."""
+    if any(key.startswith(HIDDEN_PREFIX) for key in properties):
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"names of properties may not begin with {HIDDEN_PREFIX.decode()}")
+    size = sum(len(key) + len(value) + 2 for key, value in properties.items())
+    if size > PROPERTIES_SIZE_BYTES_MAX:
+        remark = f"properties of {size} bytes, the limit is {PROPERTIES_SIZE_BYTES_MAX}"
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
+def build_message(request: SendRequest, topic: str, born_host: Host, properties: dict[bytes, bytes]) -> StoreMessage:
     """A store message without queues and body; TAGS and KEYS go where our record keeps them."""
     kept = dict(properties)
-    tags, keys = kept.pop(b"TAGS", b""), kept.pop(b"KEYS", b"")
-    kept[BORN_HOST_KEY] = born_host.hex().encode()
+    tags, keys = kept.pop(TAGS, b""), kept.pop(KEYS, b"")
+    kept[BORN_HOST_KEY] = pack_host(born_host).hex().encode()
     if request.flag:
         kept[FLAG_KEY] = b"%d" % request.flag
     if request.reconsume_times:
@@ -119,10 +112,10 @@ def build_message(request: SendRequest, topic: str, born_host: bytes, properties
     parts = [part for pair in kept.items() for part in pair]
     raw = b"".join(parts)
     name = topic.encode()
-    try:
-        lengths = struct.pack(f"<{len(parts)}H", *map(len, parts))
-    except struct.error as error:
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a property is longer than 65,535 bytes") from error
+    if len(raw) > STORED_PROPERTIES_BYTES_MAX:
+        remark = f"properties of {len(raw)} bytes, the limit is {STORED_PROPERTIES_BYTES_MAX}"
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+    lengths = struct.pack(f"<{len(parts)}H", *map(len, parts))
     return StoreMessage(
         queues=(),
         born_ms=request.born_ms,

@@ -1,103 +1,90 @@
-"""From our record to RocketMQ's stored-message layout, for clients that pull, and what a sent message keeps for it.
+"""From our record to RocketMQ's stored message, for clients that pull, and what a sent message keeps for it.
 
-```
-i32 total | i32 magic | i32 body crc | i32 queue id | i32 flag | i64 queue offset | i64 position | i32 sys flag
-i64 born ms | born host 4 + i32 port | i64 store ms | store host 4 + i32 port | i32 reconsume times
-i64 prepared offset | i32 body length, body | topic length (u8, magic v2: u16), topic
-i16 properties length, properties (k 01 v 02)
-```
-Our record has no place for three fields of RocketMQ's: the client's `flag`, the number of reconsumptions and the born
-host. A record from a RocketMQ client carries those that are not zero as properties with the prefix `__rmq.`; they are
-taken out again here, so no client ever sees them. Pure functions.
+The layout itself is `remoting.protocol.stored_message`. Our record has no place for three fields of RocketMQ's: the
+client's `flag`, the number of reconsumptions and the born host. A record from a RocketMQ client carries those that are
+not zero as properties with the prefix `__rmq.`; they are taken out again here, so no client ever sees them.
+
+Invariant: every record can be shown, whoever wrote it, because one that cannot would stop a consumer for good: bytes
+that RocketMQ's text form of properties reserves (01, 02) are shown as `?`, a property that would pass its size is left
+out, hidden properties that are malformed count as absent. Pure functions.
 """
 
 from __future__ import annotations
 
-import struct
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from remoting.protocol.record import FLAG_MQTT, FLAG_QOS_MASK, FLAG_SYS_SHIFT, RecordView
+from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.message_id import Host, unpack_host
+from remoting.protocol.properties import PROPERTIES_SIZE_BYTES_MAX
+from remoting.protocol.record import FLAG_MQTT, FLAG_QOS_MASK, RecordView
+from remoting.protocol.stored_message import encode_stored, from_record
 
-MAGIC_V1 = -626_843_481
-MAGIC_V2 = -626_843_477
+HIDDEN_PREFIX = b"__rmq."
 FLAG_KEY = b"__rmq.flag"
 RECONSUME_KEY = b"__rmq.reconsume"
 BORN_HOST_KEY = b"__rmq.born"
-HIDDEN_PREFIX = b"__rmq."
 INNER_MULTI_DISPATCH = b"INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET = b"INNER_MULTI_QUEUE_OFFSET"
-NO_HOST = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
-SYS_FLAG_V6_MASK = 0x30
-"""Host addresses of 16 bytes; we always write 4, so these bits are cleared."""
+NO_HOST: Host = ("127.0.0.1", 0)
 
-_HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")
-_HOST = struct.Struct(">4si")
-_ID = struct.Struct(">q")
+_SHOWN = bytes.maketrans(b"\x01\x02", b"??")
+_INT_MAX = 2**31
 
 
-def pack_host(host: str, port: int) -> bytes:
-    """An IPv4 address and port as stored; 127.0.0.1 for anything that is not IPv4."""
-    try:
-        numbers = bytes(int(part) for part in host.split("."))
-    except ValueError:
-        numbers = b""
-    return _HOST.pack(numbers if len(numbers) == 4 else b"\x7f\x00\x00\x01", port)
+def ipv4_host(host: str, port: int) -> Host:
+    """The host if it is an IPv4 address, else 127.0.0.1 with its port: every client reads the IPv4 form."""
+    parts = host.split(".")
+    plain = len(parts) == 4 and all(part.isascii() and part.isdigit() and int(part) < 256 for part in parts)
+    return (".".join(str(int(part)) for part in parts) if plain else NO_HOST[0], port)
 
 
-def offset_message_id(store_host: bytes, position: int) -> str:
-    """RocketMQ's message id made of where the message lies: 32 upper-case hex digits."""
-    return (store_host + _ID.pack(position)).hex().upper()
-
-
-def stored_message(view: RecordView, queue_index: int, queue_offset: int, store_host: bytes) -> bytes:
+def stored_message(view: RecordView, queue_index: int, queue_offset: int, store_host: Host) -> bytes:
     """One record as a RocketMQ client reads it, seen from the queue it was pulled from."""
-    body, topic = view.body, bytes(view.topic)
-    born_host, flag, reconsumed = NO_HOST, 0, 0
-    properties: list[tuple[bytes, bytes]] = []
-    for key, value in view.properties():
-        if not key.startswith(HIDDEN_PREFIX):
-            properties.append((key, value))
-        elif key == FLAG_KEY:
-            flag = int(value)
-        elif key == RECONSUME_KEY:
-            reconsumed = int(value)
-        elif key == BORN_HOST_KEY:
-            born_host = bytes.fromhex(value.decode())
-    text = _properties(view, properties)
-    long_topic = len(topic) > 127
-    topic_length = struct.pack(">H" if long_topic else ">B", len(topic))
-    total = _HEAD.size + len(body) + len(topic_length) + len(topic) + 2 + len(text)
-    head = _HEAD.pack(
-        total,
-        MAGIC_V2 if long_topic else MAGIC_V1,
-        zlib.crc32(body) & 0x7FFFFFFF,
-        queue_index,
-        flag,
-        queue_offset,
-        view.position,
-        (view.flags >> FLAG_SYS_SHIFT) & ~SYS_FLAG_V6_MASK,
-        view.born_ms,
-        born_host,
-        view.store_ms,
-        store_host,
-        reconsumed,
-        0,
-        len(body),
+    message = from_record(
+        view, queue_id=queue_index, queue_offset=queue_offset, born_host=NO_HOST, store_host=store_host
     )
-    return b"".join((head, body, topic_length, topic, struct.pack(">h", len(text)), text))
-
-
-def _properties(view: RecordView, properties: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """All properties in RocketMQ's text form; what our record keeps elsewhere is added."""
-    listed = list(properties)
+    shown: list[tuple[bytes, bytes]] = []
+    multi_dispatch = False
+    for key, value in message.properties:
+        if not key.startswith(HIDDEN_PREFIX):
+            shown.append((key, value))
+            multi_dispatch = multi_dispatch or key == INNER_MULTI_DISPATCH
+        elif key == FLAG_KEY:
+            message.flag = _number(value)
+        elif key == RECONSUME_KEY:
+            message.reconsume_times = _number(value)
+        elif key == BORN_HOST_KEY:
+            message.born_host = _host(value)
     if view.flags & FLAG_MQTT:
-        listed.append((b"qosLevel", b"%d" % (view.flags & FLAG_QOS_MASK)))
-    if view.tags:
-        listed.append((b"TAGS", bytes(view.tags)))
-    if view.keys:
-        listed.append((b"KEYS", bytes(view.keys)))
-    if any(key == INNER_MULTI_DISPATCH for key, _value in properties):
-        offsets = b",".join(b"%d" % offset for _queue, offset in list(view.dispatch())[1:])
-        listed.append((INNER_MULTI_QUEUE_OFFSET, offsets))
-    return b"".join([part for key, value in listed for part in (key, b"\x01", value, b"\x02")])
+        shown.append((b"qosLevel", b"%d" % (view.flags & FLAG_QOS_MASK)))
+    if multi_dispatch:
+        offsets = b",".join(b"%d" % offset for _queue, offset in view.dispatch()[1:])
+        shown.append((INNER_MULTI_QUEUE_OFFSET, offsets))
+    message.properties = _that_fit(shown)
+    return encode_stored(message)
+
+
+def _that_fit(pairs: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    found: list[tuple[bytes, bytes]] = []
+    left = PROPERTIES_SIZE_BYTES_MAX
+    for key, value in pairs:
+        size = len(key) + len(value) + 2
+        if size <= left:
+            found.append((key.translate(_SHOWN), value.translate(_SHOWN)))
+            left -= size
+    return found
+
+
+def _number(value: bytes) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        return 0
+    return number if -_INT_MAX <= number < _INT_MAX else 0
+
+
+def _host(value: bytes) -> Host:
+    try:
+        return unpack_host(bytes.fromhex(value.decode()))
+    except (ValueError, RemoteViolation):
+        return NO_HOST

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
+from remoting.protocol import fastjson
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import RemoteViolation
-from remoting.route_body import PERM_READ, PERM_WRITE, ClusterInfo, TopicList, TopicRoute, decode_body
+from remoting.protocol.route_body import PERM_READ, PERM_WRITE, ClusterInfo, TopicList, TopicRoute, decode_body
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import checked
 
@@ -66,7 +65,7 @@ class Admin:
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise RemoteViolation(f"answer is no JSON object: {error}") from error
+    value = fastjson.loads(body)
+    if not isinstance(value, dict):
+        raise RemoteViolation("answer is no JSON object")
+    return value

@@ -18,7 +18,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.protocol.frame import FrameDecoder, encode_frame
-from remoting.route_body import ClusterInfo, TopicRoute, decode_body
+from remoting.protocol.route_body import ClusterInfo, TopicRoute, decode_body
 from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable, checked, split_address
 from remoting.transport.link import FRAME_SIZE_BYTES_MAX
 from remoting.transport.signature import Signer

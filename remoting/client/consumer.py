@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from remoting.client.stored_message import StoredMessage, decode_messages
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.stored_message import StoredMessage, iter_stored
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import checked
 
@@ -84,7 +84,7 @@ class QueueConsumer:
             _number(response, "minOffset"),
             _number(response, "maxOffset"),
             moved=response.code == ResponseCode.PULL_OFFSET_MOVED,
-            messages=decode_messages(response.body) if response.code == ResponseCode.SUCCESS else [],
+            messages=list(iter_stored(response.body)) if response.code == ResponseCode.SUCCESS else [],
         )
 
     async def committed(self) -> int | None:

@@ -17,7 +17,7 @@ from remoting.client.connection import dial as dial_socket
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
-from remoting.route_body import BrokerData, ClusterInfo, QueueData, TopicRoute, decode_body
+from remoting.protocol.route_body import BrokerData, ClusterInfo, QueueData, TopicRoute, decode_body
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import ConnectionLost, RequestTimeout, checked
 

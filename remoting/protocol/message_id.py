@@ -9,12 +9,16 @@ Invariant: parse(make(x)) == x. Thread rule: pure functions; time and counters a
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from ipaddress import ip_address
 
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 Host = tuple[str, int]
 """IP address text and port."""
+
+HOSTS_KEPT_MAX = 1_024
+"""Hosts whose forms are remembered: messages name the same few over and over."""
 
 _PORT = struct.Struct(">i")
 _ID_TAIL = struct.Struct(">iq")
@@ -23,6 +27,7 @@ _DIGITS_V4 = 32
 _DIGITS_V6 = 56
 
 
+@lru_cache(HOSTS_KEPT_MAX)
 def pack_host(host: Host) -> bytes:
     """Return ip and port as stored: 8 bytes for IPv4, 20 for IPv6; LocalMisuse if it is neither."""
     address, port = host
@@ -32,6 +37,7 @@ def pack_host(host: Host) -> bytes:
         raise LocalMisuse(f"{address}:{port} is not an IP address with a port") from error
 
 
+@lru_cache(HOSTS_KEPT_MAX)
 def unpack_host(packed: bytes) -> Host:
     """Return the host of 8 or 20 stored bytes."""
     if len(packed) not in (8, 20):

@@ -56,6 +56,16 @@ class StoredMessage(msgspec.Struct):
     prepared_position: int = 0
     properties: list[tuple[bytes, bytes]] = []
 
+    @property
+    def tags(self) -> bytes | None:
+        """The message's tag."""
+        return dict(self.properties).get(TAGS)
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The message's keys."""
+        return dict(self.properties).get(KEYS, b"").split()
+
 
 def encode_stored(message: StoredMessage) -> bytes:
     """Return the stored form; LocalMisuse if a part does not fit."""

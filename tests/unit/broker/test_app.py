@@ -16,8 +16,8 @@ from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.route_body import RegisterBrokerBody, decode_body
 from remoting.protocol.sink_body import CommitBatch, StageHandle, encode
-from remoting.route_body import RegisterBrokerBody, decode_body
 from remoting.server.server import RemotingServer
 
 STORE = StoreSettings(segment_size_bytes=8 * 1024 * 1024, free_space_bytes_min=0, ballast_size_bytes=0)

@@ -10,7 +10,7 @@ from broker.registration import Registration, connect_address
 from remoting import inprocess
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
-from remoting.route_body import RegisterBrokerBody, decode_body
+from remoting.protocol.route_body import RegisterBrokerBody, decode_body
 from remoting.transport.failures import ConnectionLost
 
 

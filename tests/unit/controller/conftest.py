@@ -12,7 +12,7 @@ from controller.metadata_file import MetadataFile
 from controller.name_server import NameServer
 from remoting import inprocess
 from remoting.protocol.commands import Command
-from remoting.route_body import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
+from remoting.protocol.route_body import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
 from remoting.server.router import Router
 from runtime.clock import ManualClock
 

@@ -14,7 +14,7 @@ from remoting.client.connection import connect
 from remoting.client.route import Routes
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse
-from remoting.route_body import RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
+from remoting.protocol.route_body import RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
 from remoting.server.router import Router
 from runtime.files import DirectoryLocked
 from runtime.metrics import Registry

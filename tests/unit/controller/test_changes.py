@@ -15,7 +15,7 @@ from controller.changes import (
     RemoveTopic,
     SetWritable,
 )
-from remoting.route_body import DataVersion, QueueData, TopicConfig
+from remoting.protocol.route_body import DataVersion, QueueData, TopicConfig
 
 
 @pytest.mark.parametrize(

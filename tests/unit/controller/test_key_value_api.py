@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remoting.route_body import KeyValueTable, decode_body
+from remoting.protocol.route_body import KeyValueTable, decode_body
 
 
 async def test_entries_are_on_disk_when_they_are_acknowledged(world, another):

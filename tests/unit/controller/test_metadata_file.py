@@ -7,7 +7,7 @@ import pytest
 from controller.metadata_file import MetadataFile, encode_metadata
 from controller.state import Group, Member, Metadata
 from remoting.protocol.errors import LocalMisuse
-from remoting.route_body import QueueData
+from remoting.protocol.route_body import QueueData
 
 
 def test_round_trip(tmp_path):

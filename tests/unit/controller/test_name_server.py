@@ -6,7 +6,7 @@ import pytest
 
 from controller.changes import PutTopic, RegisterBroker
 from remoting.protocol.errors import Refused
-from remoting.route_body import QueueData, TopicConfig
+from remoting.protocol.route_body import QueueData, TopicConfig
 
 
 def registration(address="h:1", broker_id=0):

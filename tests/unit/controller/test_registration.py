@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from controller import registration
 from controller.registration import decode_registration
 from remoting.protocol.errors import RemoteViolation
-from remoting.route_body import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
+from remoting.protocol.route_body import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
 
 
 def block(data):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controller import routes
 from controller.changes import PutKeyValue, RegisterBroker, RemoveMember, SetWritable
 from controller.state import State
-from remoting.route_body import DataVersion, TopicConfig
+from remoting.protocol.route_body import DataVersion, TopicConfig
 
 
 def world(*registrations, acting=False):

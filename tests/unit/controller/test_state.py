@@ -20,7 +20,7 @@ from controller.changes import (
     TopicsTouched,
 )
 from controller.state import Limits, Metadata, State
-from remoting.route_body import DataVersion, QueueData, TopicConfig
+from remoting.protocol.route_body import DataVersion, QueueData, TopicConfig
 
 
 def registration(name="b", broker_id=0, address="h:1", topics=("t",), counter=1, epoch=0, cluster="C", acting=False):

@@ -16,7 +16,7 @@ from remoting.client.connection import connect
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
-from remoting.route_body import ClusterInfo, decode_body
+from remoting.protocol.route_body import ClusterInfo, decode_body
 from runtime.files import DirectoryLocked
 
 

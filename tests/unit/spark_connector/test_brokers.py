@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from remoting.protocol.codes import RequestCode
-from remoting.route_body import BrokerData, ClusterInfo
+from remoting.protocol.route_body import BrokerData, ClusterInfo
 from spark_connector.brokers import BoundsWatch, find_brokers
 from spark_connector.errors import BrokerUnreachable
 from spark_connector.options import ReadOptions, parse_read

@@ -65,3 +65,9 @@ async def test_queue_locks(running) -> None:
     assert await lock(RequestCode.LOCK_BATCH_MQ, "b") == []
     assert await lock(RequestCode.UNLOCK_BATCH_MQ, "a") == 0
     assert len(await lock(RequestCode.LOCK_BATCH_MQ, "b")) == 1
+
+
+async def test_bodies_of_old_java_clients_are_read(running) -> None:
+    connection = running.connect()
+    body = b"{clientID:'old',producerDataSet:[{groupName:'p'}],consumerDataSet:[]}"
+    assert (await connection.request(Command(RequestCode.HEART_BEAT, body=body))).code == 0

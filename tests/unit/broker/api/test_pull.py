@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from remoting.client.stored_message import decode_messages
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
+from remoting.protocol.stored_message import iter_stored
 
 
 def pulling(topic: str, offset: int = 0, *, queue: int = 0, wait_ms: int = 0, tags: str = "*", **more: str) -> Command:
@@ -42,7 +42,7 @@ async def test_the_outcomes(running) -> None:
     found = await connection.request(pulling("t"))
     assert (found.code, found.fields["nextBeginOffset"], found.fields["maxOffset"]) == (0, "2", "2")
     red = await connection.request(pulling("t", tags="red || green"))
-    assert [message.body for message in decode_messages(red.body)] == [b"red"]
+    assert [message.body for message in iter_stored(red.body)] == [b"red"]
     none = await connection.request(pulling("t", tags="green"))
     assert (none.code, none.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "2")
     end = await connection.request(pulling("t", 2))
@@ -81,10 +81,10 @@ async def test_a_light_queue_is_pulled_by_name_even_before_it_exists(running) ->
     while not len(running.broker.long_polls):
         await asyncio.sleep(0)
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", body=b"hot")))
-    (message,) = decode_messages((await asyncio.wait_for(waiting, 5)).body)
-    assert (message.topic, message.body, message.queue_id, message.queue_offset) == ("a", b"hot", 0, 0)
-    assert message.properties["originMqttTopic"] == "a/1"
-    assert message.properties["qosLevel"] == "1"
+    (message,) = iter_stored((await asyncio.wait_for(waiting, 5)).body)
+    assert (message.topic, message.body, message.queue_id, message.queue_offset) == (b"a", b"hot", 0, 0)
+    assert dict(message.properties)[b"originMqttTopic"] == b"a/1"
+    assert dict(message.properties)[b"qosLevel"] == b"1"
 
 
 async def test_the_offset_in_a_pull_is_committed(running) -> None:
@@ -101,5 +101,5 @@ async def test_named_light_queues_carry_their_offsets(running) -> None:
     for _ in range(2):
         fields = {"b": "t", "e": "0", "d": "1", "i": "INNER_MULTI_DISPATCH\x01%LMQ%x,%LMQ%y\x02"}
         await connection.request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"m"))
-    messages = decode_messages((await connection.request(pulling("%LMQ%y"))).body)
-    assert [message.properties["INNER_MULTI_QUEUE_OFFSET"] for message in messages] == ["0,0", "1,1"]
+    messages = iter_stored((await connection.request(pulling("%LMQ%y"))).body)
+    assert [dict(message.properties)[b"INNER_MULTI_QUEUE_OFFSET"] for message in messages] == [b"0,0", b"1,1"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from remoting.client.stored_message import decode_messages
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
+from remoting.protocol.stored_message import iter_stored
 
 LONG = {"topic": "b", "producerGroup": "a", "queueId": "e", "sysFlag": "f", "bornTimestamp": "g", "flag": "h",
         "properties": "i", "reconsumeTimes": "j", "defaultTopicQueueNums": "d", "batch": "m"}  # fmt: skip
@@ -23,7 +23,7 @@ async def pull(connection, topic: str = "orders", queue: int = 1, offset: int = 
     fields = {"consumerGroup": "g", "topic": topic, "queueId": str(queue), "queueOffset": str(offset), "sysFlag": "4",
               "maxMsgNums": "32", "subscription": "*"}  # fmt: skip
     reply = await connection.request(Command(RequestCode.PULL_MESSAGE, fields=fields))
-    return decode_messages(reply.body) if reply.code == 0 else []
+    return list(iter_stored(reply.body)) if reply.code == 0 else []
 
 
 async def test_both_forms_of_fields_store_the_message_as_sent(running) -> None:
@@ -39,15 +39,15 @@ async def test_both_forms_of_fields_store_the_message_as_sent(running) -> None:
     messages = await pull(connection)
     assert [message.queue_offset for message in messages] == [0, 1]
     for message in messages:
-        assert (message.topic, message.body, message.flag, message.sys_flag) == ("orders", b"hello", 7, 1)
-        assert (message.tags, message.keys, message.reconsume_times) == ("red", ["k1", "k2"], 2)
-        assert message.properties["own"] == "value"
-        assert len(message.properties["UNIQ_KEY"]) == 32
-        assert not any(key.startswith("__rmq.") for key in message.properties)
+        assert (message.topic, message.body, message.flag, message.sys_flag) == (b"orders", b"hello", 7, 1)
+        assert (message.tags, message.keys, message.reconsume_times) == (b"red", [b"k1", b"k2"], 2)
+        assert dict(message.properties)[b"own"] == b"value"
+        assert len(dict(message.properties)[b"UNIQ_KEY"]) == 32
+        assert not any(key.startswith(b"__rmq.") for key, _value in message.properties)
     viewed = await connection.request(
         Command(RequestCode.VIEW_MESSAGE_BY_ID, fields={"offset": str(int(reply.fields["msgId"][16:], 16))})
     )
-    assert decode_messages(viewed.body)[0].queue_offset == 1
+    assert next(iter_stored(viewed.body)).queue_offset == 1
 
 
 async def test_a_batch_is_stored_message_by_message_whatever_form_its_flag_has(running) -> None:
@@ -86,11 +86,19 @@ async def test_a_message_that_could_not_be_consumed_comes_back_and_dies_in_the_e
     fields = {"offset": str(position), "group": "g", "delayLevel": "0", "originMsgId": "X"}
     assert (await connection.request(Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields))).code == 0
     (message,) = await pull(connection, "%RETRY%g", 0)
-    assert (message.body, message.tags, message.reconsume_times) == (b"hello", "red", 1)
-    assert (message.properties["RETRY_TOPIC"], message.properties["ORIGIN_MESSAGE_ID"]) == ("orders", "X")
+    assert (message.body, message.tags, message.reconsume_times) == (b"hello", b"red", 1)
+    properties = dict(message.properties)
+    assert (properties[b"RETRY_TOPIC"], properties[b"ORIGIN_MESSAGE_ID"]) == (b"orders", b"X")
     fields["maxReconsumeTimes"] = "0"
     assert (await connection.request(Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields))).code == 0
     assert len(await pull(connection, "%DLQ%g", 0)) == 1
     again = sending(topic="%RETRY%g", reconsumeTimes="17", queueId="0")
     assert (await connection.request(again)).code == 0
     assert len(await pull(connection, "%DLQ%g", 0)) == 2
+
+
+async def test_properties_that_could_not_be_shown_again_are_refused(running) -> None:
+    connection = running.connect()
+    for properties in ("__rmq.flag\x01junk\x02", f"a\x01{'v' * 32_800}\x02"):
+        assert (await connection.request(sending(properties=properties))).code == ResponseCode.MESSAGE_ILLEGAL
+    assert await pull(connection) == []

@@ -1,32 +1,78 @@
-"""RocketMQ's layout of our records, read back by our own client's decoder."""
+"""RocketMQ's message of our records: what is hidden, what is added, and that nothing stops a consumer."""
 
 from __future__ import annotations
 
+import struct
 import zlib
 
-from broker.api.stored_message import offset_message_id, pack_host, stored_message
-from remoting.client.stored_message import decode_messages
-from remoting.protocol.record import MESSAGE, RecordView, encode_record
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.api.stored_message import NO_HOST, ipv4_host, stored_message
+from remoting.protocol.record import FLAG_MQTT, MESSAGE, RecordView, encode_record
+from remoting.protocol.stored_message import StoredMessage, decode_stored
+
+STORE_HOST = ("10.0.0.1", 10_911)
 
 
-def record(topic: bytes, body: bytes) -> RecordView:
+def record(
+    topic: bytes = b"t", body: bytes = b"body", properties: tuple[tuple[bytes, bytes], ...] = (), flags: int = 0x30_0000
+) -> RecordView:
+    parts = [part for pair in properties for part in pair]
+    meta = struct.pack(f"<{len(parts)}H", *map(len, parts)) + topic + b"".join(parts)
     raw = encode_record(
-        magic_type=MESSAGE, epoch=1, position=640, born_ms=5, store_ms=6, flags=0x30_0000, count=1, dispatch=[(1, 2)],
-        counts=(0, len(topic), 0, 0, 0), tag_hash=0, producer_seq=0, meta=topic, body=body,
+        magic_type=MESSAGE, epoch=1, position=640, born_ms=5, store_ms=6, flags=flags, count=1,
+        dispatch=[(1, 2), (7, 4), (9, 0)], counts=(len(properties), len(topic), 0, 0, sum(map(len, parts))),
+        tag_hash=0, producer_seq=0, meta=meta, body=body,
     )  # fmt: skip
     return RecordView(raw)
 
 
-def test_short_and_long_topics() -> None:
-    for topic in (b"t", b"%RETRY%" + b"g" * 200):
-        raw = stored_message(record(topic, b"body"), 3, 9, pack_host("10.0.0.1", 10_911))
-        (message,) = decode_messages(raw)
-        assert (message.topic, message.body) == (topic.decode(), b"body")
-        assert (message.queue_id, message.queue_offset, message.physical_offset) == (3, 9, 640)
-        assert (message.born_ms, message.store_ms, message.sys_flag) == (5, 6, 0)
-        assert int.from_bytes(raw[8:12], "big") == zlib.crc32(b"body") & 0x7FFFFFFF
+def shown(view: RecordView) -> StoredMessage:
+    raw = stored_message(view, 3, 9, STORE_HOST)
+    message, total = decode_stored(raw)
+    assert total == len(raw)
+    return message
 
 
-def test_ids_name_host_and_position() -> None:
-    assert offset_message_id(pack_host("10.0.0.1", 10_911), 640) == "0A00000100002A9F0000000000000280"
-    assert pack_host("not-an-address", 1)[:4] == bytes([127, 0, 0, 1])
+@pytest.mark.parametrize("topic", [b"t", b"%RETRY%" + b"g" * 200])
+def test_short_and_long_topics(topic) -> None:
+    message = shown(record(topic))
+    assert (message.topic, message.body) == (topic, b"body")
+    assert (message.queue_id, message.queue_offset, message.position) == (3, 9, 640)
+    assert (message.born_ms, message.store_ms, message.sys_flag) == (5, 6, 0)
+    assert (message.born_host, message.store_host) == (NO_HOST, STORE_HOST)
+    raw = stored_message(record(topic), 3, 9, STORE_HOST)
+    assert int.from_bytes(raw[8:12], "big") == zlib.crc32(b"body") & 0x7FFFFFFF
+
+
+def test_hidden_properties_become_fields() -> None:
+    pairs = ((b"__rmq.born", b"0a00000200000539"), (b"a", b"1"), (b"__rmq.flag", b"-7"), (b"__rmq.reconsume", b"2"))
+    message = shown(record(properties=pairs))
+    assert (message.born_host, message.flag, message.reconsume_times) == (("10.0.0.2", 1337), -7, 2)
+    assert message.properties == [(b"a", b"1")]
+
+
+@given(value=st.one_of(st.binary(max_size=40), st.integers(0, 2**70).map(lambda n: b"%d" % n)))
+def test_hidden_properties_that_are_malformed_count_as_absent(value) -> None:
+    pairs = tuple((b"__rmq." + name, value) for name in (b"flag", b"reconsume", b"born", b"other"))
+    assert shown(record(properties=pairs)).properties == []
+
+
+def test_what_our_record_keeps_elsewhere_is_added() -> None:
+    message = shown(record(properties=((b"INNER_MULTI_DISPATCH", b"%LMQ%x,%LMQ%y"),), flags=FLAG_MQTT | 1))
+    assert message.properties[1:] == [(b"qosLevel", b"1"), (b"INNER_MULTI_QUEUE_OFFSET", b"4,0")]
+
+
+def test_no_property_can_inject_another_or_stop_a_consumer() -> None:
+    pairs = ((b"evil", b"x\x02TAGS\x01red"), (b"long", b"v" * 40_000), (b"k", b"v"))
+    assert shown(record(properties=pairs)).properties == [(b"evil", b"x?TAGS?red"), (b"k", b"v")]
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("10.0.0.1", "10.0.0.1"), ("not-an-address", "127.0.0.1"), ("1.2.3.256", "127.0.0.1"), ("::1", "127.0.0.1")],
+)
+def test_hosts_are_shown_in_the_form_every_client_reads(host, expected) -> None:
+    assert ipv4_host(host, 1) == (expected, 1)

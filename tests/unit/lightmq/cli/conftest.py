@@ -19,8 +19,8 @@ from remoting.protocol.bounds_body import (
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
-from remoting.protocol.record import encode_record
-from remoting.route_body import BrokerData, ClusterInfo
+from remoting.protocol.record import MESSAGE, encode_record
+from remoting.protocol.route_body import BrokerData, ClusterInfo
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.transport.contracts import Peer
@@ -135,7 +135,7 @@ class LogServer:
         properties = b"originMqttTopic" + topic.encode()
         lengths = (15).to_bytes(2, "little") + len(topic).to_bytes(2, "little")
         record = encode_record(
-            magic_type=1,
+            magic_type=MESSAGE,
             epoch=1,
             position=number * 1000,
             born_ms=number,

@@ -8,7 +8,7 @@ from remoting import inprocess
 from remoting.client.admin import Admin
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import Refused, RemoteViolation
-from remoting.route_body import BrokerData, ClusterInfo, TopicList, TopicRoute, encode_body
+from remoting.protocol.route_body import BrokerData, ClusterInfo, TopicList, TopicRoute, encode_body
 
 
 async def test_questions_and_answers():

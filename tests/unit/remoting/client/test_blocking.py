@@ -12,7 +12,7 @@ from remoting.client import blocking
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
-from remoting.route_body import ClusterInfo, TopicRoute, encode_body
+from remoting.protocol.route_body import ClusterInfo, TopicRoute, encode_body
 from remoting.server.server import RemotingServer
 from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable
 from remoting.transport.signature import Signer

@@ -64,6 +64,13 @@ def test_the_documented_layout():
     assert raw[84:] == b"\0\0\0\4body\1t\0\4k\1v\2"
 
 
+def test_tags_and_keys_are_found_among_the_properties():
+    message = simple()
+    assert (message.tags, message.keys) == (None, [])
+    message.properties = [(b"TAGS", b"red"), (b"KEYS", b"k1 k2")]
+    assert (message.tags, message.keys) == (b"red", [b"k1", b"k2"])
+
+
 def test_long_topics_take_the_second_version():
     assert sm.encode_stored(simple(b"t" * 127))[4:8] == struct.pack(">i", -626843481)
     raw = sm.encode_stored(simple(b"t" * 128))

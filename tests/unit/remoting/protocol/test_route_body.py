@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.protocol.errors import RemoteViolation
-from remoting.route_body import (
+from remoting.protocol.route_body import (
     BrokerData,
     ClusterInfo,
     QueueData,
@@ -41,6 +41,13 @@ def test_a_route_on_the_wire():
 def test_numbers_as_text_and_unknown_members_are_taken():
     body = b'{"queueDatas":[{"brokerName":"b","readQueueNums":"8","writeQueueNums":8,"perm":6,"new":[1]}],"x":{}}'
     assert decode_body(body, TopicRoute).queue_datas[0].read_queue_nums == 8
+
+
+def test_old_java_peers_write_numbers_as_keys_without_quotes():
+    body = (
+        b'{brokerAddrTable:{"b":{"cluster":"C","brokerName":"b","brokerAddrs":{0:"h:1",1:"h:2"}}},clusterAddrTable:{}}'
+    )
+    assert decode_body(body, ClusterInfo).broker_addr_table["b"].broker_addrs == {0: "h:1", 1: "h:2"}
 
 
 @given(st.binary(max_size=60))

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from remoting.protocol import fastjson
 from remoting.protocol.errors import RemoteViolation
 
 MASTER_ID = 0
@@ -137,9 +138,13 @@ def encode_body(body: msgspec.Struct) -> bytes:
 
 
 def decode_body(data: bytes, kind: type[Body]) -> Body:
-    """The body of this kind; RemoteViolation when it is not one."""
+    """The body of this kind, in standard JSON or as old Java peers write it; RemoteViolation when it is not one."""
     try:
         # Not strict: some clients write numbers and booleans as text.
         return msgspec.json.decode(data, type=kind, strict=False)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return msgspec.convert(fastjson.loads(data), kind, strict=False, str_keys=True)
+    except (msgspec.MsgspecError, RemoteViolation) as error:
         raise RemoteViolation(f"{kind.__name__} cannot be read: {error}") from error
