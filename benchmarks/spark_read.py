@@ -1,16 +1,16 @@
 """Rows per second and CPU per row of one Spark micro-batch over a backlog, against a real `lightmq up` process.
 
 The backlog is written through APPEND_MANY (100-byte payload, 64 MQTT topics below one parent), then read by a stream
-with `availableNow` into the noop sink in one micro-batch: all columns, then offset and body only. CPU is that of the
-JVM and the Python workers by /proc; the broker's is shown beside it. Each variant runs twice, the second run is
-reported: the first one pays for starting workers and warming the JVM.
+with `availableNow` into the noop sink in one micro-batch: all columns, then fewer. CPU is read from /proc and told
+apart: the JVM, Python (the driver and its workers: fetch, check, decode), the broker. Each variant runs twice, the
+second run is reported: the first one pays for starting workers and warming the JVM. Beside it stands the decoding of
+the same records alone, in this process: what is above it in Python's share is fetching and Spark's own Arrow stream.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -18,20 +18,32 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+from pyspark.sql.types import _parse_datatype_string
 
+from lightmq.spark import session
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol import append_body
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
+from spark_connector.arrow import TopicMatcher, decode
+from spark_connector.brokers import BoundsWatch
+from spark_connector.fetch import RangeFetcher
+from spark_connector.options import parse_read
+from spark_connector.planner import QueueRange
+from spark_connector.schema import COLUMN_TYPES, schema_ddl
+from spark_connector.selection import select
+from spark_connector.task import arrow_schema
 
 BATCH_ENTRIES = 2_000
 TOPICS = 64
 IN_FLIGHT_MAX = 4
-VARIANTS = {"all columns": "", "offset and body": "queueOffset,body"}
+DECODE_ROWS_MAX = 500_000
+VARIANTS = {"all columns": "", "offset and body": "queueOffset,body", "body": "body"}
 
 
 @contextmanager
@@ -73,14 +85,52 @@ def check(reply: Command) -> None:
         raise SystemExit(f"the broker refused: {reply.remark}")
 
 
-def cpu_s(process_id: int) -> float:
-    """CPU seconds of a process and its living descendants, with what ended children used."""
-    root = psutil.Process(process_id)
-    total = 0.0
+@dataclass
+class Cpu:
+    """CPU seconds so far."""
+
+    jvm: float = 0.0
+    python: float = 0.0
+    broker: float = 0.0
+
+    def __sub__(self, other: Cpu) -> Cpu:
+        return Cpu(self.jvm - other.jvm, self.python - other.python, self.broker - other.broker)
+
+
+def cpu_now(broker_id: int) -> Cpu:
+    """What the broker, the JVM and all Python processes have used; ended ones count through who waited for them."""
+    root, found = psutil.Process(), Cpu()
     for process in [root, *root.children(recursive=True)]:
-        times = process.cpu_times()
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
+        try:
+            times, name = process.cpu_times(), process.name()
+        except psutil.NoSuchProcess:
+            continue
+        own = times.user + times.system
+        if process.pid == broker_id:
+            found.broker += own
+        elif name.startswith("java"):
+            found.jvm += own
+        else:
+            found.python += own
+        # Only Python processes ever end here while we look: the planners and workers of Spark.
+        found.python += times.children_user + times.children_system
+    return found
+
+
+def decode_us(server: str, columns: str) -> float:
+    """CPU microseconds per row of checking and decoding alone."""
+    options = parse_read({"nameServer": server, "mqttFilter": "bench/+", "columns": columns or ",".join(COLUMN_TYPES)})
+    selection, schema = select(options), _parse_datatype_string(schema_ddl(options.columns))
+    watch = BoundsWatch(options, selection)
+    bounds = watch.read()
+    key = max(bounds, key=lambda one: bounds[one].max)
+    work = [QueueRange(key, bounds[key].id, bounds[key].min, min(bounds[key].max, DECODE_ROWS_MAX))]
+    used, rows, matcher = 0.0, 0, TopicMatcher(selection.row_filters)
+    for current, pulled in RangeFetcher(work, watch.addresses, options).pulls():
+        begun = time.process_time()
+        rows += sum(batch.num_rows for batch in decode(pulled, current.key, arrow_schema(schema), matcher))
+        used += time.process_time() - begun
+    return used / max(1, rows) * 1e6
 
 
 def read(spark: Any, server: str, columns: str, folder: Path) -> tuple[int, float, float]:
@@ -98,28 +148,36 @@ def read(spark: Any, server: str, columns: str, folder: Path) -> tuple[int, floa
     return largest.numInputRows, durations["addBatch"] / 1000, durations["triggerExecution"] / 1000
 
 
+def measure(spark: Any, server: str, broker_id: int, columns: str, scratch: Path) -> str:
+    """Run one variant twice; the figures of the second run as cells of the table."""
+    used, rows, add_s = Cpu(), 0, 0.0
+    for attempt in range(2):
+        before = cpu_now(broker_id)
+        rows, add_s, _ = read(spark, server, columns, scratch / f"{columns}-{attempt}")
+        used = cpu_now(broker_id) - before
+    jvm, python, broker = (seconds / rows * 1e6 for seconds in (used.jvm, used.python, used.broker))
+    cells = f"{rows:>10,} {add_s:>6.1f} {rows / add_s:>10,.0f} {jvm:>7.2f} {python:>7.2f} {broker:>7.2f}"
+    return f"{cells} {python / jvm:>10.2f} {broker / jvm:>10.2f} {decode_us(server, columns):>7.2f}"
+
+
 def main() -> int:
-    """Fill, read, print."""
+    """Fill, read, print one table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks spark")
     parser.add_argument("--rows", type=int, default=5_000_000)
     options = parser.parse_args()
-    from lightmq.spark import session
-
     with lightmq_server() as (server, broker_id), tempfile.TemporaryDirectory() as scratch:
-        begun = time.perf_counter()
         fill(server, options.rows)
-        print(f"backlog of {options.rows:,} messages stored in {time.perf_counter() - begun:.1f} s")
         spark = session("bench")
         spark.sparkContext.setLogLevel("ERROR")
-        for name, columns in VARIANTS.items():
-            for attempt in range(2):
-                before, broker_before = cpu_s(os.getpid()), cpu_s(broker_id)
-                rows, add_s, trigger_s = read(spark, server, columns, Path(scratch, f"{columns}-{attempt}"))
-                used, broker_used = cpu_s(os.getpid()) - before, cpu_s(broker_id) - broker_before
-            print(f"{name:16} {rows:,} rows in one batch of {add_s:.1f} s (trigger {trigger_s:.1f} s): ", end="")
-            print(f"{rows / add_s:,.0f} rows/s, CPU per row: ", end="")
-            print(f"Spark {used / rows * 1e6:.2f} µs, broker {broker_used / rows * 1e6:.2f} µs")
+        lines = [
+            f"{name:16} {measure(spark, server, broker_id, columns, Path(scratch))}"
+            for name, columns in VARIANTS.items()
+        ]
         spark.stop()
+    print(f"{'':16} {'one batch of':>17} {'':>10}  CPU us/row: {'':>10} {'ratios':>21} {'alone':>7}")
+    heads = f"{'rows':>10} {'s':>6} {'rows/s':>10} {'JVM':>7} {'Python':>7} {'broker':>7}"
+    print(f"{'columns':16} {heads} {'Python/JVM':>10} {'broker/JVM':>10} {'decode':>7}")
+    print("\n".join(lines))
     return 0
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from remoting.protocol import record, topics
 from remoting.protocol.pull_body import PulledRange
-from spark_connector.layout import Bools, Ints, Pairs, Records, parse_records
+from spark_connector.layout import Bools, Ints, Records, parse_records
 from spark_connector.offsets import QueueKey
 
 BATCH_ROWS_MAX = 16_384
@@ -78,12 +78,11 @@ class _Columns:
         self._records = records
         self._key = key
         self._bytes = pa.py_buffer(records.data)
-        self._pairs: Pairs | None = None
 
     def array(self, name: str, type_: pa.DataType) -> pa.Array:
         """Return one column by its name; `type_` is what Spark wants it to be."""
         if name in PROPERTY_COLUMNS:
-            return self._text(*self._records.find_property(self._all_pairs(), PROPERTY_COLUMNS[name]))
+            return self._text(*self._records.find_property(PROPERTY_COLUMNS[name]))
         maker: Callable[[_Columns], pa.Array] | None = _MAKERS.get(name)
         if maker is not None:
             return maker(self)
@@ -133,23 +132,20 @@ class _Columns:
 
     def _properties(self, type_: pa.DataType) -> pa.Array:
         """All properties as a map."""
-        pairs = self._all_pairs()
+        pairs = self._records.pairs()
         keys = self._text(pairs.key_at, pairs.key_len, None)
         values = self._text(pairs.value_at, pairs.value_len, None)
         entries = pa.StructArray.from_arrays([keys, values], fields=[type_.key_field, type_.item_field])
         offsets = pa.py_buffer(pairs.first.astype(np.int32))
         return pa.Array.from_buffers(type_, len(self._records), [None, offsets], children=[entries])
 
-    def _all_pairs(self) -> Pairs:
-        if self._pairs is None:
-            self._pairs = self._records.pairs()
-        return self._pairs
-
     def _gather(self, at: Ints, length: Ints, present: Bools | None) -> pa.Array:
         """Copy spans of the blob into one binary array; rows that are not `present` become null."""
         rows = len(at)
         if rows == 0:
             return pa.array([], pa.binary())
+        if present is not None and not present.any():
+            return pa.nulls(rows, pa.binary())
         edges = np.empty(2 * rows, np.int32)
         edges[0::2] = at
         edges[1::2] = at + length

@@ -28,7 +28,7 @@ from spark_connector.errors import BrokenRecord, BrokerRefused, BrokerUnreachabl
 from spark_connector.options import ReadOptions
 from spark_connector.planner import QueueRange
 
-PULL_BYTES_MAX = 4 * 1024 * 1024
+PULL_BYTES_MAX = 8 * 1024 * 1024
 """Raw record bytes asked for at once: large enough to hide the round trip, small enough for two in memory."""
 
 SAMPLE_BYTES_MAX = 64 * 1024

@@ -16,11 +16,13 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.pull_body import (
     STATUS_NO_SUCH_QUEUE,
     STATUS_OK,
+    PulledRange,
     QueueRecords,
     decode_multi_pull,
     decode_range_pull,
     decode_records_at,
     encode_multi_pull_reply,
+    encode_pulled_range,
     encode_range_pull_reply,
 )
 from remoting.protocol.record import FLAG_STAGED, RecordView
@@ -48,7 +50,7 @@ def multi_pull(broker: Broker, peer: Peer, command: Command) -> Command:
         _authorize(broker, peer, command, want.queue_id)
         # At least one record, so that a queue whose next record is larger than its wish still moves.
         bytes_max = min(want.max_bytes, room) if room > 0 else 0
-        result = _read(broker, want.queue_id, want.offset, want.max_count if bytes_max else 0, bytes_max, None)
+        result = _read(broker, want.queue_id, want.offset, want.max_count if bytes_max else 0, bytes_max)
         room -= sum(map(len, result.records))
         results.append(result)
     _count_out(broker, results)
@@ -59,10 +61,23 @@ def range_pull(broker: Broker, peer: Peer, command: Command) -> Command:
     """Records of one queue in [offset, end offset), with the start of each record in the blob."""
     want = decode_range_pull(command.body)
     _authorize(broker, peer, command, want.queue_id)
+    if broker.hidden(want.queue_id):
+        return command.reply(body=encode_range_pull_reply(_no_queue(want.queue_id)))
     bytes_max = min(want.max_bytes, broker.config.limits.pull_bytes_max)
-    result = _read(broker, want.queue_id, want.offset, RANGE_COUNT_MAX, bytes_max, want.end_offset)
-    _count_out(broker, [result])
-    return command.reply(body=encode_range_pull_reply(result))
+    found = broker.store.read_range(want.queue_id, want.offset, RANGE_COUNT_MAX, bytes_max, want.end_offset)
+    broker.metrics.messages_out.value += len(found.starts)
+    broker.metrics.bytes_out.value += len(found.blob)
+    pulled = PulledRange(
+        found.status,
+        found.first_offset,
+        found.next_offset,
+        found.min_offset,
+        found.max_offset,
+        len(found.starts),
+        found.starts.data.cast("B"),
+        memoryview(found.blob),
+    )
+    return command.reply(body=encode_pulled_range(pulled))
 
 
 def records_at(broker: Broker, peer: Peer, command: Command) -> Command:
@@ -90,15 +105,13 @@ def records_at(broker: Broker, peer: Peer, command: Command) -> Command:
     return command.reply(body=b"".join(found))
 
 
-def _read(
-    broker: Broker, queue_id: int, offset: int, count_max: int, bytes_max: int, end_offset: int | None
-) -> QueueRecords:
+def _read(broker: Broker, queue_id: int, offset: int, count_max: int, bytes_max: int) -> QueueRecords:
     if broker.hidden(queue_id):
-        return QueueRecords(queue_id, STATUS_NO_SUCH_QUEUE, 0, 0, 0, 0)
+        return _no_queue(queue_id)
     if count_max <= 0:
         low, high = broker.store.bounds(queue_id)
         return QueueRecords(queue_id, STATUS_OK, offset, offset, low, high)
-    found = broker.store.read(queue_id, offset, count_max, bytes_max, end_offset=end_offset)
+    found = broker.store.read(queue_id, offset, count_max, bytes_max)
     return QueueRecords(
         queue_id,
         found.status,
@@ -108,6 +121,10 @@ def _read(
         found.max_offset,
         found.records,
     )
+
+
+def _no_queue(queue_id: int) -> QueueRecords:
+    return QueueRecords(queue_id, STATUS_NO_SUCH_QUEUE, 0, 0, 0, 0)
 
 
 def _authorize(broker: Broker, peer: Peer, command: Command, queue_id: int) -> None:

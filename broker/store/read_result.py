@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 OK = 0
 """Records follow; none means the reader is at the end."""
 OFFSET_TOO_SMALL = 1
@@ -27,3 +30,16 @@ class ReadResult:
     min_offset: int
     max_offset: int
     records: list[memoryview] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RangeResult:
+    """Records of one queue back to back in `blob`; record i begins at `starts[i]` (u32) in it."""
+
+    status: int
+    first_offset: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    starts: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+    blob: bytearray = field(default_factory=bytearray)

@@ -21,6 +21,8 @@ _HEADER_LENGTH_MAX = 0xFFFFFF
 _PREFIX = struct.Struct(">II")
 _PREFIX_SIZE = _PREFIX.size
 _WORD_SIZE = 4
+_VIEW_WORTH = 65_536
+"""Bytes of a body from which a view of the buffer costs less than a slice of it."""
 
 
 def encode_frame(command: Command) -> bytes:
@@ -96,7 +98,12 @@ class FrameDecoder:
             header_at = at + _PREFIX_SIZE
             body_at = header_at + header_length
             # Slices of a bytearray are copied to bytes: the buffer moves on, commands stay.
-            header, body = bytes(source[header_at:body_at]), bytes(source[body_at:frame_end])
+            header = bytes(source[header_at:body_at])
+            if frame_end - body_at < _VIEW_WORTH:
+                body = bytes(source[body_at:frame_end])
+            else:  # one copy of a large body instead of two; the view must be gone before the buffer moves on
+                with memoryview(source) as view:
+                    body = bytes(view[body_at:frame_end])
             commands.append(decode_header(word >> 24, header, body))
             at = frame_end
         self._wanted_bytes = _PREFIX_SIZE

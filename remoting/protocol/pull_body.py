@@ -3,7 +3,8 @@
     MULTI_PULL   u32 n, n x {u32 queue id, i64 offset, u32 max_count, u32 max_bytes}
       reply      u32 n, n x {u32 queue id, u32 status, i64 first, next, min, max, u32 count, u32 blob_len}, blobs
     RANGE_PULL   u32 queue id, i64 offset, i64 end_offset (exclusive), u32 max_bytes
-      reply      u32 status, i64 first, next, min, max, u32 count, u32 blob_len, count x u32 record start, blob
+      reply      u32 status, i64 first, next, min, max, u32 count, u32 blob_len, count x u32 record start, pad to 8,
+                 blob
     RECORDS_AT   u32 n, n x u64 position; reply: records back to back, positions that are gone left out
 
 Invariant: record i of a blob has queue offset first + i. Thread rule: pure functions; decoded blobs are views of the
@@ -92,6 +93,9 @@ class PulledRange(msgspec.Struct):
     blob: memoryview
 
 
+_ALIGNMENT = 8
+
+
 def _table(body: Buffer, item: struct.Struct, what: str) -> list[tuple[int, ...]]:
     """Return the rows of a body that is a u32 count and nothing but so many items."""
     if len(body) < 4:
@@ -166,21 +170,33 @@ def decode_range_pull(body: Buffer) -> RangeWant:
 
 
 def encode_range_pull_reply(result: QueueRecords) -> bytes:
-    """Return a RANGE_PULL reply with the start of every record, so the reader needs no walk."""
-    records = result.records
-    sizes = list(map(len, records))
+    """Return a RANGE_PULL reply of single records, with the start of each."""
+    sizes = list(map(len, result.records))
     starts = list(accumulate(sizes, initial=0))
     blob_len = starts.pop()
+    table = struct.pack(f"<{len(starts)}I", *starts)
+    return _range_reply(result, len(starts), table, blob_len, result.records)
+
+
+def encode_pulled_range(pulled: PulledRange) -> bytes:
+    """Return a RANGE_PULL reply of records that already lie in one piece."""
+    return _range_reply(pulled, pulled.count, pulled.starts, len(pulled.blob), (pulled.blob,))
+
+
+def _range_reply(
+    result: QueueRecords | PulledRange, count: int, table: Buffer, blob_len: int, pieces: Sequence[Buffer]
+) -> bytes:
+    """Put head, table and records together; the pad lets the reader look at the records as words where they are."""
     head = _RANGE_RESULT.pack(
         result.status,
         result.first_offset,
         result.next_offset,
         result.min_offset,
         result.max_offset,
-        len(sizes),
+        count,
         blob_len,
     )
-    return b"".join((head, struct.pack(f"<{len(starts)}I", *starts), *records))
+    return b"".join((head, table, bytes(-(len(head) + len(table)) % _ALIGNMENT), *pieces))
 
 
 def decode_range_pull_reply(body: Buffer) -> PulledRange:
@@ -189,12 +205,13 @@ def decode_range_pull_reply(body: Buffer) -> PulledRange:
     if len(view) < _RANGE_RESULT.size:
         raise RemoteViolation(f"range-pull reply of {len(view)} bytes has no head")
     status, first, following, lowest, end, count, blob_len = _RANGE_RESULT.unpack_from(view)
-    blob_at = _RANGE_RESULT.size + 4 * count
+    starts_end = _RANGE_RESULT.size + 4 * count
+    blob_at = starts_end + -starts_end % _ALIGNMENT
     if blob_at + blob_len != len(view):
         raise RemoteViolation(
             f"range-pull reply of {len(view)} bytes does not hold {count} starts and {blob_len} bytes"
         )
-    starts = view[_RANGE_RESULT.size : blob_at]
+    starts = view[_RANGE_RESULT.size : starts_end]
     return PulledRange(status, first, following, lowest, end, count, starts, view[blob_at:])
 
 

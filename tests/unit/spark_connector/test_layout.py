@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import struct
+from itertools import accumulate, pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from remoting.protocol import pull_body, record
 from remoting.protocol.pull_body import PulledRange
@@ -53,4 +56,34 @@ def test_a_table_that_points_outside() -> None:
     found = pulled([encode(make_entry("a/b"))])
     found.starts = memoryview(struct.pack("<I", 8000))
     with pytest.raises(BrokenRecord, match="outside"):
+        parse_records(found, "q")
+
+
+@given(
+    bodies=st.lists(st.integers(0, 5).map(lambda n: b"x" * (n * 7)), min_size=1, max_size=20),
+    where=st.integers(0, 10_000),
+    bit=st.integers(0, 7),
+)
+def test_one_flipped_bit_never_passes(bodies: list[bytes], where: int, bit: int) -> None:
+    records = [encode(make_entry("a/b", body), 8 * number) for number, body in enumerate(bodies)]
+    assert len(parse_records(pulled(records), "q")) == len(records)
+    whole = bytearray(b"".join(records))
+    whole[where % len(whole)] ^= 1 << bit
+    edges = [0, *accumulate(map(len, records))]
+    damaged = [bytes(whole[begin:end]) for begin, end in pairwise(edges)]
+    with pytest.raises(BrokenRecord, match="q, offset"):
+        parse_records(pulled(damaged), "q")
+
+
+def test_records_with_room_between_them_are_checked_one_by_one() -> None:
+    good = encode(make_entry("a/b", b"body"))
+    found = pulled([good, bytes(8), good])
+    found.starts = memoryview(struct.pack("<II", 0, len(good) + 8))
+    found.count = 2
+    assert len(parse_records(found, "q")) == 2
+    bad = good[:-9] + b"\xff" + good[-8:]
+    found = pulled([good, bytes(8), bad])
+    found.starts = memoryview(struct.pack("<II", 0, len(good) + 8))
+    found.count = 2
+    with pytest.raises(BrokenRecord, match=r"offset 11: .*checksum"):
         parse_records(found, "q")

@@ -82,3 +82,12 @@ def test_blobs_must_end_with_the_body():
         pb.decode_multi_pull_reply(body + b"x")
     with pytest.raises(RemoteViolation, match="does not hold 1 starts"):
         pb.decode_range_pull_reply(pb.encode_range_pull_reply(pb.QueueRecords(1, 0, 0, 1, 0, 1, [b"record"])) + b"x")
+
+
+@given(result=RESULT)
+def test_records_in_one_piece_make_the_same_range_reply_and_begin_at_a_word(result):
+    """Whether the broker joins the records or the encoder does, the bytes are the same."""
+    whole = pb.encode_range_pull_reply(result)
+    pulled = pb.decode_range_pull_reply(whole)
+    assert pb.encode_pulled_range(pulled) == whole
+    assert (len(whole) - len(pulled.blob)) % 8 == 0
