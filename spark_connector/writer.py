@@ -9,7 +9,6 @@ workers, `commit` and `abort` in a driver-side process.
 from __future__ import annotations
 
 import secrets
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from remoting.protocol.sink_body import StageHandle
+from spark_connector.clock import Clock, wall_ms
 from spark_connector.connections import Address
 from spark_connector.errors import OptionError
 from spark_connector.options import WriteOptions
@@ -140,14 +140,14 @@ def write_task(
     return StagedRows(sink, batch, partition, attempt.attempt, count, address)
 
 
-def encoded(batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: WriteOptions) -> Iterator[EncodedRows]:
-    """Yield the append entries of each batch."""
+def encoded(
+    batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: WriteOptions, now_ms: Clock = wall_ms
+) -> Iterator[EncodedRows]:
+    """Yield the append entries of each batch, born when it is encoded."""
     from spark_connector.entries import Defaults, encode_rows
 
     for batch in batches:
-        # The publisher's clock: there is no broker to ask for every row, and the broker adds its own store time.
-        born_ms = time.time_ns() // 1_000_000
-        yield encode_rows(columns.pick(batch), batch.num_rows, Defaults(options.qos, options.retain, born_ms))
+        yield encode_rows(columns.pick(batch), batch.num_rows, Defaults(options.qos, options.retain, now_ms()))
 
 
 def commit_job(messages: Sequence[WriterCommitMessage | None], options: WriteOptions) -> None:

@@ -56,7 +56,6 @@ def rows() -> list[tuple[str, float]]:
     single = append_body.encode_entries([entry])
     decoded = append_body.decode_entries(body)[0]
     raw = memoryview(_message() * BATCH)
-    size = len(raw) // BATCH
     trie: topics.FilterTrie[int] = topics.FilterTrie()
     for number in range(1000):
         trie.add(f"plant/{number}/+/#", number)
@@ -82,7 +81,6 @@ def rows() -> list[tuple[str, float]]:
         ),
         ("encode_record, 3 queues", cpu_us(lambda: _record(decoded), 20_000)),
         ("check_record", cpu_us(lambda: record.check_record(raw, 0, 0), 20_000)),
-        ("scan_records", cpu_us(lambda: record.scan_records(raw, 0, size, 0), 20_000)),
         ("publish_fields", cpu_us(lambda: record.publish_fields(raw, 0), 20_000)),
         (f"iter_records, {BATCH} a blob", cpu_us(lambda: [None for _ in record.iter_records(raw)], 500, BATCH)),
         ("light_queue_name", cpu_us(lambda: names.light_queue_name(TOPIC), 20_000)),

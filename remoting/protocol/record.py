@@ -60,7 +60,7 @@ _TWO_QUEUES = struct.Struct("<I4xQI4xQ")
 _THREE_QUEUES = struct.Struct("<I4xQI4xQI4xQ")
 _PADS = tuple(bytes(n) for n in range(8))
 _U32 = struct.Struct("<I")
-_SCAN = struct.Struct("<IIIIQ")
+_U16 = struct.Struct("<H")
 _SIZES = struct.Struct("<IIIIQ16xII8xHHHHHH")
 _PUBLISH = struct.Struct("<I20xq8xIII4xHHHHH")
 _PAIR = struct.Struct("<HH")
@@ -158,42 +158,6 @@ def _lengths(n_props: int) -> struct.Struct:
     return _LENGTHS[n_props] if n_props <= 16 else struct.Struct(f"<{2 * n_props}H")
 
 
-def scan_records(buffer: Buffer, start: int, end: int, position: int) -> tuple[list[tuple[int, int]], int, str]:
-    """Return (offset, total) of each valid record in [start, end), where valid bytes end, and why the scan stopped.
-
-    `position` is the log position of `buffer[start]`. The reason is "" when the records reach `end` exactly. Epochs
-    may not fall: a lower one is a stale byte behind a shorter new tail.
-    """
-    found: list[tuple[int, int]] = []
-    add, unpack, checksum, seeds = found.append, _SCAN.unpack_from, crc32c, CHECKSUM_SEEDS
-    window = memoryview(buffer)[:end]
-    at, epoch, shift = start, 0, position - start
-    while end - at >= HEADER_SIZE:
-        total, magic, crc, record_epoch, stored = unpack(window, at)
-        after = at + total
-        # check_record repeats these for the reason, and adds the sizes, whenever one of them does not hold.
-        if (
-            magic not in seeds
-            or stored != at + shift
-            or total < HEADER_SIZE
-            or after > end
-            or checksum(window[at + CRC_START : after], seeds[magic]) != crc
-        ):
-            break
-        if record_epoch < epoch:
-            return found, at, f"epoch fell from {epoch} to {record_epoch}"
-        epoch = record_epoch
-        add((at, total))
-        at = after
-    if at == end:
-        return found, at, ""
-    try:
-        check_record(window, at, at + shift)
-    except CorruptRecord as error:
-        return found, at, error.reason
-    raise AssertionError(f"the scan stopped at {at} before a record that check_record accepts")
-
-
 def tag_hash(tags: bytes) -> int:
     """Return Java's String.hashCode of the tag text as an unsigned 32-bit number (what RocketMQ filters by)."""
     value = 0
@@ -215,6 +179,13 @@ def iter_records(blob: Buffer) -> Iterator[RecordView]:
         record = RecordView(view, at)
         yield record
         at += record.total
+
+
+def dispatch_fields(buffer: Buffer, offset: int) -> list[tuple[int, int]]:
+    """Return (queue id, queue offset) per queue of the record at `offset`, whose sizes were checked before."""
+    (count,) = _U16.unpack_from(buffer, offset + 56)
+    start = offset + HEADER_SIZE
+    return list(_ONE_QUEUE.iter_unpack(buffer[start : start + DISPATCH_SIZE * count]))
 
 
 def publish_fields(buffer: Buffer, offset: int) -> tuple[bytes, Buffer, int, int, int]:

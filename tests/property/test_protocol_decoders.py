@@ -69,7 +69,6 @@ CASES: list[Case] = [
     ("header.decode_header", header.encode_header(BINARY), lambda raw: header.decode_header(SERIALIZE_ROCKETMQ, raw)),
     ("record.check_record", RECORD, lambda raw: record.check_record(raw, 0, 0)),
     ("record.iter_records", RECORD * 2, lambda raw: [read_everything(view) for view in record.iter_records(raw)]),
-    ("record.scan_records", RECORD, lambda raw: record.scan_records(raw, 0, len(raw), 0)),
     ("record.publish_fields", RECORD, lambda raw: record.publish_fields(raw, 0)),
     ("append_body.decode_entries", append_body.encode_entries([ENTRY, ENTRY]), append_body.decode_entries),
     ("append_body.decode_append_reply", append_body.encode_append_reply(9, [(1, 2)]), append_body.decode_append_reply),

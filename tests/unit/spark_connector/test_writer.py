@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -11,9 +12,11 @@ import pyspark
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
+from remoting.protocol.append_body import decode_entries, encode_entries
 from spark_connector import writer
 from spark_connector.errors import OptionError
 from spark_connector.options import WriteOptions
+from spark_connector.sink_columns import sink_columns
 from spark_connector.writer import RocketMQBatchWriter, RocketMQStreamWriter, StagedRows
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
@@ -97,6 +100,16 @@ def test_batch_versions(broker: ToyBroker, write_options: Options) -> None:
     unnamed.write(batches(5))
     unnamed.abort([None])
     assert broker.staged == {key: rows for key, rows in broker.staged.items() if key[0] == "app"}
+
+
+def test_rows_are_born_when_their_batch_is_encoded(write_options: Options) -> None:
+    options, ticks = write_options(mqttTopic="a/b"), iter((1_000, 2_000))
+    rows = writer.encoded(batches(2, 1), sink_columns([("body", "binary")], options), options, lambda: next(ticks))
+    born = [
+        [decode_entries(encode_entries([bytes(one.data[a:b])]))[0].born_ms for a, b in pairwise(one.edges.tolist())]
+        for one in rows
+    ]
+    assert born == [[1_000, 1_000], [2_000]]
 
 
 def test_what_is_refused(write_options: Options, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,19 @@ def test_ends_at_zeros(tmp_path: Path) -> None:
     log.close()
 
 
+def test_a_torn_record_ends_the_log_wherever_it_is_cut(tmp_path: Path) -> None:
+    """Zeros behind the cut complete a record only where they are what stood there."""
+    whole = b"".join(record(n * SIZE) for n in range(3))
+    for cut in range(0, len(whole), 7):
+        (tmp_path / str(cut)).mkdir()
+        log = make(tmp_path / str(cut))
+        torn = whole[:cut] + bytes(len(whole) - cut)
+        put(log, torn)
+        end = next((at for at in range(0, len(whole), SIZE) if torn[at : at + SIZE] != whole[at : at + SIZE]), cut)
+        assert scan_log(log, 0).records_end == end, cut
+        log.close()
+
+
 def test_open_group_ends_before_it(tmp_path: Path) -> None:
     """An unfinished atomic group is no part of the log."""
     log = make(tmp_path)

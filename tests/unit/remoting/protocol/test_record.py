@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from remoting.protocol import record
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
-from remoting.protocol.record import RecordView, check_record, encode_record, iter_records, publish_fields, scan_records
+from remoting.protocol.record import RecordView, check_record, encode_record, iter_records, publish_fields
 
 U32 = st.integers(0, 2**32 - 1)
 SMALL = st.binary(max_size=40)
@@ -113,7 +113,6 @@ def test_every_single_bit_flip_is_noticed(magic):
             check_record(bad, 0, 64)
         with pytest.raises(CorruptRecord):
             check_record(bad, 0, None)
-        assert scan_records(bad, 0, len(bad), 64)[:2] == ([], 0), bit
 
 
 @pytest.mark.parametrize(
@@ -131,13 +130,12 @@ def test_the_first_failing_check_is_named(raw, position, reason):
         check_record(raw, 0, position)
 
 
-def test_a_forged_total_of_zero_does_not_hold_the_scan_up():
+def test_a_forged_total_of_zero_does_not_hold_a_scan_up():
     """CRC32C of nothing is zero, so a zero total and a zero checksum would agree for ever."""
     forged = bytearray(80)
     struct.pack_into("<II", forged, 0, 0, record.MESSAGE)
-    found, end, reason = scan_records(forged, 0, 80, 0)
-    assert (found, end) == ([], 0)
-    assert "contradict" in reason
+    with pytest.raises(CorruptRecord, match="contradict"):
+        check_record(forged, 0, 0)
 
 
 def test_position_may_be_left_out():
@@ -153,48 +151,6 @@ def test_iter_records_walks_a_blob():
         list(iter_records(blob[:-8]))
     with pytest.raises(CorruptRecord):
         list(iter_records(bytes(200)))
-
-
-@given(
-    sizes=st.lists(st.integers(0, 60), max_size=8),
-    start=st.integers(0, 3).map(lambda n: 8 * n),
-    cut=st.integers(0, 2000),
-    zeros=st.integers(0, 300),
-)
-def test_scan_stops_where_the_last_whole_record_ends(sizes, start, cut, zeros):
-    """A torn tail, with or without zeros behind it, ends the scan at the last whole record."""
-    base, log, ends = 1 << 20, b"", []
-    for size in sizes:
-        log += message(position=base + len(log), body=b"x" * size)
-        ends.append(len(log))
-    torn = log[: min(cut, len(log))]
-    buffer = bytes(start) + torn + bytes(zeros)
-    found, end, reason = scan_records(buffer, start, len(buffer), base)
-    whole = [e for e in ends if e <= len(torn)]
-    # Zeros may happen to complete the padding of the torn record.
-    complete = [
-        e
-        for e in ends
-        if (log[:e] + bytes(8))[: min(e, len(torn) + zeros)] == (torn + bytes(zeros))[:e] and e <= len(torn) + zeros
-    ]
-    assert len(found) == len(complete) >= len(whole)
-    assert end == start + (complete[-1] if complete else 0)
-    assert (reason == "") == (end == len(buffer))
-    assert all(offset == start + e - total for (offset, total), e in zip(found, complete, strict=True))
-
-
-def test_scan_rejects_stale_bytes_of_a_lower_epoch():
-    first = message(position=0, epoch=5)
-    stale = message(position=len(first), epoch=4)
-    found, end, reason = scan_records(first + stale, 0, len(first + stale), 0)
-    assert (len(found), end, reason) == (1, len(first), "epoch fell from 5 to 4")
-
-
-def test_scan_does_not_read_past_its_end():
-    log = message() + message(position=len(message()))
-    found, end, reason = scan_records(log, 0, len(log) - 8, 0)
-    assert (len(found), end) == (1, len(message()))
-    assert "passes" in reason
 
 
 @pytest.mark.parametrize(
@@ -246,4 +202,3 @@ def test_arbitrary_bytes_are_only_corrupt(raw, damage):
         ):
             with contextlib.suppress(CorruptRecord):
                 read()
-        scan_records(blob, 0, len(blob), 0)
