@@ -17,6 +17,7 @@ from remoting.client.blocking import BlockingConnection
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
 from remoting.transport.failures import checked
+from remoting.transport.signature import Signer
 from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.options import ConnectionOptions
 
@@ -32,19 +33,21 @@ class Pool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._idle: dict[Address, list[BlockingConnection]] = {}
+        self._idle: dict[Address, list[tuple[Signer | None, BlockingConnection]]] = {}
 
     @contextmanager
-    def borrow(self, address: Address, timeout_ms: int) -> Iterator[BlockingConnection]:
-        """Lend a connection for the length of a block; it is closed when the block fails or leaves answers behind."""
-        connection = self._take(address) or BlockingConnection(*address, timeout_ms)
+    def borrow(
+        self, address: Address, timeout_ms: int, *, signer: Signer | None = None
+    ) -> Iterator[BlockingConnection]:
+        """Lend a connection that signs as asked; it is closed when the block fails or leaves answers behind."""
+        connection = self._take(address, signer) or BlockingConnection(*address, timeout_ms, signer=signer)
         done = False
         try:
             yield connection
             done = True
         finally:
             if done and not connection.closed and connection.in_flight == 0:
-                self._give(address, connection)
+                self._give(address, signer, connection)
             else:
                 connection.close()
 
@@ -52,23 +55,26 @@ class Pool:
         """Close what is idle for an address: after one failure the others are probably as dead."""
         with self._lock:
             idle = self._idle.pop(address, [])
-        for connection in idle:
+        for _, connection in idle:
             connection.close()
 
-    def _take(self, address: Address) -> BlockingConnection | None:
+    def _take(self, address: Address, signer: Signer | None) -> BlockingConnection | None:
         with self._lock:
             if self._process != os.getpid():
                 # A forked child must not speak on its parent's sockets.
                 self._idle.clear()
                 self._process = os.getpid()
-            idle = self._idle.get(address)
-            return idle.pop() if idle else None
+            idle = self._idle.get(address, [])
+            for at in reversed(range(len(idle))):
+                if idle[at][0] == signer:
+                    return idle.pop(at)[1]
+            return None
 
-    def _give(self, address: Address, connection: BlockingConnection) -> None:
+    def _give(self, address: Address, signer: Signer | None, connection: BlockingConnection) -> None:
         with self._lock:
             idle = self._idle.setdefault(address, [])
             if len(idle) < IDLE_PER_ADDRESS_MAX:
-                idle.append(connection)
+                idle.append((signer, connection))
                 return
         connection.close()
 
@@ -93,7 +99,7 @@ def ask(address: Address, command: Command, options: ConnectionOptions, *, refus
         if attempt:
             time.sleep(options.fetch_retry_interval_ms / 1000)
         try:
-            with POOL.borrow(address, options.pull_timeout_ms) as connection:
+            with POOL.borrow(address, options.pull_timeout_ms, signer=options.signer) as connection:
                 reply = connection.request(command)
             return check(reply, address) if refusal_is_error else reply
         except (LocalMisuse, BrokerRefused):

@@ -53,7 +53,7 @@ class RangeFetcher:
         while self._at < len(self._ranges):
             address = self._addresses[self._ranges[self._at].key.broker]
             try:
-                with POOL.borrow(address, self._options.pull_timeout_ms) as connection:
+                with POOL.borrow(address, self._options.pull_timeout_ms, signer=self._options.signer) as connection:
                     yield from self._pull_from(address, connection)
             except (OSError, LightMQError) as failure:
                 if isinstance(failure, BrokerRefused | DataLost | BrokenRecord):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
+from remoting.transport.signature import Signer
 from spark_connector import values
 from spark_connector.errors import OptionError
 from spark_connector.schema import nearest
@@ -20,9 +21,11 @@ SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark leaves in the dictionary though they are its own."""
 
 
-def option(parse: Callable[[str], Any], default: Any, text: str, *, aliases: tuple[str, ...] = ()) -> Any:
-    """Declare one option: how its text is read, its default and what it is for."""
-    return field(default=default, metadata={"parse": parse, "text": text, "aliases": aliases})
+def option(
+    parse: Callable[[str], Any], default: Any, text: str, *, aliases: tuple[str, ...] = (), secret: bool = False
+) -> Any:
+    """Declare one option: how its text is read, its default and what it is for; a secret one is never printed."""
+    return field(default=default, repr=not secret, metadata={"parse": parse, "text": text, "aliases": aliases})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,19 @@ class ConnectionOptions:
         values.count, 3, "How often a lost connection is made again before the task or the query fails."
     )
     fetch_retry_interval_ms: int = option(values.count, 200, "Pause before each of these attempts.")
+    access_key: str | None = option(
+        str,
+        None,
+        "Access key that requests are signed with; brokers on other machines ask for it. Together with `secretKey`.",
+    )
+    secret_key: str | None = option(str, None, "Secret of the access key; it signs and is never sent.", secret=True)
+
+    @property
+    def signer(self) -> Signer | None:
+        """What signs the requests; None when no key is given."""
+        if self.access_key is None or self.secret_key is None:
+            return None
+        return Signer(self.access_key, self.secret_key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +66,15 @@ class ReadOptions(ConnectionOptions):
     topic: tuple[str, ...] = option(
         values.names,
         (),
-        "RocketMQ topics to read, separated by commas. Give this or `mqttFilter`.",
+        "RocketMQ topics to read, separated by commas. Give this, `topicPattern` or `mqttFilter`.",
         aliases=("subscribe", "topics"),
+    )
+    topic_pattern: re.Pattern[str] | None = option(  # noqa: RUF009 - declares a field
+        values.pattern,
+        None,
+        "Regular expression; every topic whose whole name matches is read, also those that appear later. System, retry "
+        "and `$` topics are not among them.",
+        aliases=("subscribePattern",),
     )
     mqtt_filter: tuple[str, ...] = option(
         values.names,
@@ -90,6 +113,18 @@ class ReadOptions(ConnectionOptions):
         None,
         "At most about this many messages per micro-batch, shared over the queues by what they have waiting, at least "
         "one each. `Trigger.Once` ignores it, `availableNow` makes several batches of it.",
+    )
+    min_offsets_per_trigger: int | None = option(
+        values.positive,
+        None,
+        "Wait until this many messages are there before a micro-batch is made, at most `maxTriggerDelayMs`. The first "
+        "batch after a start, `Trigger.Once` and `availableNow` do not wait.",
+    )
+    max_trigger_delay_ms: int = option(
+        values.duration_ms,
+        900_000,
+        "Longest wait for `minOffsetsPerTrigger` since the last batch; as a number of ms or `500ms`, `30s`, `15m`.",
+        aliases=("maxTriggerDelay",),
     )
     max_bytes_per_trigger: int | None = option(
         values.positive,
@@ -176,10 +211,31 @@ def declared(table: type[ConnectionOptions]) -> list[tuple[str, Field[Any]]]:
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
     """Read the options of `spark.read` or `spark.readStream`; raises OptionError naming the option."""
     parsed = ReadOptions(**_parse(ReadOptions, options))
-    if bool(parsed.topic) == bool(parsed.mqtt_filter):
-        said = "both are set" if parsed.topic else "neither is set"
-        raise OptionError(f"set one of the options 'topic' (RocketMQ topics) and 'mqttFilter' (MQTT filters): {said}")
+    given = [
+        name
+        for name, value in (
+            ("topic", parsed.topic),
+            ("topicPattern", parsed.topic_pattern),
+            ("mqttFilter", parsed.mqtt_filter),
+        )
+        if value
+    ]
+    if len(given) != 1:
+        said = f"{' and '.join(given)} are set" if given else "none is set"
+        raise OptionError(
+            "set one of the options 'topic' (RocketMQ topics), 'topicPattern' (a regular expression of them) and "
+            f"'mqttFilter' (MQTT filters): {said}"
+        )
+    least, most = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"option 'minOffsetsPerTrigger' = {least} is above 'maxOffsetsPerTrigger' = {most}")
+    _check_keys(parsed)
     return parsed
+
+
+def _check_keys(parsed: ConnectionOptions) -> None:
+    if (parsed.access_key is None) != (parsed.secret_key is None):
+        raise OptionError("the options 'accessKey' and 'secretKey' belong together: set both or neither")
 
 
 def parse_write(options: Mapping[str, str]) -> WriteOptions:
@@ -189,6 +245,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         raise OptionError("the options 'txnAppId' and 'txnVersion' belong together: set both or neither")
     if parsed.topic is not None and parsed.mqtt_topic is not None:
         raise OptionError("set one of the options 'topic' (RocketMQ) and 'mqttTopic' (MQTT), not both")
+    _check_keys(parsed)
     return parsed
 
 

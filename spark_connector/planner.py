@@ -7,6 +7,7 @@ returned as sentences, the caller decides whether they are fatal. Pure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -94,6 +95,16 @@ def advance(
         left -= share
         total -= rows
     return ends
+
+
+def remaining_delay_ms(waiting: int, rows_min: int | None, since_batch_ms: float | None, delay_ms: int) -> int:
+    """How long a batch of `waiting` rows may still wait for `rows_min` of them; 0 when it is to be made now.
+
+    `since_batch_ms` is None before the first batch, which shows at once that a query works.
+    """
+    if rows_min is None or waiting >= rows_min or since_batch_ms is None:
+        return 0
+    return max(0, math.ceil(delay_ms - since_batch_ms))
 
 
 def ranges(start: Positions, end: Positions, bounds: Mapping[QueueKey, Bounds]) -> tuple[list[QueueRange], list[str]]:

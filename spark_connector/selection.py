@@ -10,6 +10,7 @@ own. Pure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,6 +48,8 @@ class Selection:
     """Filters that begin with a wildcard: the broker says which topics they cover."""
     row_filters: tuple[str, ...]
     """Filters that rows of parent queues must match; empty when every row is wanted."""
+    pattern: re.Pattern[str] | None = None
+    """Of the topics the broker reports only those whose whole name matches."""
 
     def requests(self, *, at_ms: int | None = None) -> list[QueueBoundsRequest]:
         """Return the questions to one broker that together cover the selection."""
@@ -82,6 +85,7 @@ class Selection:
         return {
             QueueKey(one.topic, reply.broker, one.queue): Bounds(one.id, one.min, one.max, one.at)
             for one in reply.queues
+            if self.pattern is None or self.pattern.fullmatch(one.topic)
         }
 
 
@@ -91,6 +95,8 @@ def select(options: ReadOptions) -> Selection:
         for topic in options.topic:
             check_topic(topic, "mqttFilter")
         return Selection(options.topic, (), (), ())
+    if options.topic_pattern is not None:
+        return Selection((), (), ("#",), (), options.topic_pattern)
     for one in options.mqtt_filter:
         wrong = topics.validate_filter(one)
         if wrong:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -31,7 +33,7 @@ from spark_connector.batch_reader import point_positions
 from spark_connector.brokers import BoundsWatch
 from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
 from spark_connector.fetch import mean_record_bytes, report_losses
-from spark_connector.offsets import Positions, QueueKey, StreamOffset, from_json, to_json
+from spark_connector.offsets import Positions, QueueKey, StreamOffset, from_json, to_json, total_behind
 from spark_connector.options import ReadOptions
 from spark_connector.progress import commit_progress
 from spark_connector.selection import Bounds, select
@@ -62,6 +64,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bounds: Mapping[QueueKey, Bounds] = {}
         self._cap: Positions | None = None
         self._reported: set[str] = set()
+        self._batch_at: float | None = None
+        """When the last batch was offered, by the monotonic clock; for minOffsetsPerTrigger."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query begins; also asked after a restart before batch 0 was committed, see `partitions`."""
@@ -79,6 +83,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -87,13 +93,17 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bounds = self._connected().wait(self._wait_ms(begin.positions))
         self._report(planner.losses(begin.positions, self._bounds))
         ends = planner.advance(begin.positions, self._bounds, cap=self._cap)
+        if not begin.initial and not isinstance(limit, ReadAllAvailable) and self._delay_ms(begin.positions):
+            return start
         rows_max = self._rows_max(begin.positions, ends, limit)
         if rows_max is not None:
             ends = planner.advance(begin.positions, self._bounds, rows_max=rows_max, cap=self._cap)
         if begin.initial:
+            self._batch_at = time.monotonic()
             return to_json(StreamOffset(ends, origin=begin.positions))
         if all(ends[key] == begin.positions.get(key, 0) for key in ends):
             return start
+        self._batch_at = time.monotonic()
         return to_json(StreamOffset(ends))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -149,8 +159,24 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _wait_ms(self, begin: Positions) -> int:
         """How long to let the broker hold the question: not at all if rows are known to wait, or the run is bounded."""
-        waiting = any(bounds.max > begin.get(key, 0) for key, bounds in self._bounds.items())
-        return 0 if waiting or self._cap is not None else self._options.long_poll_ms
+        if self._cap is not None:
+            return 0
+        if not self._waiting(begin):
+            return self._options.long_poll_ms
+        return min(self._options.long_poll_ms, self._delay_ms(begin))
+
+    def _delay_ms(self, begin: Positions) -> int:
+        """How long what waits is held back for minOffsetsPerTrigger; a bounded run holds nothing back."""
+        if self._cap is not None:
+            return 0
+        since = None if self._batch_at is None else (time.monotonic() - self._batch_at) * 1000
+        return planner.remaining_delay_ms(
+            self._waiting(begin), self._options.min_offsets_per_trigger, since, self._options.max_trigger_delay_ms
+        )
+
+    def _waiting(self, begin: Positions) -> int:
+        """Messages behind `begin`, as far as the bounds last seen tell."""
+        return total_behind(begin, {key: bounds.max for key, bounds in self._bounds.items()}, self._bounds)
 
     def _rows_max(self, begin: Positions, ends: Positions, limit: ReadLimit) -> int | None:
         """Return the number of rows the next batch may have; None for as many as there are."""

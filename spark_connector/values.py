@@ -6,8 +6,11 @@ Invariant: a value that passes here needs no further check of its shape. Pure.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
+
+from spark_connector.schema import nearest
 
 EARLIEST, LATEST = -2, -1
 """The two symbolic offsets, as numbers inside JSON offsets."""
@@ -58,8 +61,24 @@ def flag(text: str) -> bool:
     """Parse true or false."""
     folded = text.strip().lower()
     if folded not in {"true", "false"}:
-        raise ValueError("true or false is needed")
+        raise ValueError(f"true or false is needed{nearest(folded, ('true', 'false'))}")
     return folded == "true"
+
+
+def duration_ms(text: str) -> int:
+    """Parse a time span: `500ms`, `30s`, `15m`, `1h`, or a plain number of ms."""
+    found = re.fullmatch(r"(\d+)\s*(ms|s|m|h|)", text.strip().lower())
+    if found is None:
+        raise ValueError("a time such as 500ms, 30s, 15m or 1h is needed")
+    return int(found[1]) * {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}[found[2]]
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """Parse a regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as failure:
+        raise ValueError(f"it is no regular expression: {failure}") from None
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
@@ -68,7 +87,7 @@ def one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         folded = text.strip().lower().replace("_", "-")
         if folded not in choices:
-            raise ValueError(f"one of {', '.join(choices)} is needed")
+            raise ValueError(f"one of {', '.join(choices)} is needed{nearest(folded, choices)}")
         return folded
 
     return parse
@@ -114,7 +133,8 @@ def starting_point(text: str) -> StartingPoint:
     try:
         nested = json.loads(text)
     except json.JSONDecodeError:
-        raise ValueError("earliest, latest or JSON {topic: {broker: {queue: offset}}} is needed") from None
+        near = nearest(folded, ("earliest", "latest"))
+        raise ValueError(f"earliest, latest or JSON {{topic: {{broker: {{queue: offset}}}}}} is needed{near}") from None
     named: dict[QueueName, int] = {}
     for topic, below in _mapping(nested, "the JSON").items():
         for key, value in _mapping(below, f"topic {topic!r}").items():

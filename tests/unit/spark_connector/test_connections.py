@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from remoting.protocol.commands import Command
+from remoting.server.access import Access
+from remoting.transport.contracts import Peer
 from spark_connector.connections import POOL, ask, say_address
 from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.options import ReadOptions
@@ -57,3 +61,20 @@ def test_unreachable_names_the_address(broker: ToyBroker, read_options: Options)
 
 def test_addresses_for_people() -> None:
     assert (say_address(("h", 1)), say_address(("::1", 2))) == ("h:1", "[::1]:2")
+
+
+def test_requests_are_signed_and_connections_keep_to_their_key(broker: ToyBroker, read_options: Options) -> None:
+    access = Access({"mine": "hidden"})
+    stranger = cast("Peer", SimpleNamespace(loopback=False, address="far:1"))
+
+    def checked(command: Command) -> Command:
+        access.check(stranger, command)
+        return command.reply()
+
+    broker.faults = [checked, checked]
+    signed = read_options(topic="t", accesskey="mine", secretkey="hidden")
+    ask(broker.address, Command(1, body=b"x"), signed)
+    ask(broker.address, Command(1, fields={"a": "b"}), signed)
+    assert broker.faults == []
+    with POOL.borrow(broker.address, 1000, signer=signed.signer) as signing, POOL.borrow(broker.address, 1000) as plain:
+        assert signing is not plain

@@ -30,8 +30,14 @@ def test_names_are_read_without_case_and_aliases_work() -> None:
         ({"topic": "t", "failOnDataLoss": "perhaps"}, "true or false"),
         ({"topic": "t", "nameServer": "nowhere"}, "'nowhere' is not host:port"),
         ({"topic": "t", "subscribe": "u"}, "given twice"),
-        ({"topic": "t", "mqttFilter": "a/#"}, "both are set"),
-        ({}, "neither is set"),
+        ({"topic": "t", "mqttFilter": "a/#"}, "topic and mqttFilter are set"),
+        ({}, "none is set"),
+        ({"topic": "t", "subscribePattern": "t.*"}, "topic and topicPattern are set"),
+        ({"topicPattern": "t("}, "no regular expression"),
+        ({"topic": "t", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "above 'maxOffsetsPerTrigger'"),
+        ({"topic": "t", "maxTriggerDelay": "soon"}, "500ms, 30s, 15m or 1h"),
+        ({"topic": "t", "accessKey": "a"}, "belong together"),
+        ({"topic": "t", "accesKey": "a"}, "did you mean 'accessKey'"),
         ({"topic": "t", "startingOffsets": "first"}, "earliest, latest or JSON"),
     ],
 )
@@ -48,6 +54,7 @@ def test_what_a_reader_is_refused(options: dict[str, str], says: str) -> None:
         ({"txnAppId": "a"}, "belong together"),
         ({"topic": "a", "mqttTopic": "b"}, "not both"),
         ({"qos": "3"}, "0, 1 or 2"),
+        ({"secretKey": "s"}, "belong together"),
         ({"startingOffsets": "latest"}, "only for reading"),
     ],
 )
@@ -64,3 +71,11 @@ def test_the_page_is_current() -> None:
     assert PAGE.read_text() == render_markdown(), (
         "write it anew: python -m spark_connector.options > docs/spark-options.md"
     )
+
+
+def test_a_secret_signs_and_is_never_printed() -> None:
+    parsed = parse_read({"topic": "t", "accessKey": "mine", "secretKey": "hidden"})
+    assert parsed.signer is not None
+    assert parsed.signer.secret == "hidden"
+    assert "hidden" not in repr(parsed)
+    assert parse_write({"topic": "t"}).signer is None

@@ -100,3 +100,14 @@ def test_resolve() -> None:
     named = {QueueName("t", None, 0): 8, QueueName("t", "b", 1): EARLIEST}
     assert planner.resolve(StartingPoint(LATEST, named), bounds) == {KEYS[0]: 8, KEYS[1]: 0}
     assert planner.resolve(StartingPoint(LATEST, {}), bounds, by_time=True) == {KEYS[0]: 7, KEYS[1]: 3}
+
+
+def test_few_rows_wait_for_more_but_not_for_ever() -> None:
+    def remaining(waiting: int, since_ms: float | None) -> int:
+        return planner.remaining_delay_ms(waiting, 10, since_ms, 1000)
+
+    assert planner.remaining_delay_ms(1, None, 0.0, 1000) == 0
+    assert remaining(1, None) == 0, "the first batch comes at once"
+    assert remaining(10, 5.0) == 0
+    assert remaining(9, 400.5) == 600
+    assert remaining(9, 1000.0) == remaining(9, 5000.0) == 0

@@ -68,3 +68,14 @@ def test_missing_topics_and_queues() -> None:
     check_named_queues({QueueName("a", None, 0): 1, QueueName("a", "b1", 0): 1}, bounds)
     with pytest.raises(OptionError, match="a/b2/0"):
         check_named_queues({QueueName("a", "b2", 0): 1}, bounds)
+
+
+def test_a_pattern_takes_whole_names_of_what_the_broker_reports() -> None:
+    found = select(parse_read({"subscribePattern": "line-[0-9]|press"}))
+    (request,) = found.requests()
+    assert request.filter == "#"
+    assert found.waiting_request({}, 5).filter == "#"
+    names = ("line-1", "line-10", "press", "presses")
+    queues = [QueueBounds(name, 0, at, 0, 9, None) for at, name in enumerate(names)]
+    reply = QueueBoundsReply("b", 1, 0, queues, None)
+    assert [key.topic for key in found.collect(request, reply)] == ["line-1", "press"]

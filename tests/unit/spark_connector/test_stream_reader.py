@@ -190,3 +190,39 @@ def test_stop_is_quiet_outside_a_broken_pipe(read_options: Options, monkeypatch:
     except EOFError:
         reader.stop()
     assert ended == [0]
+
+
+def test_a_batch_waits_for_enough_rows(broker: ToyBroker, read_options: Options) -> None:
+    options = {"minoffsetspertrigger": "10", "maxtriggerdelay": "1h", **EARLIEST}
+    run = Run(read_options(mqttFilter="plant/1", **options))
+    publish(broker, "plant/1", range(3))
+    engine = run.start()
+    assert engine.drain() == [3], "the first batch comes at once"
+    publish(broker, "plant/1", range(3, 7))
+    assert engine.drain() == []
+    publish(broker, "plant/1", range(7, 15))
+    assert engine.drain() == [12]
+    publish(broker, "plant/1", range(15, 17))
+    assert engine.step(limit=ALL) == 2, "Trigger.Once does not wait"
+    publish(broker, "plant/1", range(17, 19))
+    assert engine.drain() == []
+    assert run.start().drain() == [2], "nor does the first batch after a restart"
+    publish(broker, "plant/1", range(19, 21))
+    hasty = run.start(read_options(mqttFilter="plant/1", **options | {"maxtriggerdelay": "0"}))
+    assert hasty.drain() == [2]
+    publish(broker, "plant/1", range(21, 24))
+    assert hasty.drain() == [3], "the delay is over"
+    bounded = run.start()
+    publish(broker, "plant/1", range(24, 25))
+    bounded.reader.prepareForTriggerAvailableNow()
+    assert bounded.drain() == [1]
+
+
+def test_a_pattern_reads_topics_that_appear_later(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "line-1/a", range(5))
+    publish(broker, "other/a", range(50, 55))
+    engine = Run(read_options(subscribepattern="line-.*", **EARLIEST)).start()
+    assert engine.drain() == [5]
+    publish(broker, "line-2/b", range(5, 8))
+    assert engine.drain() == [3]
+    assert bodies(engine) == numbers(range(8))

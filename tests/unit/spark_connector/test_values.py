@@ -36,3 +36,26 @@ def test_addresses() -> None:
     for wrong in ("", "h", "h:0", "h:99999", ":1"):
         with pytest.raises(ValueError, match="host:port"):
             values.addresses(wrong)
+
+
+def test_time_spans() -> None:
+    texts = ("0", "250", "500ms", " 30s", "15 M", "1h")
+    assert [values.duration_ms(text) for text in texts] == [0, 250, 500, 30_000, 900_000, 3_600_000]
+    for wrong in ("", "m", "1d", "-1s", "1.5s"):
+        with pytest.raises(ValueError, match="30s"):
+            values.duration_ms(wrong)
+
+
+def test_patterns() -> None:
+    assert values.pattern("a|b").fullmatch("b")
+    with pytest.raises(ValueError, match="regular expression"):
+        values.pattern("a(")
+
+
+def test_a_wrong_word_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match="did you mean 'false'"):
+        values.flag("flase")
+    with pytest.raises(ValueError, match="did you mean 'exactly-once'"):
+        values.one_of("exactly-once", "at-least-once")("exactly_one")
+    with pytest.raises(ValueError, match="did you mean 'earliest'"):
+        values.starting_point("earlest")
