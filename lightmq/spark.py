@@ -8,14 +8,17 @@ connector works in any session. Thread rule: call from the main thread, before a
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightmq.jvm import ensure_java
+from remoting.protocol.errors import LightMQError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,8 +34,9 @@ def session(
 ) -> SparkSession:
     """Return a session (the running one, if there is one); `conf` wins over every setting made here.
 
-    Raises lightmq.jvm.JavaNotFound with the command that mends it.
+    Raises PySparkMissing or lightmq.jvm.JavaNotFound, each with the command that mends it.
     """
+    require_pyspark()
     java = ensure_java()
     wanted = master or os.environ.get("MASTER") or "local[*]"
     prepare_environment(wanted)
@@ -42,6 +46,18 @@ def session(
     for key, value in (defaults(wanted, java.major) | dict(conf or {})).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+class PySparkMissing(LightMQError, ImportError):
+    """PySpark is not installed; the text has the command that installs it."""
+
+
+def require_pyspark(module: str = "pyspark") -> None:
+    """Raises PySparkMissing when there is none: it is an extra, because brokers and proxies do without."""
+    if importlib.util.find_spec(module) is None:
+        raise PySparkMissing(
+            f"{module} is not installed; install it with: {shlex.quote(sys.executable)} -m pip install 'lightmq[spark]'"
+        )
 
 
 def prepare_environment(master: str) -> None:

@@ -5,10 +5,17 @@ Invariant: nothing of the demo is imported before the command is run.
 
 from __future__ import annotations
 
+import importlib.util
+import shlex
 import sys
 from typing import Annotated
 
 from cyclopts import App, Parameter
+
+from lightmq.cli.outcome import CommandFailed
+
+EXAMPLE_MODULES = ("psutil", "matplotlib", "plotly")
+"""What the extra `examples` brings; Spark is installed by the demo itself while the broker already runs."""
 
 demo = App(name="demo", help_flags=[], version_flags=[], help="Run the main job on this machine's sensors.")
 
@@ -16,7 +23,18 @@ demo = App(name="demo", help_flags=[], version_flags=[], help="Run the main job 
 @demo.default
 def run(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True, help="See: lightmq demo --help")]) -> None:
     """Run the demo; its exit status says whether the accounting holds."""
+    check_modules(EXAMPLE_MODULES)
     from lightmq.demo.options import parse
     from lightmq.demo.run import Demo
 
     sys.exit(Demo(parse(arguments)).run())
+
+
+def check_modules(names: tuple[str, ...]) -> None:
+    """Raises CommandFailed with the command that installs what is missing."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandFailed(
+            f"the demo needs {', '.join(missing)}; install them with: "
+            f"{shlex.quote(sys.executable)} -m pip install 'lightmq[examples]'"
+        )

@@ -52,3 +52,9 @@ def test_environment_is_prepared_but_never_overruled(monkeypatch: pytest.MonkeyP
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
     root = str(Path(spark.__file__).resolve().parent.parent)
     assert os.environ["PYTHONPATH"].split(os.pathsep).count(root) == 1
+
+
+def test_without_pyspark_the_command_that_installs_it_is_named() -> None:
+    with pytest.raises(spark.PySparkMissing, match=r"-m pip install 'lightmq\[spark\]'"):
+        spark.require_pyspark("no_such_module")
+    spark.require_pyspark("json")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lightmq.cli.application import run
+from lightmq.cli.demo import check_modules
+from lightmq.cli.outcome import CommandFailed
 
 
 def test_the_demo_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,3 +23,9 @@ def test_bad_arguments_are_named(capsys: pytest.CaptureFixture[str]) -> None:
         run(["demo", "--csv", "no-such-file"])
     assert ended.value.code == 2
     assert "no-such-file" in capsys.readouterr().err
+
+
+def test_a_plain_installation_is_told_what_is_missing() -> None:
+    """One line with the command, instead of a traceback from somewhere inside."""
+    with pytest.raises(CommandFailed, match=r"needs no_such_module; .* -m pip install 'lightmq\[examples\]'"):
+        check_modules(("json", "no_such_module"))
