@@ -22,6 +22,8 @@ DEADLINE_S = 30.0
 class Server:
     """`lightmq up` on a data directory, on the same MQTT port at every start; what it logs is in `log`."""
 
+    python = (sys.executable, "-m", "lightmq")
+
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
         self.log = data.with_name(data.name + ".log")
@@ -40,7 +42,7 @@ class Server:
         """Run the command; the ports it says."""
         with self.log.open("ab") as stream:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "lightmq", *arguments, "--json"],
+                [*self.python, *arguments, "--json"],
                 stdout=subprocess.PIPE,
                 stderr=stream,
                 text=True,
@@ -177,8 +179,9 @@ class Stream:
 
     ON_THEIR_WAY = 100
 
-    def __init__(self, server: Server, topic: str) -> None:
+    def __init__(self, server: Server, topic: str, *, padding_bytes: int = 0) -> None:
         self.topic = topic
+        self._padding = b" " * padding_bytes
         self.sent: list[mqtt.MQTTMessageInfo] = []
         self.client = Client(server, f"stream-{topic.replace('/', '-')}", clean=False)
         self._credit = threading.Semaphore(self.ON_THEIR_WAY)
@@ -197,7 +200,7 @@ class Stream:
     def _run(self) -> None:
         while not self._ended.is_set():
             if self._credit.acquire(timeout=0.1):
-                self.sent.append(self.client.client.publish(self.topic, b"%d" % len(self.sent), 1))
+                self.sent.append(self.client.client.publish(self.topic, b"%d" % len(self.sent) + self._padding, 1))
 
     def flowing(self, count: int = 300) -> None:
         """Return when this many more messages have been sent and all sent before are acknowledged."""
