@@ -24,6 +24,7 @@ from remoting.server.access import Access
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.transport.contracts import Handler
+from remoting.transport.turn import soon
 from runtime.clock import Clock, SystemClock
 from runtime.faults import FaultPoints
 from runtime.logs import get_logger
@@ -87,6 +88,7 @@ class BrokerApp:
             faults=self._faults,
             schedule=schedule,
             log=self._log,
+            soon=soon,
         )
         try:
             self.broker = Broker(self.config, self._store, self._clock, self.registry, self._log)

@@ -1,7 +1,8 @@
 """The twin of the socket transport inside one process: the same semantics, `Command` objects instead of bytes.
 
-A command is handed over in the next loop turn, together with all others of the turn, so that nothing runs inside the
-sender's call; it is given away and must not be changed afterwards. Bodies are shared, never copied.
+A command is handed over at the end of the loop turn, together with all others of its round (`transport.turn`), so that
+nothing runs inside the sender's call; it is given away and must not be changed afterwards. Bodies are shared, never
+copied.
 Invariant: as on a socket, what was sent before a close is still delivered, and each side's close callbacks run once.
 Loop rule: all on the loop's thread.
 """
@@ -19,12 +20,14 @@ from remoting.transport.calls import Calls
 from remoting.transport.contracts import (
     IN_FLIGHT_BYTES_MAX,
     REQUEST_TIMEOUT_MS,
+    Answered,
     CloseCallback,
     Handler,
     PushCallback,
 )
 from remoting.transport.failures import ConnectionLost
 from remoting.transport.link import run_close_callback
+from remoting.transport.turn import soon
 
 LOG = logging.getLogger("remoting")
 
@@ -32,20 +35,19 @@ ADDRESS = "in-process"
 
 
 class _Lane:
-    """Commands on their way in one direction: all of one turn are delivered together in the next."""
+    """Commands on their way in one direction: all of one round are delivered together in the next."""
 
     def __init__(self, deliver: Callable[[Command], None]) -> None:
-        self._loop = asyncio.get_running_loop()
         self._deliver = deliver
         self._queue: deque[Command] = deque()
 
     def put(self, command: Command) -> None:
         if not self._queue:
-            self._loop.call_soon(self._run)
+            soon(self._run)
         self._queue.append(command)
 
     def _run(self) -> None:
-        # Commands put while delivering wait for the next turn, as they would on a socket.
+        # Commands put while delivering wait for the next round, as they would on a socket.
         queue, self._queue = self._queue, deque()
         for command in queue:
             self._deliver(command)
@@ -87,11 +89,11 @@ class InProcessPeer(_End):
 
     @property
     def writable(self) -> bool:
-        """Always: what is sent is taken in the next turn."""
+        """Always: what is sent is taken in this turn."""
         return True
 
     def send(self, command: Command) -> None:
-        """Deliver a reply or a push in the next turn; dropped, as on a socket, when the client is gone."""
+        """Deliver a reply or a push at the end of the turn; dropped, as on a socket, when the client is gone."""
         if not self._connection.closed:
             self._lane.put(command)
 
@@ -125,13 +127,18 @@ class InProcessConnection(_End):
 
     @property
     def writable(self) -> bool:
-        """Always: what is sent is taken in the next turn."""
+        """Always: what is sent is taken in this turn."""
         return True
 
     async def request(self, command: Command, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
         """Hand a request over and wait for its answer, whatever its code."""
         self._check_open()
         return await self._calls.call(command, timeout_ms, self._lane.put)
+
+    def call(self, command: Command, answered: Answered, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
+        """Hand a request over; `answered(response, None)` or `answered(None, error)` follows, never in this call."""
+        self._check_open()
+        self._calls.begin(command, timeout_ms, self._lane.put, answered)
 
     def oneway(self, command: Command) -> None:
         """Hand over a request that gets no answer."""
@@ -154,7 +161,7 @@ class InProcessConnection(_End):
         if self._closing:
             return
         self._closing = True
-        asyncio.get_running_loop().call_soon(self._finish, reason)
+        soon(self._finish, reason)
 
     def command_received(self, command: Command) -> None:
         """An answer goes to its request, anything else to those who listen."""

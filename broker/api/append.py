@@ -7,7 +7,6 @@ leaves nothing behind. Invariant: no frame is acknowledged at or above the confi
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,12 +19,13 @@ from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.record import tag_hash
 from remoting.transport.contracts import Peer
+from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
     from broker.api.context import Broker
 
-Done = Callable[[Appended | None, int, Exception | None], None]
-"""(where the whole append went, index of the caller's first message in it, or what went wrong)."""
+Done = Callable[[Appended | None, int, Refused | None], None]
+"""(where the whole append went, index of the caller's first message in it, None) or (…, …, what the sender is told)."""
 
 
 class Appender:
@@ -39,7 +39,7 @@ class Appender:
     def add(self, messages: list[StoreMessage], done: Done) -> None:
         """Append the messages at the end of this turn and call `done` when they are in the log and confirmed."""
         if not self._waiting:
-            asyncio.get_running_loop().call_soon(self.flush)
+            soon(self.flush)
         self._waiting.append((len(self._messages), done))
         self._messages += messages
 
@@ -120,13 +120,13 @@ def append_many(broker: Broker, peer: Peer, command: Command) -> None:
     place = broker.placement.place
     messages = [place(entry_message(entry), entry.kind, entry.queue_index) for entry in entries]
 
-    def done(appended: Appended | None, first: int, error: Exception | None) -> None:
+    def done(appended: Appended | None, first: int, refused: Refused | None) -> None:
         if command.is_oneway:
             return
-        if appended is None or error is not None:
-            refused = error if isinstance(error, Refused) else Refused(ResponseCode.SYSTEM_ERROR, str(error))
+        if refused is not None:
             peer.send(command.reply(refused.code, refused.remark))
             return
+        assert appended is not None, "who is not refused was stored"
         offsets = appended.offsets
         placed = [(message.queues[0], offsets[first + index]) for index, message in enumerate(messages)]
         peer.send(command.reply(body=encode_append_reply(appended.end_position, placed)))

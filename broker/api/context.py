@@ -121,6 +121,7 @@ class Broker:
         self.followers = Followers(self)
         self.long_polls = LongPolls(waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max)
         self.topics.on_change(lambda _name, _created: self.long_polls.wake_all())
+        self.store.on_fresh(self.followers.confirmed)
         self.store.on_advance(self._advanced)
 
     @property

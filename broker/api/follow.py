@@ -1,7 +1,9 @@
 """FOLLOW (9002) and NOTIFY (9003): tell each proxy which of the queues it follows have news.
 
 A proxy registers the queues it has subscribers for; when the confirm position moves, every proxy concerned gets one
-one-way NOTIFY with (queue id, confirmed end) of all its queues that moved. A proxy whose output is full is not sent
+one-way NOTIFY with (queue id, confirmed end) of all its queues that moved. A proxy that asked for it (field `records`)
+gets the small records just confirmed with the news, straight from memory, and need not pull them; it takes from them
+what it can use, pulling stays the way to everything else. A proxy whose output is full is not sent
 more; its news is kept as a set of queue ids and sent when there is room, so a slow proxy costs a set, not a buffer.
 Invariant: a follower eventually hears the last end of each queue it follows. Loop thread only.
 """
@@ -20,7 +22,12 @@ from remoting.transport.contracts import Peer
 
 if TYPE_CHECKING:
     from broker.api.context import Broker
+    from broker.store.appender import Batch
 
+PUSHED_BYTES_MAX = 64 * 1024
+"""Bytes of records in one NOTIFY; the rest is pulled."""
+RECORDS_FIELD = "records"
+"""Field of FOLLOW: "1" asks for records in NOTIFY."""
 RETRY_SECONDS = 0.02
 """How soon a follower whose output was full is tried again."""
 
@@ -28,12 +35,29 @@ RETRY_SECONDS = 0.02
 class _Follower:
     """One proxy connection: the queues it follows and news it has not been told."""
 
-    __slots__ = ("peer", "pending", "queue_ids")
+    __slots__ = ("peer", "pending", "pushed", "pushed_bytes", "queue_ids", "wants_records")
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.queue_ids: set[int] = set()
         self.pending: set[int] = set()
+        self.wants_records = False
+        self.pushed: dict[int, bytes] = {}
+        """Log position -> record, for the next NOTIFY; in order of the log."""
+        self.pushed_bytes = 0
+
+    def push(self, batch: Batch, position: int, size: int) -> None:
+        """Send this record with the next news if there is room."""
+        if position not in self.pushed and self.pushed_bytes + size <= PUSHED_BYTES_MAX:
+            self.pushed[position] = batch.record(position, size)
+            self.pushed_bytes += size
+
+    def take_pushed(self) -> list[bytes]:
+        """The records for this NOTIFY."""
+        records = list(self.pushed.values())
+        self.pushed.clear()
+        self.pushed_bytes = 0
+        return records
 
 
 class Followers:
@@ -59,6 +83,7 @@ class Followers:
         if follower is None:
             follower = self._followers[peer] = _Follower(peer)
             peer.on_close(lambda _reason: self._forget(peer))
+        follower.wants_records = command.fields.get(RECORDS_FIELD) == "1"
         for queue_id in remove:
             self._leave(follower, queue_id)
         ends = []
@@ -67,6 +92,17 @@ class Followers:
             follower.queue_ids.add(queue_id)
             self._by_queue.setdefault(queue_id, set()).add(follower)
         return command.reply(body=encode_follow_reply(ends))
+
+    def confirmed(self, batches: Sequence[Batch]) -> None:
+        """These batches were confirmed: keep for each follower what it is about to be told of."""
+        by_queue, hidden = self._by_queue, self._broker.stages.hidden
+        if not by_queue:
+            return
+        for batch in batches:
+            for queue_id, position, size in zip(batch.queues, batch.entry_positions, batch.entry_sizes, strict=True):
+                for follower in by_queue.get(queue_id, ()):
+                    if follower.wants_records and queue_id not in hidden:
+                        follower.push(batch, position, size)
 
     def advanced(self, queue_ids: Sequence[int]) -> None:
         """The confirmed ends of these queues moved."""
@@ -86,13 +122,16 @@ class Followers:
             return
         if not follower.peer.writable:
             self.held_back += 1
+            follower.take_pushed()  # by the time there is room they are best pulled
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._tell, follower)
             return
         bounds = self._broker.store.bounds
         news = [(queue_id, bounds(queue_id)[1]) for queue_id in follower.pending]
         follower.pending.clear()
         self.notified += 1
-        follower.peer.send(Command(RequestCode.NOTIFY, flag=FLAG_ONEWAY, body=encode_notify(news)))
+        follower.peer.send(
+            Command(RequestCode.NOTIFY, flag=FLAG_ONEWAY, body=encode_notify(news, follower.take_pushed()))
+        )
 
     def _leave(self, follower: _Follower, queue_id: int) -> None:
         follower.queue_ids.discard(queue_id)

@@ -45,6 +45,14 @@ class Batch:
     entry_sizes: list[int] = field(default_factory=list)
     entry_tags: list[int] = field(default_factory=list)
 
+    def record(self, position: int, size: int) -> bytes:
+        """Return the bytes of the record at `position`, a message's of this batch."""
+        for _segment, start, data in self.pieces:
+            at = position - start
+            if 0 <= at < len(data):
+                return bytes(data[at : at + size])
+        raise AssertionError(f"no record of this batch stands at {position}")
+
     def columns(self) -> list[list[int]]:
         """Return the index entries as the index takes them."""
         return [self.queues, self.queue_offsets, self.entry_positions, self.entry_sizes, self.entry_tags]

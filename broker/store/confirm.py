@@ -11,10 +11,14 @@ import heapq
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broker.store.appender import Batch
 
 Callback = Callable[[Exception | None], None]
 Listener = Callable[[Sequence[int]], None]
+FreshListener = Callable[[Sequence["Batch"]], None]
 
 
 class Confirm:
@@ -25,10 +29,11 @@ class Confirm:
         self.queue_ends = array("q")
         """Confirmed end (exclusive) per queue id."""
         self._log = log
-        self._groups: deque[tuple[int, Sequence[int], Sequence[int]]] = deque()
+        self._groups: deque[tuple[int, Sequence[int], Sequence[int], Batch | None]] = deque()
         self._waiting: list[tuple[int, int, Callback]] = []
         self._sequence = 0
         self._listeners: list[Listener] = []
+        self._fresh_listeners: list[FreshListener] = []
         self._error: Exception | None = None
 
     def grow(self, queue_count: int) -> None:
@@ -37,10 +42,13 @@ class Confirm:
         if missing > 0:
             self.queue_ends.extend([0] * (missing + len(self.queue_ends) // 2))
 
-    def add_group(self, end: int, queues: Sequence[int], offsets: Sequence[int]) -> None:
-        """Note an append that ends at `end` and gave each of `queues` the offset beside it."""
+    def add_group(self, end: int, queues: Sequence[int], offsets: Sequence[int], fresh: Batch | None = None) -> None:
+        """Note an append that ends at `end` and gave each of `queues` the offset beside it.
+
+        `fresh` is kept until then and handed to those who asked for what was confirmed.
+        """
         assert end > self.position, (end, self.position)
-        self._groups.append((end, queues, offsets))
+        self._groups.append((end, queues, offsets, fresh))
 
     def when_confirmed(self, position: int, callback: Callback) -> None:
         """Call back once everything below `position` is confirmed; at once when it is already."""
@@ -56,29 +64,36 @@ class Confirm:
         """Tell `listener` the queue ids whose confirmed end moved, once per move."""
         self._listeners.append(listener)
 
+    def on_fresh(self, listener: FreshListener) -> None:
+        """Give `listener` the small batches that were confirmed, just before `on_advance` tells of the same move."""
+        self._fresh_listeners.append(listener)
+
     def advance(self, durable: int) -> None:
         """Move to the last group end at or below `durable` and tell everybody who waits for it."""
         groups, ends = self._groups, self.queue_ends
         moved: dict[int, None] = {}
+        fresh = []
         position = self.position
         while groups and groups[0][0] <= durable:
-            position, queues, offsets = groups.popleft()
+            position, queues, offsets, batch = groups.popleft()
             for queue, offset in zip(queues, offsets, strict=True):
                 ends[queue] = offset + 1
             moved.update(dict.fromkeys(queues))
+            if batch is not None:
+                fresh.append(batch)
         if position == self.position:
             return
         self.position = position
         waiting = self._waiting
         while waiting and waiting[0][0] <= position:
             self._call(heapq.heappop(waiting)[2], None)
+        if fresh:
+            for fresh_listener in self._fresh_listeners:
+                self._tell(fresh_listener, fresh)
         if moved:
             touched = list(moved)
             for listener in self._listeners:
-                try:
-                    listener(touched)
-                except Exception as error:  # noqa: BLE001 - one listener must not stop the confirm position
-                    self._log.error("confirm_listener_failed", error=repr(error), exc_info=True)
+                self._tell(listener, touched)
 
     def fail(self, error: Exception) -> None:
         """The store has failed: nothing above the confirm position will ever be confirmed."""
@@ -86,6 +101,12 @@ class Confirm:
         waiting, self._waiting = sorted(self._waiting), []
         for _, _, callback in waiting:
             self._call(callback, error)
+
+    def _tell(self, listener: Callable[[Any], None], news: Sequence[Any]) -> None:
+        try:
+            listener(news)
+        except Exception as error:  # noqa: BLE001 - one listener must not stop the confirm position
+            self._log.error("confirm_listener_failed", error=repr(error), exc_info=True)
 
     def _call(self, callback: Callback, error: Exception | None) -> None:
         try:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from broker.store.checkpoint import Checkpoint, save_checkpoint
-from broker.store.confirm import Callback, Confirm, Listener
+from broker.store.confirm import Callback, Confirm, FreshListener, Listener
 from broker.store.disk_guard import DiskGuard
 from broker.store.errors import StoreFailed
-from broker.store.flusher import Flusher, Schedule
+from broker.store.flusher import Flusher, Inline, Schedule
 from broker.store.format_version import check_format
 from broker.store.index_thread import IndexThread
 from broker.store.maintenance import Maintenance
@@ -55,6 +55,7 @@ class LogStore:
         schedule: Schedule,
         log: Any,
         lock: DirectoryLock,
+        soon: Schedule | None = None,
     ) -> None:
         self.directory = directory
         self.settings = settings
@@ -62,6 +63,7 @@ class LogStore:
         self._events = log
         self._lock = lock
         self._schedule = schedule
+        self._soon = soon
         self._faults = faults
         self._closed = False
         self._confirm_pending = False
@@ -82,17 +84,21 @@ class LogStore:
         faults: FaultPoints,
         schedule: Schedule,
         log: Any,
+        soon: Schedule | None = None,
     ) -> LogStore:
         """Open or make the store in `directory` and recover it.
 
-        `schedule` runs a function on the owner's loop thread (`loop.call_soon_threadsafe`); `log` takes events.
+        `schedule` runs a function on the owner's loop thread (`loop.call_soon_threadsafe`); `log` takes events. With
+        `soon`, which runs a function at the end of the loop's turn, small quick flushes are done there (`flusher`).
         Raises DirectoryLocked, WrongFormat, CorruptLog (the log is damaged below its durable position), OSError.
         """
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = DirectoryLock(directory)
         try:
             check_format(directory)
-            return cls(directory, settings, clock=clock, faults=faults, schedule=schedule, log=log, lock=lock)
+            return cls(
+                directory, settings, clock=clock, faults=faults, schedule=schedule, log=log, lock=lock, soon=soon
+            )
         except BaseException:
             lock.close()
             raise
@@ -148,6 +154,17 @@ class LogStore:
             on_flushed=self._on_flushed,
             on_failed=self._writer.flush_failed,
             position=end,
+            inline=self._inline(),
+        )
+
+    def _inline(self) -> Inline | None:
+        if self._soon is None:
+            return None
+        return Inline(
+            soon=self._soon,
+            backlog=lambda: self._log.end - self._flushed,
+            busy=lambda: self._thread.pending > 0,
+            monotonic_ns=self._clock.monotonic_ns,
         )
 
     def _background_failed(self, error: Exception) -> None:
@@ -302,6 +319,10 @@ class LogStore:
     def on_advance(self, listener: Listener) -> None:
         """Tell `listener` the ids of queues whose confirmed end moved, once per move of the confirm position."""
         self._confirm.on_advance(listener)
+
+    def on_fresh(self, listener: FreshListener) -> None:
+        """Give `listener` the small batches that were confirmed, just before `on_advance` tells of the same move."""
+        self._confirm.on_fresh(listener)
 
     def _confirm_written(self) -> None:
         self._confirm_pending = False

@@ -23,6 +23,9 @@ from broker.store.state_log import StateChange, encode_changes, split_batches
 from broker.store.store_message import StoreMessage, mqtt_topic
 from runtime.clock import Clock
 
+FRESH_BYTES_MAX = 64 * 1024
+"""An append up to this size is kept in memory until it is confirmed, for those who want what was just written."""
+
 
 class Writer:
     """The one writer of a store; `written` is called after every append that wrote something."""
@@ -80,7 +83,8 @@ class Writer:
             return batch
         self._last_store_ms = now_ms
         self._index_batch(batch)
-        self._confirm.add_group(batch.end, batch.queues, batch.queue_offsets)
+        fresh = batch if batch.queues and batch.end - batch.first <= FRESH_BYTES_MAX else None
+        self._confirm.add_group(batch.end, batch.queues, batch.queue_offsets, fresh)
         self.messages_total += len(messages)
         self.bytes_total += batch.end - batch.first
         self._written()

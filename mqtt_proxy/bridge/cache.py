@@ -14,13 +14,20 @@ from collections import OrderedDict
 from operator import attrgetter
 from typing import Protocol
 
-from remoting.protocol.record import publish_fields
+from remoting.protocol.record import dispatch_fields, publish_fields
 
 Record = tuple[bytes, "memoryview | bytes", int, int]
 """(MQTT topic, payload, record flags, start in the chunk's blob); an empty topic is no MQTT message."""
 
 RECORD_OVERHEAD_BYTES = 200
 """What a record's Python objects cost beside its bytes, for the accounting of the limit."""
+
+
+CHUNK_OVERHEAD_BYTES = 400
+"""What a chunk's own objects cost, for the same purpose."""
+
+NEAR_RECORDS_MAX = 256
+"""A reader at most so far behind is served from what the broker pushes; one further behind pulls in large steps."""
 
 
 class Follower(Protocol):
@@ -35,19 +42,32 @@ class Follower(Protocol):
     def gone(self, feed: Feed) -> None:
         """The queue does not exist any more."""
 
+    def lag(self, feed: Feed) -> int:
+        """How many records of this queue it has not been given."""
+
 
 class Chunk:
     """Consecutive records of one queue."""
 
     __slots__ = ("blob", "feed", "first", "next", "records", "size_bytes")
 
-    def __init__(self, feed: Feed, first: int, blob: bytes | memoryview) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        first: int,
+        blob: bytes | memoryview,
+        records: list[Record] | None = None,
+        size_bytes: int = 0,
+    ) -> None:
+        """`records` are those of the blob that belong here, `size_bytes` what they take of it; default: all."""
         self.feed = feed
         self.first = first
         self.blob = blob
-        self.records = parse_records(blob)
-        self.next = first + len(self.records)
-        self.size_bytes = len(blob) + RECORD_OVERHEAD_BYTES * len(self.records)
+        if records is None:
+            records, size_bytes = parse_records(blob), len(blob)
+        self.records = records
+        self.next = first + len(records)
+        self.size_bytes = CHUNK_OVERHEAD_BYTES + size_bytes + RECORD_OVERHEAD_BYTES * len(records)
 
 
 def parse_records(blob: bytes | memoryview) -> list[Record]:
@@ -60,6 +80,31 @@ def parse_records(blob: bytes | memoryview) -> list[Record]:
         position += total
     assert position == end, (position, end)
     return records
+
+
+def split_pushed(blob: memoryview, wanted: dict[int, Feed]) -> list[tuple[Feed, int, list[Record], int]]:
+    """Return (queue, first offset, records, their bytes) for each run of pushed records of the wanted queues.
+
+    A record lies in several queues and says which. A run ends where an offset is missing; what follows is pulled.
+    """
+    runs: dict[int, tuple[Feed, int, list[Record], list[int]]] = {}
+    position, end = 0, len(blob)
+    while position < end:
+        topic, body, flags, _, total = publish_fields(blob, position)
+        record: Record = (topic, body, flags, position)  # type: ignore[assignment]  # a slice of a view is a view
+        for queue_id, offset in dispatch_fields(blob, position):
+            feed = wanted.get(queue_id)
+            if feed is None:
+                continue
+            run = runs.get(queue_id)
+            if run is None:
+                runs[queue_id] = (feed, offset, [record], [total])
+            elif offset == run[1] + len(run[2]):
+                run[2].append(record)
+                run[3].append(total)
+        position += total
+    assert position == end, (position, end)
+    return [(feed, first, records, sum(sizes)) for feed, first, records, sizes in runs.values()]
 
 
 class Feed:
@@ -82,6 +127,10 @@ class Feed:
         self.max_offset = max_offset
         for follower in self.followers:
             follower.wake()
+
+    def is_near(self) -> bool:
+        """Whether somebody is close enough to the end to be given what is pushed."""
+        return any(follower.lag(self) <= NEAR_RECORDS_MAX for follower in self.followers)
 
     def next_known(self, offset: int) -> int | None:
         """The first offset at or after `offset` that a chunk covers: a pull need not go beyond it."""

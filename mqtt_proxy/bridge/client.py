@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from mqtt_proxy.bridge import resume
 from mqtt_proxy.bridge.delivery import Delivery, Token
+from mqtt_proxy.bridge.judged_topics import JudgedTopics
 from mqtt_proxy.bridge.link import LinkDownError
 from mqtt_proxy.bridge.offsets import UNKNOWN
 from mqtt_proxy.bridge.services import Services
@@ -39,9 +40,6 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.session_body import SessionClose, SessionOpen, SessionOpened, decode, encode
 from runtime.logs import get_logger
-
-JUDGED_TOPICS_MAX = 256
-"""Topics per connection whose permission is remembered; a device has a handful. Beyond it all are judged again."""
 
 LOG = get_logger("proxy.client")
 
@@ -81,7 +79,9 @@ class Client:
         self._opened = False
         self._ended = False
         self._fenced_epoch = 0
-        self._allowed_topics: dict[bytes, bool] = {}
+        self._unbegun = 0
+        """SUBSCRIBEs and UNSUBSCRIBEs whose request has not been sent yet; what follows must not overtake them."""
+        self._judged_topics = JudgedTopics(self._judge_topic)
         self.epoch = 0
         self._delivery = Delivery(wire.session, services.tools, wire.flush, self._give_up)
         self._subscriptions: Subscriptions | None = None
@@ -101,34 +101,31 @@ class Client:
         """The connection has ended."""
         self._end(reason, will_due=will_due, fenced=False)
 
-    # -- publishing ----------------------------------------------------------------------------------------------------
-
     def _published(self, event: PublishBatch) -> None:
-        publishes = event.publishes
+        if self._unbegun:
+            self._services.spawn(self._publish_behind(event))
+            return
+        self._publish(event.publishes)
+
+    async def _publish_behind(self, event: PublishBatch) -> None:
+        self._publish(event.publishes)  # behind the SUBSCRIBE before it: tasks begin in the order of their making
+
+    def _publish(self, publishes: list[Publish]) -> None:
         if self._ended or not self._may_publish(publishes):
             return
         self._services.publisher.publish(self, self._client_id_bytes, publishes)
 
     def _may_publish(self, publishes: list[Publish]) -> bool:
-        allowed = self._allowed_topics
-        for publish in publishes:
-            verdict = allowed.get(publish.topic)
-            if verdict is None:
-                verdict = self._judge_topic(publish.topic)
-            if not verdict:
-                self._services.metrics.refused_publishes.child("not_authorized").value += len(publishes)
-                topic = publish.topic.decode("utf-8", "replace")
-                self._give_up(f"not_authorized: publish to {topic!r}")
-                return False
-        return True
+        refused = self._judged_topics.first_refused(publishes)
+        if refused is None:
+            return True
+        self._services.metrics.refused_publishes.child("not_authorized").value += len(publishes)
+        self._give_up(f"not_authorized: publish to {refused.decode('utf-8', 'replace')!r}")
+        return False
 
     def _judge_topic(self, topic: bytes) -> bool:
         assert self._identity is not None
-        if len(self._allowed_topics) >= JUDGED_TOPICS_MAX:
-            self._allowed_topics.clear()
-        verdict = self._services.access.authorize(self._identity, Action.PUBLISH, topic)
-        self._allowed_topics[topic] = verdict
-        return verdict
+        return self._services.access.authorize(self._identity, Action.PUBLISH, topic)
 
     def confirmed(self, packet_ids: list[int]) -> None:
         """The broker holds these durably: acknowledge them."""
@@ -266,12 +263,12 @@ class Client:
         source.unacked[one.offset] = None
         return source, one.offset
 
-    # -- subscribing ---------------------------------------------------------------------------------------------------
-
     def _subscribe(self, event: SubscribeRequested) -> None:
+        self._unbegun += 1
         self._services.spawn(self._guarded(self._do_subscribe, event))
 
     async def _do_subscribe(self, event: SubscribeRequested) -> None:
+        self._unbegun -= 1
         assert self._subscriptions is not None
         codes, runs = await self._subscriptions.subscribe(event.filters, self._may_subscribe)
         if not self._ended:
@@ -284,9 +281,11 @@ class Client:
         return self._services.access.authorize(self._identity, Action.SUBSCRIBE, topic_filter)
 
     def _unsubscribe(self, event: UnsubscribeRequested) -> None:
+        self._unbegun += 1
         self._services.spawn(self._guarded(self._do_unsubscribe, event))
 
     async def _do_unsubscribe(self, event: UnsubscribeRequested) -> None:
+        self._unbegun -= 1
         assert self._subscriptions is not None
         await self._subscriptions.unsubscribe(event.filters)
         if not self._ended:

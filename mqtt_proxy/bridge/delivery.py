@@ -159,7 +159,9 @@ class Delivery:
         self._tools.metrics.acknowledged.value += count
         if self.committed_key is not None:
             self._tools.offsets.mark(self)
-        self.wake()
+        sources = self.sources
+        if len(sources) != 1 or sources[0].cursor < sources[0].feed.max_offset or sources[0].retained is not None:
+            self.wake()
 
     def jumped(self, feed: Feed, offset: int, to: int, reason: str) -> None:
         """Records at a cursor are gone, or the log ends before it."""
@@ -174,6 +176,11 @@ class Delivery:
         if feed.queue_id in self.by_queue:
             self._tools.metrics.skipped("queue_gone").value += 1
             self._give_up(f"queue_gone: queue {feed.queue_id} of {self.by_queue[feed.queue_id].filter}")
+
+    def lag(self, feed: Feed) -> int:
+        """How many records of this queue it has not been given."""
+        source = self.by_queue.get(feed.queue_id)
+        return feed.max_offset - source.cursor if source is not None else 0
 
     def failed(self) -> None:
         """Delivering raised."""

@@ -1,6 +1,6 @@
 """The proxy's one connection to a broker: in-process, or TCP that is made again whenever it is lost.
 
-Requests leave in the order of the calls (`post` and `request` alike), which everything above relies on: a
+Requests leave in the order of the calls (`call`, `post`, `request` alike), which everything above relies on: a
 SESSION_CLOSE posted before a SESSION_OPEN is handled before it. A request ends in its reply's body, `Refused`, or
 `LinkDownError` when nobody can say whether the broker carried it out. Listeners hear `up` after every (re)connection
 and `down` after every loss.
@@ -10,9 +10,9 @@ Invariant: between `down` and the next `up` no request is sent. Loop rule: every
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Awaitable, Callable
 
+from remoting.client.reconnecting import ReconnectingConnection
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection, PushCallback
@@ -20,6 +20,9 @@ from runtime.logs import get_logger
 
 Dial = Callable[[], Awaitable[Connection]]
 """Makes a connection to the broker, asking a controller where it is if need be; raises what went wrong."""
+
+Done = Callable[[bytes, Exception | None], None]
+"""Called with the reply's body and None, or with b"" and `Refused` or `LinkDownError`."""
 
 FIRST_DELAY_DIVISOR = 20
 """The first pause between two attempts is the longest one divided by this; it doubles from there."""
@@ -33,15 +36,20 @@ class Link:
     """A connection that comes back. `start` begins to connect, `wait_up` waits for the first success."""
 
     def __init__(self, dial: Dial, *, reconnect_delay_ms_max: int) -> None:
-        self._dial = dial
-        self._delay_s_max = reconnect_delay_ms_max / 1000
+        self._line = ReconnectingConnection(
+            dial,
+            "the broker",
+            backoff_first_ms=max(1, reconnect_delay_ms_max // FIRST_DELAY_DIVISOR),
+            backoff_ms_max=reconnect_delay_ms_max,
+        )
         self._connection: Connection | None = None
         self._pushes: dict[int, PushCallback] = {}
-        self._up: list[Callable[[], None]] = []
-        self._down: list[Callable[[str], None]] = []
-        self._keeper: asyncio.Task[None] | None = None
+        self._stopping = False
         self._first = asyncio.Event()
         self._log = get_logger("proxy.link")
+        self._line.on_up(self._came_up)
+        self._line.on_down(self._went_down)
+        self._line.on_push(self._pushed)
 
     @property
     def up(self) -> bool:
@@ -50,11 +58,11 @@ class Link:
 
     def on_up(self, callback: Callable[[], None]) -> None:
         """Call after every connection made, in order of registration."""
-        self._up.append(callback)
+        self._line.on_up(lambda _connection: callback(), at_once=False)
 
     def on_down(self, callback: Callable[[str], None]) -> None:
         """Call with the reason after every loss."""
-        self._down.append(callback)
+        self._line.on_down(lambda reason: None if self._stopping else callback(reason))
 
     def on_push(self, code: int, callback: PushCallback) -> None:
         """Call with each command of this code that the broker sends on its own."""
@@ -62,8 +70,7 @@ class Link:
 
     async def start(self) -> None:
         """Begin to connect; does not wait for success."""
-        assert self._keeper is None
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        self._line.start()
 
     async def wait_up(self) -> None:
         """Wait for the first connection."""
@@ -71,63 +78,68 @@ class Link:
 
     async def stop(self) -> None:
         """Close and do not come back."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        self._stopping = True
+        await self._line.close()
 
-    def post(self, code: int, body: bytes, timeout_ms: int = REQUEST_TIMEOUT_MS) -> asyncio.Task[bytes]:
-        """Send a request; the task ends in the reply's body. Raises LinkDownError at once without a connection."""
+    def post(
+        self,
+        code: int,
+        body: bytes,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        *,
+        fields: dict[str, str] | None = None,
+    ) -> asyncio.Future[bytes]:
+        """Send a request; the future ends in the reply's body. Raises LinkDownError at once without a connection."""
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def done(reply: bytes, error: Exception | None) -> None:
+            if future.done():  # whoever waited has been cancelled
+                return
+            if error is None:
+                future.set_result(reply)
+            else:
+                future.set_exception(error)
+
+        self.call(code, body, done, timeout_ms, fields=fields)
+        return future
+
+    def call(
+        self,
+        code: int,
+        body: bytes,
+        done: Done,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        *,
+        fields: dict[str, str] | None = None,
+    ) -> None:
+        """Send a request; `done` follows, never inside this call. Raises LinkDownError when down."""
         connection = self._connection
         if connection is None or connection.closed:
             raise LinkDownError("no connection to the broker")
-        # A task's first step runs in the order of creation: that is what keeps requests in order.
-        return asyncio.get_running_loop().create_task(_call(connection, Command(code, body=body), timeout_ms))
+
+        def answered(reply: Command | None, error: Exception | None) -> None:
+            if reply is None:
+                done(b"", LinkDownError(str(error)))
+            elif reply.code != 0:
+                done(b"", _refusal(reply))
+            else:
+                done(reply.body, None)
+
+        connection.call(Command(code, fields=fields or {}, body=body), answered, timeout_ms)
 
     async def request(self, code: int, body: bytes, timeout_ms: int = REQUEST_TIMEOUT_MS) -> bytes:
         """Send a request and wait for its reply's body. Raises Refused or LinkDownError."""
         return await self.post(code, body, timeout_ms)
 
-    async def _keep(self) -> None:
-        delay_s = first_delay_s = self._delay_s_max / FIRST_DELAY_DIVISOR
-        while True:
-            try:
-                connection = await self._dial()
-            except (LightMQError, OSError, TimeoutError) as error:
-                self._log.warning("broker_unreachable", error=str(error), retry_in_ms=int(delay_s * 1000))
-                await asyncio.sleep(delay_s)
-                delay_s = min(delay_s * 2, self._delay_s_max)
-                continue
-            delay_s = first_delay_s
-            reason = await self._hold(connection)
-            self._log.warning("broker_lost", address=connection.address, reason=reason)
-            for heard in self._down:
-                self._tell(functools.partial(heard, reason))
-            await asyncio.sleep(first_delay_s)
-
-    async def _hold(self, connection: Connection) -> str:
-        """Use a connection until it is gone; the answer is why."""
-        lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        connection.on_push(self._pushed)
-        connection.on_close(lambda reason: None if lost.done() else lost.set_result(reason))
+    def _came_up(self, connection: Connection) -> None:
         self._connection = connection
         self._log.info("broker_connected", address=connection.address)
-        for callback in self._up:
-            self._tell(callback)
         self._first.set()
-        reason = await lost
-        self._connection = None
-        return reason
 
-    def _tell(self, callback: Callable[[], None]) -> None:
-        """A listener that fails must not keep the link from coming back."""
-        try:
-            callback()
-        except Exception as error:  # noqa: BLE001
-            self._log.error("listener_failed", error=repr(error), exc_info=error)
+    def _went_down(self, reason: str) -> None:
+        self._connection = None
+        if not self._stopping:
+            self._log.warning("broker_lost", reason=reason)
 
     def _pushed(self, command: Command) -> None:
         callback = self._pushes.get(command.code)
@@ -140,13 +152,5 @@ class Link:
             self._log.error("push_unreadable", code=command.code, error=str(error))
 
 
-async def _call(connection: Connection, command: Command, timeout_ms: int) -> bytes:
-    try:
-        reply = await connection.request(command, timeout_ms)
-    except Refused:
-        raise
-    except LightMQError as error:  # lost, timed out, closed: in each case nobody knows whether it was done
-        raise LinkDownError(str(error)) from error
-    if reply.code != 0:
-        raise Refused(reply.code, reply.remark or f"refused with code {reply.code}")
-    return reply.body
+def _refusal(reply: Command) -> Refused:
+    return Refused(reply.code, reply.remark or f"refused with code {reply.code}")

@@ -2,7 +2,8 @@
 
 FOLLOW tells the broker, once per loop turn, which queues were added and removed; its reply says how far each added
 queue is confirmed, so that nothing stored between a subscription and its FOLLOW is overlooked. NOTIFY comes from the
-broker, once per turn, with the new ends of followed queues. After a reconnection everything is followed again.
+broker, once per turn, with the new ends of followed queues and, for what is small, the records themselves: they go
+into the cache when somebody is about to read them. After a reconnection everything is followed again.
 Invariant: the broker's picture of what we follow is `feeds` minus what is still to be sent. Loop rule: on the loop's
 thread.
 """
@@ -11,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 
-from mqtt_proxy.bridge.cache import Feed, Follower, RecordCache
+from mqtt_proxy.bridge.cache import Chunk, Feed, Follower, RecordCache, split_pushed
 from mqtt_proxy.bridge.link import Link
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.follow_body import decode_follow_reply, decode_notify, encode_follow
+from remoting.transport.turn import soon
 from runtime.logs import get_logger
 
 
@@ -63,7 +65,7 @@ class Notifier:
     def _schedule(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._send)
+            soon(self._send)
 
     def _follow_again(self) -> None:
         self._removed.clear()
@@ -77,10 +79,10 @@ class Notifier:
         added, removed = list(self._added), list(self._removed)
         self._added.clear()
         self._removed.clear()
-        task = self._link.post(RequestCode.FOLLOW, encode_follow(added, removed))
+        task = self._link.post(RequestCode.FOLLOW, encode_follow(added, removed), fields={"records": "1"})
         task.add_done_callback(lambda done: self._followed(added, done))
 
-    def _followed(self, added: list[int], task: asyncio.Task[bytes]) -> None:
+    def _followed(self, added: list[int], task: asyncio.Future[bytes]) -> None:
         if task.cancelled():
             return
         error = task.exception()
@@ -93,7 +95,17 @@ class Notifier:
                 feed.advance(max_offset)
 
     def _notified(self, command: Command) -> None:
-        for queue_id, max_offset in decode_notify(command.body):
-            feed = self.feeds.get(queue_id)
-            if feed is not None:
-                feed.advance(max_offset)
+        news, records = decode_notify(command.body)
+        feeds = self.feeds
+        moved = [(feed, end) for queue_id, end in news if (feed := feeds.get(queue_id)) is not None]
+        if len(records):
+            wanted = {feed.queue_id: feed for feed, _ in moved if feed.is_near()}
+            if wanted:
+                self._keep(records, wanted)
+        for feed, end in moved:
+            feed.advance(end)
+
+    def _keep(self, blob: memoryview, wanted: dict[int, Feed]) -> None:
+        """Take pushed records into the cache, so that nobody has to pull them."""
+        for feed, first, records, size_bytes in split_pushed(blob, wanted):
+            self._cache.add(Chunk(feed, first, blob, records, size_bytes))

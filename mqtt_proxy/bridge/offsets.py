@@ -91,7 +91,7 @@ class OffsetCommitter:
         task = self._link.post(RequestCode.APPEND_OFFSETS, body)
         task.add_done_callback(lambda done: self._sent(moved, done))
 
-    def _sent(self, moved: Sequence[tuple[bytes, Source, int, Committing]], task: asyncio.Task[bytes]) -> None:
+    def _sent(self, moved: Sequence[tuple[bytes, Source, int, Committing]], task: asyncio.Future[bytes]) -> None:
         if task.cancelled() or task.exception() is None:
             return
         self._log.warning("offsets_not_committed", offsets=len(moved), error=str(task.exception()))

@@ -16,6 +16,7 @@ Loop rule: everything on the loop's thread.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,6 +29,7 @@ from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
 from remoting.protocol.codes import RequestCode, ResponseCode, response_name
 from remoting.protocol.errors import Refused
 from remoting.protocol.record import FLAG_RETAIN
+from remoting.transport.turn import soon
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
@@ -144,7 +146,7 @@ class Publisher:
     def _schedule(self) -> None:
         if not self._scheduled and self._gathered:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            soon(self._flush)
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -168,15 +170,11 @@ class Publisher:
         self._in_flight[frame] = None
         self._metrics.append_frames.value += 1
         body = encode_entries(list(frame.entries()))
-        task = self._link.post(RequestCode.APPEND_MANY, body, self._timeout_ms)
-        task.add_done_callback(lambda done: self._answered(frame, done))
+        self._link.call(RequestCode.APPEND_MANY, body, functools.partial(self._answered, frame), self._timeout_ms)
 
-    def _answered(self, frame: Frame, task: asyncio.Task[bytes]) -> None:
+    def _answered(self, frame: Frame, _body: bytes, error: Exception | None) -> None:
         del self._in_flight[frame]
-        error = None if task.cancelled() else task.exception()
-        if task.cancelled():
-            self._reject(frame.runs, "broker_lost: the proxy is stopping")
-        elif error is None:
+        if error is None:
             self._confirm(frame)
         elif isinstance(error, Refused):
             self._refused(frame, error)

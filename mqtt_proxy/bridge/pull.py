@@ -10,6 +10,7 @@ Invariant: every need is answered by a wake, a jump or `gone`, or is still gathe
 from __future__ import annotations
 
 import asyncio
+import functools
 
 from mqtt_proxy.bridge.cache import Chunk, Feed, Follower, RecordCache
 from mqtt_proxy.bridge.link import Link
@@ -25,6 +26,7 @@ from remoting.protocol.pull_body import (
     decode_multi_pull_reply,
     encode_multi_pull,
 )
+from remoting.transport.turn import soon
 from runtime.logs import get_logger
 
 REPLY_BYTES_MAX = 4 * 1024 * 1024
@@ -67,7 +69,7 @@ class Puller:
     def _schedule(self) -> None:
         if not self._scheduled and not self._busy and self._needs:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._send)
+            soon(self._send)
 
     def _send(self) -> None:
         self._scheduled = False
@@ -83,8 +85,8 @@ class Puller:
         self._busy = True
         self._under_way = taken
         self._metrics.pulls.value += 1
-        task = self._link.post(RequestCode.MULTI_PULL, encode_multi_pull(self._requests(taken)))
-        task.add_done_callback(lambda done: self._answered(taken, done))
+        body = encode_multi_pull(self._requests(taken))
+        self._link.call(RequestCode.MULTI_PULL, body, functools.partial(self._answered, taken))
 
     def _requests(self, taken: dict[Need, dict[Follower, None]]) -> list[tuple[int, int, int, int]]:
         bytes_max = max(QUEUE_BYTES_MIN, min(self._bytes_max, REPLY_BYTES_MAX // len(taken)))
@@ -98,15 +100,12 @@ class Puller:
             requests.append((feed.queue_id, offset, count, bytes_max))
         return requests
 
-    def _answered(self, taken: dict[Need, dict[Follower, None]], task: asyncio.Task[bytes]) -> None:
+    def _answered(self, taken: dict[Need, dict[Follower, None]], body: bytes, error: Exception | None) -> None:
         self._busy = False
         self._under_way = {}
-        if task.cancelled():
-            return
-        error = task.exception()
         if error is None:
             try:
-                results = decode_multi_pull_reply(task.result())
+                results = decode_multi_pull_reply(body)
                 for (need, followers), result in zip(taken.items(), results, strict=True):
                     self._take(need, followers, result)
             except (LightMQError, ValueError) as unreadable:
@@ -116,7 +115,7 @@ class Puller:
         else:
             self._repeat(taken, error)
 
-    def _repeat(self, taken: dict[Need, dict[Follower, None]], error: BaseException) -> None:
+    def _repeat(self, taken: dict[Need, dict[Follower, None]], error: Exception) -> None:
         """Ask again: at the next connection, or after a pause when this one refused."""
         self._log.warning("pull_failed", queues=len(taken), error=str(error))
         for (feed, offset), followers in taken.items():

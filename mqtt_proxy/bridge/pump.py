@@ -1,8 +1,8 @@
 """Gives every session with something to do its turn, without letting one of them keep the loop.
 
-`wake` marks a session; once per loop turn each marked session may deliver a bounded portion, and one that could go on
-is marked again. Between two turns the loop reads and writes sockets.
-Invariant: a woken session is pumped exactly once in the next turn, however often it was woken. Loop rule: on the
+`wake` marks a session; at the end of the loop turn each marked session may deliver a bounded portion, and one that
+could go on is marked for the next turn: in between the loop reads and writes sockets.
+Invariant: a woken session is pumped exactly once in the next round, however often it was woken. Loop rule: on the
 loop.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from remoting.transport.turn import soon
 from runtime.logs import get_logger
 
 
@@ -29,6 +30,7 @@ class Pump:
 
     def __init__(self) -> None:
         self._ready: dict[Pumped, None] = {}
+        self._more: dict[Pumped, None] = {}
         self._scheduled = False
         self._log = get_logger("proxy.pump")
 
@@ -37,11 +39,12 @@ class Pump:
         self._ready[session] = None
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._run)
+            soon(self._run)
 
     def forget(self, session: Pumped) -> None:
         """The session has ended."""
         self._ready.pop(session, None)
+        self._more.pop(session, None)
 
     def _run(self) -> None:
         self._scheduled = False
@@ -54,4 +57,11 @@ class Pump:
                 session.failed()
                 continue
             if more:
-                self.wake(session)
+                if not self._more:
+                    asyncio.get_running_loop().call_soon(self._go_on)
+                self._more[session] = None
+
+    def _go_on(self) -> None:
+        more, self._more = self._more, {}
+        for session in more:
+            self.wake(session)

@@ -64,7 +64,7 @@ class RetainedRun:
         task = self._link.post(RequestCode.RECORDS_AT, encode_records_at(step))
         task.add_done_callback(lambda done: self._fetched(step, done))
 
-    def _fetched(self, step: list[int], task: asyncio.Task[bytes]) -> None:
+    def _fetched(self, step: list[int], task: asyncio.Future[bytes]) -> None:
         self._busy = False
         if task.cancelled():
             return

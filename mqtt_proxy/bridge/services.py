@@ -42,7 +42,7 @@ class Services:
     tools: DeliveryTools
     access: Access
     received: ReceivedIds = field(default_factory=ReceivedIds)
-    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    tasks: set[asyncio.Future[Any]] = field(default_factory=set)
     """Work that a stopping proxy waits for."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -51,12 +51,12 @@ class Services:
         self.keep(task)
         return task
 
-    def keep(self, task: asyncio.Task[Any]) -> None:
+    def keep(self, task: asyncio.Future[Any]) -> None:
         """Keep a task until it is done; its failure, if any, has been dealt with by whoever made it."""
         self.tasks.add(task)
         task.add_done_callback(self._done)
 
-    def _done(self, task: asyncio.Task[Any]) -> None:
+    def _done(self, task: asyncio.Future[Any]) -> None:
         self.tasks.discard(task)
         if not task.cancelled():
             task.exception()  # retrieved, so that the loop does not report it again

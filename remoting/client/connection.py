@@ -12,7 +12,13 @@ import logging
 
 from remoting.protocol.commands import Command
 from remoting.transport.calls import Calls
-from remoting.transport.contracts import IN_FLIGHT_BYTES_MAX, REQUEST_TIMEOUT_MS, Connection, PushCallback
+from remoting.transport.contracts import (
+    IN_FLIGHT_BYTES_MAX,
+    REQUEST_TIMEOUT_MS,
+    Answered,
+    Connection,
+    PushCallback,
+)
 from remoting.transport.failures import (
     ConnectionLost,
     RequestTimeout,
@@ -62,6 +68,12 @@ class SocketConnection(FrameLink):
         if self.closed:
             raise ConnectionLost(f"connection to {self.address} is closed: {self._closing or self._lost}")
         return await self._calls.call(command, timeout_ms, self._transmit)
+
+    def call(self, command: Command, answered: Answered, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
+        """Send a request; `answered(response, None)` or `answered(None, error)` follows, never inside this call."""
+        if self.closed:
+            raise ConnectionLost(f"connection to {self.address} is closed: {self._closing or self._lost}")
+        self._calls.begin(command, timeout_ms, self._transmit, answered)
 
     def oneway(self, command: Command) -> None:
         """Send a request that gets no answer."""

@@ -13,7 +13,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from remoting.protocol.commands import Command
-from remoting.transport.contracts import REQUEST_TIMEOUT_MS, CloseCallback, Connection, PushCallback
+from remoting.protocol.errors import LightMQError
+from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Answered, CloseCallback, Connection, PushCallback
 from remoting.transport.failures import ConnectionLost, RequestTimeout
 from remoting.transport.link import run_close_callback
 
@@ -82,10 +83,10 @@ class ReconnectingConnection:
         if self._task is None and not self._closed:
             self._task = asyncio.get_running_loop().create_task(self._keep_up())
 
-    def on_up(self, callback: UpCallback) -> None:
-        """Call `callback(connection)` each time it comes up; at once if it is."""
+    def on_up(self, callback: UpCallback, *, at_once: bool = True) -> None:
+        """Call `callback(connection)` each time it comes up; `at_once`: also now if it is up."""
         self._up_callbacks.append(callback)
-        if self._current is not None:
+        if at_once and self._current is not None:
             self._run_up(callback, self._current)
 
     def on_down(self, callback: CloseCallback) -> None:
@@ -128,6 +129,12 @@ class ReconnectingConnection:
             raise RequestTimeout(command.code, self.address, timeout_ms)
         return await connection.request(command, left_ms)
 
+    def call(self, command: Command, answered: Answered, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
+        """Send a request whose answer goes to a callback; `ConnectionLost` while it is down."""
+        if self._current is None:
+            raise ConnectionLost(f"{self.address} is down: {self._reason}")
+        self._current.call(command, answered, timeout_ms)
+
     def oneway(self, command: Command) -> None:
         """Send a request that gets no answer; `ConnectionLost` while it is down."""
         if self._current is None:
@@ -161,7 +168,7 @@ class ReconnectingConnection:
             self.attempts += 1
             try:
                 connection = await self._dial()
-            except (ConnectionLost, OSError, TimeoutError) as error:
+            except (LightMQError, OSError, TimeoutError) as error:
                 if str(error) != self._reason:  # say it once, not at every attempt
                     LOG.warning("%s", error)
                 self._reason = str(error)

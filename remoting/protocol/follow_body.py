@@ -2,7 +2,9 @@
 
     FOLLOW   u32 n_add, u32 n_remove, n_add x u32 queue id, n_remove x u32 queue id
       reply  n_add x i64 confirmed end of the queue, in the order asked
-    NOTIFY   u32 n, n x {u32 queue id, i64 confirmed end}; one-way, coalesced per proxy and turn of the broker's loop
+    NOTIFY   u32 n, n x {u32 queue id, i64 confirmed end} | records; one-way, coalesced per proxy and turn of the
+             broker's loop. records: raw, back to back, in log order; only for who asked by FOLLOW's field `records`
+             = "1", and never a promise: any of them may be missing and is then pulled
 
 Invariant: an end (exclusive queue offset) never falls. Thread rule: pure functions.
 """
@@ -49,16 +51,18 @@ def decode_follow_reply(body: Buffer) -> list[int]:
     return list(struct.unpack(f"<{len(body) // 8}q", body))
 
 
-def encode_notify(news: Sequence[tuple[int, int]]) -> bytes:
-    """Return a NOTIFY body of (queue id, confirmed end)."""
-    return b"".join((_COUNT.pack(len(news)), *[_NEWS.pack(queue_id, end) for queue_id, end in news]))
+def encode_notify(news: Sequence[tuple[int, int]], records: Sequence[bytes] = ()) -> bytes:
+    """Return a NOTIFY body of (queue id, confirmed end), with raw records behind it."""
+    return b"".join((_COUNT.pack(len(news)), *[_NEWS.pack(queue_id, end) for queue_id, end in news], *records))
 
 
-def decode_notify(body: Buffer) -> list[tuple[int, int]]:
-    """Return (queue id, confirmed end) per queue with news."""
+def decode_notify(body: Buffer) -> tuple[list[tuple[int, int]], memoryview]:
+    """Return (queue id, confirmed end) per queue with news, and the records that came with it."""
     if len(body) < 4:
         raise RemoteViolation(f"notify of {len(body)} bytes has no count")
     (count,) = _COUNT.unpack_from(body)
-    if len(body) != 4 + count * _NEWS.size:
+    end = 4 + count * _NEWS.size
+    if len(body) < end:
         raise RemoteViolation(f"notify of {len(body)} bytes does not hold {count} queues")
-    return list(_NEWS.iter_unpack(memoryview(body)[4:]))
+    view = memoryview(body)
+    return list(_NEWS.iter_unpack(view[4:end])), view[end:]

@@ -1,6 +1,6 @@
-"""Requests that wait for their answers: opaque number -> future, with a time limit and a limit of bytes in flight.
+"""Requests that wait for their answers: number -> future or callback, with a time limit and a limit of bytes in flight.
 
-Invariant: a future leaves the table exactly once, by its answer, its time limit, its caller's cancellation or the
+Invariant: an entry leaves the table exactly once, by its answer, its time limit, its caller's cancellation or the
 connection's end; its bytes leave the count at the same moment.
 Loop rule: all on the loop's thread.
 """
@@ -12,12 +12,30 @@ from collections import deque
 from collections.abc import Callable
 
 from remoting.protocol.commands import Command
+from remoting.protocol.errors import LightMQError
+from remoting.transport.contracts import Answered
 from remoting.transport.failures import ConnectionLost, RequestTimeout
 
 REQUEST_OVERHEAD_BYTES = 256
 """What a request without a body counts for in the limit of bytes in flight."""
 
 OPAQUE_MAX = 0x7FFF_FFFF
+
+SWEEP_S = 0.25
+"""How much later than its time limit a request made by `begin` may be given up: they share one timer."""
+
+
+class _Begun:
+    """A request made by `begin`, in the place of a future."""
+
+    __slots__ = ("answered", "code", "deadline", "size", "timeout_ms")
+
+    def __init__(self, answered: Answered, code: int, deadline: float, size: int, timeout_ms: int) -> None:
+        self.answered = answered
+        self.code = code
+        self.deadline = deadline
+        self.size = size
+        self.timeout_ms = timeout_ms
 
 
 class Calls:
@@ -27,7 +45,10 @@ class Calls:
         self._address = address
         self._in_flight_bytes_max = in_flight_bytes_max
         self._in_flight_bytes = 0
-        self._pending: dict[int, asyncio.Future[Command]] = {}
+        self._pending: dict[int, asyncio.Future[Command] | _Begun] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._begun = 0
+        self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._opaque = 0
         self._lost: str | None = None
@@ -65,21 +86,76 @@ class Calls:
             self._in_flight_bytes -= size
             self._wake()
 
+    def begin(self, command: Command, timeout_ms: int, transmit: Callable[[Command], None], answered: Answered) -> None:
+        """As `call`, with a callback instead of a coroutine; the command is transmitted at once when there is room."""
+        size = len(command.body) + REQUEST_OVERHEAD_BYTES
+        loop = asyncio.get_running_loop()
+        if self._waiting or not self._has_room(size):
+            task = loop.create_task(self._begin_later(command, timeout_ms, transmit, answered))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        self._check_open()
+        opaque = command.opaque = self.next_opaque()
+        deadline = loop.time() + timeout_ms / 1000
+        self._pending[opaque] = _Begun(answered, command.code, deadline, size, timeout_ms)
+        self._in_flight_bytes += size
+        self._begun += 1
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+        transmit(command)
+
+    async def _begin_later(
+        self, command: Command, timeout_ms: int, transmit: Callable[[Command], None], answered: Answered
+    ) -> None:
+        response, failure = None, None
+        try:
+            response = await self.call(command, timeout_ms, transmit)
+        except LightMQError as error:
+            failure = error
+        _tell(answered, response, failure)
+
+    def _finish(self, opaque: int, begun: _Begun, response: Command | None, error: Exception | None) -> None:
+        del self._pending[opaque]
+        self._in_flight_bytes -= begun.size
+        self._begun -= 1
+        if self._waiting:
+            self._wake()
+        _tell(begun.answered, response, error)
+
+    def _sweep(self) -> None:
+        """Give up what is overdue; the timer runs only while requests of this kind are under way."""
+        self._sweeper = None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for opaque, entry in list(self._pending.items()):
+            if isinstance(entry, _Begun) and entry.deadline <= now:
+                self._finish(opaque, entry, None, RequestTimeout(entry.code, self._address, entry.timeout_ms))
+        if self._begun and self._sweeper is None:
+            self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+
     def answer(self, response: Command) -> None:
         """Hand a response to the request it belongs to; late ones are counted and forgotten."""
-        future = self._pending.get(response.opaque)
-        if future is None or future.done():
+        entry = self._pending.get(response.opaque)
+        if isinstance(entry, _Begun):
+            self._finish(response.opaque, entry, response, None)
+        elif entry is None or entry.done():
             self.late_answers += 1
-            return
-        future.set_result(response)
+        else:
+            entry.set_result(response)
 
     def fail(self, reason: str) -> None:
         """End every request with `ConnectionLost`; later ones fail at once."""
         if self._lost is None:
             self._lost = reason
-        for future in self._pending.values():
-            if not future.done():
-                future.set_exception(self._loss())
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for opaque, entry in list(self._pending.items()):
+            if isinstance(entry, _Begun):
+                self._finish(opaque, entry, None, self._loss())
+            elif not entry.done():
+                entry.set_exception(self._loss())
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_exception(self._loss())
@@ -132,3 +208,13 @@ class Calls:
     def _expire(self, future: asyncio.Future[Command] | asyncio.Future[None], code: int, timeout_ms: int) -> None:
         if not future.done():
             future.set_exception(RequestTimeout(code, self._address, timeout_ms))
+
+
+def _tell(answered: Answered, response: Command | None, error: Exception | None) -> None:
+    """A callback that fails must not lose the other answers of the same read."""
+    try:
+        answered(response, error)
+    except Exception as failure:  # noqa: BLE001
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"{answered!r} failed on an answer", "exception": failure}
+        )

@@ -21,6 +21,9 @@ IN_FLIGHT_BYTES_MAX = 64 * 1024 * 1024
 CloseCallback = Callable[[str], object]
 """Called once, with the reason, when the other side is gone."""
 
+Answered = Callable[[Command | None, Exception | None], None]
+"""Called once with the response of a request, whatever its code, or with why there is none."""
+
 PushCallback = Callable[[Command], None]
 """Called with each command a server sends on its own."""
 
@@ -71,6 +74,12 @@ class Connection(Protocol):
         """Send a request and wait for its answer, whatever its code. The command is given away (its opaque is set).
 
         Raises `RequestTimeout` or `ConnectionLost`; waits for room first while too many bytes are in flight.
+        """
+
+    def call(self, command: Command, answered: Answered, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
+        """As `request`, without a coroutine: `answered` is called once, in a later step, never inside this call.
+
+        The request leaves at once when there is room. Raises `ConnectionLost` when closed.
         """
 
     def oneway(self, command: Command) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+from broker.api.follow import PUSHED_BYTES_MAX
 from remoting.protocol import names
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.follow_body import decode_follow_reply, decode_notify, encode_follow
+from remoting.protocol.record import iter_records
 
 
 async def heard(pushes: list, queue_id: int, end: int) -> None:
     async with asyncio.timeout(5):
-        while not any((queue_id, end) in decode_notify(push.body) for push in pushes):
+        while not any((queue_id, end) in decode_notify(push.body)[0] for push in pushes):
             await asyncio.sleep(0)
 
 
@@ -73,3 +75,31 @@ async def test_a_follower_whose_output_is_full_is_told_the_newest_end_later(runn
     peer.writable = True
     await heard(sent, mine, 3)
     assert len(sent) == 1
+
+
+async def test_who_asks_for_records_gets_what_was_just_confirmed(running) -> None:
+    """Each record once, though it lies in two queues of the follower; nothing of queues it does not follow."""
+    exact, wide = running.store.open_queues([names.light_queue_name(b"a/1"), names.light_queue_name(b"a/2")])
+    connection = running.connect()
+    pushes = []
+    connection.on_push(pushes.append)
+    await connection.request(Command(RequestCode.FOLLOW, fields={"records": "1"}, body=encode_follow([exact])))
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"a/1")))
+    await heard(pushes, exact, 2)
+    _, records = decode_notify(pushes[0].body)
+    views = list(iter_records(records))
+    assert [view.mqtt_topic for view in views] == [b"a/1", b"a/1"]
+    assert [offset for view in views for queue, offset in view.dispatch() if queue == exact] == [0, 1]
+    assert wide not in {queue for view in views for queue, _ in view.dispatch()}
+
+
+async def test_a_large_append_is_told_but_not_pushed(running) -> None:
+    """Pushing has a limit; the rest is pulled."""
+    exact = running.store.open_queue(names.light_queue_name(b"a/1"))
+    connection = running.connect()
+    pushes = []
+    connection.on_push(pushes.append)
+    await connection.request(Command(RequestCode.FOLLOW, fields={"records": "1"}, body=encode_follow([exact])))
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 2_000)))
+    await heard(pushes, exact, 2_000)
+    assert sum(len(decode_notify(push.body)[1]) for push in pushes) <= PUSHED_BYTES_MAX

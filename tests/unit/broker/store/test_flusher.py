@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 
-from broker.store.flusher import Flusher
+from broker.store.flusher import INLINE_BYTES_MAX, INLINE_NS_MAX, SLOW_PAUSE_MIN, Flusher, Inline
 
 
 class Loop:
@@ -78,3 +78,98 @@ def test_failure_is_reported_once_and_ends_the_thread() -> None:
     flusher.request()
     flusher.close()
     assert (len(calls), flushed, [error.errno for error in failed]) == (1, [], [5])
+
+
+class Turn:
+    """The end of a loop's turn, a clock that moves as told, and a backlog."""
+
+    def __init__(self) -> None:
+        self.due: list = []
+        self.backlog_bytes = 10
+        self.now_ns = 0
+        self.busy = False
+
+    def end(self) -> None:
+        due, self.due = self.due, []
+        for function in due:
+            function()
+
+
+def make_inline(loop: Loop, turn: Turn, sync):
+    flushed, failed = [], []
+    flusher = Flusher(
+        sync,
+        interval_ms=0,
+        schedule=loop.due.put,
+        on_flushed=flushed.append,
+        on_failed=failed.append,
+        position=0,
+        inline=Inline(
+            soon=lambda function: turn.due.append(function),
+            backlog=lambda: turn.backlog_bytes,
+            busy=lambda: turn.busy,
+            monotonic_ns=lambda: turn.now_ns,
+        ),
+    )
+    return flusher, flushed, failed
+
+
+def test_a_little_is_flushed_at_the_end_of_the_turn() -> None:
+    """Once for all requests of the turn, on the loop's own thread; much, or a busy disk, is the thread's."""
+    loop, turn, threads = Loop(), Turn(), []
+
+    def sync() -> int:
+        threads.append(threading.current_thread().name)
+        return len(threads)
+
+    flusher, flushed, _ = make_inline(loop, turn, sync)
+    for _ in range(3):
+        flusher.request()
+    assert not threads
+    turn.end()
+    assert flushed == [1]
+    for backlog_bytes, busy in ((INLINE_BYTES_MAX + 1, False), (10, True)):
+        turn.backlog_bytes, turn.busy = backlog_bytes, busy
+        flusher.request()
+        turn.end()
+        loop.turn()
+    assert flushed == [1, 2, 3]
+    assert threads == [threading.current_thread().name, "log-flusher", "log-flusher"]
+    flusher.close()
+
+
+def test_a_slow_flush_sends_the_next_ones_to_the_thread() -> None:
+    """And after a pause the loop tries again."""
+    loop, turn, names = Loop(), Turn(), []
+
+    def sync() -> int:
+        turn.now_ns += INLINE_NS_MAX + 1 if not names else 0
+        names.append(threading.current_thread().name)
+        return len(names)
+
+    flusher, flushed, _ = make_inline(loop, turn, sync)
+    for flushes in range(1, SLOW_PAUSE_MIN + 3):
+        flusher.request()
+        turn.end()
+        while not flushed or flushed[-1] < flushes:
+            loop.turn()
+    here = threading.current_thread().name
+    assert names == [here, *["log-flusher"] * SLOW_PAUSE_MIN, here]
+    flusher.close()
+
+
+def test_a_failed_flush_on_the_loop_is_final() -> None:
+    """Told once; nothing is flushed after it."""
+    loop, turn, calls = Loop(), Turn(), []
+
+    def sync() -> int:
+        calls.append(1)
+        raise OSError(5, "no")
+
+    flusher, flushed, failed = make_inline(loop, turn, sync)
+    flusher.request()
+    turn.end()
+    flusher.request()
+    turn.end()
+    assert len(failed) == len(calls) == 1
+    assert not flushed

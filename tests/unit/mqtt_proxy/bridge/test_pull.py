@@ -45,7 +45,7 @@ async def test_needs_of_a_turn_go_together_and_each_once() -> None:
         for follower in (one, two):
             rig.tools.puller.need(feeds[0], 0, follower)
         rig.tools.puller.need(feeds[1], 2, one)
-        await settle(2)
+        await settle(0)
         rig.tools.puller.need(feeds[0], 0, two)
         await settle()
         assert rig.broker.pulled == [[(feeds[0].queue_id, 0), (feeds[1].queue_id, 2)]]

@@ -25,9 +25,9 @@ def test_follow_reply(ends):
     assert fb.decode_follow_reply(fb.encode_follow_reply(ends)) == ends
 
 
-@given(news=st.lists(st.tuples(U32, I64)))
-def test_notify(news):
-    assert fb.decode_notify(fb.encode_notify(news)) == news
+@given(news=st.lists(st.tuples(U32, I64)), records=st.lists(st.binary(max_size=40), max_size=3))
+def test_notify(news, records):
+    assert fb.decode_notify(fb.encode_notify(news, records)) == (news, b"".join(records))
 
 
 @pytest.mark.parametrize("decode", [fb.decode_follow, fb.decode_follow_reply, fb.decode_notify])

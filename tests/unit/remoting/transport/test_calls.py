@@ -133,3 +133,52 @@ async def test_a_failing_transmission_leaves_no_trace():
     with pytest.raises(ConnectionLost):
         await calls.call(Command(1), 1_000, broken)
     assert (len(calls), calls.in_flight_bytes) == (0, 0)
+
+
+async def test_begun_requests_end_in_their_callbacks() -> None:
+    """By the answer, by the end of the connection; their bytes leave the count."""
+    calls, sent, told = Calls("there:1", 1_000_000), [], []
+    for _ in range(2):
+        calls.begin(Command(1, body=b"x" * 10), 1_000, sent.append, lambda *ended: told.append(ended))
+    assert len(sent) == 2
+    calls.answer(sent[0].reply(body=b"yes"))
+    assert [(ended[0].body, ended[1]) for ended in told] == [(b"yes", None)]
+    calls.fail("gone")
+    assert told[1][0] is None
+    assert isinstance(told[1][1], ConnectionLost)
+    assert calls.in_flight_bytes == len(calls) == 0
+    calls.answer(sent[0].reply())
+    assert calls.late_answers == 1
+
+
+async def test_a_begun_request_without_an_answer_times_out() -> None:
+    """Within its time limit and a sweep."""
+    calls, told = Calls("there:1", 1_000_000), asyncio.Queue()
+    calls.begin(Command(1), 1, lambda _command: None, lambda *ended: told.put_nowait(ended))
+    response, error = await asyncio.wait_for(told.get(), 10)
+    assert response is None
+    assert isinstance(error, RequestTimeout)
+    assert len(calls) == 0
+
+
+async def test_a_begun_request_waits_for_room() -> None:
+    """Like any other; a callback that raises is reported and loses no other answer."""
+    calls, sent, told = Calls("there:1", 1_000), [], []
+    reported = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(context["exception"]))
+
+    def broken(*_ended: object) -> None:
+        raise ValueError("broken")
+
+    calls.begin(Command(1, body=bytes(900)), 1_000, sent.append, broken)
+    calls.begin(Command(2, body=bytes(900)), 1_000, sent.append, lambda *ended: told.append(ended))
+    await asyncio.sleep(0)
+    assert [command.code for command in sent] == [1]
+    calls.answer(sent[0].reply())
+    assert isinstance(reported[0], ValueError)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    calls.answer(sent[1].reply())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert told[0][1] is None
