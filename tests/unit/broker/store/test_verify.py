@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
-from broker.store.verify import main
+from broker.store.verify import main, mapped
 from tests.sim.stores import StoreBench, message
 
 
@@ -46,6 +47,27 @@ def test_damage_is_found(tmp_path: Path, capsys) -> None:
     run.write_bytes(content)
     assert main([str(directory)]) == 1
     assert "columns" in capsys.readouterr().out
+
+
+def test_a_log_that_ends_before_its_durable_position(tmp_path: Path, capsys) -> None:
+    """Damage that no index covers is found by the checkpoint; a damaged checkpoint is an error by itself."""
+    directory = filled(tmp_path)
+    shutil.rmtree(directory / "index")
+    log = directory / "log" / "0".zfill(20)
+    data = bytearray(log.read_bytes())
+    data[3000] ^= 1
+    log.write_bytes(data)
+    assert main([str(directory)]) == 1
+    assert "bytes were durable" in capsys.readouterr().out
+    (directory / "CHECKPOINT").write_text("{}\n0\n")
+    assert main([str(directory)]) == 1
+    assert "CHECKPOINT" in capsys.readouterr().out
+
+
+def test_an_empty_log_file_holds_nothing(tmp_path: Path) -> None:
+    """Nothing can be mapped of it, and nothing is missing from it."""
+    (tmp_path / "0").write_bytes(b"")
+    assert bytes(mapped(tmp_path / "0")) == b""
 
 
 def test_no_directory(tmp_path: Path, capsys) -> None:
