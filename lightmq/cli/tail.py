@@ -24,7 +24,9 @@ HERE = ServerTarget()
 
 
 def tail(
-    topic_filter: Annotated[str, Parameter(help="MQTT topic or filter; with --topic a RocketMQ topic.")],
+    topic_filter: Annotated[
+        str, Parameter(name=["--filter", "-t"], help="MQTT topic or filter; with --topic a RocketMQ topic.")
+    ],
     *,
     last: Annotated[int, Parameter(name=["--last", "-n"], help="Begin with so many of the newest messages.")] = 10,
     offset: Annotated[int | None, Parameter(name=["--offset"], help="Begin at this queue offset instead.")] = None,
