@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.tree import ROOT, relative
+
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FOREIGN = re.compile(r"/work/|/tmp/(?!lightmq|\$)|\.library|subagent|\bhelper-\d|issue #?\d+ of|CLAUDE", re.IGNORECASE)
 
@@ -24,7 +25,7 @@ def tracked(*patterns: str) -> list[Path]:
 DOCUMENTS = tracked("*.md")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_links_lead_somewhere(document: Path) -> None:
     """Relative links point at files that exist."""
     broken = []
@@ -33,7 +34,7 @@ def test_links_lead_somewhere(document: Path) -> None:
             continue
         if not (document.parent / target).exists():
             broken.append(target)
-    assert not broken, f"{document.relative_to(ROOT)} links to {broken}"
+    assert not broken, f"{relative(document)} links to {broken}"
 
 
 def test_the_project_speaks_of_itself_alone() -> None:

@@ -7,27 +7,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = (
-    "broker",
-    "controller",
-    "lightmq",
-    "mqtt_proxy",
-    "pyspark_rocketmq",
-    "remoting",
-    "runtime",
-    "spark_connector",
-)
+from tests.support.tree import PACKAGES, ROOT, relative
+
 ROOMS = sorted({path.parent for package in PACKAGES for path in (ROOT / package).rglob("*.py")})
 MODULES = sorted(
     path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if not path.name.startswith("__")
 )
 LEFT_OVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
-
-
-def relative(path: Path) -> str:
-    """Name of a path for messages."""
-    return str(path.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=relative)

@@ -7,17 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = (
-    "broker",
-    "controller",
-    "lightmq",
-    "mqtt_proxy",
-    "pyspark_rocketmq",
-    "remoting",
-    "runtime",
-    "spark_connector",
-)
+from tests.support.tree import PACKAGES, ROOT, relative
+
 FILE_LINES_MAX = 400
 BODY_LINES_MAX = 50
 
@@ -37,27 +28,25 @@ def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (body[-1].end_lineno or body[-1].lineno) - body[0].lineno + 1
 
 
-@pytest.mark.parametrize(
-    "path", modules(*PACKAGES, "tests", "tools", "benchmarks"), ids=lambda path: str(path.relative_to(ROOT))
-)
+@pytest.mark.parametrize("path", modules(*PACKAGES, "tests", "tools", "benchmarks"), ids=relative)
 def test_file_and_function_sizes(path: Path) -> None:
     """A file that grows has two jobs; a function that grows has two steps."""
     text = path.read_text()
-    assert len(text.splitlines()) <= FILE_LINES_MAX, f"{path.relative_to(ROOT)} has {len(text.splitlines())} lines"
+    assert len(text.splitlines()) <= FILE_LINES_MAX, f"{relative(path)} has {len(text.splitlines())} lines"
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     long = [
         f"{node.name} ({body_lines(node)} lines, line {node.lineno})"
         for node in functions
         if body_lines(node) > BODY_LINES_MAX
     ]
-    assert not long, f"{path.relative_to(ROOT)}: {', '.join(long)}"
+    assert not long, f"{relative(path)}: {', '.join(long)}"
 
 
-@pytest.mark.parametrize("path", modules(*PACKAGES), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", modules(*PACKAGES), ids=relative)
 def test_module_opens_with_its_purpose(path: Path) -> None:
     """Every module says what it is for before it does anything."""
     tree = ast.parse(path.read_text())
     if path.name == "__init__.py" and not tree.body:
         return
     docstring = ast.get_docstring(tree) or ""
-    assert len(docstring) >= 40, f"{path.relative_to(ROOT)} opens without saying what it is for"
+    assert len(docstring) >= 40, f"{relative(path)} opens without saying what it is for"

@@ -38,12 +38,15 @@ from remoting.protocol import (
 )
 from remoting.protocol.commands import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, Command
 from remoting.protocol.errors import RemoteViolation
+from tests.support.records import make_record
 
-RECORD = record.encode_record(
-    magic_type=record.MESSAGE, epoch=1, position=0, born_ms=1, store_ms=2, flags=record.FLAG_MQTT, count=1,
-    dispatch=[(1, 2), (3, 4)], counts=(1, 1, 1, 1, 16), tag_hash=0, producer_seq=0,
-    meta=b"\x0f\0\1\0tkgoriginMqttTopict", body=b"body",
-)  # fmt: skip
+RECORD = make_record(
+    keys=b"k",
+    tags=b"g",
+    properties=[(record.MQTT_TOPIC_KEY, b"t")],
+    flags=record.FLAG_MQTT,
+    dispatch=[(1, 2), (3, 4)],
+)
 ENTRY = append_body.encode_mqtt_entry(b"a/b", b"payload", 1, 2, b"client")
 RESULT = pull_body.QueueRecords(1, 0, 0, 2, 0, 2, [RECORD, RECORD])
 BINARY = Command(10, remark="r", fields={"k": "v"}, body=b"b", serialize_type=SERIALIZE_ROCKETMQ)

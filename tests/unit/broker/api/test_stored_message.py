@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import zlib
 
 import pytest
@@ -10,23 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.api.stored_message import NO_HOST, ipv4_host, stored_message
-from remoting.protocol.record import FLAG_MQTT, MESSAGE, RecordView, encode_record
+from remoting.protocol.record import FLAG_MQTT, RecordView
 from remoting.protocol.stored_message import StoredMessage, decode_stored
+from tests.support.records import make_record
 
 STORE_HOST = ("10.0.0.1", 10_911)
 
 
-def record(
-    topic: bytes = b"t", body: bytes = b"body", properties: tuple[tuple[bytes, bytes], ...] = (), flags: int = 0x30_0000
-) -> RecordView:
-    parts = [part for pair in properties for part in pair]
-    meta = struct.pack(f"<{len(parts)}H", *map(len, parts)) + topic + b"".join(parts)
-    raw = encode_record(
-        magic_type=MESSAGE, epoch=1, position=640, born_ms=5, store_ms=6, flags=flags, count=1,
-        dispatch=[(1, 2), (7, 4), (9, 0)], counts=(len(properties), len(topic), 0, 0, sum(map(len, parts))),
-        tag_hash=0, producer_seq=0, meta=meta, body=body,
-    )  # fmt: skip
-    return RecordView(raw)
+def record(topic: bytes = b"t", properties: tuple[tuple[bytes, bytes], ...] = (), flags: int = 0x30_0000) -> RecordView:
+    return RecordView(
+        make_record(
+            topic=topic,
+            properties=properties,
+            flags=flags,
+            position=640,
+            born_ms=5,
+            store_ms=6,
+            dispatch=[(1, 2), (7, 4), (9, 0)],
+        )
+    )
 
 
 def shown(view: RecordView) -> StoredMessage:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from broker.store.commit_log import CommitLog
 from broker.store.scanner import replay, scan_log
-from remoting.protocol.record import FILLER, FLAG_GROUP_OPEN, HEADER_SIZE, MESSAGE, encode_record
+from remoting.protocol.record import FILLER, FLAG_GROUP_OPEN, HEADER_SIZE, MESSAGE
 from runtime.faults import FaultPoints
+from tests.support.records import make_record
 
 SIZE = 96
 
@@ -15,10 +16,9 @@ SIZE = 96
 def record(
     position: int, epoch: int = 1, flags: int = 0, magic: int = MESSAGE, body: bytes = b"0123456789abcdef"
 ) -> bytes:
-    return encode_record(
-        magic_type=magic, epoch=epoch, position=position, born_ms=1, store_ms=position, flags=flags, count=1,
-        dispatch=(), counts=(0, 0, 0, 0, 0), tag_hash=0, producer_seq=0, meta=b"", body=body,
-    )  # fmt: skip
+    return make_record(
+        body, topic=b"", position=position, epoch=epoch, flags=flags, store_ms=position, dispatch=(), magic_type=magic
+    )
 
 
 def make(tmp_path: Path) -> CommitLog:

@@ -19,11 +19,11 @@ from remoting.protocol.bounds_body import (
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
-from remoting.protocol.record import MESSAGE, encode_record
 from remoting.protocol.route_body import BrokerData, ClusterInfo
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.transport.contracts import Peer
+from tests.support.records import make_mqtt_record
 
 
 class MqttServer:
@@ -132,22 +132,8 @@ class LogServer:
     def publish(self, topic: str, payload: bytes) -> None:
         """Append a message as the broker would store it; position = 1000 x its number."""
         number = len(self.records[1])
-        properties = b"originMqttTopic" + topic.encode()
-        lengths = (15).to_bytes(2, "little") + len(topic).to_bytes(2, "little")
-        record = encode_record(
-            magic_type=MESSAGE,
-            epoch=1,
-            position=number * 1000,
-            born_ms=number,
-            store_ms=number,
-            flags=0b1001,
-            count=1,
-            dispatch=[(1, number)],
-            counts=(1, 5, 0, 0, len(properties)),
-            tag_hash=0,
-            producer_seq=0,
-            meta=lengths + b"plant" + properties,
-            body=payload,
+        record = make_mqtt_record(
+            topic.encode(), payload, position=number * 1000, born_ms=number, store_ms=number, dispatch=[(1, number)]
         )
         self.records[1].append(record)
         if topic == "plant/a":

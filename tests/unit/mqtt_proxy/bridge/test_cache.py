@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from mqtt_proxy.bridge.cache import RECORD_OVERHEAD_BYTES, Chunk, Feed, RecordCache, parse_records
-from remoting.protocol.record import MESSAGE, encode_record
-
-
-def record(topic: bytes, payload: bytes, flags: int = 9) -> bytes:
-    """One record as a broker stores it."""
-    props = b"originMqttTopic" + topic
-    meta = (15).to_bytes(2, "little") + len(topic).to_bytes(2, "little") + b"t" + props
-    return encode_record(
-        magic_type=MESSAGE, epoch=1, position=64, born_ms=0, store_ms=0, flags=flags, count=1, dispatch=[(1, 0)],
-        counts=(1, 1, 0, 0, len(props)), tag_hash=0, producer_seq=0, meta=meta, body=payload,
-    )  # fmt: skip
+from tests.support.records import make_mqtt_record
 
 
 def chunk(feed: Feed, first: int, count: int) -> Chunk:
     """`count` small records from `first` on."""
-    return Chunk(feed, first, memoryview(record(b"a/b", b"x") * count))
+    return Chunk(feed, first, memoryview(make_mqtt_record(b"a/b", b"x") * count))
 
 
 def test_records_are_split() -> None:
     """Topic, payload, flags and start of each."""
-    one = record(b"a/b", b"payload")
-    found = parse_records(memoryview(one + record(b"c", b"", 8)))
+    one = make_mqtt_record(b"a/b", b"payload")
+    found = parse_records(memoryview(one + make_mqtt_record(b"c", b"", flags=8)))
     assert [(topic, bytes(body), flags, start) for topic, body, flags, start in found] == [
         (b"a/b", b"payload", 9, 0),
         (b"c", b"", 8, len(one)),

@@ -3,99 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from mqtt_proxy.front.connection import Connection, _is_loopback
-from mqtt_proxy.front.counters import FrontCounters
-from mqtt_proxy.front.listener import Listener
+from mqtt_proxy.front.connection import _is_loopback
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
-from mqtt_proxy.mqtt.events import Acknowledged, ConnectRequested, Disconnected, Event, PublishBatch, Violated
-from mqtt_proxy.mqtt.limits import SessionLimits
-from runtime.clock import ManualClock
-from runtime.metrics import Registry
+from mqtt_proxy.mqtt.events import Acknowledged, ConnectRequested, Disconnected, PublishBatch, Violated
+from tests.unit.mqtt_proxy.front.world import world
 
 WILL = packets.Will(b"w", b"gone", 0, False)
-
-
-class Recorder:
-    """A handler that writes down what it is told; accepts at once unless told to wait."""
-
-    def __init__(self, connection: Connection, accept: bool) -> None:
-        self.connection = connection
-        self.accept = accept
-        self.events: list[Event] = []
-        self.calls = 0
-        self.writable: list[bool] = []
-        self.closed: asyncio.Future[tuple[str, bool]] = asyncio.get_running_loop().create_future()
-        self.came = asyncio.Event()
-
-    def on_events(self, events: list[Event]) -> None:
-        assert not self.closed.done()
-        self.calls += 1
-        for event in events:
-            self.events.append(event)
-            if isinstance(event, ConnectRequested) and self.accept:
-                self.connection.session.accept(False)
-                self.connection.flush()
-            if isinstance(event, PublishBatch):
-                self.connection.session.acknowledge([p.packet_id for p in event.publishes if p.qos])
-                self.connection.flush()
-        self.came.set()
-
-    def on_writable(self, writable: bool) -> None:
-        assert not self.closed.done()
-        self.writable.append(writable)
-        self.came.set()
-
-    def on_closed(self, reason: str, will_due: bool) -> None:
-        self.closed.set_result((reason, will_due))
-        self.came.set()
-
-    async def wait(self, kind: type, count: int = 1) -> Any:
-        while True:
-            found = [event for event in self.events if isinstance(event, kind)]
-            if len(found) >= count:
-                return found[-1]
-            self.came.clear()
-            await asyncio.wait_for(self.came.wait(), 5)
-
-
-class World:
-    """A listener, its handlers, and raw clients."""
-
-    def __init__(self, *, accept: bool = True, **options: Any) -> None:
-        self.clock = ManualClock()
-        self.counters = FrontCounters(Registry())
-        self.handlers: list[Recorder] = []
-        options.setdefault("limits", SessionLimits())
-        self.listener = Listener(
-            lambda connection: self._handler(connection, accept), clock=self.clock, counters=self.counters, **options
-        )
-        self.port = 0
-
-    def _handler(self, connection: Connection, accept: bool) -> Recorder:
-        self.handlers.append(Recorder(connection, accept))
-        return self.handlers[-1]
-
-    async def open(self, *sent: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        writer.write(b"".join(p if isinstance(p, bytes) else encode(p) for p in sent))  # type: ignore[arg-type]
-        return reader, writer
-
-
-@contextlib.asynccontextmanager
-async def world(**options: Any) -> AsyncIterator[World]:
-    made = World(**options)
-    made.port = await made.listener.start("127.0.0.1", 0)
-    try:
-        yield made
-    finally:
-        await made.listener.stop()
 
 
 async def answer(reader: asyncio.StreamReader, size: int) -> bytes:

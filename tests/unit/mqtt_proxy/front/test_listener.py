@@ -3,67 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mqtt_proxy.front.connection import Connection
-from mqtt_proxy.front.counters import FrontCounters
-from mqtt_proxy.front.listener import Listener, random_client_id
+from mqtt_proxy.front.listener import random_client_id
 from mqtt_proxy.mqtt.limits import SessionLimits
-from runtime.clock import ManualClock
-from runtime.metrics import Registry
-
-
-class Quiet:
-    """A handler that only remembers how it ended."""
-
-    def __init__(self) -> None:
-        self.closed: asyncio.Future[tuple[str, bool]] = asyncio.get_running_loop().create_future()
-
-    def on_events(self, events: list[Any]) -> None:
-        """Nothing to do."""
-
-    def on_writable(self, writable: bool) -> None:
-        """Nothing to do."""
-
-    def on_closed(self, reason: str, will_due: bool) -> None:
-        self.closed.set_result((reason, will_due))
-
-
-class World:
-    """A listener with its handlers."""
-
-    def __init__(self, **options: Any) -> None:
-        self.clock = ManualClock()
-        self.counters = FrontCounters(Registry())
-        self.handlers: list[Quiet] = []
-        self.port = 0
-        options.setdefault("limits", SessionLimits())
-        self.listener = Listener(self.make, clock=self.clock, counters=self.counters, **options)
-
-    def make(self, _: Connection) -> Quiet:
-        self.handlers.append(Quiet())
-        return self.handlers[-1]
-
-    async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port)
-
-
-@contextlib.asynccontextmanager
-async def world(**options: Any) -> AsyncIterator[World]:
-    made = World(**options)
-    made.port = await made.listener.start("127.0.0.1", 0)
-    try:
-        yield made
-    finally:
-        await made.listener.stop()
+from tests.unit.mqtt_proxy.front.world import World, world
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:

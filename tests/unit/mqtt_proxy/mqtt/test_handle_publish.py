@@ -5,16 +5,8 @@ from __future__ import annotations
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
 from mqtt_proxy.mqtt.events import Acknowledged, PublishBatch, Violated
-from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.mqtt.session import Session
-
-
-def connected() -> Session:
-    session = Session(SessionLimits(), assigned_client_id=lambda: "made-1")
-    session.feed(encode(packets.Connect("dev", True, 0)), 0)
-    session.accept(False)
-    session.take_bytes()
-    return session
+from tests.unit.mqtt_proxy.mqtt.sessions import connected
 
 
 def send(session: Session, *sent: packets.Packet) -> list[object]:

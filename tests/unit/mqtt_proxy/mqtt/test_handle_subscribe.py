@@ -7,21 +7,12 @@ import pytest
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
 from mqtt_proxy.mqtt.events import SubscribeRequested, UnsubscribeRequested
-from mqtt_proxy.mqtt.limits import SessionLimits
-from mqtt_proxy.mqtt.session import Session
-
-
-def connected() -> Session:
-    session = Session(SessionLimits(filters_per_packet_max=3), assigned_client_id=lambda: "made-1")
-    session.feed(encode(packets.Connect("dev", True, 0)), 0)
-    session.accept(False)
-    session.take_bytes()
-    return session
+from tests.unit.mqtt_proxy.mqtt.sessions import connected
 
 
 def test_requests_and_answers() -> None:
     """Filters in order, QoS 2 lowered to 1, answers with the packet's id."""
-    session = connected()
+    session = connected(filters_per_packet_max=3)
     subscribe = packets.Subscribe(5, [("a/#", 2), ("a/#", 0), ("b", 1)])
     assert session.feed(encode(subscribe), 0) == [SubscribeRequested(5, [("a/#", 1), ("a/#", 0), ("b", 1)])]
     session.grant(5, [1, 0, 0x80])
@@ -41,5 +32,5 @@ def test_requests_and_answers() -> None:
 )
 def test_one_bad_filter_ends_it(sent: packets.Packet, reason: str) -> None:
     """None of the packet's filters takes effect."""
-    events = connected().feed(encode(sent), 0)
+    events = connected(filters_per_packet_max=3).feed(encode(sent), 0)
     assert [event.reason for event in events] == [reason]  # type: ignore[union-attr]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from remoting.protocol import record
 from remoting.protocol import stored_message as sm
 from remoting.protocol.errors import CorruptRecord, LocalMisuse, RemoteViolation
+from tests.support.records import make_record
 
 I32 = st.integers(-(2**31), 2**31 - 1)
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -79,12 +80,9 @@ def test_long_topics_take_the_second_version():
 
 
 def test_from_our_record():
-    lengths = struct.pack("<2H", 1, 1)
-    raw = record.encode_record(
-        magic_type=record.MESSAGE, epoch=1, position=4096, born_ms=10, store_ms=11, flags=8 << 16 | 1, count=1,
-        dispatch=[(5, 7)], counts=(1, 1, 2, 4, 2), tag_hash=0, producer_seq=0, meta=lengths + b"tk1TagAkv",
-        body=b"body",
-    )  # fmt: skip
+    raw = make_record(
+        keys=b"k1", tags=b"TagA", properties=[(b"k", b"v")], position=4096, born_ms=10, store_ms=11, flags=8 << 16 | 1
+    )
     message = sm.from_record(
         record.RecordView(raw), queue_id=3, queue_offset=7, born_host=("10.0.0.1", 1), store_host=("10.0.0.2", 2)
     )
