@@ -1,4 +1,4 @@
-"""The session's settings and environment, without starting a JVM (tests/interop/test_spark.py starts one)."""
+"""The session's settings and environment, without starting a JVM (the scenarios of tests/interop start one)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,88 @@
+"""PySpark itself against a real broker process: batch and stream reads, and what bad input gets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.spark_scenario import Frames, Publish, numbers
+
+pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(240)]
+
+
+def test_batch_reads(load: Frames, publish: Publish) -> None:
+    publish("batch/1/a", range(30))
+    publish("batch/2/a", range(30, 50))
+    publish("batch/2/b", range(50, 60))
+    assert numbers(load(mqttFilter="batch/+/a")) == list(range(50))
+    assert numbers(load(mqttTopic="batch/2/b", columns="body")) == list(range(50, 60))
+    assert numbers(load(topic="batch", maxRecordsPerPartition="7")) == list(range(60))
+    row = load(mqttFilter="batch/1/a").orderBy("queueOffset").first()
+    assert (row.topic, row.mqttTopic, row.clientId, row.qos, row.retained) == ("batch", "batch/1/a", "test", 1, False)
+    assert row.properties == {"originMqttTopic": "batch/1/a", "clientId": "test"}
+    assert load(mqttFilter="batch/none").count() == 0
+
+
+def test_a_plain_session_needs_no_registration(publish: Publish, server: str) -> None:
+    publish("plain/1", range(5))
+    code = (
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
+        "reader = spark.read.format('rocketmq').option('mqttFilter', 'plain/+')\n"
+        f"print('rows', reader.option('nameServer', '{server}').load().count())\n"
+    )
+    from lightmq.jvm import choose_java
+
+    environment = {**os.environ, "JAVA_HOME": str(choose_java().home), "PYSPARK_PYTHON": sys.executable}
+    environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    assert "rows 5" in finished.stdout, finished.stderr[-2000:]
+
+
+def test_a_stream_by_pattern_waits_for_enough_rows(load: Frames, publish: Publish, tmp_path: Path) -> None:
+    """The engine takes the least-rows limit, holds the second batch back, and the delay lets it go."""
+    publish("pattern-a/1", range(4))
+    source = load(
+        stream=True,
+        subscribePattern="pattern-.",
+        startingOffsets="earliest",
+        minOffsetsPerTrigger="1000",
+        maxTriggerDelay="3s",
+    )
+    writer = source.writeStream.format("memory").queryName("by_pattern")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        publish("pattern-b/1", range(4, 9))
+        seen = source.sparkSession.table("by_pattern")
+        while seen.count() < 9:  # what is held back does not count as available
+            query.processAllAvailable()
+        assert numbers(seen) == list(range(9))
+        sizes = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+        assert sizes == [4, 5]
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"mqttFiltr": "a/#"}, "did you mean 'mqttFilter'"),
+        ({"mqttFilter": "a/#/b"}, "'a/#/b' is not a valid MQTT filter"),
+        ({"topic": "nobody-has-this"}, "no broker has 'nobody-has-this'"),
+        ({"topic": "refused", "startingOffsets": '{"refused":{"0":999999}}'}, "beyond the log"),
+        ({"topic": "refused", "nameServer": "127.0.0.1:1", "fetchRetries": "0"}, "no answer from 127.0.0.1:1"),
+    ],
+)
+def test_what_bad_input_gets(publish: Publish, spark: Any, server: str, options: dict[str, str], says: str) -> None:
+    publish("refused/1", range(1))
+    with pytest.raises(Exception, match=r".") as caught:
+        spark.read.format("rocketmq").options(**({"nameServer": server} | options)).load().count()
+    assert says in str(caught.value)
