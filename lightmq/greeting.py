@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 
+from lightmq.configuration import UpConfig
 from mqtt_proxy.config import ProxyConfig
 
 
@@ -22,9 +23,9 @@ def who_gets_in(proxy: ProxyConfig) -> str:
     return f"listening on {host}, but other machines are refused: there is no --password-file"
 
 
-def client_host(proxy: ProxyConfig) -> str:
-    """The address by which a client on this machine reaches the listener."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(proxy.listen_host, proxy.listen_host)  # noqa: S104 - compared
+def client_host(host: str) -> str:
+    """The address by which a client on this machine reaches a listening address."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared with, never bound to
 
 
 def is_loopback(host: str) -> bool:
@@ -35,17 +36,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def up_greeting(ports: Mapping[str, int], data: str, proxy: ProxyConfig) -> str:
+def up_greeting(ports: Mapping[str, int], up: UpConfig, proxy: ProxyConfig) -> str:
     """The text of ``lightmq up``."""
     mqtt, remoting, admin = ports["mqtt"], ports["remoting"], ports["admin"]
-    host = client_host(proxy)
+    host, here = client_host(proxy.listen_host), client_host(up.host)
     port = ("" if host == "127.0.0.1" else f" --host {host}") + ("" if mqtt == 1883 else f" -p {mqtt}")
-    server = "" if remoting == 9876 else f" --server 127.0.0.1:{remoting}"
+    server = "" if (here, remoting) == ("127.0.0.1", 9876) else f" --server {here}:{remoting}"
     return f"""\
-LightMQ is ready; data in {data}
+LightMQ is ready; data in {up.data_directory}
   MQTT      {host}:{mqtt}   ({who_gets_in(proxy)})
-  remoting  127.0.0.1:{remoting}   (RocketMQ clients and Spark: name server and broker)
-  admin     http://127.0.0.1:{admin}/status   /metrics   /readyz
+  remoting  {here}:{remoting}   (RocketMQ clients and Spark: name server and broker)
+  admin     http://{here}:{admin}/status   /metrics   /readyz
 
 Try it in two other terminals:
   lightmq sub{port} -t 'plant/#' -v
@@ -56,7 +57,7 @@ From Spark:
   from lightmq.spark import session
   spark = session()
   rows = (spark.readStream.format("rocketmq")
-          .option("nameServer", "127.0.0.1:{remoting}")
+          .option("nameServer", "{here}:{remoting}")
           .option("mqttFilter", "plant/#").load())
 
 Ctrl-C stops it."""

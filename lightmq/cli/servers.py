@@ -57,7 +57,7 @@ def up(
         lambda: AllInOne(value),
         settings=value.logs,
         json_output=json_output,
-        greeting=lambda ports: up_greeting(ports, str(value.up.data_directory), value.proxy),
+        greeting=lambda ports: up_greeting(ports, value.up, value.proxy),
     )
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from lightmq.configuration import UpConfig
 from lightmq.greeting import is_loopback, part_greeting, up_greeting, who_gets_in
 from mqtt_proxy.config import ProxyConfig
 
@@ -11,14 +12,14 @@ LOCAL = ProxyConfig()
 
 
 def test_the_usual_ports_need_no_options() -> None:
-    text = up_greeting({"mqtt": 1883, "remoting": 9876, "admin": 8080}, "lightmq-data", LOCAL)
+    text = up_greeting({"mqtt": 1883, "remoting": 9876, "admin": 8080}, UpConfig(), LOCAL)
     assert "lightmq pub -t plant/7/temp" in text
     assert "lightmq tail 'plant/#'\n" in text
     assert '.option("nameServer", "127.0.0.1:9876")' in text
 
 
 def test_other_ports_appear_in_every_command() -> None:
-    text = up_greeting({"mqtt": 1, "remoting": 2, "admin": 3}, "x", LOCAL)
+    text = up_greeting({"mqtt": 1, "remoting": 2, "admin": 3}, UpConfig(), LOCAL)
     assert "lightmq sub -p 1 -t" in text
     assert "--server 127.0.0.1:2" in text
     assert "http://127.0.0.1:3/status" in text
@@ -47,13 +48,17 @@ def test_a_part_says_its_ports() -> None:
 )
 def test_it_says_who_gets_in(config: ProxyConfig, expected: str) -> None:
     assert expected in who_gets_in(config)
-    assert expected in up_greeting({"mqtt": 1883, "remoting": 9876, "admin": 8080}, "x", config)
+    assert expected in up_greeting({"mqtt": 1883, "remoting": 9876, "admin": 8080}, UpConfig(), config)
 
 
 def test_the_commands_reach_the_listener() -> None:
     ports = {"mqtt": 1883, "remoting": 9876, "admin": 8080}
-    assert "lightmq pub --host ::1 -t" in up_greeting(ports, "x", ProxyConfig(host="::1"))
-    assert "lightmq pub -t" in up_greeting(ports, "x", ProxyConfig(host="0.0.0.0"))
+    assert "lightmq pub --host ::1 -t" in up_greeting(ports, UpConfig(), ProxyConfig(host="::1"))
+    assert "lightmq pub -t" in up_greeting(ports, UpConfig(), ProxyConfig(host="0.0.0.0"))
+    elsewhere = up_greeting(ports, UpConfig(host="10.0.0.7"), LOCAL)
+    assert "--server 10.0.0.7:9876" in elsewhere
+    assert "http://10.0.0.7:8080/status" in elsewhere
+    assert up_greeting(ports, UpConfig(host="0.0.0.0"), LOCAL) == up_greeting(ports, UpConfig(), LOCAL)
 
 
 def test_what_is_loopback() -> None:
