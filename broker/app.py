@@ -16,9 +16,10 @@ from broker.api.context import Broker
 from broker.api.router import handlers
 from broker.api.topic_list import status
 from broker.config import BrokerConfig
-from broker.registration import Connect, Registration, connect_address
+from broker.registration import Connect, Registration
 from broker.store.errors import StoreError
 from broker.store.log_store import LogStore
+from remoting.client.connection import dial
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.server.access import Access
 from remoting.server.router import Router
@@ -43,7 +44,7 @@ class BrokerApp:
         clock: Clock | None = None,
         registry: Registry | None = None,
         faults: FaultPoints | None = None,
-        connect_controller: Connect = connect_address,
+        connect_controller: Connect = dial,
         listen: bool = True,
     ) -> None:
         self.config = config

@@ -14,14 +14,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from broker.meta.topics import DEFAULT_TOPIC, PERMISSION_INHERIT, TopicConfig
-from remoting.client.connection import connect
+from remoting.client.connection import dial
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.route_body import DataVersion, RegisterBrokerBody, TopicConfigTable, encode_body
 from remoting.protocol.route_body import TopicConfig as TopicBody
 from remoting.transport.contracts import Connection
-from remoting.transport.failures import checked, split_address
+from remoting.transport.failures import checked
 
 if TYPE_CHECKING:
     from broker.api.context import Broker
@@ -38,16 +38,10 @@ LIFETIMES = 10
 Connect = Callable[[str], Awaitable[Connection]]
 
 
-async def connect_address(address: str) -> Connection:
-    """A connection to `host:port`."""
-    host, port = split_address(address)
-    return await connect(host, port)
-
-
 class Registration:
     """Keeps this broker known at every controller."""
 
-    def __init__(self, broker: Broker, *, make_connection: Connect = connect_address) -> None:
+    def __init__(self, broker: Broker, *, make_connection: Connect = dial) -> None:
         self._broker = broker
         self._connect = make_connection
         self._tasks: list[asyncio.Task[None]] = []

@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable
 
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.errors import LightMQError
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection, PushCallback
+from remoting.transport.failures import refusal
 from runtime.logs import get_logger
 
 Dial = Callable[[], Awaitable[Connection]]
@@ -121,7 +122,7 @@ class Link:
             if reply is None:
                 done(b"", LinkDownError(str(error)))
             elif reply.code != 0:
-                done(b"", _refusal(reply))
+                done(b"", refusal(reply))
             else:
                 done(reply.body, None)
 
@@ -150,7 +151,3 @@ class Link:
             callback(command)
         except LightMQError as error:
             self._log.error("push_unreadable", code=command.code, error=str(error))
-
-
-def _refusal(reply: Command) -> Refused:
-    return Refused(reply.code, reply.remark or f"refused with code {reply.code}")

@@ -36,8 +36,13 @@ class RequestTimeout(LightMQError, TimeoutError):
 def checked(response: Command) -> Command:
     """The response itself if it says success, else `Refused` with its code and remark."""
     if response.code != 0:
-        raise Refused(response.code, response.remark or f"refused with code {response.code}")
+        raise refusal(response)
     return response
+
+
+def refusal(response: Command) -> Refused:
+    """What a response that does not say success says."""
+    return Refused(response.code, response.remark or f"refused with code {response.code}")
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from broker.registration import Registration, connect_address
+from broker.registration import Registration
 from remoting import inprocess
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
@@ -57,8 +55,3 @@ async def test_retry_register_change_loss_and_goodbye(running, monkeypatch) -> N
     await controller.heard(RequestCode.REGISTER_BROKER, 3)
     await registration.stop()
     assert controller.requests[-1].code == RequestCode.UNREGISTER_BROKER
-
-
-async def test_an_address_that_nobody_listens_at_says_what_to_do() -> None:
-    with pytest.raises(ConnectionLost, match=r"127\.0\.0\.1:1 "):
-        await connect_address("127.0.0.1:1")

@@ -10,6 +10,7 @@ from remoting import inprocess
 from remoting.client.connection import connect
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.server.server import RemotingServer
 from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable
 
@@ -99,3 +100,22 @@ async def test_the_time_limit_covers_waiting_and_answering():
     await connection.close()
     await connection.close()
     assert closed == ["closed by this side"]
+
+
+async def test_whatever_a_dialler_refuses_with_is_tried_again():
+    outcomes = iter([RemoteViolation("no cluster"), Refused(1, "no broker yet")])
+
+    async def dial():
+        for error in outcomes:
+            raise error
+        return inprocess.connect(echo)
+
+    connection = ReconnectingConnection(dial, "here", backoff_first_ms=1)
+    connection.start()
+    await connection.wait_up(5_000)
+    assert connection.attempts == 3
+    story = []
+    connection.on_up(lambda current: story.append("at once"))
+    connection.on_up(lambda current: story.append("next time"), at_once=False)
+    assert story == ["at once"]
+    await connection.close()
