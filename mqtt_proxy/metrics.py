@@ -75,5 +75,5 @@ class ProxyMetrics:
         return self._closed.child(reason.partition(":")[0])
 
     def skipped(self, reason: str) -> Counter:
-        """Messages a session was not given, by reason: retention, queue gone, log shorter."""
+        """Messages a session was not given, by reason: retention, queue gone, log shorter, note full."""
         return self._lost.child(reason)

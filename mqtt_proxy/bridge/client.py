@@ -356,7 +356,7 @@ class Client:
             resume.Again(packet_id, token[0].queue_id, token[1])  # type: ignore[index]  # every token of ours is one
             for packet_id, token in inflight
         ]
-        retained = [position for one in sources if one.retained is not None for position in one.retained.remaining()]
+        retained = self._delivery.retained_to_note() if self._durable else []
         return SessionClose(
             self._client_id,
             self.epoch,

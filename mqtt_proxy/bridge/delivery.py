@@ -20,11 +20,13 @@ from mqtt_proxy.bridge.offsets import OffsetCommitter
 from mqtt_proxy.bridge.overlap import WAIT, decide
 from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
+from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place, Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.encode import publish_head
 from mqtt_proxy.mqtt.session import Session
 from remoting.protocol.record import RecordView
+from runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +37,8 @@ TURN_BYTES_MAX = 256 * 1024
 """Payload bytes one session may be given per loop turn; one message may exceed it."""
 SLICE_MESSAGES_MAX = 16
 """Messages one source may send before the session's next source has its turn."""
+
+LOG = get_logger("proxy.delivery")
 
 RETAINED = Place(RETAINED_QUEUE)
 """The place of every retained delivery: acknowledging one moves no cursor."""
@@ -136,6 +140,17 @@ class Delivery:
             self.sources.remove(source)
             self._tools.notifier.unfollow(source.feed, self)
         self.by_queue.clear()
+
+    def retained_to_note(self) -> list[int]:
+        """Positions of retained messages the session was still to be given, as many as its note takes."""
+        pending = [
+            position for one in self.sources if one.retained is not None for position in one.retained.remaining()
+        ]
+        lost = len(pending) - PENDING_RETAINED_MAX
+        if lost > 0:
+            self._tools.metrics.skipped("retained_note_full").value += lost
+            LOG.warning("retained_not_noted", messages=lost, session=(self.committed_key or b"").decode())
+        return pending[:PENDING_RETAINED_MAX]
 
     # -- what wakes a session ------------------------------------------------------------------------------------------
 

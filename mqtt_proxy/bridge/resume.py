@@ -21,8 +21,9 @@ from remoting.protocol.pull_body import decode_multi_pull_reply, encode_multi_pu
 from remoting.protocol.record import iter_records
 from remoting.protocol.session_body import InflightEntry, SessionOpened
 
-PENDING_RETAINED_MAX = 1_024
-"""Positions of retained messages not yet sent that a closing session notes; further ones are not sent again."""
+PENDING_RETAINED_MAX = 16_384
+"""Positions of retained messages not yet sent that a closing session notes (some 16 bytes each, in its record); further
+ones are counted, logged, and sent when the client subscribes again."""
 
 
 @dataclass(slots=True)

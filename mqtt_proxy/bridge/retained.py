@@ -33,13 +33,15 @@ LOG = get_logger("proxy.retained")
 class RetainedRun:
     """What one subscription still has to be given of its retained messages."""
 
-    __slots__ = ("_busy", "_link", "_positions", "_wake", "ready")
+    __slots__ = ("_busy", "_link", "_positions", "_step", "_wake", "ready")
 
     def __init__(self, link: Link, positions: Iterable[int], wake: Callable[[], None]) -> None:
         self._link = link
         self._positions = deque(positions)
         self._wake = wake
         self._busy = False
+        self._step: list[int] = []
+        """What the request under way asks for."""
         self.ready: deque[Retained] = deque()
 
     @property
@@ -53,19 +55,19 @@ class RetainedRun:
 
     def remaining(self) -> list[int]:
         """Positions not yet taken."""
-        return [position for position, _, _, _ in self.ready] + list(self._positions)
+        return [position for position, _, _, _ in self.ready] + self._step + list(self._positions)
 
     def fetch(self) -> None:
         """Ask for the next step unless one is here or under way."""
         if self._busy or self.ready or not self._positions or not self._link.up:
             return
         step = [self._positions.popleft() for _ in range(min(STEP_RECORDS_MAX, len(self._positions)))]
-        self._busy = True
+        self._busy, self._step = True, step
         task = self._link.post(RequestCode.RECORDS_AT, encode_records_at(step))
         task.add_done_callback(lambda done: self._fetched(step, done))
 
     def _fetched(self, step: list[int], task: asyncio.Future[bytes]) -> None:
-        self._busy = False
+        self._busy, self._step = False, []
         if task.cancelled():
             return
         error = task.exception()

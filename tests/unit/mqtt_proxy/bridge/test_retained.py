@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mqtt_proxy.bridge import delivery
 from mqtt_proxy.bridge.retained import STEP_RECORDS_MAX, RetainedRun
 from mqtt_proxy.mqtt import packets
 from remoting.protocol.codes import RequestCode
@@ -68,6 +69,30 @@ async def test_pending_ones_survive_the_connection() -> None:
             await settle()
         assert {(b"t/1", True), (b"t/2", True)} <= set(topics)
         assert {topic for topic, _ in topics} >= {b"t/%d" % number for number in range(1, 8)}
+
+
+async def test_what_a_closing_session_cannot_note_is_counted(monkeypatch) -> None:
+    """The note takes the first ones; none goes unmentioned, also not those of the step under way."""
+    monkeypatch.setattr(delivery, "PENDING_RETAINED_MAX", 5)
+    async with running(in_flight_max=3) as rig:
+        sender = await rig.client("p")
+        sender.send(*[publish(f"t/{number}", b"x", 1, number + 1, retain=True) for number in range(90)])
+        await settle()
+        client = await rig.client("s", clean=False)
+        client.send(packets.Subscribe(1, [("t/#", 1)]))
+        await settle()
+        client.lose()
+        await settle()
+        assert rig.count("messages_skipped_total{retained_note_full}") == 90 - 3 - 5
+
+
+async def test_a_step_under_way_is_still_to_be_sent() -> None:
+    """A session that closes in between notes it."""
+    async with running() as rig:
+        run = RetainedRun(rig.link, range(100), lambda: None)
+        run.fetch()
+        assert run.remaining() == list(range(100))
+        await settle()
 
 
 async def test_a_step_that_fails_is_asked_again() -> None:
