@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.conformance.mqtt3.runner import Run
 from tests.conformance.mqtt3.script import Scenario, load_scenarios
 from tests.conformance.mqtt3.targets import ServerTarget
+from tests.processes.rig import Server
 
 pytestmark = pytest.mark.processes
-ROOT = Path(__file__).resolve().parents[3]
 NUMBERS = itertools.count(1)
 
 
@@ -29,19 +26,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerTarget]:
         host, _, port = address.rpartition(":")
         yield ServerTarget(host, int(port))
         return
-    folder = tmp_path_factory.mktemp("conformance")
-    command = [sys.executable, "-m", "lightmq", "up", "--json", "--data", str(folder / "data")]
-    ports = ["--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0"]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen([*command, *ports], cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, (folder / "log").read_text()
-        yield ServerTarget("127.0.0.1", json.loads(line)["mqtt"])
-    finally:
-        process.terminate()
-        process.wait(20)
+    started = Server(tmp_path_factory.mktemp("conformance") / "data")
+    started.start()
+    yield ServerTarget("127.0.0.1", started.port)
+    started.end(signal.SIGTERM)
 
 
 @pytest.mark.parametrize("scenario", load_scenarios(), ids=lambda scenario: scenario.name)
