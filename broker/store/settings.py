@@ -59,7 +59,8 @@ class StoreSettings:
     """A file given back to the file system when it runs full, so that the broker can still write its own metadata."""
 
     check_on_read: bool = True
-    """Verify the checksum of every record read, so that rot on the disk is reported instead of delivered."""
+    """Verify the checksum of every record read, so that rot on the disk is reported instead of delivered. Records of a
+    range are verified by who asked for it, in any case."""
 
     carry_entries_max: int = 2_000
     """State entries carried forward per maintenance call while a segment expires; bounds the time of one call."""

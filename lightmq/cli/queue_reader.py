@@ -19,7 +19,7 @@ from remoting.protocol.bounds_body import (
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.pull_body import STATUS_NO_SUCH_QUEUE, decode_range_pull_reply, encode_range_pull
-from remoting.protocol.record import RecordView, iter_records
+from remoting.protocol.record import RecordView, check_record, iter_records
 from remoting.protocol.topics import matches
 
 PULL_BYTES = 1024 * 1024
@@ -123,6 +123,8 @@ class QueueReader:
             body = encode_range_pull(queue_id, start, end, PULL_BYTES)
             pulled = decode_range_pull_reply(self._broker.ask(Command(RequestCode.RANGE_PULL, body=body)).body)
             for offset, record in enumerate(iter_records(pulled.blob), pulled.first_offset):
+                # The broker hands out ranges without reading their checksums.
+                check_record(record.raw, 0, None)
                 if self._selection.wants(record):
                     yield LogMessage(queue_id, offset, record)
             if pulled.status == STATUS_NO_SUCH_QUEUE or pulled.next_offset <= start:

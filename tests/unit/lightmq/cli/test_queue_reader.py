@@ -7,6 +7,7 @@ import pytest
 
 from lightmq.cli.link import Broker, ServerTarget, brokers
 from lightmq.cli.queue_reader import LogMessage, QueueReader, Selection
+from remoting.protocol.errors import CorruptRecord
 
 
 @pytest.fixture
@@ -47,3 +48,10 @@ def test_fresh_messages_come_once(broker: Broker, log_server: Any) -> None:
     assert bodies(reader.fresh(100)) == [1000]
     log_server.on_bounds = lambda: None
     assert reader.fresh(100) == []
+
+
+def test_a_damaged_record_is_never_shown(broker: Broker, log_server: Any) -> None:
+    good = log_server.records[1][199]
+    log_server.records[1][199] = good[:-8] + bytes(byte ^ 1 for byte in good[-8:])
+    with pytest.raises(CorruptRecord, match="checksum"):
+        QueueReader(broker, Selection("plant", is_parent=True)).newest(1)
