@@ -11,10 +11,11 @@ out, hidden properties that are malformed count as absent. Pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import lru_cache
+from itertools import chain
 
 from remoting.protocol.errors import RemoteViolation
-from remoting.protocol.message_id import Host, unpack_host
+from remoting.protocol.message_id import HOSTS_KEPT_MAX, Host, unpack_host
 from remoting.protocol.properties import PROPERTIES_SIZE_BYTES_MAX
 from remoting.protocol.record import FLAG_MQTT, FLAG_QOS_MASK, RecordView
 from remoting.protocol.stored_message import encode_stored, from_record
@@ -64,7 +65,10 @@ def stored_message(view: RecordView, queue_index: int, queue_offset: int, store_
     return encode_stored(message)
 
 
-def _that_fit(pairs: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def _that_fit(pairs: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    text = b"".join(chain.from_iterable(pairs))
+    if len(text) + 2 * len(pairs) <= PROPERTIES_SIZE_BYTES_MAX and b"\x01" not in text and b"\x02" not in text:
+        return pairs  # as nearly always
     found: list[tuple[bytes, bytes]] = []
     left = PROPERTIES_SIZE_BYTES_MAX
     for key, value in pairs:
@@ -83,6 +87,7 @@ def _number(value: bytes) -> int:
     return number if -_INT_MAX <= number < _INT_MAX else 0
 
 
+@lru_cache(HOSTS_KEPT_MAX)
 def _host(value: bytes) -> Host:
     try:
         return unpack_host(bytes.fromhex(value.decode()))

@@ -40,10 +40,12 @@ def encode_properties(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return the text form; LocalMisuse for a separator inside a pair or a text that is too long."""
     parts: list[bytes] = []
     for key, value in pairs:
-        if _NAME_END in key or _PAIR_END in key or _NAME_END in value or _PAIR_END in value:
-            raise LocalMisuse(f"property {key!r} holds a separator (01 or 02)")
         parts += (key, _NAME_END, value, _PAIR_END)
     text = b"".join(parts)
+    # As many separators as were written: none stands inside a pair.
+    if 4 * text.count(_NAME_END) != len(parts) or 4 * text.count(_PAIR_END) != len(parts):
+        key = next(part for part in parts[::4] + parts[2::4] if _NAME_END in part or _PAIR_END in part)
+        raise LocalMisuse(f"property key or value {key[:64]!r} holds a separator (01 or 02)")
     if len(text) > PROPERTIES_SIZE_BYTES_MAX:
         raise LocalMisuse(f"properties of {len(text)} bytes, the limit is {PROPERTIES_SIZE_BYTES_MAX}")
     return text
