@@ -58,13 +58,14 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the matching records of one pull as batches of `schema`; raises BrokenRecord naming queue and offset."""
     records = parse_records(pulled, f"queue {key.topic}/{key.broker}/{key.queue}")
+    columns = _Columns(records, key)
     if matcher is not None and len(records):
-        mask = matcher.mask(_Columns(records, key).mqtt_topic())
+        mask = matcher.mask(columns.mqtt_topic())
         if not mask.all():
             records = records.keep(mask)
+            columns = _Columns(records, key)
     if not len(records):
         return
-    columns = _Columns(records, key)
     arrays = [columns.array(name, type_) for name, type_ in zip(schema.names, schema.types, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     for begin in range(0, batch.num_rows, BATCH_ROWS_MAX):
@@ -78,6 +79,7 @@ class _Columns:
         self._records = records
         self._key = key
         self._bytes = pa.py_buffer(records.data)
+        self._mqtt_topics: pa.Array | None = None
 
     def array(self, name: str, type_: pa.DataType) -> pa.Array:
         """Return one column by its name; `type_` is what Spark wants it to be."""
@@ -90,8 +92,10 @@ class _Columns:
         return self._properties(type_)
 
     def mqtt_topic(self) -> pa.Array:
-        """Full MQTT topics, null where there is none."""
-        return self._text(*self._records.mqtt_topic_span())
+        """Full MQTT topics, null where there is none; the filter and the column share them."""
+        if self._mqtt_topics is None:
+            self._mqtt_topics = self._text(*self._records.mqtt_topic_span())
+        return self._mqtt_topics
 
     def text(self, part: str) -> pa.Array:
         """`topic`, `keys` or `tags`; empty is null except for the topic."""
