@@ -111,6 +111,7 @@ class Appender:
         known = next_offsets.get
         rows, epoch, position = self._index.tail.rows, self._epoch, batch.first
         entry_queues, entry_offsets = batch.queues, batch.queue_offsets
+        room_end, record_limit = 0, self._record_limit
         for at, message in enumerate(messages):
             dispatch = []
             for queue in message.queues:
@@ -127,7 +128,9 @@ class Appender:
             if n > self._queues_max:
                 raise LocalMisuse(f"a record for {n} queues; at most {self._queues_max}")
             size = record_size(n, len(message.meta), len(message.body))
-            position = self._make_way(batch, position, size)
+            if position + size > room_end or size > record_limit:
+                position = self._make_way(batch, position, size)
+                room_end = self._room_end(position)
             flags = message.flags & ~FLAG_GROUP_OPEN
             self._parts.append(
                 encode_record(
@@ -161,6 +164,11 @@ class Appender:
         self._close_piece(batch)
         self._log.segment_to_append(segment.end)
         return segment.end
+
+    def _room_end(self, position: int) -> int:
+        """Return how far records behind the one at `position` may reach without a look at the segment."""
+        segment = self._log.segment_at(position)
+        return segment.end - HEADER_SIZE if segment is not None else 0
 
     def _filler(self, position: int, size: int) -> bytes:
         assert size >= HEADER_SIZE, (position, size)

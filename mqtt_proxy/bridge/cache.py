@@ -26,6 +26,9 @@ RECORD_OVERHEAD_BYTES = 200
 CHUNK_OVERHEAD_BYTES = 400
 """What a chunk's own objects cost, for the same purpose."""
 
+PUSHED_SHARE_MIN = 16
+"""A chunk that needs less than this fraction (1/n) of what was pushed takes a copy instead of keeping all of it."""
+
 NEAR_RECORDS_MAX = 256
 """A reader at most so far behind is served from what the broker pushes; one further behind pulls in large steps."""
 
@@ -82,8 +85,8 @@ def parse_records(blob: bytes | memoryview) -> list[Record]:
     return records
 
 
-def split_pushed(blob: memoryview, wanted: dict[int, Feed]) -> list[tuple[Feed, int, list[Record], int]]:
-    """Return (queue, first offset, records, their bytes) for each run of pushed records of the wanted queues.
+def split_pushed(blob: memoryview, wanted: dict[int, Feed]) -> list[Chunk]:
+    """Return a chunk for each run of pushed records of the wanted queues.
 
     A record lies in several queues and says which. A run ends where an offset is missing; what follows is pulled.
     """
@@ -104,7 +107,15 @@ def split_pushed(blob: memoryview, wanted: dict[int, Feed]) -> list[tuple[Feed, 
                 run[3].append(total)
         position += total
     assert position == end, (position, end)
-    return [(feed, first, records, sum(sizes)) for feed, first, records, sizes in runs.values()]
+    return [_pushed_chunk(blob, *run) for run in runs.values()]
+
+
+def _pushed_chunk(blob: memoryview, feed: Feed, first: int, records: list[Record], sizes: list[int]) -> Chunk:
+    """A chunk keeps its whole blob in memory: it counts for all of it, or takes a copy of the little that it needs."""
+    if sum(sizes) * PUSHED_SHARE_MIN >= len(blob):
+        return Chunk(feed, first, blob, records, len(blob))
+    own = b"".join([blob[record[3] : record[3] + size] for record, size in zip(records, sizes, strict=True)])
+    return Chunk(feed, first, memoryview(own))
 
 
 class Feed:

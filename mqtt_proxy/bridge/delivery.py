@@ -223,7 +223,10 @@ class Delivery:
                 if source.retained is None:
                     sent += self._take(source, portion - sent)
                 left -= sent
-                moved = moved or sent > 0 or source.cursor != before
+                # A second look is for what a slice left, or another source passed over; most often nothing is left.
+                if sent > 0 or source.cursor != before:
+                    rest = source.cursor < source.feed.max_offset or source.retained is not None
+                    moved = moved or rest or len(sources) > 1
                 if left <= 0 or self._budget_bytes <= 0:
                     break
         self._account(TURN_MESSAGES_MAX - left)

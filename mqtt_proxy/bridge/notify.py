@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 
-from mqtt_proxy.bridge.cache import Chunk, Feed, Follower, RecordCache, split_pushed
+from mqtt_proxy.bridge.cache import Feed, Follower, RecordCache, split_pushed
 from mqtt_proxy.bridge.link import Link
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
@@ -107,5 +107,5 @@ class Notifier:
 
     def _keep(self, blob: memoryview, wanted: dict[int, Feed]) -> None:
         """Take pushed records into the cache, so that nobody has to pull them."""
-        for feed, first, records, size_bytes in split_pushed(blob, wanted):
-            self._cache.add(Chunk(feed, first, blob, records, size_bytes))
+        for chunk in split_pushed(blob, wanted):
+            self._cache.add(chunk)

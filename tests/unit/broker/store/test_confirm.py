@@ -6,6 +6,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.store.appender import Batch
 from broker.store.confirm import Confirm
 
 
@@ -24,6 +25,20 @@ def test_moves_to_group_ends_only() -> None:
     assert (confirm.position, list(confirm.queue_ends[:2])) == (100, [1, 0])
     confirm.advance(300)
     assert (confirm.position, list(confirm.queue_ends[:2])) == (300, [2, 1])
+
+
+def test_fresh_batches_are_handed_on_when_they_are_confirmed() -> None:
+    """Before the news of the same move; those that were not kept are left out."""
+    confirm, heard = make(), []
+    confirm.on_advance(lambda queues: heard.append(list(queues)))
+    confirm.on_fresh(lambda batches: heard.append([batch.end for batch in batches]))
+    batch = Batch(0, 100)
+    confirm.add_group(100, [0], [0], batch)
+    confirm.add_group(200, [1], [0])
+    confirm.advance(50)
+    assert heard == []
+    confirm.advance(200)
+    assert heard == [[100], [0, 1]]
 
 
 def test_failure_reaches_everybody_in_order() -> None:

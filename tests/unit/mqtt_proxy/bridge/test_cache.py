@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.bridge.cache import RECORD_OVERHEAD_BYTES, Chunk, Feed, RecordCache, parse_records
+from mqtt_proxy.bridge.cache import (
+    NEAR_RECORDS_MAX,
+    RECORD_OVERHEAD_BYTES,
+    Chunk,
+    Feed,
+    RecordCache,
+    parse_records,
+    split_pushed,
+)
 from tests.support.records import make_mqtt_record
 
 
@@ -74,3 +82,47 @@ def test_news_wake_followers_once_and_never_go_back() -> None:
     feed.advance(5)
     feed.advance(3)
     assert (feed.max_offset, sleeper.woken) == (5, 1)
+
+
+def pushed(topic: bytes, *dispatch: tuple[int, int]) -> bytes:
+    """A record that lies in these queues at these offsets."""
+    return make_mqtt_record(topic, b"x" * 50, dispatch=dispatch)
+
+
+def test_pushed_records_are_split_by_queue() -> None:
+    """Each in every wanted queue it lies in; a run ends where an offset is missing."""
+    one, two = Feed(1), Feed(2)
+    blob = pushed(b"a", (1, 10), (2, 7)) + pushed(b"b", (2, 8), (9, 0)) + pushed(b"c", (1, 12))
+    chunks = split_pushed(memoryview(blob), {1: one, 2: two})
+    assert [(chunk.feed, chunk.first, chunk.next, [record[0] for record in chunk.records]) for chunk in chunks] == [
+        (one, 10, 11, [b"a"]),
+        (two, 7, 9, [b"a", b"b"]),
+    ]
+
+
+def test_a_chunk_does_not_keep_a_large_push_for_little() -> None:
+    """It copies a small part, and counts for the whole of what it keeps."""
+    one, two = Feed(1), Feed(2)
+    blob = memoryview(pushed(b"a", (1, 0)) + b"".join(pushed(b"b", (2, offset)) for offset in range(40)))
+    little, most = split_pushed(blob, {1: one, 2: two})
+    assert (len(little.blob), little.records[0][:1], little.records[0][3]) == (len(pushed(b"a", (1, 0))), (b"a",), 0)
+    assert most.blob is blob
+    assert most.size_bytes > len(blob)
+
+
+def test_who_is_far_behind_is_not_pushed_to() -> None:
+    """One that is near suffices."""
+    feed = Feed(1)
+
+    class Reader:
+        def __init__(self, lag: int) -> None:
+            self.behind = lag
+
+        def lag(self, feed: Feed) -> int:
+            return self.behind
+
+    assert not feed.is_near()
+    feed.followers[Reader(NEAR_RECORDS_MAX + 1)] = 1
+    assert not feed.is_near()
+    feed.followers[Reader(NEAR_RECORDS_MAX)] = 1
+    assert feed.is_near()
