@@ -87,9 +87,7 @@ def test_rows_are_there_exactly_once_after_kill_9(tmp_path: Path) -> None:
 def test_the_query_says_what_is_wrong(tmp_path: Path) -> None:
     """A driver pointed at nothing ends with an error that names the address."""
     command = [sys.executable, "-m", "lightmq.demo.query", *query(tmp_path, 1)]
-    finished = subprocess.run(
-        command, capture_output=True, text=True, check=False, input="drain\n", timeout=200
-    )
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, input="drain\n", timeout=200)
     events = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith("{")]
     said = finished.stderr + json.dumps(events)
     assert finished.returncode != 0
