@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 Schedule = Callable[[Callable[[], None]], None]
 
-INLINE_BYTES_MAX = 32 * 1024
+INLINE_BYTES_MAX = 8 * 1024
 """More than this is the thread's: writing it takes the disk long enough for the loop to do something else meanwhile."""
 INLINE_NS_MAX = 3_000_000
 """A flush on the loop that took longer was slow: nobody is served meanwhile."""
