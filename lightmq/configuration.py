@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from controller.config import ControllerConfig
-
 from broker.config import BrokerConfig
+from controller.config import ControllerConfig
 from mqtt_proxy.config import ProxyConfig
 from runtime.config import Flag, Loaded, load, setting
 

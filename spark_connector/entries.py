@@ -113,8 +113,8 @@ def _zeros(rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def _short(lengths: np.ndarray[Any, np.dtype[np.int64]], what: str) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Check that lengths fit their 16-bit field."""
-    if len(lengths) and int(lengths.max()) > SHORT_MAX:
-        raise OptionError(f"{what.removesuffix('_len')} of {int(lengths.max())} bytes in a row, {SHORT_MAX} fit")
+    if len(lengths) and int(np.max(lengths)) > SHORT_MAX:
+        raise OptionError(f"{what.removesuffix('_len')} of {int(np.max(lengths))} bytes in a row, {SHORT_MAX} fit")
     return lengths
 
 

@@ -164,7 +164,7 @@ def parse_records(pulled: PulledRange, where: str) -> Records:
         data = np.concatenate([data, np.zeros(-len(data) % 8, np.uint8)])
     offsets = np.arange(pulled.first_offset, pulled.first_offset + count, dtype=np.int64)
     size = len(pulled.blob)
-    if count and (starts[0] < 0 or (starts % 8).any() or int(starts.max()) + record.HEADER_SIZE > size):
+    if count and (starts[0] < 0 or (starts % 8).any() or int(np.max(starts)) + record.HEADER_SIZE > size):
         raise BrokenRecord(f"{where}: the record table points outside the {size} bytes that came with it")
     head = _headers(data)[starts >> 3].view(HEADER)
     records = Records(data, starts, head, offsets)
@@ -236,7 +236,7 @@ def _sums_agree(records: Records, totals: Ints) -> bool:
     if not len(records):
         return True
     grains = totals >> 3
-    constants = np.zeros(int(grains.max()) + 1, np.uint32)
+    constants = np.zeros(int(np.max(grains)) + 1, np.uint32)
     for grain in np.flatnonzero(np.bincount(grains)).tolist():
         constants[grain] = _sum_of_zeros(8 * grain - record.CRC_START)
     end = int(records.starts[-1] + totals[-1])

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from remoting.client.blocking import BlockingConnection
-
 from lightmq.demo.rule import SensorState, step
+from remoting.client.blocking import BlockingConnection
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 

@@ -75,7 +75,8 @@ class Run:
 
     def next_offsets(self) -> npt.NDArray[Any]:
         """Return, for each of `queues`, the offset behind its last entry here."""
-        return self.first_offsets + np.diff(self._starts.astype(np.int64))
+        following: npt.NDArray[Any] = self.first_offsets + np.diff(self._starts.astype(np.int64))
+        return following
 
     def columns(self) -> Columns:
         """Return (qid, position, size, tag) of all entries, sorted by (qid, queue offset). Raises CorruptIndex."""
