@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from mqtt_proxy.bridge import resume
+from mqtt_proxy.bridge import admission, resume
 from mqtt_proxy.bridge.delivery import Delivery, Token
 from mqtt_proxy.bridge.judged_topics import JudgedTopics
 from mqtt_proxy.bridge.link import LinkDownError
@@ -50,6 +50,9 @@ class Wire(Protocol):
     session: Session
     is_loopback: bool
     peer_address: str
+
+    def peer_left(self) -> bool:
+        """Whether the client has closed its side."""
 
     def flush(self) -> None:
         """Write the session's output at the end of the turn."""
@@ -158,17 +161,13 @@ class Client:
 
     async def _open(self, event: ConnectRequested) -> None:
         services = self._services
-        identity = await services.access.authenticate(event.username, event.password, self._wire.is_loopback)
+        admitted = await admission.admit(services.access, event, self._wire, lambda: not self._gone)
         if self._gone:
             return
-        if identity is None:
-            code = ConnectCode.NOT_AUTHORIZED if event.username is None else ConnectCode.BAD_USER_NAME_OR_PASSWORD
-            self._refuse(code, "authentication")
+        if isinstance(admitted, admission.Refusal):
+            self._refuse(admitted.code, admitted.reason)
             return
-        self._identity = identity
-        if event.will is not None and not services.access.authorize(identity, Action.WILL, event.will.topic):
-            self._refuse(ConnectCode.NOT_AUTHORIZED, "will_topic")
-            return
+        self._identity = admitted
         services.owners.take(event.client_id, self)
         try:
             opened = await self._open_session()

@@ -6,7 +6,7 @@ Invariant: parts only, no behaviour but keeping track of tasks. Loop rule: on th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,15 +16,23 @@ from mqtt_proxy.bridge.ownership import Owners
 from mqtt_proxy.bridge.publish import Publisher
 from mqtt_proxy.bridge.received import ReceivedIds
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.front.auth import Identity
+from mqtt_proxy.front.auth import Identity, Unproven
 from mqtt_proxy.metrics import ProxyMetrics
 
 
 class Access(Protocol):
     """Who may do what; the front's authenticator."""
 
-    async def authenticate(self, username: str | None, password: bytes | None, loopback: bool) -> Identity | None:
-        """Who this is, or None."""
+    async def authenticate(
+        self,
+        username: str | None,
+        password: bytes | None,
+        *,
+        loopback: bool,
+        address: str = "",
+        wanted: Callable[[], bool] = ...,
+    ) -> Identity | Unproven:
+        """Who this is, or why nobody knows; `wanted`: whether the client is still there to hear it."""
 
     def authorize(self, identity: Identity, action: str, topic: bytes | str) -> bool:
         """Whether it may `publish` to or `subscribe` to this topic or filter."""

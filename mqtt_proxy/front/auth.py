@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from mqtt_proxy.front import password_file
 from mqtt_proxy.front.counters import FrontCounters
-from mqtt_proxy.front.credentials import CredentialCheck, make_hash
+from mqtt_proxy.front.credentials import CredentialCheck, always, make_hash
 from mqtt_proxy.front.password_file import PasswordFile, PasswordFileError
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
-__all__ = ["Action", "Authenticator", "Identity", "PasswordFileError", "make_hash"]
+__all__ = ["Action", "Authenticator", "Identity", "PasswordFileError", "Unproven", "make_hash"]
 
 RELOAD_INTERVAL_MS = 1_000
 """How often a change of the password file is looked for, at most, and only when somebody connects."""
@@ -44,6 +45,16 @@ class Identity:
 
     name: str
     anonymous: bool
+
+
+class Unproven(StrEnum):
+    """Why a CONNECT has no identity."""
+
+    DENIED = "denied"
+    BUSY = "busy"
+    """Too many wait to be checked: nothing is said about the password, the client may try again."""
+    LEFT = "left"
+    """The client was gone before its turn came."""
 
 
 Rules = Callable[[Identity, str, bytes], bool]
@@ -78,17 +89,26 @@ class Authenticator:
             self._users = password_file.load(path)
             self._report_problems()
 
-    async def authenticate(self, username: str | None, password: bytes | None, loopback: bool) -> Identity | None:
-        """The identity of a CONNECT, None when it is denied (or too many wait to be checked)."""
+    async def authenticate(
+        self,
+        username: str | None,
+        password: bytes | None,
+        *,
+        loopback: bool,
+        address: str = "",
+        wanted: Callable[[], bool] = always,
+    ) -> Identity | Unproven:
+        """The identity of a CONNECT from `address`, or why there is none. `wanted`: is the client still there?"""
         if username is None or self._path is None:
             return self._anonymous(loopback, username)
         self._reload_if_changed()
-        result = await self._check.check(username, password or b"", self._users.hashes.get(username))
+        stored = self._users.hashes.get(username)
+        result = await self._check.check(username, password or b"", stored, address=address, wanted=wanted)
         self._counters.authentications.child(result).value += 1
         if result == "accepted":
             return Identity(username, anonymous=False)
-        self._log.warning("mqtt_authentication_failed", user=username, result=result)
-        return None
+        self._log.warning("mqtt_authentication_failed", user=username, peer=address, result=result)
+        return Unproven(result)
 
     def authorize(self, identity: Identity, action: str, topic: bytes | str) -> bool:
         """Whether the identity may do this with this topic name or filter; a refusal is counted."""
@@ -108,11 +128,11 @@ class Authenticator:
         """Stop the threads that check passwords."""
         self._check.close()
 
-    def _anonymous(self, loopback: bool, username: str | None) -> Identity | None:
+    def _anonymous(self, loopback: bool, username: str | None) -> Identity | Unproven:
         if not loopback:
             self._counters.authentications.child("not_loopback").value += 1
             self._log.warning("mqtt_anonymous_refused", user=username)
-            return None
+            return Unproven.DENIED
         self._counters.authentications.child("anonymous").value += 1
         return ANONYMOUS if username is None else Identity(username, anonymous=True)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import select
 import socket
 from collections.abc import Callable
 from typing import Protocol, cast
@@ -33,6 +34,8 @@ OUTPUT_STOP_FACTOR = 4
 """Output above this many times the deliveries' mark stops reading from the client."""
 
 LOG = get_logger("mqtt_proxy.front")
+
+_PEER_CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 _UNDECIDED, _OWNER, _OUTPUT = 1, 2, 4  # why a socket is not read
 
@@ -126,6 +129,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._pauses & _OWNER:
             self.session.excuse_silence(self._shared.now_ms())
             self._resume(_OWNER)
+
+    def peer_left(self) -> bool:
+        """Whether the client has closed its side. A socket that is not read does not tell; this asks the kernel."""
+        if self._transport is None or self._transport.is_closing():
+            return True
+        sock = self._transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return True
+        asked = select.poll()
+        asked.register(sock.fileno(), _PEER_CLOSED)
+        return bool(asked.poll(0))
 
     def close(self, reason: str) -> None:
         """Write what is pending, then close; `on_closed` follows in a later loop turn. Closing twice is once."""

@@ -9,6 +9,7 @@ import pytest
 
 from mqtt_proxy.app import ProxyApp
 from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.front.credentials import make_hash
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
 from remoting.protocol.errors import LightMQError
@@ -92,3 +93,40 @@ async def test_the_default_listens_on_loopback_and_a_password_file_opens_it(tmp_
         await app.start()
         assert app._listener._server.sockets[0].getsockname()[0] == address
         await app.stop()
+
+
+async def test_a_storm_of_wrong_passwords_lets_the_right_one_in(tmp_path: Path) -> None:
+    """Most of the storm has left when its turn comes: it costs no hashes, and nobody waits behind it."""
+    users = tmp_path / "users"
+    users.write_text(f"ann:{make_hash('right')}\nbob:{make_hash('other')}\n")
+    users.chmod(0o600)
+    broker, registry = FakeBroker(), Registry()
+    app = ProxyApp(
+        proxy(registry, password_file=users), clock=SystemClock(), registry=registry, connection=await broker.connect()
+    )
+    port = await app.start()
+    wrong = encode(packets.Connect("storm", True, 0, "bob", b"wrong"))
+    storm = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+    for _, writer in storm:
+        writer.write(wrong)
+    counted = "rocketmq_mqtt_authentications_total{%s}"
+    while registry.values().get(counted % "busy", 0) < 100:
+        await asyncio.sleep(0.01)
+    for _, writer in storm[10:]:
+        writer.transport.abort()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(encode(packets.Connect("right", True, 0, "ann", b"right")))
+    assert await asyncio.wait_for(reader.readexactly(4), 10) == bytes((0x20, 2, 0, 0))
+    values = registry.values
+    while sum(values().get(counted % one, 0) for one in ("denied", "busy", "left")) < 200:
+        await asyncio.sleep(0.01)
+    assert values()[counted % "accepted"] == 1
+    assert values()[counted % "left"] > 0
+    assert app._authenticator._check.hashes < 60
+    assert values()["rocketmq_mqtt_connects_refused_total{busy}"] == values()[counted % "busy"]
+    answers = {await stayed.read() for stayed, _ in storm[:10]}
+    assert answers <= {bytes((0x20, 2, 0, 4)), bytes((0x20, 2, 0, 3))}
+    writer.close()
+    for _, writer in storm[:10]:
+        writer.close()
+    await app.stop()

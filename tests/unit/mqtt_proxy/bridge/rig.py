@@ -19,7 +19,7 @@ from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.front.auth import ANONYMOUS, Identity
+from mqtt_proxy.front.auth import ANONYMOUS, Identity, Unproven
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.codec import decode
@@ -44,10 +44,12 @@ class FakeAccess:
     def __init__(self) -> None:
         self.forbidden: set[bytes] = set()
 
-    async def authenticate(self, username: str | None, password: bytes | None, loopback: bool) -> Identity | None:
-        """Anonymous, or a user with any password."""
-        if username == "denied":
-            return None
+    async def authenticate(
+        self, username: str | None, password: bytes | None, **circumstances: object
+    ) -> Identity | Unproven:
+        """Anonymous, or a user with any password; a user may be named after what keeps it out."""
+        if username in set(Unproven):
+            return Unproven(username)
         return ANONYMOUS if username is None else Identity(username, anonymous=False)
 
     def authorize(self, identity: Identity, action: str, topic: bytes | str) -> bool:
@@ -66,6 +68,9 @@ class Wire:
         self.closed: str | None = None
         self._out = b""
         self.handler = Client(self, rig.services)
+
+    def peer_left(self) -> bool:
+        return self.closed is not None
 
     def flush(self) -> None:
         self._out += self.session.take_bytes()

@@ -7,7 +7,7 @@ from pathlib import Path
 import argon2
 import pytest
 
-from mqtt_proxy.front.auth import Action, Authenticator, Identity, PasswordFileError
+from mqtt_proxy.front.auth import Action, Authenticator, Identity, PasswordFileError, Unproven
 from mqtt_proxy.front.counters import FrontCounters
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
@@ -29,21 +29,21 @@ def write(path: Path, text: str) -> Path:
 async def test_anonymous_is_for_loopback_only() -> None:
     """Without a password file everybody on this machine and nobody else."""
     auth, counters, _ = make(None)
-    assert await auth.authenticate(None, None, True) == Identity("", anonymous=True)
-    assert await auth.authenticate("ann", b"x", True) == Identity("ann", anonymous=True)
-    assert await auth.authenticate(None, None, False) is None
-    assert await auth.authenticate("ann", b"x", False) is None
+    assert await auth.authenticate(None, None, loopback=True) == Identity("", anonymous=True)
+    assert await auth.authenticate("ann", b"x", loopback=True) == Identity("ann", anonymous=True)
+    assert await auth.authenticate(None, None, loopback=False) is Unproven.DENIED
+    assert await auth.authenticate("ann", b"x", loopback=False) is Unproven.DENIED
     assert counters.authentications.child("not_loopback").value == 2
 
 
 async def test_password_file(tmp_path: Path) -> None:
     """A user name is always checked when there is a file, also on loopback."""
     auth, counters, _ = make(write(tmp_path / "users", f"ann:{HASHER.hash('right')}\ngarbage\n"))
-    assert await auth.authenticate("ann", b"right", False) == Identity("ann", anonymous=False)
-    assert await auth.authenticate("ann", b"wrong", True) is None
-    assert await auth.authenticate("ann", None, True) is None
-    assert await auth.authenticate("garbage", b"", True) is None
-    assert await auth.authenticate(None, None, False) is None
+    assert await auth.authenticate("ann", b"right", loopback=False) == Identity("ann", anonymous=False)
+    assert await auth.authenticate("ann", b"wrong", loopback=True) is Unproven.DENIED
+    assert await auth.authenticate("ann", None, loopback=True) is Unproven.DENIED
+    assert await auth.authenticate("garbage", b"", loopback=True) is Unproven.DENIED
+    assert await auth.authenticate(None, None, loopback=False) is Unproven.DENIED
     assert counters.authentications.child("denied").value == 3
     assert counters.password_file_problems.value == 1
     auth.close()
@@ -53,14 +53,14 @@ async def test_changes_take_effect_and_a_broken_file_denies_everybody(tmp_path: 
     """The file is looked at again after a second; when it may not be used any more nobody gets in."""
     path = write(tmp_path / "users", f"ann:{HASHER.hash('one')}\n")
     auth, _, clock = make(path)
-    assert await auth.authenticate("ann", b"one", False)
+    assert isinstance(await auth.authenticate("ann", b"one", loopback=False), Identity)
     write(path, f"ann:{HASHER.hash('two')}\n# changed\n")
     clock.advance_ms(1_000)
-    assert await auth.authenticate("ann", b"one", False) is None
-    assert await auth.authenticate("ann", b"two", False)
+    assert await auth.authenticate("ann", b"one", loopback=False) is Unproven.DENIED
+    assert isinstance(await auth.authenticate("ann", b"two", loopback=False), Identity)
     path.unlink()
     clock.advance_ms(1_000)
-    assert await auth.authenticate("ann", b"two", False) is None
+    assert await auth.authenticate("ann", b"two", loopback=False) is Unproven.DENIED
     auth.close()
 
 

@@ -212,3 +212,21 @@ def test_the_same_on_uvloop(story: Callable[[], Coroutine[Any, Any, None]]) -> N
     """uvloop has transports of its own; the stories that lean on them most."""
     uvloop = pytest.importorskip("uvloop")
     uvloop.run(asyncio.wait_for(story(), 30))
+
+
+async def test_a_client_that_left_while_undecided_is_noticed_when_asked() -> None:
+    """Nothing is read from it meanwhile, so nothing else would say so."""
+    async with world(accept=False) as made:
+        _, writer = await made.open(packets.Connect("a", True, 0), b"more")
+        connection = made.handlers[0].connection if made.handlers else None
+        while connection is None or not made.handlers[0].events:
+            await asyncio.sleep(0.001)
+            connection = made.handlers[0].connection if made.handlers else None
+        assert not connection.peer_left()
+        writer.close()
+        await writer.wait_closed()
+        while not connection.peer_left():
+            await asyncio.sleep(0.001)
+        assert connection.close_reason is None
+        connection.close("left")
+        assert connection.peer_left()

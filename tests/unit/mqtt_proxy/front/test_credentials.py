@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import argon2
 import pytest
@@ -67,7 +68,99 @@ async def test_a_flood_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the queue a CONNECT is told to come back, whatever its password."""
     monkeypatch.setattr(credentials, "WAITING_MAX", 3)
     check = CredentialCheck(ManualClock())
-    results = await asyncio.gather(*(check.check(f"u{n}", b"right", STORED) for n in range(5)))
-    assert results == ["accepted"] * 3 + ["busy"] * 2
+    results = await asyncio.gather(*(check.check(f"u{n}", b"right", STORED) for n in range(7)))
+    assert results == ["accepted"] * 5 + ["busy"] * 2
     assert await check.check("u9", b"right", STORED) == "accepted"
     check.close()
+
+
+class Gate:
+    """A hash that takes as long as the test wants."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        self.passwords: list[bytes] = []
+        monkeypatch.setattr(credentials, "verify", self._verify)
+        monkeypatch.setattr(credentials, "THREADS", 1)
+
+    def _verify(self, _stored: str, password: bytes) -> bool:
+        self.passwords.append(password)
+        assert self.opened.wait(10)
+        return password == b"right"
+
+
+async def test_who_has_left_costs_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether he says so, is found out, or makes room for others by it."""
+    monkeypatch.setattr(credentials, "WAITING_PER_ADDRESS_MAX", 2)
+    gate, check = Gate(monkeypatch), CredentialCheck(ManualClock())
+    first = asyncio.create_task(check.check("a", b"first", STORED))
+    cancelled = asyncio.create_task(check.check("b", b"cancelled", STORED))
+    left = asyncio.create_task(check.check("c", b"left", STORED, wanted=lambda: False))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.sleep(0)
+    last = asyncio.create_task(check.check("d", b"right", STORED))
+    assert await left == "left"
+    gate.opened.set()
+    assert (await first, await last) == ("denied", "accepted")
+    assert gate.passwords == [b"first", b"right"]
+    assert check.hashes == 2
+    check.close()
+
+
+async def test_the_right_one_is_not_behind_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither from another address nor as another user of the same; made up users are one user."""
+    gate, check = Gate(monkeypatch), CredentialCheck(ManualClock())
+    flood = [
+        asyncio.create_task(check.check(f"made up {n}", b"%d" % n, None, address="10.0.0.1"))
+        for n in range(credentials.WAITING_PER_ADDRESS_MAX + 5)
+    ]
+    await asyncio.sleep(0)
+    right = [
+        asyncio.create_task(check.check("ann", b"right", STORED, address=address))
+        for address in ("10.0.0.1", "10.0.0.2")
+    ]
+    await asyncio.sleep(0)
+    gate.opened.set()
+    assert [await each for each in right] == ["accepted", "accepted"]
+    assert len(gate.passwords) < 8
+    results = await asyncio.gather(*flood)
+    assert results.count("busy") == 5
+    check.close()
+
+
+async def test_a_hash_that_fails_says_nothing_about_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory, say."""
+
+    def no_memory(_stored: str, _password: bytes) -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(credentials, "verify", no_memory)
+    check = CredentialCheck(ManualClock())
+    assert await check.check("ann", b"right", STORED) == "busy"
+    check.close()
+
+
+async def test_the_end_answers_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not left hanging."""
+    gate, check = Gate(monkeypatch), CredentialCheck(ManualClock())
+    waiting = [asyncio.create_task(check.check("ann", b"right", STORED)) for _ in range(3)]
+    await asyncio.sleep(0)
+    check.close()
+    gate.opened.set()
+    assert sorted(await asyncio.gather(*waiting)) == ["accepted", "busy", "busy"]
+
+
+@pytest.mark.parametrize(
+    ("address", "origin"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_what_counts_as_one_peer(address: str, origin: str) -> None:
+    """An IPv6 network is one: its owner has more addresses than we have places."""
+    assert credentials.origin_of(address) == origin

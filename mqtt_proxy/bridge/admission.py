@@ -1,0 +1,55 @@
+"""Whether a CONNECT may have its session: who it is, and whether that one may leave this will.
+
+Invariant: a refusal has a code for the CONNACK and a reason for its counter. A server too busy to look at a password
+says so with code 3, which says nothing about the password. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from mqtt_proxy.bridge.services import Access
+from mqtt_proxy.front.auth import Action, Identity, Unproven
+from mqtt_proxy.mqtt.events import ConnectRequested
+from mqtt_proxy.mqtt.reason_codes import ConnectCode
+
+
+class Caller(Protocol):
+    """What is asked of the connection."""
+
+    is_loopback: bool
+    peer_address: str
+
+    def peer_left(self) -> bool:
+        """Whether the client has closed its side."""
+
+
+@dataclass(slots=True, frozen=True)
+class Refusal:
+    """What the CONNACK says, and what is counted."""
+
+    code: int
+    reason: str
+
+
+async def admit(
+    access: Access, event: ConnectRequested, caller: Caller, present: Callable[[], bool]
+) -> Identity | Refusal:
+    """The identity of a CONNECT that may go on, or its refusal; nothing is spent on one that is not `present`."""
+    identity = await access.authenticate(
+        event.username,
+        event.password,
+        loopback=caller.is_loopback,
+        address=caller.peer_address,
+        wanted=lambda: present() and not caller.peer_left(),
+    )
+    if identity is Unproven.DENIED:
+        code = ConnectCode.NOT_AUTHORIZED if event.username is None else ConnectCode.BAD_USER_NAME_OR_PASSWORD
+        return Refusal(code, "authentication")
+    if isinstance(identity, Unproven):
+        return Refusal(ConnectCode.SERVER_UNAVAILABLE, identity.value)
+    if event.will is not None and not access.authorize(identity, Action.WILL, event.will.topic):
+        return Refusal(ConnectCode.NOT_AUTHORIZED, "will_topic")
+    return identity

@@ -1,0 +1,51 @@
+"""Who may go on to have a session, and what the others are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqtt_proxy.bridge.admission import Refusal, admit
+from mqtt_proxy.front.auth import ANONYMOUS, Identity
+from mqtt_proxy.mqtt.events import ConnectRequested
+from mqtt_proxy.mqtt.packets import Will
+from mqtt_proxy.mqtt.reason_codes import ConnectCode
+from tests.unit.mqtt_proxy.bridge.rig import FakeAccess
+
+
+class Caller:
+    """A connection from this machine."""
+
+    is_loopback = True
+    peer_address = "127.0.0.1"
+
+    def peer_left(self) -> bool:
+        return False
+
+
+def connect(username: str | None, will: Will | None = None) -> ConnectRequested:
+    """A CONNECT."""
+    return ConnectRequested("c", True, 0, username, b"", will, 4, False)
+
+
+@pytest.mark.parametrize(
+    ("username", "result"),
+    [
+        (None, ANONYMOUS),
+        ("ann", Identity("ann", anonymous=False)),
+        ("denied", Refusal(ConnectCode.BAD_USER_NAME_OR_PASSWORD, "authentication")),
+        ("busy", Refusal(ConnectCode.SERVER_UNAVAILABLE, "busy")),
+        ("left", Refusal(ConnectCode.SERVER_UNAVAILABLE, "left")),
+    ],
+)
+async def test_who_and_why_not(username: str | None, result: object) -> None:
+    """Busy says nothing about the password."""
+    assert await admit(FakeAccess(), connect(username), Caller(), lambda: True) == result
+
+
+async def test_a_will_must_be_allowed() -> None:
+    """Before the session exists."""
+    access = FakeAccess()
+    access.forbidden.add(b"w")
+    refused = await admit(access, connect(None, Will(b"w", b"", 0, False)), Caller(), lambda: True)
+    assert refused == Refusal(ConnectCode.NOT_AUTHORIZED, "will_topic")
+    assert await admit(access, connect(None, Will(b"v", b"", 0, False)), Caller(), lambda: True) is ANONYMOUS
