@@ -57,6 +57,25 @@ class _Frame:
     first: int
 
 
+class _Source:
+    """A task's frames; remembers the error that ended them, which no other connection mends.
+
+    A generator that raised looks exhausted: going on with it would stage some of the rows as if they were all.
+    """
+
+    def __init__(self, frames: Iterator[_Frame]) -> None:
+        self._frames = frames
+        self.failure: Exception | None = None
+
+    def next(self) -> _Frame | None:
+        """The next frame, None behind the last."""
+        try:
+            return next(self._frames, None)
+        except Exception as failure:
+            self.failure = failure
+            raise
+
+
 def sink_broker(options: WriteOptions) -> Address:
     """Address of the broker group that serves this sink."""
     return next(iter(find_brokers(options).values()))
@@ -90,9 +109,9 @@ def send_rows(
     """Send entries, staged under `attempt` or (None) appended directly, and return the number of rows.
 
     Several frames are on the way at once. After a lost connection the unanswered ones are sent again; raises
-    BrokerUnreachable or BrokerRefused when that does not help.
+    BrokerUnreachable or BrokerRefused when that does not help, and whatever the rows themselves raised.
     """
-    frames = _frames(batches)
+    source = _Source(_frames(batches))
     unanswered: deque[_Frame] = deque()
     rows = 0
     attempts = 0
@@ -101,7 +120,7 @@ def send_rows(
             with POOL.borrow(address, options.pull_timeout_ms, signer=options.signer) as connection:
                 sent = deque((connection.send(_request(frame, attempt)), frame) for frame in unanswered)
                 while True:
-                    frame = next(frames, None) if len(sent) < FRAMES_IN_FLIGHT_MAX else None
+                    frame = source.next() if len(sent) < FRAMES_IN_FLIGHT_MAX else None
                     if frame is not None:
                         unanswered.append(frame)
                         sent.append((connection.send(_request(frame, attempt)), frame))
@@ -114,7 +133,7 @@ def send_rows(
                     rows += frame.rows
                     attempts = 0
         except (OSError, LightMQError) as failure:
-            if isinstance(failure, BrokerRefused):
+            if isinstance(failure, BrokerRefused) or failure is source.failure:
                 raise
             POOL.forget(address)
             attempts += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from remoting.protocol import append_body
 from remoting.protocol.sink_body import StageHandle
 from spark_connector import sink
 from spark_connector.entries import EncodedRows
-from spark_connector.errors import BrokerRefused, BrokerUnreachable
+from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
 from spark_connector.options import WriteOptions
 from spark_connector.sink import AttemptName
 from tests.unit.spark_connector.toy_broker import ToyBroker
@@ -72,6 +72,19 @@ def test_busy_means_again_and_no_means_no(broker: ToyBroker, write_options: Opti
     broker.close()
     with pytest.raises(BrokerUnreachable):
         sink.send_rows(broker.address, [encoded(3)], ATTEMPT, write_options(fetchretries="1"))
+
+
+@pytest.mark.parametrize("failure", [OptionError("a wrong topic"), ConnectionResetError("the rows' own pipe")])
+@pytest.mark.parametrize("good", [0, 20])
+def test_rows_that_cannot_be_had_fail_the_task(
+    broker: ToyBroker, write_options: Options, good: int, failure: Exception
+) -> None:
+    def rows() -> Iterator[EncodedRows]:
+        yield encoded(good)
+        raise failure
+
+    with pytest.raises(type(failure), match=str(failure)):
+        sink.send_rows(broker.address, rows(), ATTEMPT, write_options())
 
 
 def test_direct_and_abort(broker: ToyBroker, write_options: Options) -> None:
