@@ -19,7 +19,7 @@ SEGMENT_SIZE_BYTES_MAX = 2**31 - 8
 class StoreSettings:
     """Settings of one LogStore."""
 
-    segment_size_bytes: int = 1024 * MIB
+    segment_size_bytes: int = 256 * MIB
     """Size of one log file, a multiple of 8. Existing files keep theirs. Smaller ones expire in finer steps."""
 
     record_size_bytes_max: int = 5 * MIB

@@ -5,9 +5,12 @@ import json
 import pytest
 
 from lightmq.cli.application import run
+from tests.conftest import RESERVED
 
 
 def test_show_prints_values_and_origins(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in RESERVED:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("LIGHTMQ_PROXY__PORT", "7")
     assert run(["config", "show", "proxy.port", "--origin"]) == 0
     said = capsys.readouterr().out
