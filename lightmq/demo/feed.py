@@ -20,6 +20,10 @@ UNACKNOWLEDGED_MAX = 5000
 """A replay waits for acknowledgements beyond this many, so that the device's memory stays small."""
 
 
+LATENESS_SENSOR = "wakeup_late_ms"
+"""How late the sampling thread woke up: what a busy machine does to its processes, and never quite the same."""
+
+
 class Feed(Protocol):
     """A source of readings for the demo."""
 
@@ -42,11 +46,12 @@ class SensorFeed:
         self._device = device
         self._clock = clock
         self._sensors = MachineSensors(lambda: clock.monotonic_ns() / 1e9)
-        self._interval_s = len(self._sensors.names) / READINGS_PER_S
+        self.sensor_count = len(self._sensors.names) + 1
+        self._interval_s = self.sensor_count / READINGS_PER_S
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self.description = (
-            f"{len(self._sensors.names)} sensors of this machine, {READINGS_PER_S:.0f} readings/s over MQTT, QoS 1"
+            f"{self.sensor_count} sensors of this machine, {READINGS_PER_S:.0f} readings/s over MQTT, QoS 1"
         )
 
     def start(self) -> None:
@@ -57,7 +62,8 @@ class SensorFeed:
         due_s = self._clock.monotonic_ns() / 1e9
         while not self._stopped.is_set():
             now_ms = self._clock.now_ms()
-            for name, value in self._sensors.sample().items():
+            lateness_ms = (self._clock.monotonic_ns() / 1e9 - due_s) * 1000
+            for name, value in (self._sensors.sample() | {LATENESS_SENSOR: lateness_ms}).items():
                 self._device.publish(name, value, now_ms)
             due_s += self._interval_s
             self._stopped.wait(max(0.0, due_s - self._clock.monotonic_ns() / 1e9))

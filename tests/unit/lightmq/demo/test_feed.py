@@ -52,6 +52,6 @@ def test_sensors_publish_until_stopped(device: Device) -> None:
     feed.start()
     feed.stop()
     assert device.wait_acknowledged(20)
-    assert device.acknowledged % len(feed._sensors.names) == 0
+    assert device.acknowledged % feed.sensor_count == 0
     assert not feed.finished()
     device.close()
