@@ -81,7 +81,7 @@ class Authenticator:
         self._rules = rules
         self._log = get_logger("mqtt_proxy.auth")
         self._check = CredentialCheck(clock)
-        self._fingerprint: tuple[int, int, int] | None = None
+        self._fingerprint: tuple[int, int, int, int] | None = None
         self._looked_ms = 0
         self._users = PasswordFile()
         if path is not None:

@@ -58,6 +58,12 @@ async def test_changes_take_effect_and_a_broken_file_denies_everybody(tmp_path: 
     clock.advance_ms(1_000)
     assert await auth.authenticate("ann", b"one", loopback=False) is Unproven.DENIED
     assert isinstance(await auth.authenticate("ann", b"two", loopback=False), Identity)
+    path.chmod(0o644)
+    clock.advance_ms(1_000)
+    assert await auth.authenticate("ann", b"two", loopback=False) is Unproven.DENIED
+    path.chmod(0o600)
+    clock.advance_ms(1_000)
+    assert isinstance(await auth.authenticate("ann", b"two", loopback=False), Identity)
     path.unlink()
     clock.advance_ms(1_000)
     assert await auth.authenticate("ann", b"two", loopback=False) is Unproven.DENIED
