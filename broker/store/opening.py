@@ -19,12 +19,15 @@ from typing import Any
 from broker.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from broker.store.commit_log import CommitLog
 from broker.store.errors import CorruptIndex, CorruptLog
-from broker.store.queue_index.index import QueueIndex
+from broker.store.queue_index.index import TAIL_NAME, QueueIndex
+from broker.store.queue_index.manifest import Manifest, load_manifest
+from broker.store.queue_index.tail import read_durable
 from broker.store.queue_registry import QueueRegistry
 from broker.store.recovery import Damage, Scan, decide_end
 from broker.store.replayer import Replayer
 from broker.store.scanner import scan_log
 from broker.store.settings import StoreSettings
+from broker.store.short_files import fill_short_files
 from broker.store.state_snapshot import Snapshot, load_snapshot, restore
 from broker.store.state_tables import StateTables
 from runtime.faults import FaultPoints
@@ -62,12 +65,25 @@ class Opening:
         self._settings = settings
         self._events = events
         self._make_room = make_room
-        zeroed = settings.flush == "sync"
-        self._log = CommitLog(directory / "log", settings.segment_size_bytes, faults, zeroed=zeroed)
         self._checkpoint: Checkpoint | None = self._readable(lambda: load_checkpoint(directory))
         self._snapshot: Snapshot | None = self._readable(lambda: load_snapshot(directory / "state"))
+        self._durable = self._proved_durable()
+        fill_short_files(directory / "log", settings.segment_size_bytes, self._durable, events)
+        zeroed = settings.flush == "sync"
+        self._log = CommitLog(directory / "log", settings.segment_size_bytes, faults, zeroed=zeroed)
         if self._snapshot is not None and self._snapshot.position < self._log.begin:
             self._snapshot = None
+
+    def _proved_durable(self) -> int:
+        """Return how far files say the log was durable, before an unreadable index and its proofs are put aside."""
+        index = self._directory / "index"
+        manifest: Manifest | None = self._readable(lambda: load_manifest(index))
+        return max(
+            self._checkpoint.position if self._checkpoint else 0,
+            self._snapshot.position if self._snapshot else 0,
+            manifest.end_position if manifest else 0,
+            read_durable(index / TAIL_NAME),
+        )
 
     def run(self) -> Opened:
         """Recover; the parts are ready for the first append."""
@@ -143,7 +159,7 @@ class Opening:
         log, checkpoint = self._log, self._checkpoint
         if checkpoint is None:
             start = log.begin  # no epoch is known: only the records can tell
-        durable = max(known, index.proved_durable, checkpoint.position if checkpoint else 0)
+        durable = max(known, index.proved_durable, self._durable)
         if start > log.capacity_end:
             raise CorruptLog(log.directory, log.capacity_end, f"the log files end there, {durable} bytes were durable")
         if checkpoint is not None and checkpoint.clean and checkpoint.position == start == durable:

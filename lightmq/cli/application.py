@@ -29,6 +29,7 @@ COMMANDS = (
     ("demo", "demo:demo", CARE, "Run the main job on this machine's sensors: MQTT, the log, Spark and back."),
     ("doctor", "doctor:doctor", CARE, "Check this machine and a running broker, and say what to do."),
     ("passwd", "passwd:passwd", CARE, "Add, change or remove a user in a password file."),
+    ("store", "store:store", CARE, "Check, list, count and mend a broker's data directory."),
     ("config", "config:config", CARE, "Show the configuration in force, or explain a key."),
 )
 NAMES = tuple(name for name, *_ in COMMANDS)

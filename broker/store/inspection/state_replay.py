@@ -1,0 +1,39 @@
+"""Durable state as the log tells it, for checks and counts.
+
+Invariant: changes of a group are taken in when its last record was seen, so an unfinished group at the tail leaves no
+trace, as in recovery. Thread rule: one thread.
+"""
+
+from __future__ import annotations
+
+from broker.store import state_kinds
+from broker.store.inspection.log_files import Header, LogFile
+from broker.store.replayer import is_retained
+from broker.store.state_log import StateChange, decode_changes
+from broker.store.state_tables import StateTables
+from remoting.protocol.record import CONTROL, FLAG_GROUP_OPEN, RecordView
+
+
+class StateReplay:
+    """Feeds records to `tables`, those at or behind `start`."""
+
+    def __init__(self, tables: StateTables, start: int) -> None:
+        self.tables = tables
+        self.start = start
+        self._group: list[tuple[StateChange, int]] = []
+
+    def take(self, file: LogFile, at: int, head: Header) -> None:
+        """Take in one record. Raises CorruptRecord when a control record contradicts itself."""
+        position = file.base + at
+        if position >= self.start:
+            if head[1] == CONTROL:
+                body = file.view[at + head[8] : at + head[8] + head[7]]
+                self._group += [(change, position) for change in decode_changes(body)]
+            elif is_retained(head[9]):
+                topic = RecordView(file.view, at).mqtt_topic
+                if topic is not None:
+                    self._group.append((StateChange(state_kinds.RETAINED, topic, b"" if head[7] else None), position))
+        if self._group and not head[9] & FLAG_GROUP_OPEN:
+            for change, said in self._group:
+                self.tables.apply(change, said)
+            self._group.clear()

@@ -1,0 +1,117 @@
+"""``lightmq store``: check, list, count and mend a broker's data directory.
+
+verify, dump and stat only read and may run beside the broker; rebuild-index needs it stopped. Exit status 1: damaged.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from lightmq.cli.outcome import FAILED, MISUSED, fail
+
+store = App(
+    name="store", help="Check, list, count and mend a broker's data directory.", help_format="plaintext"
+)  # fmt: skip
+Directory = Annotated[Path, Parameter(help="Data directory, of a broker or of `lightmq up`.")]
+Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object.")]
+HERE = Path("lightmq-data")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """A path without a data directory is a misuse, with the status for it."""
+    from broker.store.inspection.directory import NoDataDirectory
+
+    try:
+        yield
+    except NoDataDirectory as error:
+        raise SystemExit(fail(str(error), MISUSED)) from error
+
+
+@store.command
+def verify(directory: Directory = HERE, *, json_output: Json = False) -> None:
+    """Check every record, queue, index run and the state, changing nothing; exit status 1 when damaged."""
+    from broker.store.inspection.verifier import verify as check
+    from broker.store.verify import render
+
+    with _told():
+        report = check(directory)
+    sys.stdout.write(json.dumps(asdict(report)) + "\n" if json_output else render(report))
+    if report.errors:
+        raise SystemExit(FAILED)
+
+
+@store.command
+def dump(
+    directory: Directory = HERE,
+    *,
+    start: Annotated[int, Parameter(name=["--from"], help="First log position.")] = 0,
+    queue: Annotated[str, Parameter(help="Only records of this queue, by id or name.")] = "",
+    limit: Annotated[int, Parameter(name=["--limit", "-n"], help="At most so many records; 0: all.")] = 0,
+) -> None:
+    """Print records as JSON lines, in log order."""
+    from broker.store.inspection.record_dump import records
+
+    with _told():
+        for record in records(directory, start=start, queue=queue, limit=limit):
+            sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+@store.command
+def stat(
+    directory: Directory = HERE,
+    *,
+    json_output: Json = False,
+    queues: Annotated[bool, Parameter(negative=(), help="List ids and names of the queues instead.")] = False,
+) -> None:
+    """Print positions, epochs, log files, index runs, queues and the sizes of the state."""
+    from broker.store.inspection.directory import open_directory
+    from broker.store.inspection.summary import queues_of, state_of, summarise
+
+    with _told():
+        if queues:
+            for number, name in sorted(queues_of(state_of(open_directory(directory))[0])):
+                sys.stdout.write(f"{number}\t{name.decode(errors='backslashreplace')}\n")
+            return
+        found = asdict(summarise(directory))
+    if json_output:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    runs, state = found.pop("runs"), found.pop("state")
+    width = max(map(len, found))
+    sys.stdout.write("".join(f"{name:<{width}}  {_plain(value)}\n" for name, value in found.items()))
+    for run in runs:
+        sys.stdout.write(
+            f"run {run['id']}: level {run['level']}, {run['entries']} entries of {run['queues']} queues, "
+            f"log {run['first_position']} to {run['end_position']}\n"
+        )
+    for kind, sizes in state.items():
+        size = sizes["key_bytes"] + sizes["value_bytes"]
+        sys.stdout.write(f"state {kind}: {sizes['entries']} entries, {size} bytes\n")
+
+
+@store.command(name="rebuild-index")
+def rebuild_index(directory: Directory = HERE, *, json_output: Json = False) -> None:
+    """Build the index anew from the log; the broker must be stopped."""
+    from broker.store.inspection.index_rebuild import rebuild_index as rebuild
+    from runtime.clock import SystemClock
+    from runtime.logs import get_logger
+
+    with _told():
+        done = rebuild(directory, clock=SystemClock(), log=get_logger("store"))
+    if json_output:
+        sys.stdout.write(json.dumps(done) + "\n")
+    else:
+        sys.stdout.write(f"index of {done['queues']} queues rebuilt from {done['records']} records\n")
+
+
+def _plain(value: object) -> str:
+    return "" if value is None or value == [] else str(value)

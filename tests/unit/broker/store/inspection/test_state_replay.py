@@ -1,0 +1,36 @@
+"""State from records, group by group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.store import state_kinds
+from broker.store.inspection.log_files import LogFiles, Walk
+from broker.store.inspection.state_replay import StateReplay
+from broker.store.state_tables import StateTables
+from tests.sim.stores import StoreBench
+
+
+def test_whole_log_gives_the_tables_of_the_store(directory: Path) -> None:
+    """Every kind, retained messages included."""
+    replay = StateReplay(StateTables(), 0)
+    for step in Walk(LogFiles(directory / "log"), 0):
+        replay.take(*step)
+    bench = StoreBench(directory)
+    assert {kind: dict(t) for kind, t in replay.tables.copy().items()} == {
+        kind: dict(t) for kind, t in bench.store.state.copy().items()
+    }
+    assert replay.tables.count(state_kinds.RETAINED) == 1
+    bench.close()
+
+
+def test_open_group_leaves_no_trace(directory: Path) -> None:
+    """Without its last record a group is not there."""
+    steps = list(Walk(LogFiles(directory / "log"), 0))
+    opened = next(at for at, (_, _, head) in enumerate(steps) if head[9] & 0x10)
+    replay = StateReplay(StateTables(), 0)
+    for step in steps[: opened + 1]:
+        replay.take(*step)
+    assert replay.tables.count(state_kinds.LEDGER) == 0
+    replay.take(*steps[opened + 1])
+    assert replay.tables.count(state_kinds.LEDGER) == 1
