@@ -68,6 +68,7 @@ class Opening:
         self._checkpoint: Checkpoint | None = self._readable(lambda: load_checkpoint(directory))
         self._snapshot: Snapshot | None = self._readable(lambda: load_snapshot(directory / "state"))
         self._durable = self._proved_durable()
+        self._keep_proof()
         fill_short_files(directory / "log", settings.segment_size_bytes, self._durable, events)
         zeroed = settings.flush == "sync"
         self._log = CommitLog(directory / "log", settings.segment_size_bytes, faults, zeroed=zeroed)
@@ -84,6 +85,16 @@ class Opening:
             manifest.end_position if manifest else 0,
             read_durable(index / TAIL_NAME),
         )
+
+    def _keep_proof(self) -> None:
+        """Say in the checkpoint what only the index proves; this start makes a new one and may not live to confirm it.
+
+        Epoch 0 in a checkpoint means that the records must tell.
+        """
+        epoch, position = (self._checkpoint.epoch, self._checkpoint.position) if self._checkpoint else (0, 0)
+        if self._durable > position:
+            self._checkpoint = Checkpoint(epoch, self._durable, clean=False)
+            save_checkpoint(self._directory, self._checkpoint)
 
     def run(self) -> Opened:
         """Recover; the parts are ready for the first append."""
@@ -157,7 +168,7 @@ class Opening:
     def _settle_end(self, index: QueueIndex, start: int, known: int) -> Scan:
         """Find the end of the log, zero what lies behind it, and make everything recovered durable."""
         log, checkpoint = self._log, self._checkpoint
-        if checkpoint is None:
+        if checkpoint is None or not checkpoint.epoch:
             start = log.begin  # no epoch is known: only the records can tell
         durable = max(known, index.proved_durable, self._durable)
         if start > log.capacity_end:

@@ -13,6 +13,7 @@ from typing import Any
 
 from broker.store import state_kinds
 from broker.store.commit_log import CommitLog
+from broker.store.errors import StoreFull
 from broker.store.queue_index.index import QueueIndex
 from broker.store.queue_index.index_flusher import IndexFlusher
 from broker.store.queue_registry import carried_value
@@ -93,8 +94,8 @@ class Retention:
     def _carry(self) -> None:
         messages: list[StoreMessage] = []
         changes: list[StateChange] = []
-        for _ in range(min(self._settings.carry_entries_max, len(self._doomed))):
-            kind, key, value, position = self._doomed.pop()
+        count = min(self._settings.carry_entries_max, len(self._doomed))
+        for kind, key, value, position in reversed(self._doomed[-count:]):
             entry = self._tables.get(kind, key)
             if entry is None or entry[1] != position:
                 continue  # said anew or deleted since
@@ -105,8 +106,12 @@ class Retention:
             else:
                 changes.append(StateChange(kind, key, value))
         if messages or changes:
-            self._carried_end = self._append(messages, changes)
+            try:
+                self._carried_end = self._append(messages, changes)
+            except StoreFull:
+                return  # the disk guard has said so; what is doomed stays until it has been said again
             self.carried_total += len(messages) + len(changes)
+        del self._doomed[-count:]
 
     def _carry_retained(self, messages: list[StoreMessage], position: int) -> None:
         segment = self._log.segment_at(position)

@@ -9,7 +9,9 @@ import pytest
 
 from broker.store import state_kinds
 from broker.store.errors import CorruptLog
+from broker.store.opening import Opening
 from broker.store.state_log import StateChange
+from tests.sim.log_judge import read_log
 from tests.sim.stores import StoreBench, bodies, message
 
 
@@ -89,3 +91,31 @@ def test_directories_and_files_are_private(closed: StoreBench) -> None:
     for path in closed.directory.rglob("*"):
         if path.name != "lock":
             assert path.stat().st_mode & 0o077 == 0, path
+
+
+def dies(*_: object, **__: object) -> None:
+    """A start that is interrupted."""
+    raise KeyboardInterrupt
+
+
+def test_proof_of_durability_survives_a_start_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tail file that proved it is made anew at every start; damage below is still no torn tail."""
+    bench = StoreBench(tmp_path / "data")
+    queue = bench.store.open_queue(b"q")
+    for n in range(20):
+        bench.store.append([message([queue], b"%d" % n)])
+    bench.settle()
+    bench.store._thread.drain()
+    crashed = tmp_path / "crashed"
+    shutil.copytree(bench.directory, crashed)
+    bench.close()
+    with monkeypatch.context() as dying:
+        dying.setattr(Opening, "_recover", dies)
+        with pytest.raises(KeyboardInterrupt):
+            StoreBench(crashed)
+    path = crashed / "log" / "0".zfill(20)
+    data = bytearray(path.read_bytes())
+    data[read_log(crashed)[-1].position + 50] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptLog):
+        StoreBench(crashed)

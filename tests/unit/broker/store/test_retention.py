@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -106,3 +107,25 @@ def test_choice_is_a_prefix(sizes, size_max: int, oldest_ms: int) -> None:
     if kept:
         assert not kept[0][1] < oldest_ms
         assert size_max == 0 or end - begin <= size_max
+
+
+def test_state_is_not_lost_when_there_is_no_room_to_say_it_again(tmp_path: Path) -> None:
+    """A carry that finds a full disk is tried again; the segment stays until it went through."""
+    bench = StoreBench(tmp_path / "data", retention_size_bytes=20_000)
+    store = bench.store
+    store.append_state([StateChange(state_kinds.SESSION, b"client", b"state")])
+    queue = store.open_queue(b"q")
+    for _ in range(60):
+        store.append([message([queue], bytes(1000))])
+    bench.settle()
+    bench.faults.arm("log.write", OSError(errno.ENOSPC, "full"), times=2)
+    for _ in range(3):
+        store.maintain(0)
+        assert store.begin_position == 0
+    expire(bench, 1)
+    bench.close()
+    shutil.rmtree(bench.directory / "state")
+    bench.open()
+    assert bench.store.begin_position > 0
+    assert bench.store.state.get(state_kinds.SESSION, b"client")[0] == b"state"
+    bench.close()

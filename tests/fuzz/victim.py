@@ -1,0 +1,207 @@
+"""The process that dies: opens the store, tells what it recovered, then writes until it is killed or fails.
+
+It runs in a fork, speaks lines of JSON over a pipe and never returns.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from broker.store import state_kinds
+from broker.store.errors import CorruptLog, StoreFailed, StoreFull
+from broker.store.log_store import LogStore
+from broker.store.settings import StoreSettings
+from remoting.protocol.record import RecordView
+from runtime.clock import ManualClock
+from runtime.faults import FaultPoints
+from tests.fuzz.workload import operation
+from tests.sim.stores import message
+
+
+class Quiet:
+    """Takes events and forgets them."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+@dataclass
+class Orders:
+    """What happens in one life of the process."""
+
+    seed: int
+    workload: int
+    settings: dict[str, Any]
+    fault: tuple[str, str, int] | None = None
+    """Fault point, what (`kill` or an errno name), and how many hits pass before."""
+    slow_flush: bool = False
+    close_after: int = 0
+    """Operations after which the store is closed properly; 0: never."""
+    read_only: bool = False
+    """Only open and read everything."""
+    early: bool = field(default=False)
+    """The fault is armed before the store is opened."""
+
+
+def live(directory: Path, orders: Orders, answers: int, go: int) -> None:
+    """Open, report, wait for the word, write; ends with the process."""
+    try:
+        Victim(directory, orders, answers, go).run()
+    except BaseException as error:  # the parent must hear of everything
+        os.write(answers, json.dumps(["broken", f"{type(error).__name__}: {error}"]).encode() + b"\n")
+    os._exit(0)
+
+
+class Victim:
+    """One life."""
+
+    def __init__(self, directory: Path, orders: Orders, answers: int, go: int) -> None:
+        self._directory, self._orders, self._answers, self._go = directory, orders, answers, go
+        self._due: deque[Callable[[], None]] = deque()
+        self._faults = FaultPoints()
+        self._chance = random.Random(orders.seed)
+        self._failed = False
+
+    def say(self, *words: object) -> None:
+        """Tell the parent; small enough to arrive whole, or the pipe keeps the order."""
+        data = memoryview(json.dumps(words).encode() + b"\n")
+        while data:
+            data = data[os.write(self._answers, data) :]
+
+    def run(self) -> None:
+        """Live."""
+        if self._orders.early:
+            self._arm()
+        try:
+            store = LogStore.open(
+                self._directory, StoreSettings(**self._orders.settings), clock=ManualClock(), faults=self._faults,
+                schedule=self._due.append, log=Quiet(),
+            )  # fmt: skip
+        except CorruptLog as error:
+            self.say("corrupt", error.position, str(error))
+            return
+        except OSError as error:
+            self.say("refused", error.errno)
+            return
+        if self._orders.read_only:
+            self.say("read", self._read_all(store))
+            return
+        self.say("opened", report(store))
+        os.read(self._go, 1)
+        self._arm()
+        ledger = store.state.get(state_kinds.LEDGER, b"sink")
+        number = int(ledger[0]) + 1 if ledger else 0
+        stop = number + self._orders.close_after if self._orders.close_after else 10**9
+        while number < stop and self._step(store, number):
+            number += 1
+        if not self._failed:
+            store.close()
+            self._turn()
+            self.say("closed", store.end_position)
+
+    def _arm(self) -> None:
+        orders = self._orders
+        if orders.slow_flush:
+            self._faults.arm("log.fsync", lambda: time.sleep(self._chance.random() * 0.004), times=None)
+        if orders.fault:
+            name, kind, after = orders.fault
+            if kind == "kill":
+                self._faults.arm(name, lambda: os.kill(os.getpid(), signal.SIGKILL), after=after)
+            else:
+                number = getattr(errno, kind)
+                self._faults.arm(name, OSError(number, os.strerror(number)), after=after, times=3)
+
+    def _step(self, store: LogStore, number: int) -> bool:
+        """Do operation `number`; False when the store is dead."""
+        for _ in range(1000):
+            try:
+                self._write(store, number)
+                store.maintain(0)
+                self._turn()
+            except StoreFull:
+                self.say("full")
+                store.maintain(0)
+                self._turn()
+                time.sleep(0.001)
+            except StoreFailed:
+                self._failed = True
+                self.say("failed")
+                try:
+                    store.append([message([0], b"no")])
+                except StoreFailed:
+                    return False
+                raise AssertionError("an append was taken after the failure") from None
+            else:
+                return True
+        return False
+
+    def _write(self, store: LogStore, number: int) -> None:
+        done = operation(number, self._orders.workload)
+        ledger = store.state.get(state_kinds.LEDGER, b"sink")
+        if not ledger or int(ledger[0]) < number:
+            doomed = store.find_queue(done.deleted) if done.deleted else None
+            if doomed is not None:
+                store.delete_queue(doomed)
+            names = done.names()
+            ids = dict(zip(names, store.open_queues(names), strict=True))
+            end = store.append(done.messages(number, ids), changes=done.changes).end_position
+            store.when_confirmed(end, lambda error: self.say("lost" if error else "confirmed", end, number))
+        if done.loose:
+            loose = store.open_queue(b"loose")
+            store.append([message([loose], b"loose") for _ in range(done.loose)])
+
+    def _turn(self) -> None:
+        while self._due:
+            self._due.popleft()()
+
+    def _read_all(self, store: LogStore) -> list[int]:
+        """Positions of records that cannot be read."""
+        bad = []
+        for name, _ in list(store.state.items(state_kinds.QUEUE)):
+            queue = store.find_queue(name) if name else None
+            if queue is None:
+                continue
+            offset, end = store.bounds(queue)
+            while offset < end:
+                try:
+                    offset = store.read(queue, offset, 1, 1 << 20).next_offset
+                except CorruptLog as error:
+                    bad.append(error.position)
+                    offset += 1
+        return bad
+
+
+def report(store: LogStore) -> dict[str, Any]:
+    """Everything a reader could see, for the judge."""
+    queues = {}
+    for name, _ in list(store.state.items(state_kinds.QUEUE)):
+        queue = store.find_queue(name) if name else None
+        if queue is None:
+            continue
+        low, high = store.bounds(queue)
+        records = store.read(queue, low, 1 << 20, 1 << 40).records
+        places = [RecordView(record, 0).position for record in records]
+        queues[queue] = [name.decode(), low, high, store.next_offset(queue), places]
+    state = [
+        [kind, key.decode("latin-1"), value.decode("latin-1"), position]
+        for kind in state_kinds.NAMES
+        for key, (value, position) in store.state.items(kind)
+    ]
+    retained = {}
+    for topic, (_, position) in store.state.items(state_kinds.RETAINED):
+        record = store.read_at(position)
+        retained[topic.decode()] = RecordView(record, 0).producer_seq if record is not None else None
+    return {
+        "begin": store.begin_position, "end": store.end_position, "confirm": store.confirm_position,
+        "epoch": store.epoch, "queues": queues, "state": state, "retained": retained,
+    }  # fmt: skip
