@@ -11,6 +11,7 @@ import sys
 BENCHMARKS = {
     "mqtt": "benchmarks.mqtt_load",
     "store": "benchmarks.store_append",
+    "queues": "benchmarks.queue_memory",
     "spark": "benchmarks.spark_read",
 }
 

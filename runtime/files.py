@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
@@ -38,12 +39,18 @@ def fsync_dir(directory: Path) -> None:
 
 def atomic_replace(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write ``data`` as the whole content of ``path``, durably, with permission bits ``mode``. Raises OSError."""
+    atomic_write(path, (data,), mode=mode)
+
+
+def atomic_write(path: Path, pieces: Iterable[bytes], *, mode: int = 0o644) -> None:
+    """Do what :func:`atomic_replace` does with a content that is never in memory as a whole. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         try:
             os.fchmod(descriptor, mode)  # the umask must not decide how secret a password file is
-            _write_all(descriptor, data)
+            for piece in pieces:
+                _write_all(descriptor, piece)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

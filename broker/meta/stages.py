@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.store import state_kinds
 from broker.store.store_message import StoreMessage
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
@@ -75,9 +74,8 @@ class Stages:
         self._attempts: dict[AttemptKey, Attempt] = {}
         self.hidden: set[int] = set()
         self.expired = 0
-        for key, _found in list(store.state.items(state_kinds.QUEUE)):
-            name = bytes(key)
-            queue_id = store.find_queue(name) if name.startswith(STAGE_PREFIX) else None
+        for name in store.state.queues.with_prefix(STAGE_PREFIX):
+            queue_id = store.find_queue(name)
             if queue_id is not None:
                 self._attempts[parse_queue_name(name)] = Attempt(queue_id, now_ms)
                 self.hidden.add(queue_id)

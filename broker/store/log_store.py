@@ -11,6 +11,7 @@ thread.
 from __future__ import annotations
 
 import errno
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -123,8 +124,8 @@ class LogStore:
         end = self._flushed = self._log.end
         self._confirm = Confirm(end, self._events)
         self._grow(self._registry.next_id)
-        for queue in range(self._registry.next_id):
-            self._confirm.queue_ends[queue] = self._index.next_offset(queue)
+        count = self._registry.next_id
+        self._confirm.queue_ends[:count] = array("q", self._index.tail.queue_rows[:count, 0].tobytes())
         self._registry.on_queue = self._queue_seen
         self._index.tail.publish(end, end)
         self._index.tail.publish_confirm(end, end)
@@ -262,6 +263,10 @@ class LogStore:
             raise LocalMisuse(f"queue id {queue} does not exist")
         return name
 
+    def _known(self, queue: int) -> None:
+        if not self._registry.exists(queue):
+            raise LocalMisuse(f"queue id {queue} does not exist")
+
     def delete_queue(self, queue: int) -> int:
         """Delete a queue; its id never comes back. Return the end position of the deletion."""
         self.queue_name(queue)
@@ -279,25 +284,25 @@ class LogStore:
 
     def bounds(self, queue: int) -> tuple[int, int]:
         """Return (oldest offset, confirmed end) of a queue. Raises LocalMisuse when there is none with that id."""
-        self.queue_name(queue)
+        self._known(queue)
         return self._reader.bounds(queue)
 
     def next_offset(self, queue: int) -> int:
         """Return the offset the queue's next record gets; it may lie above the confirmed end."""
-        self.queue_name(queue)
+        self._known(queue)
         return self._index.next_offset(queue)
 
     def read(
         self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int | None = None
     ) -> ReadResult:
         """Return confirmed records of `queue` from `offset` on. Raises CorruptLog when a record fails its checks."""
-        if self._registry.name(queue) is None:
+        if not self._registry.exists(queue):
             return ReadResult(NO_SUCH_QUEUE, offset, offset, 0, 0)
         return self._reader.read(queue, offset, max_count, max_bytes, end_offset)
 
     def read_range(self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int) -> RangeResult:
         """Return many confirmed records of `queue` in one piece, checksums unread. Raises CorruptLog."""
-        if self._registry.name(queue) is None:
+        if not self._registry.exists(queue):
             return RangeResult(NO_SUCH_QUEUE, offset, offset, 0, 0)
         return self._reader.read_range(queue, offset, max_count, max_bytes, end_offset)
 
@@ -307,7 +312,7 @@ class LogStore:
 
     def search_time(self, queue: int, store_ms: int, upper: bool = False) -> int:
         """Return the first offset stored at or after `store_ms` (`upper`: after it)."""
-        self.queue_name(queue)
+        self._known(queue)
         return self._reader.search_time(queue, store_ms, upper=upper)
 
     # -- confirm ------------------------------------------------------------------------------------------------------

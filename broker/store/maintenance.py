@@ -77,7 +77,7 @@ class Maintenance:
         """Start a snapshot of the state tables as they are now, unless one is being written."""
         if "snapshot" in self._running:
             return
-        position, tables = self._log.end, self._tables.copy()
+        position, tables = self._log.end, self._tables.freeze()
         self._snapshot_position = position
 
         def write() -> None:

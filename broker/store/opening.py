@@ -153,15 +153,12 @@ class Opening:
         state_from = snapshot.position if snapshot else log.begin
         scan = self._settle_end(index, min(index_from, state_from), max(index_from, state_from))
         tables = StateTables()
-        floors: dict[int, int] = {}
-        registry = QueueRegistry(tables, floors.__setitem__)
+        registry = QueueRegistry(tables)
         if snapshot is not None:
             restore(snapshot, tables)
         replayer = Replayer(index, tables, self._make_room(index), rebuilding=rebuilding)
         records = replayer.run(log, index_from, state_from, log.end)
-        index.grow(registry.next_id)
-        for queue, offset in floors.items():
-            index.set_floor(queue, offset)
+        index.set_floors(tables.queues.next_offsets())
         epoch = max(scan.epoch, self._checkpoint.epoch if self._checkpoint else 0) + 1
         return Opened(log, index, tables, registry, epoch, scan.store_ms, state_from, records)
 

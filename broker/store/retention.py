@@ -49,6 +49,7 @@ class Retention:
         self._events = events
         self._target: int | None = None
         self._doomed: list[Doomed] = []
+        self._doomed_queues: list[int] = []
         self._carried_end = 0
         self.expired_bytes_total = 0
         self.carried_total = 0
@@ -61,6 +62,8 @@ class Retention:
         assert self._target is not None
         if self._doomed:
             self._carry()
+        elif self._doomed_queues:
+            self._carry_queues(self._target)
         elif self._index.manifest.end_position < self._target:
             if not self._index_flusher.busy:
                 self._index_flusher.flush()
@@ -83,7 +86,9 @@ class Retention:
             return False
         self._target = target
         self._doomed = self._tables.older_than(target)
+        self._doomed_queues = self._tables.queues.older_than(target)
         self._doomed.reverse()  # taken from the end, oldest first
+        self._doomed_queues.reverse()
         return True
 
     def _first_store_ms(self, position: int) -> int | None:
@@ -101,17 +106,31 @@ class Retention:
                 continue  # said anew or deleted since
             if kind == state_kinds.RETAINED:
                 self._carry_retained(messages, position)
-            elif kind == state_kinds.QUEUE:
-                changes.append(StateChange(kind, key, carried_value(key, value, self._index.next_offset)))
             else:
                 changes.append(StateChange(kind, key, value))
+        if self._say_again(messages, changes):
+            del self._doomed[-count:]
+
+    def _carry_queues(self, target: int) -> None:
+        queues, changes = self._tables.queues, []
+        count = min(self._settings.carry_entries_max, len(self._doomed_queues))
+        for queue in reversed(self._doomed_queues[-count:]):
+            name = queues.name(queue)
+            if name is not None and queues.position(queue) < target:
+                value = carried_value(name, queues.value(queue), self._index.next_offset)
+                changes.append(StateChange(state_kinds.QUEUE, name, value))
+        if self._say_again([], changes):
+            del self._doomed_queues[-count:]
+
+    def _say_again(self, messages: list[StoreMessage], changes: list[StateChange]) -> bool:
+        """Append what was said in a doomed segment; False when there is no room, which the disk guard has told."""
         if messages or changes:
             try:
                 self._carried_end = self._append(messages, changes)
             except StoreFull:
-                return  # the disk guard has said so; what is doomed stays until it has been said again
+                return False
             self.carried_total += len(messages) + len(changes)
-        del self._doomed[-count:]
+        return True
 
     def _carry_retained(self, messages: list[StoreMessage], position: int) -> None:
         segment = self._log.segment_at(position)

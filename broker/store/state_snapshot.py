@@ -1,6 +1,8 @@
 """A snapshot of the state tables; it only shortens the next start.
 
-    state/SNAPSHOT  magic "LMQSTAT1" | position i64 | entries u64
+    state/SNAPSHOT  magic "LMQSTAT2" | position i64 | entries u64 | queues n u64 | name bytes u64
+                    | next free queue id u32, 0: not said | u32 zero | position of the record that said it i64
+                    queues: id u32[n] | name_len u32[n] | next_offset i64[n] | position i64[n] | names, in order of ids
                     entries x { u16 kind | u16 zero | u32 key_len | u32 value_len | i64 position | key | value }
                     crc32c u32
 
@@ -11,21 +13,26 @@ Thread rule: encode, save and load are plain functions; saving blocks and belong
 
 from __future__ import annotations
 
+import mmap
+import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from crc32c import crc32c
 
 from broker.store.errors import CorruptIndex
-from broker.store.state_tables import Entry, StateTables
-from runtime.files import atomic_replace
+from broker.store.name_table import QueueColumns
+from broker.store.state_tables import FrozenTables, StateTables
+from runtime.files import atomic_write
 
 NAME = "SNAPSHOT"
-_MAGIC = b"LMQSTAT1"
-_HEAD = struct.Struct("<8sqQ")
+_MAGIC = b"LMQSTAT2"
+_HEAD = struct.Struct("<8sqQQQI4xq")
 _ENTRY = struct.Struct("<HHIIq")
+_PIECE_BYTES = 256 * 1024
 
 
 @dataclass(slots=True)
@@ -35,39 +42,77 @@ class Snapshot:
     position: int
     data: memoryview
     entries: int
+    queues: QueueColumns
 
 
-def save_snapshot(directory: Path, position: int, tables: Mapping[int, Mapping[bytes, Entry]]) -> None:
-    """Replace the snapshot durably. Raises OSError."""
-    parts = [b""]
-    count = 0
-    for kind, table in tables.items():
-        for key, (value, said) in table.items():
-            parts += (_ENTRY.pack(kind, 0, len(key), len(value), said), key, value)
-            count += 1
-    parts[0] = _HEAD.pack(_MAGIC, position, count)
-    data = b"".join(parts)
+def save_snapshot(directory: Path, position: int, tables: FrozenTables) -> None:
+    """Replace the snapshot durably, piece by piece. Raises OSError."""
     directory.mkdir(mode=0o700, exist_ok=True)
-    atomic_replace(directory / NAME, data + struct.pack("<I", crc32c(data)), mode=0o600)
+    atomic_write(directory / NAME, _sealed(_pieces(position, tables)), mode=0o600)
+
+
+def _pieces(position: int, tables: FrozenTables) -> Iterator[bytes]:
+    queues = tables.queues
+    floor_id, floor_position = queues.floor or (0, 0)
+    entries = sum(map(len, tables.others.values()))
+    name_bytes = int(queues.lengths.sum(dtype=np.int64))
+    yield _HEAD.pack(_MAGIC, position, entries, len(queues.ids), name_bytes, floor_id, floor_position)
+    for column, kind in zip((queues.ids, queues.lengths, queues.next_offsets, queues.positions), _KINDS, strict=True):
+        yield column.astype(kind).tobytes()
+    yield from queues.names()
+    parts: list[bytes] = []
+    size = 0
+    for kind_number, table in tables.others.items():
+        for key, (value, said) in table.items():
+            parts += (_ENTRY.pack(kind_number, 0, len(key), len(value), said), key, value)
+            size += _ENTRY.size + len(key) + len(value)
+            if size > _PIECE_BYTES:
+                yield b"".join(parts)
+                parts, size = [], 0
+    yield b"".join(parts)
+
+
+_KINDS = ("<u4", "<u4", "<i8", "<i8")
+
+
+def _sealed(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    checksum = 0
+    for piece in pieces:
+        checksum = crc32c(piece, checksum)
+        yield piece
+    yield struct.pack("<I", checksum)
 
 
 def load_snapshot(directory: Path) -> Snapshot | None:
     """Return the checked snapshot, None when there is none. Raises CorruptIndex."""
     path = directory / NAME
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            data = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
     except FileNotFoundError:
         return None
-    if len(data) < _HEAD.size + 4 or struct.unpack("<I", data[-4:])[0] != crc32c(memoryview(data)[:-4]):
+    if size < _HEAD.size + 4 or struct.unpack("<I", data[-4:])[0] != crc32c(data[:-4]):
         raise CorruptIndex(path, "its checksum does not match")
-    magic, position, entries = _HEAD.unpack_from(data)
+    magic, position, entries, count, name_bytes, floor_id, floor_position = _HEAD.unpack_from(data)
     if magic != _MAGIC:
-        raise CorruptIndex(path, "it is no state snapshot")
-    return Snapshot(position, memoryview(data)[_HEAD.size : -4], entries)
+        raise CorruptIndex(path, "it is no state snapshot of this version")
+    columns, at = [], _HEAD.size
+    for kind in _KINDS:
+        columns.append(np.frombuffer(data, kind, count, at))
+        at += columns[-1].nbytes
+    ids, lengths, next_offsets, positions = columns
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    queues = QueueColumns(
+        ids, starts, lengths, next_offsets, positions, bytearray(data[at : at + name_bytes]),
+        (floor_id, floor_position) if floor_id else None,
+    )  # fmt: skip
+    return Snapshot(position, data[at + name_bytes : -4], entries, queues)
 
 
 def restore(snapshot: Snapshot, tables: StateTables) -> None:
-    """Put every entry of the snapshot into `tables`."""
+    """Put every entry of the snapshot into the empty `tables`; subscribers hear of all but the queues."""
+    tables.queues.load(snapshot.queues)
     data, at = snapshot.data, 0
     for _ in range(snapshot.entries):
         kind, _, key_len, value_len, said = _ENTRY.unpack_from(data, at)

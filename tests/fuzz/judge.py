@@ -20,7 +20,7 @@ class Judge:
         self._model = Model(workload)
         self._names: dict[int, str] = {}
         self._ends: dict[int, int] = {}
-        self._epoch = 0
+        self.epoch = 0
         self.records = 0
 
     def check(self, directory: Path, told: dict[str, Any], confirmed_number: int) -> None:
@@ -33,8 +33,8 @@ class Judge:
         assert told["end"] - end < 4000 or not records, ("records are missing at the end", end, told["end"])
         epochs = [seen.epoch for seen in records]
         assert epochs == sorted(epochs), "epochs fall"
-        assert told["epoch"] > max([self._epoch, *epochs]), "the epoch was not raised"
-        self._epoch = told["epoch"]
+        assert told["epoch"] > max([self.epoch, *epochs]), "the epoch was not raised"
+        self.epoch = told["epoch"]
         state = replay(records)
         self._check_state(state, told, confirmed_number)
         self._check_operations(records, state)

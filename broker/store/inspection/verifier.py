@@ -136,12 +136,9 @@ def _check_index(found: DataDirectory, report: Report, entries: LogEntries) -> N
 
 
 def _check_state(found: DataDirectory, whole: StateTables, short: StateTables, report: Report) -> None:
-    from_log, from_snapshot = whole.copy(), short.copy()
-    for kind in sorted(from_log.keys() | from_snapshot.keys()):
-        left, right = dict(from_log.get(kind, {})), dict(from_snapshot.get(kind, {}))
-        wrong = [key for key in left.keys() | right.keys() if left.get(key) != right.get(key)]
+    for kind, name in NAMES.items():
+        wrong = [key for key, entry in whole.items(kind) if short.get(kind, key) != entry]
+        wrong += [key for key, _ in short.items(kind) if whole.get(kind, key) is None]
         for key in sorted(wrong)[:STATE_DIFFERENCES_MAX]:
-            report.add(
-                "state", found.path / "state",
-                f"{NAMES.get(kind, kind)} {key!r}: log says {left.get(key)}, snapshot and log {right.get(key)}",
-            )  # fmt: skip
+            said, snapshot = whole.get(kind, key), short.get(kind, key)
+            report.add("state", found.path / "state", f"{name} {key!r}: log says {said}, snapshot and log {snapshot}")

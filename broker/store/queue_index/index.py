@@ -100,6 +100,14 @@ class QueueIndex:
             self.tail.rows[2 * queue] = next_offset
             self.flushed_next[queue] = next_offset
 
+    def set_floors(self, next_offsets: npt.NDArray[np.int64]) -> None:
+        """Do what `set_floor` does for the queue ids from 0 on, all at once."""
+        count = len(next_offsets)
+        self.grow(count)
+        rows = self.tail.queue_rows[:count, 0]
+        behind = np.flatnonzero(rows < next_offsets)
+        rows[behind] = self.flushed_next[behind] = next_offsets[behind]
+
     def next_offset(self, queue: int) -> int:
         """Offset the queue's next record gets."""
         return self.tail.next_offset(queue)

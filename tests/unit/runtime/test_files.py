@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.files import DirectoryLock, DirectoryLocked, atomic_replace, fsync_dir
+from runtime.files import DirectoryLock, DirectoryLocked, atomic_replace, atomic_write, fsync_dir
 
 
 def test_replace_writes_whole_content_with_the_mode_asked_for(tmp_path: Path) -> None:
@@ -52,3 +52,19 @@ def test_a_locked_directory_names_its_owner_and_can_be_taken_after_close(tmp_pat
 
 def test_an_owner_that_left_no_number_is_called_another_process(tmp_path: Path) -> None:
     assert "another process" in str(DirectoryLocked(tmp_path, 0))
+
+
+def test_atomic_write_takes_pieces(tmp_path: Path) -> None:
+    """A failure in the middle of the pieces leaves the old content."""
+    path = tmp_path / "file"
+    atomic_write(path, (b"a", b"", b"b" * 10), mode=0o600)
+    assert path.read_bytes() == b"a" + b"b" * 10
+
+    def broken():
+        yield b"new"
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        atomic_write(path, broken())
+    assert path.read_bytes() == b"a" + b"b" * 10
+    assert list(tmp_path.iterdir()) == [path]

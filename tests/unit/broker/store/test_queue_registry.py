@@ -8,7 +8,9 @@ from broker.store.state_tables import StateTables
 
 def make():
     tables, seen = StateTables(), []
-    return tables, QueueRegistry(tables, lambda *queue: seen.append(queue)), seen
+    registry = QueueRegistry(tables)
+    registry.on_queue = lambda *queue: seen.append(queue)
+    return tables, registry, seen
 
 
 def test_create_find_delete() -> None:

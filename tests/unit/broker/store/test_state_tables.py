@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from broker.store.name_table import VALUE
+from broker.store.state_kinds import QUEUE
 from broker.store.state_log import StateChange
 from broker.store.state_tables import StateTables
 
@@ -12,7 +14,7 @@ def test_set_replace_delete() -> None:
     tables.subscribe(4, lambda *change: heard.append(change))
     tables.apply(StateChange(4, b"k", b"1"), 10)
     tables.apply(StateChange(4, b"k", b"2"), 20)
-    copy = tables.copy()
+    copy = tables.freeze().others
     tables.apply(StateChange(4, b"k", None), 30)
     tables.apply(StateChange(4, b"never", None), 40)
     assert heard == [(b"k", b"1", 10), (b"k", b"2", 20), (b"k", None, 30), (b"never", None, 40)]
@@ -22,8 +24,22 @@ def test_set_replace_delete() -> None:
 
 
 def test_older_than_is_in_order() -> None:
-    """Entries said below a position, oldest first, over all kinds."""
+    """Entries said below a position, oldest first, over all kinds; queues by their ids."""
     tables = StateTables()
-    for kind, key, position in ((4, b"c", 30), (1, b"a", 10), (4, b"b", 20)):
+    for kind, key, position in ((4, b"c", 30), (7, b"a", 10), (4, b"b", 20)):
         tables.apply(StateChange(kind, key, b"v"), position)
-    assert tables.older_than(30) == [(1, b"a", b"v", 10), (4, b"b", b"v", 20)]
+    for name, queue, position in ((b"", 9, 12), (b"q", 2, 15), (b"p", 1, 14), (b"r", 3, 40)):
+        tables.apply(StateChange(QUEUE, name, VALUE.pack(queue, 0)), position)
+    assert tables.older_than(30) == [(7, b"a", b"v", 10), (QUEUE, b"", VALUE.pack(9, 0), 12), (4, b"b", b"v", 20)]
+    assert tables.queues.older_than(30) == [1, 2]
+
+
+def test_queues_look_like_any_kind() -> None:
+    """By key, by kind and for subscribers."""
+    tables, heard = StateTables(), []
+    tables.subscribe(QUEUE, lambda *change: heard.append(change))
+    tables.apply(StateChange(QUEUE, b"q", VALUE.pack(0, 7)), 10)
+    assert tables.get(QUEUE, b"q") == (VALUE.pack(0, 7), 10)
+    assert (list(tables.items(QUEUE)), tables.count(QUEUE)) == ([(b"q", (VALUE.pack(0, 7), 10))], 1)
+    tables.apply(StateChange(QUEUE, b"q", None), 20)
+    assert (tables.get(QUEUE, b"q"), tables.count(QUEUE), len(heard)) == (None, 0, 2)

@@ -9,6 +9,7 @@ import pytest
 from broker.store import state_kinds
 from broker.store.inspection.verifier import verify
 from broker.store.state_snapshot import save_snapshot
+from broker.store.state_tables import StateTables
 from tests.sim.log_judge import read_log
 from tests.sim.stores import StoreBench
 
@@ -70,7 +71,9 @@ def test_damage_is_told(directory: Path, where: str) -> None:
 def test_snapshot_that_says_something_else(directory: Path) -> None:
     """A valid file with a wrong content is found by replaying the log."""
     end = verify(directory).end_position
-    save_snapshot(directory / "state", end, {state_kinds.LEDGER: {b"sink": (b"999", 8)}})
+    tables = StateTables()
+    tables.load(state_kinds.LEDGER, b"sink", (b"999", 8))
+    save_snapshot(directory / "state", end, tables.freeze())
     (first, *_) = verify(directory).errors
     assert first.check == "state"
 

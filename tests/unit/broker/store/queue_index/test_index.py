@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from broker.store.queue_index.index import QueueIndex
 from broker.store.queue_index.index_flusher import IndexFlusher
 from broker.store.settings import StoreSettings
@@ -91,3 +93,13 @@ def test_strangers_are_removed(tmp_path: Path) -> None:
     (tmp_path / "offsets-0000000008").write_bytes(b"x")
     QueueIndex(tmp_path, 64, 0).close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tail"]
+
+
+def test_floors_at_once(tmp_path: Path) -> None:
+    """Only queues that are behind move."""
+    index = QueueIndex(tmp_path / "index", 64, 0)
+    index.set_floor(1, 7)
+    index.set_floors(np.array([3, 5, 0]))
+    assert [index.next_offset(queue) for queue in range(3)] == [3, 7, 0]
+    assert index.flushed_next[:3].tolist() == [3, 7, 0]
+    index.close()
