@@ -12,6 +12,7 @@ BENCHMARKS = {
     "mqtt": "benchmarks.mqtt_load",
     "store": "benchmarks.store_append",
     "queues": "benchmarks.queue_memory",
+    "state": "benchmarks.state_upkeep",
     "spark": "benchmarks.spark_read",
 }
 

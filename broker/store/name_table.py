@@ -246,14 +246,14 @@ class NameTable:
         home = np.frombuffer(self._hashes, np.uint32)[ids] & np.uint32(size - 1)
         packed = home.astype(np.uint64) << np.uint64(32) | ids.astype(np.uint64)
         packed.sort()  # several times faster than argsort
-        ids, number = packed & np.uint64(0xFFFF_FFFF), np.arange(len(ids))
+        taken, number = packed & np.uint64(0xFFFF_FFFF), np.arange(len(ids))
         place = number + np.maximum.accumulate((packed >> np.uint64(32)).astype(np.int64) - number)
         inside = place < size
         made = np.zeros(size, np.uint32)
-        made[place[inside]] = ids[inside] + np.uint64(1)
+        made[place[inside]] = taken[inside] + np.uint64(1)
         self._slots = array("I", made.tobytes())
         self._mask, self._used = size - 1, int(inside.sum())
-        for queue in ids[~inside].tolist():  # ran over the end: they go on at the beginning
+        for queue in taken[~inside].tolist():  # ran over the end: they go on at the beginning
             self._take_slot(queue)
 
     def _compact(self) -> None:
