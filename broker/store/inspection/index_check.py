@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.store.errors import CorruptIndex
-from broker.store.queue_index.run import Run, sort_by_queue
+from broker.store.queue_index.run import Run
 from remoting.protocol.record import BATCH, dispatch_fields
 
 DIFFERENCES_MAX = 20
@@ -55,7 +55,7 @@ class LogEntries:
         positions = np.frombuffer(self._positions, np.int64)
         first, last = positions.searchsorted(start), positions.searchsorted(end)
         queues = np.frombuffer(self._queues, np.uint32)[first:last]
-        order = sort_by_queue(queues)
+        order = queues.argsort(kind="stable")
         others = (np.frombuffer(column, kind)[first:last][order] for column, kind in (
             (self._offsets, np.int64), (self._positions, np.int64), (self._sizes, np.uint32), (self._tags, np.uint32)
         ))  # fmt: skip
