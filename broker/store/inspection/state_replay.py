@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from broker.store import state_kinds
 from broker.store.inspection.log_files import Header, LogFile
-from broker.store.replayer import is_retained
 from broker.store.state_log import StateChange, decode_changes
 from broker.store.state_tables import StateTables
-from remoting.protocol.record import CONTROL, FLAG_GROUP_OPEN, RecordView
+from remoting.protocol.record import CONTROL, FLAG_GROUP_OPEN, FLAG_MQTT, FLAG_RETAIN, FLAG_STAGED, RecordView
+
+_RETAINED = FLAG_MQTT | FLAG_RETAIN
 
 
 class StateReplay:
@@ -29,7 +30,7 @@ class StateReplay:
             if head[1] == CONTROL:
                 body = file.view[at + head[8] : at + head[8] + head[7]]
                 self._group += [(change, position) for change in decode_changes(body)]
-            elif is_retained(head[9]):
+            elif head[9] & (_RETAINED | FLAG_STAGED) == _RETAINED:
                 topic = RecordView(file.view, at).mqtt_topic
                 if topic is not None:
                     self._group.append((StateChange(state_kinds.RETAINED, topic, b"" if head[7] else None), position))

@@ -50,12 +50,12 @@ class IndexFlusher:
     def make_room(self, entries: int) -> None:
         """Wait until the tail takes `entries` more; the loop pays only when the index thread cannot keep up."""
         while self._index.tail.room < entries:
+            if self.busy:  # perhaps with a merge or with dropping runs, which make no room
+                self._thread.drain()
+                continue
             before = self._index.tail.first
-            if self.busy:
-                self._thread.drain()
-            else:
-                self.flush()
-                self._thread.drain()
+            self.flush()
+            self._thread.drain()
             if self._index.tail.first == before:
                 raise OSError(f"{self._index.directory}: the index tail is full and no run could be written")
 

@@ -42,3 +42,15 @@ def test_full_disk_while_writing_a_run(tmp_path: Path) -> None:
     bench.reopen()
     assert len(bodies(bench.store, queue)) == 32
     bench.close()
+
+
+def test_room_is_made_also_behind_another_job(tmp_path: Path) -> None:
+    """Waiting for a job that makes no room is no failure."""
+    bench = StoreBench(tmp_path / "data")
+    queue, flusher = bench.store.open_queue(b"q"), bench.store._index_flusher
+    for _ in range(20):
+        bench.store.append([message([queue], b"x")])
+    flusher._start(lambda: None, lambda _: None)
+    flusher.make_room(64)
+    assert bench.store._index.tail.room == 64
+    bench.close()
