@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from broker.store.name_table import VALUE, NameTable
 
@@ -67,8 +67,9 @@ class AgainstDicts(RuleBasedStateMachine):
         assert table.find(b"nobody") is None
 
 
-AgainstDicts.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
-test_against_dicts = AgainstDicts.TestCase
+def test_against_dicts() -> None:
+    """Hundreds of changes in any order."""
+    run_state_machine_as_test(AgainstDicts, settings=settings(max_examples=40, stateful_step_count=40, deadline=None))
 
 
 def test_growth_and_compaction() -> None:
