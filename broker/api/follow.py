@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from broker.api.access import CONSUME
+from broker.store.appender import record_of
+from broker.store.hot.contracts import Encoded
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.follow_body import decode_follow, encode_follow_reply, encode_notify
@@ -22,7 +24,6 @@ from remoting.transport.contracts import Peer
 
 if TYPE_CHECKING:
     from broker.api.context import Broker
-    from broker.store.appender import Batch
 
 PUSHED_BYTES_MAX = 64 * 1024
 """Bytes of records in one NOTIFY; the rest is pulled."""
@@ -46,10 +47,10 @@ class _Follower:
         """Log position -> record, for the next NOTIFY; in order of the log."""
         self.pushed_bytes = 0
 
-    def push(self, batch: Batch, position: int, size: int) -> None:
+    def push(self, batch: Encoded, position: int, size: int) -> None:
         """Send this record with the next news if there is room."""
         if position not in self.pushed and self.pushed_bytes + size <= PUSHED_BYTES_MAX:
-            self.pushed[position] = batch.record(position, size)
+            self.pushed[position] = record_of(batch, position, size)
             self.pushed_bytes += size
 
     def take_pushed(self) -> list[bytes]:
@@ -93,13 +94,14 @@ class Followers:
             self._by_queue.setdefault(queue_id, set()).add(follower)
         return command.reply(body=encode_follow_reply(ends))
 
-    def confirmed(self, batches: Sequence[Batch]) -> None:
+    def confirmed(self, batches: Sequence[Encoded]) -> None:
         """These batches were confirmed: keep for each follower what it is about to be told of."""
         by_queue, hidden = self._by_queue, self._broker.stages.hidden
         if not by_queue:
             return
         for batch in batches:
-            for queue_id, position, size in zip(batch.queues, batch.entry_positions, batch.entry_sizes, strict=True):
+            queues, _offsets, positions, sizes, _tags = batch.entries.columns()
+            for queue_id, position, size in zip(queues, positions, sizes, strict=True):
                 for follower in by_queue.get(queue_id, ()):
                     if follower.wants_records and queue_id not in hidden:
                         follower.push(batch, position, size)

@@ -1,61 +1,32 @@
 """Turns a batch of messages and state changes into log records and index entries.
 
 Invariant: offsets are assigned here and nowhere else, dense per queue; a record never crosses a segment, and what stays
-free behind it is nothing or at least a header, so that a filler always fits. Nothing of the store changes before the
-bytes are written. Thread rule: loop thread.
+free behind it is nothing or at least a header, so that a filler always fits. The offsets are given out before the bytes
+are written: whoever cannot write them takes them back (`take_back`). Thread rule: loop thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from broker.store import hot
 from broker.store.commit_log import CommitLog, Piece
-from broker.store.errors import RecordTooLarge
+from broker.store.hot.contracts import Encoded
 from broker.store.queue_index.index import QueueIndex
+from broker.store.segment import Segment
 from broker.store.store_message import StoreMessage
-from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.record import (
-    CONTROL,
-    FILLER,
-    FLAG_GROUP_OPEN,
-    HEADER_SIZE,
-    MESSAGE,
-    encode_record,
-    record_size,
-)
 
 QUEUES_PER_RECORD_MAX = 1024
 """Queues one record may be dispatched to; a topic that matches more wildcard filters than this is refused."""
 
 
-@dataclass(slots=True)
-class Batch:
-    """Records ready to be written, and the index entries (parallel lists) that go with them."""
-
-    first: int
-    end: int = 0
-    pieces: list[Piece] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    """Position of each message, then of each control record."""
-    offsets: list[int] = field(default_factory=list)
-    queues: list[int] = field(default_factory=list)
-    queue_offsets: list[int] = field(default_factory=list)
-    entry_positions: list[int] = field(default_factory=list)
-    entry_sizes: list[int] = field(default_factory=list)
-    entry_tags: list[int] = field(default_factory=list)
-
-    def record(self, position: int, size: int) -> bytes:
-        """Return the bytes of the record at `position`, a message's of this batch."""
-        for _segment, start, data in self.pieces:
-            at = position - start
-            if 0 <= at < len(data):
-                return bytes(data[at : at + size])
-        raise AssertionError(f"no record of this batch stands at {position}")
-
-    def columns(self) -> list[list[int]]:
-        """Return the index entries as the index takes them."""
-        return [self.queues, self.queue_offsets, self.entry_positions, self.entry_sizes, self.entry_tags]
+def record_of(batch: Encoded, position: int, size: int) -> bytes:
+    """Return the bytes of the record at `position`, a message's of this batch."""
+    for start, data in batch.pieces:
+        at = position - start
+        if 0 <= at < len(data):
+            return data[at : at + size]
+    raise AssertionError(f"no record of this batch stands at {position}")
 
 
 class Appender:
@@ -64,11 +35,9 @@ class Appender:
     def __init__(self, log: CommitLog, index: QueueIndex, epoch: int, record_limit: int) -> None:
         self._log = log
         self._index = index
-        self._epoch = epoch
-        self._record_limit = record_limit
-        self._queues_max = min(QUEUES_PER_RECORD_MAX, index.tail.capacity // 2)
-        self._parts: list[bytes] = []
-        self._piece_start = 0
+        queues_max = min(QUEUES_PER_RECORD_MAX, index.tail.capacity // 2)
+        self._encoder = hot.core.make_encoder(epoch, record_limit, queues_max)
+        self._segment: Segment | None = None
 
     def encode(
         self,
@@ -78,108 +47,34 @@ class Appender:
         atomic: bool,
         store_ms: int,
         queue_limit: int,
-    ) -> Batch:
+    ) -> Encoded:
         """Return the batch that appends `messages`, then control records with these bodies.
 
         Raises RecordTooLarge, LocalMisuse, OSError (no room for the next segment); the log is unchanged then.
         """
-        batch = Batch(self._log.end)
-        self._parts, self._piece_start = [], batch.first
-        last = len(messages) + len(controls) - 1 if atomic else -1
-        position = self._encode_messages(batch, messages, store_ms, queue_limit, last)
-        for at, body in enumerate(controls, len(messages)):
-            size = record_size(0, 0, len(body))
-            position = self._make_way(batch, position, size)
-            flags = FLAG_GROUP_OPEN if at < len(messages) + len(controls) - 1 else 0
-            self._parts.append(
-                encode_record(
-                    magic_type=CONTROL, epoch=self._epoch, position=position, born_ms=store_ms, store_ms=store_ms,
-                    flags=flags, count=1, dispatch=(), counts=(0, 0, 0, 0, 0), tag_hash=0, producer_seq=0, meta=b"",
-                    body=body,
-                )
-            )  # fmt: skip
-            batch.positions.append(position)
-            position += size
-        self._close_piece(batch)
-        batch.end = position
-        return batch
-
-    def _encode_messages(
-        self, batch: Batch, messages: Sequence[StoreMessage], store_ms: int, queue_limit: int, last: int
-    ) -> int:
-        next_offsets: dict[int, int] = {}
-        known = next_offsets.get
-        rows, epoch, position = self._index.tail.rows, self._epoch, batch.first
-        entry_queues, entry_offsets = batch.queues, batch.queue_offsets
-        room_end, record_limit = 0, self._record_limit
-        for at, message in enumerate(messages):
-            dispatch = []
-            for queue in message.queues:
-                offset = known(queue)
-                if offset is None:
-                    if not 0 <= queue < queue_limit:
-                        raise LocalMisuse(f"queue id {queue} does not exist")
-                    offset = rows[queue + queue]
-                next_offsets[queue] = offset + 1
-                dispatch.append((queue, offset))
-                entry_queues.append(queue)
-                entry_offsets.append(offset)
-            n = len(dispatch)
-            if n > self._queues_max:
-                raise LocalMisuse(f"a record for {n} queues; at most {self._queues_max}")
-            size = record_size(n, len(message.meta), len(message.body))
-            if position + size > room_end or size > record_limit:
-                position = self._make_way(batch, position, size)
-                room_end = self._room_end(position)
-            flags = message.flags & ~FLAG_GROUP_OPEN
-            self._parts.append(
-                encode_record(
-                    magic_type=MESSAGE, epoch=epoch, position=position, born_ms=message.born_ms, store_ms=store_ms,
-                    flags=flags | FLAG_GROUP_OPEN if at < last else flags, count=1, dispatch=dispatch,
-                    counts=(message.n_props, message.topic_len, message.keys_len, message.tags_len, message.props_len),
-                    tag_hash=message.tag_hash, producer_seq=message.producer_seq, meta=message.meta, body=message.body,
-                )
-            )  # fmt: skip
-            batch.positions.append(position)
-            batch.offsets.append(dispatch[0][1] if n else -1)
-            batch.entry_positions += [position] * n
-            batch.entry_sizes += [size] * n
-            batch.entry_tags += [message.tag_hash] * n
-            position += size
-        return position
-
-    def _make_way(self, batch: Batch, position: int, size: int) -> int:
-        """Return where a record of `size` goes: at `position`, or at the start of the next segment behind a filler."""
-        if size > self._record_limit:
-            raise RecordTooLarge(f"a record of {size} bytes; the largest the store takes is {self._record_limit}")
-        segment = self._log.segment_at(position)
-        if segment is None:
-            segment = self._log.segment_to_append(position)
-        if position == segment.base and self._parts:
-            self._close_piece(batch)
-        left = segment.end - position - size
-        if left == 0 or left >= HEADER_SIZE:
-            return position
-        self._parts.append(self._filler(position, segment.end - position))
-        self._close_piece(batch)
-        self._log.segment_to_append(segment.end)
-        return segment.end
-
-    def _room_end(self, position: int) -> int:
-        """Return how far records behind the one at `position` may reach without a look at the segment."""
-        segment = self._log.segment_at(position)
-        return segment.end - HEADER_SIZE if segment is not None else 0
-
-    def _filler(self, position: int, size: int) -> bytes:
-        assert size >= HEADER_SIZE, (position, size)
-        return encode_record(
-            magic_type=FILLER, epoch=self._epoch, position=position, born_ms=0, store_ms=0, flags=0, count=0,
-            dispatch=(), counts=(0, 0, 0, 0, 0), tag_hash=0, producer_seq=0, meta=b"", body=bytes(size - HEADER_SIZE),
+        if controls:
+            bare = [StoreMessage((), store_ms, 0, 0, 0, 0, 0, 0, 0, b"", body) for body in controls]
+            messages = [*messages, *bare]
+        position, segment = self._log.end, self._segment
+        if messages and (segment is None or not segment.base <= position < segment.end):
+            segment = self._segment = self._log.segment_to_append(position)
+        return self._encoder.encode(
+            self._index.tail.ring, messages, len(controls), atomic, store_ms, queue_limit, position,
+            segment.end if segment is not None else position, self._next_segment,
         )  # fmt: skip
 
-    def _close_piece(self, batch: Batch) -> None:
-        if self._parts:
-            segment = self._log.segment_to_append(self._piece_start)
-            batch.pieces.append((segment, self._piece_start, b"".join(self._parts)))
-            self._piece_start += len(batch.pieces[-1][2])
-            self._parts = []
+    def _next_segment(self, position: int) -> int:
+        self._segment = self._log.segment_to_append(position)
+        return self._segment.end
+
+    def pieces(self, batch: Encoded) -> list[Piece]:
+        """Return what is to be written where."""
+        segment = self._segment
+        if segment is not None and len(batch.pieces) == 1 and batch.first >= segment.base:
+            position, data = batch.pieces[0]
+            return [(segment, position, data)]
+        return [(self._log.segment_to_append(position), position, data) for position, data in batch.pieces]
+
+    def take_back(self, batch: Encoded) -> None:
+        """Take back the offsets of a batch that was not written."""
+        self._index.tail.ring.undo(batch.entries)

@@ -11,14 +11,14 @@ import heapq
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from broker.store.appender import Batch
+from broker.store import hot
+from broker.store.hot.contracts import Encoded, EntryBlock
 
 Callback = Callable[[Exception | None], None]
 Listener = Callable[[Sequence[int]], None]
-FreshListener = Callable[[Sequence["Batch"]], None]
+FreshListener = Callable[[Sequence[Encoded]], None]
 
 
 class Confirm:
@@ -29,7 +29,9 @@ class Confirm:
         self.queue_ends = array("q")
         """Confirmed end (exclusive) per queue id."""
         self._log = log
-        self._groups: deque[tuple[int, Sequence[int], Sequence[int], Batch | None]] = deque()
+        self._stamps = array("I")
+        self._stamp = 0
+        self._groups: deque[tuple[int, EntryBlock, Encoded | None]] = deque()
         self._waiting: list[tuple[int, int, Callback]] = []
         self._sequence = 0
         self._listeners: list[Listener] = []
@@ -40,15 +42,17 @@ class Confirm:
         """Make room for queue ids below `queue_count`."""
         missing = queue_count - len(self.queue_ends)
         if missing > 0:
-            self.queue_ends.extend([0] * (missing + len(self.queue_ends) // 2))
+            zeros = [0] * (missing + len(self.queue_ends) // 2)
+            self.queue_ends.extend(zeros)
+            self._stamps.extend(zeros)
 
-    def add_group(self, end: int, queues: Sequence[int], offsets: Sequence[int], fresh: Batch | None = None) -> None:
-        """Note an append that ends at `end` and gave each of `queues` the offset beside it.
+    def add_group(self, end: int, entries: EntryBlock, fresh: Encoded | None = None) -> None:
+        """Note an append that ends at `end` and gave out the offsets of these entries.
 
         `fresh` is kept until then and handed to those who asked for what was confirmed.
         """
         assert end > self.position, (end, self.position)
-        self._groups.append((end, queues, offsets, fresh))
+        self._groups.append((end, entries, fresh))
 
     def when_confirmed(self, position: int, callback: Callback) -> None:
         """Call back once everything below `position` is confirmed; at once when it is already."""
@@ -70,19 +74,18 @@ class Confirm:
 
     def advance(self, durable: int) -> None:
         """Move to the last group end at or below `durable` and tell everybody who waits for it."""
-        groups, ends = self._groups, self.queue_ends
-        moved: dict[int, None] = {}
-        fresh = []
+        groups = self._groups
+        blocks, fresh = [], []
         position = self.position
         while groups and groups[0][0] <= durable:
-            position, queues, offsets, batch = groups.popleft()
-            for queue, offset in zip(queues, offsets, strict=True):
-                ends[queue] = offset + 1
-            moved.update(dict.fromkeys(queues))
+            position, entries, batch = groups.popleft()
+            blocks.append(entries)
             if batch is not None:
                 fresh.append(batch)
         if position == self.position:
             return
+        self._stamp = (self._stamp + 1) & 0xFFFF_FFFF or 1
+        moved = hot.core.confirm(blocks, self.queue_ends, self._stamps, self._stamp)
         self.position = position
         waiting = self._waiting
         while waiting and waiting[0][0] <= position:
@@ -91,9 +94,8 @@ class Confirm:
             for fresh_listener in self._fresh_listeners:
                 self._tell(fresh_listener, fresh)
         if moved:
-            touched = list(moved)
             for listener in self._listeners:
-                self._tell(listener, touched)
+                self._tell(listener, moved)
 
     def fail(self, error: Exception) -> None:
         """The store has failed: nothing above the confirm position will ever be confirmed."""

@@ -7,14 +7,18 @@ views may travel.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 
+from broker.store import hot
 from broker.store.commit_log import CommitLog
 from broker.store.confirm import Confirm
 from broker.store.errors import CorruptLog
-from broker.store.gather import GRAIN, Column, gather
+from broker.store.gather import GRAIN, Column
 from broker.store.queue_index.index import QueueIndex
 from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK, RangeResult, ReadResult
+from broker.store.segment import Segment
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.record import HEADER, HEADER_SIZE, check_record
 
@@ -104,32 +108,46 @@ class Reader:
                 position = int(positions[at + int(wrong.argmax())])
                 raise CorruptLog(segment.path, position, "no record of the size and position the index names")
             begin = int(ends[at] - sizes[at])
-            gather(segment.view, starts, sizes[at:stop], out[begin : int(ends[stop - 1])])
+            hot.core.gather(segment.view, starts, sizes[at:stop], out[begin : int(ends[stop - 1])])
             at = stop
 
     def _take(self, records: list[memoryview], positions: list[int], sizes: list[int], size_left: int) -> int:
         """Append the records that fit into `size_left`; return what is left, at most 0 when no more fit."""
-        log, check = self._log, self._check
-        segment = None
-        view, base, end = memoryview(b""), 0, 0
-        for position, size in zip(positions, sizes, strict=True):
-            if size > size_left and records:
-                return 0
-            if not base <= position < end or segment is None:
-                segment = log.segment_at(position)
-                if segment is None:
-                    raise CorruptLog(log.directory, position, "no log file holds it")
-                view, base, end = segment.view, segment.base, segment.end
-            at = position - base
-            record = view[at : at + size]
-            if check:
-                try:
-                    check_record(record, 0, position)
-                except CorruptRecord as error:
-                    raise CorruptLog(segment.path, position, error.reason) from error
-            records.append(record)
+        count = 0
+        for size in sizes:
+            if size > size_left and (count or records):
+                size_left = 0
+                break
             size_left -= size
+            count += 1
+        at = 0
+        while at < count:
+            segment = self._log.segment_at(positions[at])
+            if segment is None:
+                raise CorruptLog(self._log.directory, positions[at], "no log file holds it")
+            stop = bisect_left(positions, segment.end, at, count)
+            if self._check:
+                self._check_records(segment, positions[at:stop], sizes[at:stop])
+            view, base = segment.view, segment.base
+            records += [
+                view[position - base : position - base + size]
+                for position, size in zip(positions[at:stop], sizes[at:stop], strict=True)
+            ]
+            at = stop
         return size_left
+
+    def _check_records(self, segment: Segment, positions: list[int], sizes: list[int]) -> None:
+        """Raise CorruptLog for the first record that fails its checks."""
+        bad = hot.core.first_bad(segment.view, segment.base, positions, sizes)
+        if bad < 0:
+            return
+        position, at = positions[bad], positions[bad] - segment.base
+        reason = f"no record of the {sizes[bad]} bytes that the index names"
+        try:
+            check_record(segment.view[at : at + sizes[bad]], 0, position)
+        except CorruptRecord as error:
+            reason = error.reason
+        raise CorruptLog(segment.path, position, reason)
 
     def read_at(self, position: int) -> memoryview | None:
         """Return the record at `position`; None when it has expired or is not confirmed. Raises CorruptLog."""

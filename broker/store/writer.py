@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker.store import state_kinds
-from broker.store.appender import Appender, Batch
+from broker.store.appender import Appender
 from broker.store.confirm import Confirm
 from broker.store.disk_guard import FULL, DiskGuard
 from broker.store.errors import StoreError, StoreFailed
+from broker.store.hot.contracts import Encoded
 from broker.store.opening import Opened
 from broker.store.queue_index.index_flusher import IndexFlusher
-from broker.store.replayer import is_retained
 from broker.store.settings import StoreSettings
 from broker.store.state_log import StateChange, encode_changes, split_batches
 from broker.store.store_message import StoreMessage, mqtt_topic
@@ -66,7 +66,7 @@ class Writer:
         *,
         atomic: bool,
         essential: bool = False,
-    ) -> Batch:
+    ) -> Encoded:
         """Append a batch; `essential` ones are taken on a full disk too, because they make room.
 
         Raises StoreFull, StoreFailed, RecordTooLarge, LocalMisuse; nothing is appended then.
@@ -83,42 +83,46 @@ class Writer:
             return batch
         self._last_store_ms = now_ms
         self._index_batch(batch)
-        fresh = batch if batch.queues and batch.end - batch.first <= FRESH_BYTES_MAX else None
-        self._confirm.add_group(batch.end, batch.queues, batch.queue_offsets, fresh)
+        fresh = batch if len(batch.entries) and batch.end - batch.first <= FRESH_BYTES_MAX else None
+        self._confirm.add_group(batch.end, batch.entries, fresh)
         self.messages_total += len(messages)
         self.bytes_total += batch.end - batch.first
         self._written()
-        self._apply_state(batch, messages, groups)
+        if groups or batch.retained:
+            self._apply_state(batch, messages, groups)
         self._index_flusher.flush_if_full()
         return batch
 
     def _write(
         self, messages: Sequence[StoreMessage], controls: Sequence[bytes], now_ms: int, *, atomic: bool
-    ) -> Batch:
+    ) -> Encoded:
+        batch = None
         try:
             batch = self._appender.encode(
                 messages, controls, atomic=atomic, store_ms=now_ms, queue_limit=self._registry.next_id
             )
-            self._log.write(batch.pieces, batch.end)
-        except OSError as error:
-            raise self.write_failed(error) from error
-        except StoreFailed as error:
+            self._log.write(self._appender.pieces(batch), batch.end)
+        except (OSError, StoreFailed) as error:
+            if batch is not None:
+                self._appender.take_back(batch)
+            if isinstance(error, OSError):
+                raise self.write_failed(error) from error
             self.fail(error)
             raise
         return batch
 
-    def _index_batch(self, batch: Batch) -> None:
-        index, columns, positions = self._index, batch.columns(), batch.entry_positions
-        total, first = len(positions), 0
+    def _index_batch(self, batch: Encoded) -> None:
+        index, entries = self._index, batch.entries
+        total, first = len(entries), 0
         while total - first > self._entries_max:  # a run may end inside the batch, but only at the end of a record
             cut = first + self._entries_max
-            while positions[cut] == positions[cut - 1]:
+            while entries.position(cut) == entries.position(cut - 1):
                 cut -= 1
             self._make_room(cut - first)
-            index.append([column[first:cut] for column in columns], positions[cut])
+            index.append(entries.slice(first, cut), entries.position(cut))
             first = cut
         self._make_room(total - first)
-        index.append([column[first:] for column in columns] if first else columns, batch.end)
+        index.append(entries.slice(first, total) if first else entries, batch.end)
         index.tail.publish(batch.end, self._confirm.position)
 
     def _make_room(self, entries: int) -> None:
@@ -132,16 +136,16 @@ class Writer:
             raise failure from error
 
     def _apply_state(
-        self, batch: Batch, messages: Sequence[StoreMessage], groups: Sequence[Sequence[StateChange]]
+        self, batch: Encoded, messages: Sequence[StoreMessage], groups: Sequence[Sequence[StateChange]]
     ) -> None:
         apply = self._tables.apply
-        for at, message in enumerate(messages):
-            if is_retained(message.flags):
-                topic = mqtt_topic(message)
-                if topic is not None:
-                    value = b"" if len(message.body) else None
-                    apply(StateChange(state_kinds.RETAINED, topic, value), batch.positions[at])
-        for position, group in zip(batch.positions[len(messages) :], groups, strict=True):
+        for at, position in batch.retained:
+            message = messages[at]
+            topic = mqtt_topic(message)
+            if topic is not None:
+                value = b"" if len(message.body) else None
+                apply(StateChange(state_kinds.RETAINED, topic, value), position)
+        for position, group in zip(batch.controls, groups, strict=True):
             for change in group:
                 apply(change, position)
 

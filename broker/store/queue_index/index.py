@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.store.errors import CorruptIndex
+from broker.store.hot.contracts import EntryBlock
 from broker.store.queue_index.entries import Entries
 from broker.store.queue_index.manifest import Manifest, load_manifest, load_offsets, offsets_path
 from broker.store.queue_index.run import Run, run_path
@@ -112,12 +113,12 @@ class QueueIndex:
         """Offset the queue's next record gets."""
         return self.tail.next_offset(queue)
 
-    def append(self, columns: Sequence[Sequence[int]], end_position: int) -> None:
-        """Take in entries in log order: queues, queue offsets, positions, sizes, tags. The tail must have room.
+    def append(self, entries: EntryBlock, end_position: int) -> None:
+        """Take in entries in log order whose offsets the tail's rows have given out. The tail must have room.
 
         `end_position` is where the log ends behind them.
         """
-        self.tail.append(columns)
+        self.tail.append(entries)
         self.end_position = end_position
 
     def read(self, queue: int, offset: int, count: int) -> Entries:

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from broker.store import hot
 from broker.store.errors import CorruptIndex
 from broker.store.queue_index.entries import Entries
 
@@ -108,7 +109,8 @@ def write_run(
     holds, for each qid in rising order, the queue offset of its first entry. Raises OSError.
     """
     qid, position, size, tag = columns
-    queues, starts = np.unique(qid, return_index=True)
+    starts = _starts_of(qid)
+    queues = qid[starts]
     (first_offsets,) = offsets
     assert len(first_offsets) == len(queues), (len(first_offsets), len(queues))
     n, m = len(queues), len(qid)
@@ -135,10 +137,9 @@ def write_run(
 def sort_entries(sealed: Columns) -> tuple[Columns, Columns]:
     """Sort tail entries (qid, offset, position, size, tag) into what `write_run` takes: (offsets, columns)."""
     qid, offset, position, size, tag = sealed
-    order = sort_by_queue(qid)
+    order = hot.core.order_by_queue(qid)
     qid = qid[order]
-    _, starts = np.unique(qid, return_index=True)
-    return (offset[order][starts],), (qid, position[order], size[order], tag[order])
+    return (offset[order[_starts_of(qid)]],), (qid, position[order], size[order], tag[order])
 
 
 def merge_runs(runs: Sequence[Run]) -> tuple[Columns, Columns]:
@@ -148,12 +149,10 @@ def merge_runs(runs: Sequence[Run]) -> tuple[Columns, Columns]:
     first_offsets = np.concatenate([run.first_offsets for run in runs])
     queues = np.concatenate([run.queues for run in runs])
     _, firsts = np.unique(queues, return_index=True)  # the first occurrence is the oldest run's
-    order = sort_by_queue(qid)
+    order = hot.core.order_by_queue(qid)
     return (first_offsets[firsts],), (qid[order], position[order], size[order], tag[order])
 
 
-def sort_by_queue(qid: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the order that sorts by (qid, place); packed into one u64 it sorts several times faster than argsort."""
-    packed = qid.astype(np.uint64) << np.uint64(32) | np.arange(len(qid), dtype=np.uint64)
-    packed.sort()
-    return (packed & np.uint64(0xFFFFFFFF)).astype(np.intp)
+def _starts_of(qid: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return where each queue begins in sorted queue ids."""
+    return np.flatnonzero(np.concatenate((np.ones(min(len(qid), 1), bool), qid[1:] != qid[:-1])))

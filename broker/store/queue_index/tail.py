@@ -19,13 +19,14 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from broker.store import hot
+from broker.store.hot.contracts import EntryBlock
 from broker.store.queue_index.entries import Entries
 
 MAGIC = b"LMQTAIL1"
@@ -36,10 +37,6 @@ _ROW_BYTES = 16
 _ENTRY_BYTES = 32
 _COUNT, _END, _CONFIRM, _FIRST, _DURABLE, _DURABLE_CHECK = range(6)
 QUEUES_MIN = 4096
-WALK_MAX = 192
-"""A read this close to a queue's end walks the chain; deeper ones scan the qid column, whose cost has a bound."""
-SCALAR_MAX = 24
-"""Appends of up to this many entries are stored one by one; numpy's fixed cost pays off above."""
 
 
 class Tail:
@@ -73,14 +70,13 @@ class Tail:
         """Flat per-queue rows: next offset at 2 * qid, newest entry at 2 * qid + 1. Only this room writes them."""
         n, at = self.capacity, _COLUMNS_AT
         columns: list[Any] = []
-        scalars: list[memoryview] = []
         for wide in (False, True, True, False, False, False):
             part = view[at : at + n * (8 if wide else 4)]
             columns.append(np.frombuffer(part, dtype="<i8" if wide else "<u4"))
-            scalars.append(part.cast("q") if wide else part.cast("I"))
             at += len(part)
-        self._qid, self._offset, self._position, self._size, self._tag, self._prev = columns
-        self._s_qid, self._s_offset, self._s_position, self._s_size, self._s_tag, self._s_prev = scalars
+        self._columns = tuple(columns[:5])
+        self.ring = hot.core.make_ring(columns, self.rows)
+        """The entries and rows as the hot loops take them; another one after `grow`."""
 
     @property
     def queue_rows(self) -> npt.NDArray[np.int64]:
@@ -103,46 +99,13 @@ class Tail:
             self._queues = before
             raise
 
-    def append(self, columns: Sequence[Sequence[int]]) -> None:
-        """Add entries in log order, as parallel columns: queues, queue offsets, positions, sizes, tag hashes.
+    def append(self, entries: EntryBlock) -> None:
+        """Add entries in log order whose offsets the rows have given out; readers see them after `publish`.
 
-        At most `room` of them; readers see them after `publish`.
+        At most `room` of them.
         """
-        rows, first, number = self.rows, self.first, self.count
-        queues, offsets = columns[0], columns[1]
-        assert len(queues) <= self.room, (len(queues), self.room)
-        previous = []
-        for queue, offset in zip(queues, offsets, strict=True):
-            at = queue + queue
-            newest = rows[at + 1]
-            previous.append(number - newest if newest >= first else 0)
-            rows[at] = offset + 1
-            rows[at + 1] = number
-            number += 1
-        if len(queues) <= SCALAR_MAX:
-            self._store_scalars(*columns, previous)
-        else:
-            self._store_arrays(*columns, previous)
-        self.count = number
-
-    def _store_scalars(self, *columns: Sequence[int]) -> None:
-        slot, capacity = self.count % self.capacity, self.capacity
-        qid, offset, position, size = self._s_qid, self._s_offset, self._s_position, self._s_size
-        tag, prev = self._s_tag, self._s_prev
-        for entry in zip(*columns, strict=True):
-            qid[slot], offset[slot], position[slot], size[slot], tag[slot], prev[slot] = entry
-            slot += 1
-            if slot == capacity:
-                slot = 0
-
-    def _store_arrays(self, *columns: Sequence[int]) -> None:
-        slot = self.count % self.capacity
-        fits = min(self.capacity - slot, len(columns[0]))
-        targets = (self._qid, self._offset, self._position, self._size, self._tag, self._prev)
-        for target, values in zip(targets, columns, strict=True):
-            target[slot : slot + fits] = values[:fits]
-            if fits < len(values):
-                target[: len(values) - fits] = values[fits:]
+        self.ring.store(entries, self.first, self.count)
+        self.count += len(entries)
 
     def publish(self, end_position: int, confirm_position: int) -> None:
         """Let readers see the entries appended so far."""
@@ -164,38 +127,12 @@ class Tail:
 
     def find(self, queue: int, offset: int, count: int) -> Entries:
         """Return up to `count` live entries of `queue` from `offset` on; the caller knows `offset` is in the tail."""
-        depth = self.rows[queue + queue] - offset
-        if depth <= 0 or count <= 0:
-            return Entries.empty()
-        slots = self._walk(queue, depth, count) if depth <= WALK_MAX else self._scan(queue, offset, count)
-        return Entries(self._position[slots], self._size[slots], self._tag[slots])
-
-    def _walk(self, queue: int, depth: int, count: int) -> list[int]:
-        number, capacity, previous = self.rows[queue + queue + 1], self.capacity, self._s_prev
-        slots = []
-        for _ in range(depth):
-            slot = number % capacity
-            slots.append(slot)
-            number -= previous[slot]
-        slots.reverse()
-        return slots[:count]
-
-    def _scan(self, queue: int, offset: int, count: int) -> npt.NDArray[np.intp]:
-        slots = self._live_slots_of(queue)
-        skip = offset - int(self._offset[slots[0]])
-        return slots[skip : skip + count]
-
-    def _live_slots_of(self, queue: int) -> npt.NDArray[np.intp]:
-        begin, end, n = self.first % self.capacity, self.count % self.capacity, self.capacity
-        if begin < end:
-            return np.flatnonzero(self._qid[begin:end] == queue) + begin
-        older = np.flatnonzero(self._qid[begin:n] == queue) + begin
-        return np.concatenate((older, np.flatnonzero(self._qid[:end] == queue)))
+        return Entries(*self.ring.find(queue, offset, count, self.first, self.count))
 
     def sealed(self, end: int) -> tuple[npt.NDArray[Any], ...]:
         """Copy entries [first, end) as (qid, offset, position, size, tag) in log order; safe from the index thread."""
         slots = np.arange(self.first, end) % self.capacity
-        return tuple(column[slots] for column in (self._qid, self._offset, self._position, self._size, self._tag))
+        return tuple(column[slots] for column in self._columns)
 
     def release(self, end: int) -> None:
         """Forget entries below number `end`: a run holds them now."""

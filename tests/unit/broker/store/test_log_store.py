@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from broker.store import state_kinds
 from broker.store.errors import StoreFailed, WrongFormat
@@ -147,10 +147,14 @@ class StoreMachine(RuleBasedStateMachine):
             assert bodies(store, queue) == expected[queue][: visible[queue]]
 
 
-StoreMachine.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-)
-TestStoreMachine = StoreMachine.TestCase
+def test_store_machine() -> None:
+    """Any order of appends, reads, restarts and deletions, against a model."""
+    run_state_machine_as_test(
+        StoreMachine,
+        settings=settings(
+            max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
 
 
 @pytest.fixture

@@ -9,18 +9,11 @@ import pytest
 from broker.store import state_kinds
 from broker.store.errors import CorruptIndex
 from broker.store.queue_index.index import QueueIndex
-from broker.store.replayer import Replayer, is_retained
+from broker.store.replayer import Replayer
 from broker.store.state_log import StateChange
 from broker.store.state_tables import StateTables
-from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN, FLAG_STAGED
+from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN
 from tests.sim.stores import StoreBench, message
-
-
-def test_retained_flags() -> None:
-    """MQTT and retain, and not staged."""
-    assert is_retained(FLAG_MQTT | FLAG_RETAIN | 1)
-    assert not is_retained(FLAG_RETAIN)
-    assert not is_retained(FLAG_MQTT | FLAG_RETAIN | FLAG_STAGED)
 
 
 def test_same_tables_and_offsets(tmp_path: Path) -> None:

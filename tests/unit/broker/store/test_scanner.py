@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.store.commit_log import CommitLog
-from broker.store.scanner import replay, scan_log
+from broker.store.scanner import scan_log
 from remoting.protocol.record import FILLER, FLAG_GROUP_OPEN, HEADER_SIZE, MESSAGE
 from runtime.faults import FaultPoints
 from tests.support.records import make_record
@@ -37,7 +37,6 @@ def test_ends_at_zeros(tmp_path: Path) -> None:
         put(log, record(n * SIZE))
     scan = scan_log(log, 0)
     assert (scan.records_end, scan.groups_end, scan.records, scan.store_ms) == (3 * SIZE, 3 * SIZE, 3, 2 * SIZE)
-    assert [position for _, _, position, _ in replay(log, 0, log.end)] == [0, SIZE, 2 * SIZE]
     log.close()
 
 
@@ -86,7 +85,6 @@ def test_filler_joins_segments_inside_a_group(tmp_path: Path) -> None:
     assert scan_log(log, 0).groups_end == 0
     put(log, record(4096))
     assert scan_log(log, 0).groups_end == 4096 + SIZE
-    assert [position for _, _, position, _ in replay(log, 0, log.end)] == [0, 4096]
     log.close()
 
 

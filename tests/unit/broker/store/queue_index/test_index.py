@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from broker.store import hot
 from broker.store.queue_index.index import QueueIndex
 from broker.store.queue_index.index_flusher import IndexFlusher
 from broker.store.settings import StoreSettings
@@ -31,7 +32,9 @@ def put(index: QueueIndex, queue: int, count: int) -> None:
     """Append entries of one queue; entry n of the log stands at position 10 n."""
     for _ in range(count):
         offset, at = index.next_offset(queue), index.end_position
-        index.append([[queue], [offset], [at], [10], [0]], at + 10)
+        entries = hot.core.make_block([queue], [offset], [at], [10], [0])
+        assert index.tail.ring.claim(entries, 0, 1 << 20) == 1
+        index.append(entries, at + 10)
 
 
 def test_reads_across_runs_and_tail(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store.queue_index import tail as tail_module
+from broker.store import hot
+from broker.store.hot import pure
 from broker.store.queue_index.tail import Tail, read_durable
 
 
@@ -18,7 +19,9 @@ def add(tail: Tail, model: dict[int, list[int]], queues: list[int], position: in
         offsets.append(len(model.setdefault(queue, [])))
         model[queue].append(position + len(offsets))
     positions = [position + n for n in range(1, len(queues) + 1)]
-    tail.append([queues, offsets, positions, [8] * len(queues), [7] * len(queues)])
+    entries = hot.core.make_block(queues, offsets, positions, [8] * len(queues), [7] * len(queues))
+    assert tail.ring.claim(entries, 0, 1 << 20) == len(queues)
+    tail.append(entries)
     tail.publish(position + 1000, 0)
 
 
@@ -30,7 +33,7 @@ def add(tail: Tail, model: dict[int, list[int]], queues: list[int], position: in
 def test_like_a_list(steps, walk_max: int) -> None:
     """Appends that wrap around, releases, reads by chain and by scan."""
     with tempfile.TemporaryDirectory() as folder:
-        before, tail_module.WALK_MAX = tail_module.WALK_MAX, walk_max
+        before, pure.WALK_MAX = pure.WALK_MAX, walk_max
         try:
             tail, model = Tail(Path(folder) / "tail", 64), {}
             released = dict.fromkeys(range(4), 0)
@@ -47,7 +50,7 @@ def test_like_a_list(steps, walk_max: int) -> None:
                         assert got == entries[offset : offset + 5]
             tail.close()
         finally:
-            tail_module.WALK_MAX = before
+            pure.WALK_MAX = before
 
 
 def test_grows_in_place(tmp_path: Path) -> None:

@@ -1,0 +1,39 @@
+"""Chooses the twin: `core` is the compiled one where it was built from the sources that are here, else the pure one.
+
+Callers say `hot.core.encode...`, so that tests may put the other twin there. LIGHTMQ_PURE=1 chooses the pure one.
+Invariant: both twins give the same bytes, numbers and refusals. Thread rule: chosen once, at import.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.store.gather import gather
+from broker.store.hot import pure, pure_scan
+from broker.store.hot.contracts import Core
+from remoting.hot.choice import Choice, choose
+
+MODULES = ("compiled", "compiled_encoder", "compiled_scan")
+
+
+def pure_core() -> Core:
+    """Return the pure twin."""
+    return Core(
+        "pure", pure.make_block, pure.Ring, pure.Encoder, pure.confirm, pure_scan.scan, pure_scan.collect,
+        pure_scan.first_bad, gather, pure_scan.order_by_queue,
+    )  # fmt: skip
+
+
+def compiled_core() -> Core:
+    """Return the compiled twin. Raises ImportError where it was not built."""
+    from broker.store.hot import compiled, compiled_encoder, compiled_scan
+
+    return Core(
+        "compiled", compiled.make_block, compiled.Ring, compiled_encoder.Encoder, compiled.confirm, compiled_scan.scan,
+        compiled_scan.collect, compiled_scan.first_bad, compiled_scan.gather, compiled_scan.order_by_queue,
+    )  # fmt: skip
+
+
+choice: Choice[Core] = choose(Path(__file__).parent, MODULES, compiled_core, pure_core)
+"""Which twin is in use, and why."""
+core: Core = choice.core

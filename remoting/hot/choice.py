@@ -1,0 +1,59 @@
+"""Which twin of a room's hot loops is used, and why: one rule for all rooms.
+
+Compiled, unless LIGHTMQ_PURE is set, it was not built, or a source is newer than what was built from it (an editable
+install after an update): a stale extension may disagree with the Python around it. Thread rule: at import.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Generic, TypeVar
+
+CoreT = TypeVar("CoreT")
+
+PURE_VARIABLE = "LIGHTMQ_PURE"
+"""Set to anything but 0 it forces the pure twins, at build and at run time."""
+PURE, COMPILED = "pure", "compiled"
+REBUILD = "pip install --force-reinstall --no-deps . builds it where a C compiler and Python's headers are"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[CoreT]):
+    """A twin, its name (`pure` or `compiled`) and, for the pure one, why it was taken."""
+
+    core: CoreT
+    name: str
+    reason: str = ""
+
+
+def choose(
+    room: Path, modules: Sequence[str], compiled: Callable[[], CoreT], pure: Callable[[], CoreT]
+) -> Choice[CoreT]:
+    """Return the twin to use for the extension `modules` of the folder `room`."""
+    if os.environ.get(PURE_VARIABLE, "") not in {"", "0"}:
+        return Choice(pure(), PURE, f"{PURE_VARIABLE} is set")
+    reason = why_unusable(room, modules)
+    if reason:
+        return Choice(pure(), PURE, reason)
+    try:
+        return Choice(compiled(), COMPILED)
+    except ImportError as error:
+        return Choice(pure(), PURE, str(error))
+
+
+def why_unusable(room: Path, modules: Sequence[str]) -> str:
+    """Return why the extensions in `room` cannot be used, "" when they can."""
+    for module in modules:
+        built = next((path for suffix in EXTENSION_SUFFIXES if (path := room / f"{module}{suffix}").exists()), None)
+        if built is None:
+            return f"{room.name}/{module} was not compiled"
+        built_at = built.stat().st_mtime
+        for suffix in (".py", ".pxd"):
+            source = room / f"{module}{suffix}"
+            if source.exists() and source.stat().st_mtime > built_at:
+                return f"{room.name}/{source.name} is newer than what was compiled from it"
+    return ""
