@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lightmq.ports import PortTaken, check_free
+from remoting.hot.choice import REBUILD
 from remoting.protocol.errors import LightMQError
 from runtime.clock import Clock, SystemClock
 
@@ -49,6 +50,7 @@ def examine(data: Path, ports: dict[str, int], host: str, server: str, *, spark:
     yield check_environment()
     yield check_loop()
     yield check_crc32c()
+    yield check_compiled_core()
     if spark:
         yield check_pyspark()
         yield check_java()
@@ -96,6 +98,23 @@ def check_crc32c() -> Finding:
         return Finding("crc32c", FAILED, "not installed", f"{sys.executable} -m pip install crc32c")
     by_hardware = bool(getattr(crc32c, "hardware_based", False))
     return Finding("crc32c", OK, "by hardware" if by_hardware else "by software")
+
+
+def check_compiled_core() -> Finding:
+    """The hot loops of store and connector are compiled; without that everything works, several times slower."""
+    from broker.store import hot
+
+    reasons = {"store": hot.choice.reason}
+    try:
+        from spark_connector import compiled_columns
+    except ImportError:  # without pyarrow there is nothing to decode into
+        pass
+    else:
+        reasons["connector"] = compiled_columns.choice.reason
+    pure = [f"pure Python for the {part}: {reason}" for part, reason in reasons.items() if reason]
+    if not pure:
+        return Finding("compiled core", OK, f"in use by {' and '.join(reasons)}")
+    return Finding("compiled core", WARNING, "; ".join(pure), REBUILD)
 
 
 def check_pyspark() -> Finding:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from remoting.protocol import record, topics
 from remoting.protocol.pull_body import PulledRange
+from spark_connector import compiled_columns
 from spark_connector.layout import Bools, Ints, Records, parse_records
 from spark_connector.offsets import QueueKey
 
@@ -57,13 +58,23 @@ def decode(
     pulled: PulledRange, key: QueueKey, schema: pa.Schema, matcher: TopicMatcher | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the matching records of one pull as batches of `schema`; raises BrokenRecord naming queue and offset."""
+    if compiled_columns.core is not None and pulled.count > compiled_columns.PIECE_ROWS:
+        for piece in compiled_columns.pieces(pulled):
+            yield from _decode_piece(piece, key, schema, matcher)
+    else:
+        yield from _decode_piece(pulled, key, schema, matcher)
+
+
+def _decode_piece(
+    pulled: PulledRange, key: QueueKey, schema: pa.Schema, matcher: TopicMatcher | None
+) -> Iterator[pa.RecordBatch]:
     records = parse_records(pulled, f"queue {key.topic}/{key.broker}/{key.queue}")
-    columns = _Columns(records, key)
+    columns = _columns_of(records, key)
     if matcher is not None and len(records):
         mask = matcher.mask(columns.mqtt_topic())
         if not mask.all():
             records = records.keep(mask)
-            columns = _Columns(records, key)
+            columns = _columns_of(records, key)
     if not len(records):
         return
     arrays = [columns.array(name, type_) for name, type_ in zip(schema.names, schema.types, strict=True)]
@@ -84,18 +95,26 @@ class _Columns:
     def array(self, name: str, type_: pa.DataType) -> pa.Array:
         """Return one column by its name; `type_` is what Spark wants it to be."""
         if name in PROPERTY_COLUMNS:
-            return self._text(*self._records.find_property(PROPERTY_COLUMNS[name]))
+            return self.property_value(PROPERTY_COLUMNS[name])
         maker: Callable[[_Columns], pa.Array] | None = _MAKERS.get(name)
         if maker is not None:
             return maker(self)
         assert name == "properties", name
-        return self._properties(type_)
+        return self.properties(type_)
+
+    def property_value(self, key: bytes) -> pa.Array:
+        """One property's value, null where there is none; of a repeated key the last one."""
+        return self._text(*self._records.find_property(key))
 
     def mqtt_topic(self) -> pa.Array:
         """Full MQTT topics, null where there is none; the filter and the column share them."""
         if self._mqtt_topics is None:
-            self._mqtt_topics = self._text(*self._records.mqtt_topic_span())
+            self._mqtt_topics = self.find_mqtt_topic()
         return self._mqtt_topics
+
+    def find_mqtt_topic(self) -> pa.Array:
+        """The same, from the records."""
+        return self._text(*self._records.mqtt_topic_span())
 
     def text(self, part: str) -> pa.Array:
         """`topic`, `keys` or `tags`; empty is null except for the topic."""
@@ -134,7 +153,7 @@ class _Columns:
         """The queue the records come from."""
         return self._key
 
-    def _properties(self, type_: pa.DataType) -> pa.Array:
+    def properties(self, type_: pa.DataType) -> pa.Array:
         """All properties as a map."""
         pairs = self._records.pairs()
         keys = self._text(pairs.key_at, pairs.key_len, None)
@@ -167,15 +186,44 @@ class _Columns:
             return pa.array(decoded, pa.string())
 
 
+class _CompiledColumns(_Columns):
+    """The same columns by compiled code."""
+
+    def property_value(self, key: bytes) -> pa.Array:
+        """One property's value."""
+        return compiled_columns.text(self._records, compiled_columns.PROPERTY, key)
+
+    def find_mqtt_topic(self) -> pa.Array:
+        """Full MQTT topics."""
+        return compiled_columns.text(self._records, compiled_columns.MQTT_TOPIC)
+
+    def text(self, part: str) -> pa.Array:
+        """`topic`, `keys` or `tags`."""
+        return compiled_columns.text(self._records, compiled_columns.PARTS[part])
+
+    def body(self) -> pa.Array:
+        """Payload bytes."""
+        return compiled_columns.binary(self._records, compiled_columns.BODY)
+
+    def properties(self, type_: pa.DataType) -> pa.Array:
+        """All properties as a map."""
+        return compiled_columns.properties(self._records, type_)
+
+
+def _columns_of(records: Records, key: QueueKey) -> _Columns:
+    """The columns by the twin in use."""
+    return _Columns(records, key) if compiled_columns.core is None else _CompiledColumns(records, key)
+
+
 _MAKERS: dict[str, Callable[[Any], pa.Array]] = {
     "topic": lambda columns: columns.text("topic"),
-    "mqttTopic": _Columns.mqtt_topic,
+    "mqttTopic": lambda columns: columns.mqtt_topic(),
     "queueId": lambda columns: columns.constant(columns.key.queue),
     "queueOffset": _Columns.queue_offset,
     "broker": lambda columns: columns.constant(columns.key.broker),
     "key": lambda columns: columns.text("keys"),
     "tag": lambda columns: columns.text("tags"),
-    "body": _Columns.body,
+    "body": lambda columns: columns.body(),
     "bornTimestamp": lambda columns: columns.time("born_ms"),
     "storeTimestamp": lambda columns: columns.time("store_ms"),
     "qos": _Columns.quality,

@@ -18,7 +18,8 @@ CoreT = TypeVar("CoreT")
 PURE_VARIABLE = "LIGHTMQ_PURE"
 """Set to anything but 0 it forces the pure twins, at build and at run time."""
 PURE, COMPILED = "pure", "compiled"
-REBUILD = "pip install --force-reinstall --no-deps . builds it where a C compiler and Python's headers are"
+REBUILD = "install a C compiler and Python's headers (Debian: gcc, python3-dev), then LightMQ again; unset LIGHTMQ_PURE"
+"""What to do for the compiled twin."""
 
 
 @dataclass(frozen=True, slots=True)

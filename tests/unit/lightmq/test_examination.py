@@ -18,6 +18,7 @@ def test_everything_is_examined_and_what_is_not_fine_has_a_remedy(tmp_path: Path
         "environment",
         "event loop",
         "crc32c",
+        "compiled core",
         "disk space",
         "fdatasync",
         "broker",
@@ -32,6 +33,20 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
     assert examination.check_crc32c().state == FAILED
     assert "pip install uvloop" in examination.check_loop().remedy
+
+
+def test_the_twin_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why it is the pure one is said for each part."""
+    from broker.store import hot
+    from remoting.hot.choice import Choice
+    from spark_connector import compiled_columns
+
+    for place in (hot, compiled_columns):
+        monkeypatch.setattr(place, "choice", Choice(None, "compiled"))
+    assert examination.check_compiled_core().state == OK
+    monkeypatch.setattr(hot, "choice", Choice(None, "pure", "nothing was compiled"))
+    found = examination.check_compiled_core()
+    assert (found.state, found.text) == (WARNING, "pure Python for the store: nothing was compiled")
 
 
 def test_pyspark_versions(monkeypatch: pytest.MonkeyPatch) -> None:

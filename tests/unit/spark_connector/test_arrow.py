@@ -14,6 +14,7 @@ from spark_connector.arrow import TopicMatcher, decode
 from spark_connector.offsets import QueueKey
 from spark_connector.schema import COLUMN_TYPES
 from tests.unit.spark_connector.toy_broker import encode, make_entry
+from tests.unit.spark_connector.twins import twin  # noqa: F401 - every test runs on both twins
 
 ARROW = {
     "string": pa.string(),

@@ -14,6 +14,7 @@ from remoting.protocol.pull_body import PulledRange
 from spark_connector.errors import BrokenRecord
 from spark_connector.layout import parse_records
 from tests.unit.spark_connector.toy_broker import encode, make_entry
+from tests.unit.spark_connector.twins import twin  # noqa: F401 - every test runs on both twins
 
 
 def pulled(records: list[bytes]) -> PulledRange:
