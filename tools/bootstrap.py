@@ -28,6 +28,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "full": (".[spark,examples]",),
     "dev": (".[spark,examples,dev]",),
 }
+COMPILED_ROOMS = ("broker/store/hot", "remoting/hot")
+"""Folders with sources that an installation compiles: a change there is installed again."""
 FREE_BYTES_NEEDED = {"core": 500_000_000, "full": 3_000_000_000, "dev": 3_000_000_000}
 PYTHON_MINIMUM, PYTHON_BEYOND = (3, 11), (3, 14)
 JAVA_MAJOR_MINIMUM = 17
@@ -121,8 +123,11 @@ def stamp_path(layer: str) -> Path:
 
 
 def stamp_text(layer: str) -> str:
-    """What the record must say for the layer to be current."""
-    declaration = hashlib.sha256((ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    """What the record must say for the layer to be current: the declaration, and everything that gets compiled."""
+    sources = [ROOT / "pyproject.toml", ROOT / "hatch_build.py"]
+    for room in COMPILED_ROOMS:
+        sources += [path for path in sorted((ROOT / room).glob("*")) if path.suffix in {".py", ".pxd", ".h"}]
+    declaration = hashlib.sha256(b"".join(path.read_bytes() for path in sources if path.is_file())).hexdigest()
     return f"{declaration} {' '.join(LAYERS[layer])} {ROOT}\n"
 
 

@@ -68,6 +68,7 @@ class LogStore:
         self._faults = faults
         self._closed = False
         self._confirm_pending = False
+        self._is_async = settings.flush == "async"
         self._thread = IndexThread(schedule)
         try:
             self._assemble(Opening(directory, settings, faults, log, self._index_maker(settings)).run())
@@ -177,7 +178,7 @@ class LogStore:
 
     def _written(self) -> None:
         self._flusher.request()
-        if self.settings.flush == "async" and not self._confirm_pending:
+        if self._is_async and not self._confirm_pending:
             self._confirm_pending = True
             self._schedule(self._confirm_written)
 

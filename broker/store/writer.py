@@ -77,7 +77,9 @@ class Writer:
             raise self._guard.refusal()
         groups = list(split_batches(changes)) if changes else []
         controls = [encode_changes(group) for group in groups]
-        now_ms = max(self._clock.now_ms(), self._last_store_ms)
+        now_ms = self._clock.now_ms()
+        if now_ms < self._last_store_ms:
+            now_ms = self._last_store_ms
         batch = self._write(messages, controls, now_ms, atomic=atomic)
         if batch.end == batch.first:
             return batch

@@ -6,6 +6,7 @@ Thread rule: loop thread, holding the interpreter's lock.
 
 import cython
 import numpy as np
+from cython.cimports.cpython.buffer import PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 
 if not cython.compiled:
@@ -220,14 +221,25 @@ def confirm(blocks: list, ends, stamps, stamp: cython.uint):
     """Move each queue's confirmed end; return the ids of the queues that moved, once each."""
     moved: list = []
     row: cython.Py_ssize_t
+    limit: cython.Py_ssize_t
     block: EntryBlock
-    end_of: cython.longlong[::1] = ends
-    stamp_of: cython.uint[::1] = stamps
-    for block in blocks:
-        for row in range(block._length):
-            entry = block._at + row
-            end_of[entry.queue] = entry.offset + 1
-            if stamp_of[entry.queue] != stamp:
-                stamp_of[entry.queue] = stamp
-                moved.append(entry.queue)
+    end_buffer: Py_buffer
+    stamp_buffer: Py_buffer
+    PyObject_GetBuffer(ends, cython.address(end_buffer), PyBUF_WRITABLE)
+    PyObject_GetBuffer(stamps, cython.address(stamp_buffer), PyBUF_WRITABLE)
+    end_of = cython.cast(cython.p_longlong, end_buffer.buf)
+    stamp_of = cython.cast(cython.p_uint, stamp_buffer.buf)
+    limit = min(end_buffer.len // 8, stamp_buffer.len // 4)
+    try:
+        for block in blocks:
+            for row in range(block._length):
+                entry = block._at + row
+                assert entry.queue < limit, (entry.queue, limit)
+                end_of[entry.queue] = entry.offset + 1
+                if stamp_of[entry.queue] != stamp:
+                    stamp_of[entry.queue] = stamp
+                    moved.append(entry.queue)
+    finally:
+        PyBuffer_Release(cython.address(end_buffer))
+        PyBuffer_Release(cython.address(stamp_buffer))
     return moved

@@ -146,7 +146,9 @@ class Encoder:
         total: cython.Py_ssize_t = len(messages)
         entries: cython.Py_ssize_t = self._count_entries(messages)
         packed: bytes = PyBytes_FromStringAndSize(cython.NULL, 32 * entries)
-        batch.entries = EntryBlock(packed, 0, 0)
+        batch.entries = EntryBlock.__new__(EntryBlock)
+        batch.entries._packed, batch.entries._length = packed, 0
+        batch.entries._at = cython.cast(cython.pointer(Entry), PyBytes_AS_STRING(packed))
         batch.first, batch.pieces, batch.offsets, batch.retained, batch.controls = position, [], [], [], []
         self._messages, self._store_ms, self._queue_limit = messages, store_ms, min(queue_limit, ring._queues)
         self._rows = cython.address(ring._rows[0])

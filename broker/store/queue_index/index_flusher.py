@@ -34,6 +34,7 @@ class IndexFlusher:
         self._thread = thread
         self._sync_log = sync_log
         self._settings = settings
+        self._flush_entries = settings.flush_entries
         self._faults = faults
         self._on_failed = on_failed
         self.busy = False
@@ -44,7 +45,7 @@ class IndexFlusher:
     def flush_if_full(self) -> None:
         """Start a run when the tail has gathered enough."""
         tail = self._index.tail
-        if not self.busy and tail.count - tail.first >= self._settings.flush_entries:
+        if not self.busy and tail.count - tail.first >= self._flush_entries:
             self.flush()
 
     def make_room(self, entries: int) -> None:
