@@ -20,7 +20,8 @@ class StoreSettings:
     """Settings of one LogStore."""
 
     segment_size_bytes: int = 256 * MIB
-    """Size of one log file, a multiple of 8. Existing files keep theirs. Smaller ones expire in finer steps."""
+    """Size of one log file, a multiple of 8. Existing files keep theirs; the newest grows to it. Smaller ones expire in
+    finer steps."""
 
     record_size_bytes_max: int = 5 * MIB
     """Largest record taken, headers included; a larger one is refused. At most half a segment."""

@@ -165,7 +165,8 @@ def test_a_flipped_bit_in_what_was_acknowledged_is_reported_and_kept(killed: Pat
     assert str(log) in last
     assert f"position {place} is below the durable position" in last
     assert "Traceback" not in done.stderr
-    assert log.read_bytes() == before
+    unchanged = log.read_bytes()[: len(before)] == before  # behind them the newest file may grow to the set size
+    assert unchanged
 
 
 def test_a_torn_tail_is_cut_and_everything_acknowledged_is_there(killed: Path, tmp_path: Path) -> None:
