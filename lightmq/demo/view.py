@@ -151,6 +151,6 @@ def print_summary(console: Console, accounting: Accounting, round_trips_ms: list
     if round_trips_ms:
         console.print(f"reading to command, once Spark was up: {trip}", highlight=False)
     else:
-        console.print("reading to command: no anomaly came up once Spark was up; run longer to measure it")
+        console.print("reading to command: every command answered a reading from before Spark was up", soft_wrap=True)
     for note in notes:
         console.print(note, highlight=False, soft_wrap=True)
