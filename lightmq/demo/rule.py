@@ -12,7 +12,7 @@ from dataclasses import dataclass
 SMOOTHING = 0.02
 WARM_UP_READINGS = 20
 THRESHOLD_DEVIATIONS = 3.0
-"""Chosen on a labelled series of a real machine: all four failures noticed, 28 commands in 22,695 readings."""
+"""Set on one labelled series of a real machine: an alarm in each of its four failure windows, but 24 of 28 outside."""
 QUIET_READINGS = 40
 """After an alarm a sensor stays quiet for so many readings: one event, one command."""
 
