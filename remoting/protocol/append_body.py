@@ -1,14 +1,15 @@
 """Bodies of APPEND_MANY and STAGE: many messages of any topics in one request, and where they went. Little-endian.
 
     entries  u32 count, entries back to back
-    entry    u32 entry_size | u8 kind (0 MQTT, 1 queue) | u8 flags (low byte of the record's)
+    entry    u32 entry_size | u8 kind (0 MQTT, 1 queue, 2 batch) | u8 flags (bits 0-7 of the record's, of a batch 8-15)
              u16 queue index (0xFFFF: broker picks) | i64 born_ms
-             u16 n_props, topic_len, keys_len, tags_len, props_len, 0 | u32 body_len | meta | body
+             u16 n_props, topic_len, keys_len, tags_len, props_len, messages - 1 | u32 body_len | meta | body
     reply    u32 count, i64 end_position, count x {u32 queue id, i64 queue offset} (of the parent queue)
 
 `meta` is the record's: lengths table, topic, keys, tags, properties; the broker copies it into the log as it stands,
-so it is checked here once. Invariant: of an MQTT entry the topic is the parent topic and the first property the full
-MQTT topic. Thread rule: pure functions.
+so it is checked here once. A batch is one entry of several messages, whose keys, tags and properties are in its body;
+the reply says the offset of the first. Invariant: of an MQTT entry the topic is the parent topic and the first property
+the full MQTT topic; a batch has nothing but a topic. Thread rule: pure functions.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ import msgspec
 
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.protocol.names import parent_topic
-from remoting.protocol.record import CLIENT_ID_KEY, FLAG_MQTT, MQTT_TOPIC_KEY
+from remoting.protocol.record import BATCH_COUNT_MAX, CLIENT_ID_KEY, FLAG_MQTT, FORMAT_ARROW, MQTT_TOPIC_KEY
 
 KIND_MQTT = 0
 KIND_QUEUE = 1
+KIND_BATCH = 2
 QUEUE_INDEX_ANY = 0xFFFF
 """The broker picks the queue."""
 
@@ -54,6 +56,7 @@ class AppendEntry(msgspec.Struct, gc=False):
     props_len: int
     meta: bytes
     body: bytes
+    count: int = 1
 
     @property
     def topic(self) -> bytes:
@@ -114,6 +117,16 @@ def encode_entry(
     return b"".join((head, meta, body))
 
 
+def encode_batch_entry(*, topic: bytes, queue_index: int, born_ms: int, body: bytes, count: int, codec: int) -> bytes:
+    """Return the append entry of a batch whose body `remoting.batches.body` made; LocalMisuse for a wrong count."""
+    if not 1 <= count <= BATCH_COUNT_MAX:
+        raise LocalMisuse(f"a batch of {count} messages, 1 to {BATCH_COUNT_MAX} are possible")
+    size = ENTRY_SIZE + len(topic) + len(body)
+    flags = FORMAT_ARROW | codec << 4
+    head = ENTRY.pack(size, KIND_BATCH, flags, queue_index, born_ms, 0, len(topic), 0, 0, 0, count - 1, len(body))
+    return b"".join((head, topic, body))
+
+
 @lru_cache(maxsize=_META_CACHE_ENTRIES_MAX)
 def _mqtt_meta(topic: bytes, client_id: bytes) -> tuple[int, int, int, bytes]:
     """Return (entry size without body, parent topic length, properties length, meta) of an MQTT publish."""
@@ -171,9 +184,10 @@ def decode_entries(body: bytes) -> list[AppendEntry]:
     at = 4
     try:
         for _ in range(count):
-            size, kind, flags, queue_index, born_ms, n_props, topic_len, keys_len, tags_len, props_len, _, body_len = (
-                unpack_from(body, at)
-            )
+            (
+                size, kind, flags, queue_index, born_ms, n_props, topic_len, keys_len, tags_len, props_len, more,
+                body_len,
+            ) = unpack_from(body, at)  # fmt: skip
             meta_at = at + ENTRY_SIZE
             texts = 4 * n_props + topic_len + keys_len + tags_len
             body_at = meta_at + texts + props_len
@@ -181,7 +195,7 @@ def decode_entries(body: bytes) -> list[AppendEntry]:
             if body_at + body_len != at or at > end:
                 raise RemoteViolation(f"append entry {len(entries)}: sizes contradict each other")
             # What every publish of a proxy looks like is checked in line, everything else by the careful function.
-            if n_props == 2 and kind == KIND_MQTT:
+            if n_props == 2 and kind == KIND_MQTT and not more:
                 key, value, key_1, value_1 = two_pairs(body, meta_at)
                 plain = key == key_size and key + value + key_1 + value_1 == props_len
                 plain = plain and startswith(MQTT_TOPIC_KEY, meta_at + texts)
@@ -189,10 +203,11 @@ def decode_entries(body: bytes) -> list[AppendEntry]:
                 plain = False
             if not plain:
                 _check_properties(kind, n_props, props_len, body, meta_at, meta_at + texts, len(entries))
+                _check_count(kind, more, texts + props_len - topic_len, len(entries))
             add(
                 make(
                     kind, flags, queue_index, born_ms, n_props, topic_len, keys_len, tags_len, props_len,
-                    body[meta_at:body_at], body[body_at:at],
+                    body[meta_at:body_at], body[body_at:at], more + 1,
                 )
             )  # fmt: skip
     except struct.error as error:
@@ -208,12 +223,20 @@ def _check_properties(
     lengths = _lengths(n_props).unpack_from(body, lengths_at)
     if sum(lengths) != props_len:
         raise RemoteViolation(f"append entry {index}: property lengths do not add up to {props_len}")
-    if kind == KIND_QUEUE:
+    if kind in (KIND_QUEUE, KIND_BATCH):
         return
     if kind != KIND_MQTT:
-        raise RemoteViolation(f"append entry {index}: kind {kind} is neither 0 (MQTT) nor 1 (queue)")
+        raise RemoteViolation(f"append entry {index}: kind {kind} is neither 0 (MQTT) nor 1 (queue) nor 2 (batch)")
     if not lengths or lengths[0] != _MQTT_TOPIC_KEY_SIZE or not body.startswith(MQTT_TOPIC_KEY, props_at):
         raise RemoteViolation(f"append entry {index}: the first property of an MQTT message is originMqttTopic")
+
+
+def _check_count(kind: int, more: int, other_meta: int, index: int) -> None:
+    """Only a batch holds more than one message, and its record says nothing of any of them but the topic."""
+    if more and kind != KIND_BATCH:
+        raise RemoteViolation(f"append entry {index}: {more + 1} messages, but it is no batch")
+    if other_meta and kind == KIND_BATCH:
+        raise RemoteViolation(f"append entry {index}: a batch has keys, tags and properties in its body alone")
 
 
 def _lengths(n_props: int) -> struct.Struct:

@@ -2,7 +2,8 @@
 
     request {"topics":["machines"],"filter":null,"at_ms":null,"known":{"machines":{"0":12}},"wait_ms":100}
     reply   {"broker":"broker-a","epoch":1,"confirm":123,
-             "queues":[{"topic":"machines","queue":0,"id":17,"min":0,"max":99,"at":5}],"light":{"id":3,"min":0,"max":7}|null}
+             "queues":[{"topic":"machines","queue":0,"id":17,"min":0,"max":99,"at":5}],"light":{"id":3,"min":0,"max":7}|null,
+             "readers":"127.0.0.1:10912"|null}
 
 The broker holds the request up to wait_ms until some max is above the known one. Invariant: max is the confirmed end
 (exclusive). Thread rule: plain values, pure functions.
@@ -59,6 +60,8 @@ class QueueBoundsReply(msgspec.Struct):
     confirm: int
     queues: list[QueueBounds]
     light: LightBounds | None = None
+    readers: str | None = None
+    """`host:port` that answers RANGE_PULL beside the broker; whoever cannot use it asks the broker."""
 
 
 def encode_bounds_request(request: QueueBoundsRequest) -> bytes:

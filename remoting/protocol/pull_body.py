@@ -27,6 +27,8 @@ STATUS_OFFSET_TOO_SMALL = 1
 """The offset's records are gone; `first_offset` says where reading went on."""
 STATUS_NO_SUCH_QUEUE = 2
 STATUS_OFFSET_TOO_LARGE = 3
+STATUS_DAMAGED = 4
+"""The messages at the offset cannot be read, the log is damaged there; reading can go on at `first_offset`."""
 
 Buffer = bytes | bytearray | memoryview
 

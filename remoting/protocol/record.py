@@ -7,9 +7,10 @@
        | pad to 8 | body | pad to 8
 
 props = key0 value0 key1 value1 ...; lengths = klen0 vlen0 klen1 vlen1 ... `meta` means everything from the lengths
-table to the last property byte. Invariant: all sizes follow from the fixed header, zero bytes are never a record, and
-a record whose position is not the place it was found at is not a record. Thread rule: pure functions over buffers the
-caller keeps alive.
+table to the last property byte. A BATCH is one record of `count` messages: its flags name the format of the body, each
+of its queues advances by `count`, and its dispatch entries hold the offset of its first message. Invariant: all sizes
+follow from the fixed header, zero bytes are never a record, and a record whose position is not the place it was found
+at is not a record. Thread rule: pure functions over buffers the caller keeps alive.
 """
 
 from __future__ import annotations
@@ -45,9 +46,25 @@ FLAG_MQTT = 0x08
 FLAG_GROUP_OPEN = 0x10
 """Set on every record of an atomic group but its last."""
 FLAG_STAGED = 0x20
-FLAG_CODEC_SHIFT = 8
+FLAG_FORMAT_SHIFT = 8
+FLAG_FORMAT_MASK = 0x0F00
+"""Format of the body; a record is a BATCH exactly when it is not FORMAT_RAW."""
+FLAG_CODEC_SHIFT = 12
+FLAG_CODEC_MASK = 0xF000
+"""How the whole body is compressed."""
 FLAG_SYS_SHIFT = 16
 """The low 16 bits of RocketMQ's sysFlag live above this bit."""
+
+FORMAT_RAW = 0
+"""The body is the body of one message."""
+FORMAT_ARROW = 1
+"""The body is one Arrow IPC stream of `count` rows, schema first."""
+CODEC_NONE = 0
+CODEC_LZ4 = 1
+"""An lz4 frame."""
+CODEC_ZSTD = 2
+BATCH_COUNT_MAX = 65_536
+"""Messages in one record; more are refused."""
 
 MQTT_TOPIC_KEY = b"originMqttTopic"
 """Property key of the full MQTT topic; always the first property of an MQTT record."""
@@ -61,7 +78,7 @@ _THREE_QUEUES = struct.Struct("<I4xQI4xQI4xQ")
 _PADS = tuple(bytes(n) for n in range(8))
 _U32 = struct.Struct("<I")
 _U16 = struct.Struct("<H")
-_SIZES = struct.Struct("<IIIIQ16xII8xHHHHHH")
+_SIZES = struct.Struct("<IIIIQ16xIIIIHHHHHH")
 _PUBLISH = struct.Struct("<I20xq8xIII4xHHHHH")
 _PAIR = struct.Struct("<HH")
 _LENGTHS = tuple(struct.Struct(f"<{2 * n}H") for n in range(17))
@@ -71,6 +88,13 @@ def record_size(n_dispatch: int, meta_len: int, body_len: int) -> int:
     """Return the total bytes of a record with these parts."""
     body_off = (HEADER_SIZE + DISPATCH_SIZE * n_dispatch + meta_len + 7) & ~7
     return (body_off + body_len + 7) & ~7
+
+
+def is_count(magic: int, flags: int, count: int) -> bool:
+    """Whether a record of this type and body format may hold `count` messages."""
+    if flags & FLAG_FORMAT_MASK:
+        return magic == BATCH and 1 <= count <= BATCH_COUNT_MAX
+    return count == 0 if magic == FILLER else count == 1 and magic != BATCH
 
 
 def encode_record(
@@ -133,12 +157,14 @@ def check_record(buffer: Buffer, offset: int, position: int | None) -> int:
     available = len(buffer) - offset
     if available < HEADER_SIZE:
         raise CorruptRecord(f"{available} bytes are too few for a record header")
-    total, magic, crc, _, stored, body_len, body_off, n_dispatch, n_props, topic, keys, tags, props = (
+    total, magic, crc, _, stored, body_len, body_off, flags, count, n_dispatch, n_props, topic, keys, tags, props = (
         _SIZES.unpack_from(buffer, offset)
     )
     seed = CHECKSUM_SEEDS.get(magic)
     if seed is None:
         raise CorruptRecord(f"magic {magic:#010x} is no record")
+    if (count != 1 or magic != MESSAGE or flags & FLAG_FORMAT_MASK) and not is_count(magic, flags, count):
+        raise CorruptRecord(f"{count} messages with flags {flags:#x} contradict type {magic & 0xFF}")
     meta_end = HEADER_SIZE + 16 * n_dispatch + 4 * n_props + topic + keys + tags + props
     if body_off != (meta_end + 7) & ~7 or total != (body_off + body_len + 7) & ~7:
         raise CorruptRecord(
@@ -276,6 +302,16 @@ class RecordView:
     def count(self) -> int:
         """Messages in the record (1 unless it is a batch)."""
         return self._header[10]
+
+    @property
+    def body_format(self) -> int:
+        """Format of the body, FORMAT_*."""
+        return (self._header[9] & FLAG_FORMAT_MASK) >> FLAG_FORMAT_SHIFT
+
+    @property
+    def codec(self) -> int:
+        """Compression of the whole body, CODEC_*."""
+        return (self._header[9] & FLAG_CODEC_MASK) >> FLAG_CODEC_SHIFT
 
     @property
     def counts(self) -> tuple[int, int, int, int, int]:

@@ -105,7 +105,7 @@ def bent(offset: int, form: str, value: int) -> bytes:
         (bent(0, "<I", len(GOOD) + 1), "entry 1: sizes contradict"),
         (bent(28, "<I", 5), "entry 1: sizes contradict"),
         (bent(16, "<H", 3), "entry 1: sizes contradict"),
-        (bent(4, "<B", 2), "entry 1: kind 2"),
+        (bent(4, "<B", 3), "entry 1: kind 3"),
         (bent(32, "<H", 14), "entry 1: property lengths"),
         (bent(40 + 5, "<B", 0), "entry 1: the first property"),
         (ab.encode_entries([GOOD, GOOD[:32]]), "entry 1: sizes contradict"),
@@ -162,3 +162,42 @@ def test_parts_too_long_are_our_callers_fault():
 )
 def test_replies_round_trip(end, placed):
     assert ab.decode_append_reply(ab.encode_append_reply(end, placed)) == (end, placed)
+
+
+def test_a_batch_is_one_entry_of_many_messages() -> None:
+    packed = ab.encode_batch_entry(topic=b"metrics", queue_index=3, born_ms=5, body=b"packed", count=65_536, codec=2)
+    (entry,) = ab.decode_entries(ab.encode_entries([packed]))
+    assert (entry.kind, entry.flags, entry.count, entry.queue_index) == (ab.KIND_BATCH, 0x21, 65_536, 3)
+    assert (entry.topic, entry.body, entry.born_ms, entry.mqtt_topic) == (b"metrics", b"packed", 5, None)
+    for count in (0, 65_537):
+        with pytest.raises(LocalMisuse, match="a batch of"):
+            ab.encode_batch_entry(topic=b"t", queue_index=0, born_ms=0, body=b"", count=count, codec=0)
+
+
+def test_only_a_batch_says_a_number_of_messages_and_only_its_body_says_more() -> None:
+    def changed(kind: int, more: int, **fields: object) -> bytes:
+        entry = bytearray(
+            ab.encode_entry(
+                kind=1,
+                flags=0,
+                queue_index=0,
+                born_ms=0,
+                topic=b"t",
+                body=b"b",
+                **fields,  # type: ignore[arg-type]
+            )
+        )
+        entry[4] = kind
+        entry[26:28] = more.to_bytes(2, "little")
+        return ab.encode_entries([bytes(entry)])
+
+    assert ab.decode_entries(changed(2, 1))[0].count == 2
+    with pytest.raises(RemoteViolation, match="2 messages, but it is no batch"):
+        ab.decode_entries(changed(1, 1))
+    mqtt = bytearray(ab.encode_mqtt_entry(b"a/b", b"x", 1, 2, b"client"))
+    mqtt[26] = 1
+    with pytest.raises(RemoteViolation, match="2 messages, but it is no batch"):
+        ab.decode_entries(ab.encode_entries([bytes(mqtt)]))
+    for wrong in ({"keys": b"k"}, {"tags": b"g"}, {"properties": [(b"a", b"b")]}):
+        with pytest.raises(RemoteViolation, match="in its body alone"):
+            ab.decode_entries(changed(2, 0, **wrong))

@@ -29,6 +29,7 @@ def test_the_documented_reply():
         "confirm": 123,
         "queues": [{"topic": "machines", "queue": 0, "id": 17, "min": 0, "max": 99, "at": 5}],
         "light": {"id": 3, "min": 0, "max": 7, "at": None},
+        "readers": None,
     }
     assert bb.decode_bounds_reply(raw) == reply
 

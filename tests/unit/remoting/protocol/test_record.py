@@ -18,6 +18,16 @@ U32 = st.integers(0, 2**32 - 1)
 SMALL = st.binary(max_size=40)
 
 
+def flags_of(magic_type: int) -> int:
+    """The body format a record of this type must have."""
+    return record.FORMAT_ARROW << record.FLAG_FORMAT_SHIFT if magic_type == record.BATCH else 0
+
+
+def count_of(magic_type: int) -> int:
+    """A count it may have."""
+    return 0 if magic_type == record.FILLER else 1
+
+
 @st.composite
 def parts(draw):
     """Arguments of encode_record, with the texts and properties they were made of."""
@@ -25,14 +35,15 @@ def parts(draw):
     topic, keys, tags = draw(SMALL), draw(SMALL), draw(SMALL)
     raw = b"".join(part for pair in properties for part in pair)
     lengths = struct.pack(f"<{2 * len(properties)}H", *[len(part) for pair in properties for part in pair])
+    magic_type = draw(st.sampled_from((record.MESSAGE, record.BATCH, record.CONTROL, record.FILLER)))
     arguments = {
-        "magic_type": draw(st.sampled_from((record.MESSAGE, record.BATCH, record.CONTROL, record.FILLER))),
+        "magic_type": magic_type,
         "epoch": draw(U32),
         "position": draw(st.integers(0, 2**63)),
         "born_ms": draw(st.integers(-(2**63), 2**63 - 1)),
         "store_ms": draw(st.integers(-(2**63), 2**63 - 1)),
-        "flags": draw(U32) & ~record.FLAG_MQTT,
-        "count": draw(U32),
+        "flags": draw(U32) & ~record.FLAG_MQTT & ~record.FLAG_FORMAT_MASK | flags_of(magic_type),
+        "count": draw(st.integers(1, record.BATCH_COUNT_MAX)) if magic_type == record.BATCH else count_of(magic_type),
         "dispatch": draw(st.lists(st.tuples(U32, st.integers(0, 2**64 - 1)), max_size=20)),
         "counts": (len(properties), len(topic), len(keys), len(tags), len(raw)),
         "tag_hash": draw(U32),
@@ -56,7 +67,8 @@ def message(
     lengths = struct.pack("<4H", *[len(part) for pair in props for part in pair])
     return encode_record(
         magic_type=magic_type, epoch=epoch, position=position, born_ms=1_000, store_ms=1_001,
-        flags=record.FLAG_MQTT | record.FLAG_RETAIN | 1, count=1, dispatch=[(7, 5), (9, 0), (12, 3)],
+        flags=record.FLAG_MQTT | record.FLAG_RETAIN | 1 | flags_of(magic_type), count=count_of(magic_type),
+        dispatch=[(7, 5), (9, 0), (12, 3)],
         counts=(2, 5, 0, 0, len(raw)), tag_hash=0, producer_seq=0, meta=lengths + b"plant" + raw, body=body,
     )  # fmt: skip
 
@@ -123,6 +135,8 @@ def test_every_single_bit_flip_is_noticed(magic):
         (bytes(200), 0, "magic 0x00000000"),
         (message(position=8), 0, "says position 8, it stands at 0"),
         (message()[:-8], 0, "passes the"),
+        (message(magic_type=record.BATCH)[:52] + bytes(4) + message()[56:], 0, "0 messages with flags .* type 2"),
+        (message()[:52] + b"\x02" + message()[53:], 0, "2 messages with flags .* type 1"),
     ],
 )
 def test_the_first_failing_check_is_named(raw, position, reason):
