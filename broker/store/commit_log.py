@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from broker.store.errors import CorruptLog, StoreFailed
@@ -28,24 +28,28 @@ Piece = tuple[Segment, int, bytes]
 class CommitLog:
     """The segments of one data directory."""
 
-    def __init__(self, directory: Path, segment_size: int, faults: FaultPoints, *, zeroed: bool) -> None:
+    def __init__(
+        self, directory: Path, segment_size: int, faults: FaultPoints, *, zeroed: bool, lacking: Iterable[int] = ()
+    ) -> None:
+        """Open what there is; files at the bases `lacking` may be too short and get their size by `fill`."""
         directory.mkdir(mode=0o700, exist_ok=True)
         self.directory = directory
         self.end = 0
+        self.durable = 0
+        """Everything below it is on the disk; whoever has recovered the log says how far that is."""
         self._segment_size = segment_size
         self._zeroed = zeroed
         self._faults = faults
         self._next = directory / ".next"
         self._next.unlink(missing_ok=True)
         self._prepared = False
-        self._lock = threading.Lock()
         self._sync_lock = threading.Lock()
         self._sync_error: OSError | None = None
-        self._dirty: dict[int, Segment] = {}
         self.segments = [Segment(path) for path in list_segments(directory)]
         self._bases = [segment.base for segment in self.segments]
+        short = set(lacking)
         for before, after in zip(self.segments, self.segments[1:], strict=False):
-            if before.end != after.base:
+            if before.end != after.base and before.base not in short:
                 raise CorruptLog(after.path, before.end, f"no log file starts there, the next starts at {after.base}")
 
     @property
@@ -94,7 +98,7 @@ class CommitLog:
         """Whether the segment being written is half full and no next one is prepared."""
         segment = self.segment_at(self.end)
         last = bool(self.segments) and segment is self.segments[-1]
-        return last and segment is not None and not self._prepared and self.end - segment.base > segment.size // 2
+        return last and segment is not None and not self._prepared and self.end - segment.base >= segment.size // 2
 
     def prepare_next(self) -> None:
         """Reserve (and for synchronous flushing pre-zero) the next segment. Raises OSError."""
@@ -109,18 +113,15 @@ class CommitLog:
                 self._faults.hit("log.write")
                 segment.write(position, data)
         except OSError:
-            self._erase(pieces)
+            for _, position, data in pieces:
+                self.erase(position, len(data))
             raise
-        with self._lock:
-            for segment, _, _ in pieces:
-                self._dirty[segment.base] = segment
         self.end = end
 
-    def _erase(self, pieces: Sequence[Piece]) -> None:
+    def erase(self, position: int, size: int) -> None:
         """Remove what a failed write left: a stale whole record behind a shorter new one would come back to life."""
         try:
-            for segment, position, data in pieces:
-                segment.write(position, bytes(len(data)))
+            self.segment_to_append(position).write(position, bytes(size))
         except OSError as error:
             raise StoreFailed(
                 f"{self.directory}: a failed write at {self.end} cannot be taken back: {error}"
@@ -129,22 +130,32 @@ class CommitLog:
     def sync(self) -> int:
         """Make the log durable; return the position below which it is. Raises OSError, and the same again ever after.
 
-        One at a time: a second caller must not take "nothing is dirty" for "it is on the disk" while the first still
+        One at a time: a second caller must not take "nothing is left" for "it is on the disk" while the first still
         flushes. After a failed fdatasync the kernel may have dropped the dirty pages, so a second try proves nothing.
         """
         with self._sync_lock:
             if self._sync_error is not None:
                 raise self._sync_error
-            with self._lock:
-                target, dirty, self._dirty = self.end, self._dirty, {}
+            target, durable = self.end, self.durable
             try:
-                for base in sorted(dirty):
+                for segment in self._between(durable, target):
                     self._faults.hit("log.fsync")
-                    dirty[base].sync()
+                    segment.sync()
             except OSError as error:
                 self._sync_error = error
                 raise
+            self.durable = target
             return target
+
+    def _between(self, start: int, end: int) -> list[Segment]:
+        """Return the files that hold anything of [start, end), oldest first; few, and the newest."""
+        found: list[Segment] = []
+        for segment in reversed(self.segments.copy()):
+            if segment.end <= start:
+                break
+            if max(segment.base, start) < end:
+                found.append(segment)
+        return found[::-1]
 
     def view(self, position: int, size: int) -> memoryview | None:
         """Return `size` bytes at `position`, None when they are not (or no longer) in one segment."""
@@ -153,6 +164,12 @@ class CommitLog:
             return None
         at = position - segment.base
         return segment.view[at : at + size]
+
+    def fill(self, sizes: Mapping[int, int]) -> None:
+        """Give the files at these bases their sizes back, in zeros. Raises OSError."""
+        for segment in self.segments:
+            if segment.base in sizes:
+                segment.lengthen(sizes[segment.base])
 
     def cut(self, end: int) -> bool:
         """Zero everything from `end` on, durably, and go on writing there; return whether anything was there."""

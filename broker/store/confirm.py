@@ -8,13 +8,12 @@ unconfirmed position gets the error. Thread rule: loop thread only.
 from __future__ import annotations
 
 import heapq
-from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from broker.store import hot
-from broker.store.hot.contracts import Encoded, EntryBlock
+from broker.store.hot.contracts import Encoded
+from broker.store.queue_index.tail import Tail
 
 Callback = Callable[[Exception | None], None]
 Listener = Callable[[Sequence[int]], None]
@@ -22,37 +21,20 @@ FreshListener = Callable[[Sequence[Encoded]], None]
 
 
 class Confirm:
-    """Groups waiting for the disk, who waits for them, and each queue's confirmed end."""
+    """Groups waiting for the disk, and who waits for them; each queue's confirmed end is in its row of the tail."""
 
-    def __init__(self, position: int, log: Any) -> None:
+    def __init__(self, position: int, tail: Tail, log: Any) -> None:
         self.position = position
-        self.queue_ends = array("q")
-        """Confirmed end (exclusive) per queue id."""
+        self._tail = tail
         self._log = log
-        self._stamps = array("I")
-        self._stamp = 0
-        self._groups: deque[tuple[int, EntryBlock, Encoded | None]] = deque()
+        self._groups: deque[Encoded] = deque()
+        self.add_group = self._groups.append
+        """Note an append whose offsets were given out; it is kept until it is confirmed."""
         self._waiting: list[tuple[int, int, Callback]] = []
         self._sequence = 0
         self._listeners: list[Listener] = []
         self._fresh_listeners: list[FreshListener] = []
         self._error: Exception | None = None
-
-    def grow(self, queue_count: int) -> None:
-        """Make room for queue ids below `queue_count`."""
-        missing = queue_count - len(self.queue_ends)
-        if missing > 0:
-            zeros = [0] * (missing + len(self.queue_ends) // 2)
-            self.queue_ends.extend(zeros)
-            self._stamps.extend(zeros)
-
-    def add_group(self, end: int, entries: EntryBlock, fresh: Encoded | None = None) -> None:
-        """Note an append that ends at `end` and gave out the offsets of these entries.
-
-        `fresh` is kept until then and handed to those who asked for what was confirmed.
-        """
-        assert end > self.position, (end, self.position)
-        self._groups.append((end, entries, fresh))
 
     def when_confirmed(self, position: int, callback: Callback) -> None:
         """Call back once everything below `position` is confirmed; at once when it is already."""
@@ -75,23 +57,21 @@ class Confirm:
     def advance(self, durable: int) -> None:
         """Move to the last group end at or below `durable` and tell everybody who waits for it."""
         groups = self._groups
-        blocks, fresh = [], []
-        position = self.position
-        while groups and groups[0][0] <= durable:
-            position, entries, batch = groups.popleft()
-            blocks.append(entries)
-            if batch is not None:
-                fresh.append(batch)
-        if position == self.position:
+        batches = []
+        while groups and groups[0].end_position <= durable:
+            batches.append(groups.popleft())
+        if not batches:
             return
-        self._stamp = (self._stamp + 1) & 0xFFFF_FFFF or 1
-        moved = hot.core.confirm(blocks, self.queue_ends, self._stamps, self._stamp)
+        position = batches[-1].end_position
+        assert position > self.position, (position, self.position)
+        moved = self._tail.ring.confirm([batch.entries for batch in batches])
         self.position = position
         waiting = self._waiting
         while waiting and waiting[0][0] <= position:
             self._call(heapq.heappop(waiting)[2], None)
-        if fresh:
-            for fresh_listener in self._fresh_listeners:
+        if self._fresh_listeners:
+            fresh = [batch for batch in batches if batch.pieces and len(batch.entries)]
+            for fresh_listener in self._fresh_listeners if fresh else ():
                 self._tell(fresh_listener, fresh)
         if moved:
             for listener in self._listeners:

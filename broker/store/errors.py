@@ -7,7 +7,9 @@
         ├── StoreFull        the free-space floor is reached; reads and deletes of state go on
         ├── StoreFailed      the disk failed a write or a flush; this store instance never writes again
         ├── CorruptLog       bytes below the durable position are not what was written; nothing is cut, the data is kept
+        │   └── UnreadableOffsets  messages of one queue lie in such bytes; says where reading can go on
         ├── CorruptIndex     a run, manifest or snapshot is unreadable; it is rebuilt from the log
+        ├── Unsettled        a reader in another process found the index changing each time it looked; ask again
         └── WrongFormat      the directory was written by another version
 
 Invariant: each message names the file, the position where there is one, and what to do. Thread rule: plain values.
@@ -45,6 +47,20 @@ class CorruptLog(StoreError):
         self.reason = reason
 
 
+class UnreadableOffsets(CorruptLog):
+    """Messages [first_offset, next_offset) of `queue` lie in damaged bytes; reading can go on at `next_offset`."""
+
+    def __init__(self, cause: CorruptLog, queue: int, first_offset: int, next_offset: int) -> None:
+        StoreError.__init__(
+            self,
+            f"queue {queue}: the messages at offsets {first_offset} to {next_offset - 1} cannot be read, "
+            f"{cause.path} is damaged at position {cause.position}: {cause.reason}; "
+            f"reading can go on at offset {next_offset}",
+        )
+        self.path, self.position, self.reason = cause.path, cause.position, cause.reason
+        self.queue, self.first_offset, self.next_offset = queue, first_offset, next_offset
+
+
 class CorruptIndex(StoreError):
     """A file derived from the log is unreadable; the log can rebuild it."""
 
@@ -52,6 +68,10 @@ class CorruptIndex(StoreError):
         super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason
+
+
+class Unsettled(StoreError):
+    """What was looked for was moved by the writer each time; nothing is wrong, but nothing can be said for certain."""
 
 
 class WrongFormat(StoreError):

@@ -12,7 +12,7 @@ from broker.store.errors import WrongFormat
 from runtime.files import atomic_replace
 
 NAME = "FORMAT"
-VERSION = 1
+VERSION = 2
 
 
 def check_format(directory: Path) -> None:

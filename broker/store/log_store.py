@@ -10,23 +10,23 @@ thread.
 
 from __future__ import annotations
 
-import errno
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from broker.store.checkpoint import Checkpoint, save_checkpoint
 from broker.store.confirm import Callback, Confirm, FreshListener, Listener
+from broker.store.damage_watch import DamageWatch
 from broker.store.disk_guard import DiskGuard
-from broker.store.errors import StoreFailed
+from broker.store.errors import StoreError, StoreFailed
 from broker.store.flusher import Flusher, Inline, Schedule
 from broker.store.format_version import check_format
 from broker.store.index_thread import IndexThread
+from broker.store.key_index.key_store import KeyStore
 from broker.store.maintenance import Maintenance
 from broker.store.opening import Opened, Opening
-from broker.store.queue_index.index import QueueIndex
-from broker.store.queue_index.index_flusher import IndexFlusher
+from broker.store.quarantine import DamagedRange
+from broker.store.queue_index.index_flusher import IndexFlusher, room_maker
 from broker.store.read_result import NO_SUCH_QUEUE, RangeResult, ReadResult
 from broker.store.reader import Reader
 from broker.store.retention import Retention
@@ -34,13 +34,12 @@ from broker.store.settings import StoreSettings
 from broker.store.state_log import StateChange
 from broker.store.state_tables import StateTables
 from broker.store.store_message import Appended, StoreMessage
+from broker.store.time_search import TimeSearch
 from broker.store.writer import Writer
 from remoting.protocol.errors import LocalMisuse
 from runtime.clock import Clock
 from runtime.faults import FaultPoints
 from runtime.files import DirectoryLock
-
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class LogStore:
@@ -71,7 +70,9 @@ class LogStore:
         self._is_async = settings.flush == "async"
         self._thread = IndexThread(schedule)
         try:
-            self._assemble(Opening(directory, settings, faults, log, self._index_maker(settings)).run())
+            opened = Opening(directory, settings, faults, log, room_maker(self._thread, settings, faults)).run()
+            self._assemble(opened)
+            self._damage.settle(opened.mending, self._carry, lambda: self._on_flushed(self._log.sync()))
         except BaseException:
             self._thread.close()
             raise
@@ -105,32 +106,20 @@ class LogStore:
             lock.close()
             raise
 
-    def _index_maker(self, settings: StoreSettings) -> Callable[[QueueIndex], Callable[[int], None]]:
-        def make_room(index: QueueIndex) -> Callable[[int], None]:
-            flusher = IndexFlusher(index, self._thread, lambda: 0, settings, self._faults, self._raise)
-            return flusher.make_room
-
-        return make_room
-
-    @staticmethod
-    def _raise(error: Exception) -> None:
-        raise error
-
     def _assemble(self, opened: Opened) -> None:
         settings = self.settings
         self._log, self._index, self._registry = opened.log, opened.index, opened.registry
         self.state: StateTables = opened.tables
-        self.epoch = opened.epoch
-        self.replayed_records = opened.replayed_records
-        end = self._flushed = self._log.end
-        self._confirm = Confirm(end, self._events)
-        self._grow(self._registry.next_id)
-        count = self._registry.next_id
-        self._confirm.queue_ends[:count] = array("q", self._index.tail.queue_rows[:count, 0].tobytes())
+        self.epoch, self.replayed_records = opened.epoch, opened.replayed_records
+        end = self._flushed = self._log.durable = self._log.end
+        self._confirm = Confirm(end, self._index.tail, self._events)
+        self._index.serve(end, self.epoch, self._registry.next_id)
         self._registry.on_queue = self._queue_seen
-        self._index.tail.publish(end, end)
-        self._index.tail.publish_confirm(end, end)
         self._reader = Reader(self._log, self._index, self._confirm, check=settings.check_on_read)
+        self._times = TimeSearch(self._log, self._index)
+        self._damage = DamageWatch(
+            self.directory, opened, self._reader, self._thread, self._background_failed, self._events
+        )
         self._guard = DiskGuard(
             self.directory, settings.free_space_bytes_min, settings.ballast_size_bytes, settings.segment_size_bytes,
             self._faults, self._events,
@@ -140,15 +129,23 @@ class LogStore:
         )
         self._writer = Writer(
             opened, settings, self._confirm, self._guard, self._index_flusher,
-            clock=self._clock, events=self._events, written=self._written,
+            clock=self._clock, events=self._events, written=self._written, armed=self._faults.armed,
         )  # fmt: skip
         self._retention = Retention(
-            settings, self._log, self._index, self.state, self._index_flusher, self._carry, self._events
-        )
+            settings, self._log, self._index, self.state, self._index_flusher, self._carry, self._events,
+            confirmed=lambda: self._confirm.position, full=lambda: self._guard.full,
+        )  # fmt: skip
+        self.groups = self._retention.groups
+        self.keys = self._writer.keys = KeyStore.open(
+            self.directory, settings, self._log, self._reader, self._thread, self._faults, self._events,
+            self._background_failed,
+        )  # fmt: skip
         self._maintenance = Maintenance(
             self.directory, settings, self.epoch, self._log, self.state, self._thread, self._index_flusher,
-            self._retention, self._background_failed, opened.snapshot_position,
+            self._retention, self._background_failed, opened.snapshot_position, opened.mark,
+            lambda: self._writer.last_store_ms, self.keys,
         )  # fmt: skip
+        self._writer.prepare = self._maintenance.prepare_next
         self._flusher = Flusher(
             self._log.sync,
             interval_ms=0 if settings.flush == "sync" else settings.flush_interval_ms,
@@ -174,13 +171,13 @@ class LogStore:
 
     def _carry(self, messages: Sequence[StoreMessage], changes: Sequence[StateChange]) -> int:
         batch = self._writer.append(messages, changes, atomic=True, essential=True)
-        return batch.end
+        return batch.end_position
 
     def _written(self) -> None:
         self._flusher.request()
         if self._is_async and not self._confirm_pending:
             self._confirm_pending = True
-            self._schedule(self._confirm_written)
+            (self._soon or self._schedule)(self._confirm_written)
 
     # -- what other rooms and the maintenance may look at -------------------------------------------------------------
 
@@ -210,6 +207,16 @@ class LogStore:
         return self._guard.full
 
     @property
+    def refusal(self) -> StoreError | None:
+        """What an append gets now instead of being taken; None while it is taken."""
+        return self._writer.failure or (self._guard.refusal() if self._guard.full else None)
+
+    @property
+    def quarantined(self) -> Sequence[DamagedRange]:
+        """The stretches of the log that were durable and are damaged."""
+        return tuple(self._damage.quarantine)
+
+    @property
     def free_bytes(self) -> int:
         """Free space of the disk when it was last looked at."""
         return self._guard.free_bytes
@@ -223,14 +230,13 @@ class LogStore:
 
         Raises StoreFull, StoreFailed, RecordTooLarge, LocalMisuse (an unknown queue id); nothing is appended then.
         """
-        batch = self._writer.append(messages, changes, atomic=atomic or bool(changes))
-        return Appended(batch.first, batch.end, batch.offsets)
+        return self._writer.append(messages, changes, atomic=atomic or bool(changes))
 
     def append_state(self, changes: Sequence[StateChange]) -> int:
         """Append state changes as one group; return its end position. Deletions are taken even on a full disk."""
         essential = all(change.value is None for change in changes)
         batch = self._writer.append((), changes, atomic=True, essential=essential)
-        return batch.end
+        return batch.end_position
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
@@ -247,7 +253,7 @@ class LogStore:
             if b"" in missing:
                 raise LocalMisuse("a queue name is not empty")
             try:
-                self._grow(self._registry.next_id + len(missing))
+                self._index.grow(self._registry.next_id + len(missing))
             except OSError as error:
                 raise self._writer.write_failed(error) from error
             self.append_state(self._registry.creation(missing))
@@ -268,18 +274,13 @@ class LogStore:
         if not self._registry.exists(queue):
             raise LocalMisuse(f"queue id {queue} does not exist")
 
-    def delete_queue(self, queue: int) -> int:
-        """Delete a queue; its id never comes back. Return the end position of the deletion."""
-        self.queue_name(queue)
-        return self.append_state(self._registry.deletion(queue))
+    def delete_queues(self, queues: Sequence[int], changes: Sequence[StateChange] = ()) -> int:
+        """Delete queues for ever, as one with `changes`, on a full disk too; return the end position."""
+        gone = [change for queue in queues if self.queue_name(queue) for change in self._registry.deletion(queue)]
+        return self._carry((), [*changes, *gone])
 
     def _queue_seen(self, queue: int, next_offset: int) -> None:
-        self._grow(queue + 1)
         self._index.set_floor(queue, next_offset)
-
-    def _grow(self, queue_count: int) -> None:
-        self._index.grow(queue_count)
-        self._confirm.grow(queue_count)
 
     # -- read ---------------------------------------------------------------------------------------------------------
 
@@ -296,16 +297,16 @@ class LogStore:
     def read(
         self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int | None = None
     ) -> ReadResult:
-        """Return confirmed records of `queue` from `offset` on. Raises CorruptLog when a record fails its checks."""
+        """Return confirmed records of `queue` from `offset` on. Raises UnreadableOffsets when the first is damaged."""
         if not self._registry.exists(queue):
             return ReadResult(NO_SUCH_QUEUE, offset, offset, 0, 0)
-        return self._reader.read(queue, offset, max_count, max_bytes, end_offset)
+        return self._damage.read(queue, offset, max_count, max_bytes, end_offset)
 
     def read_range(self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int) -> RangeResult:
-        """Return many confirmed records of `queue` in one piece, checksums unread. Raises CorruptLog."""
+        """Return many confirmed records of `queue` in one piece, checksums unread. Raises UnreadableOffsets."""
         if not self._registry.exists(queue):
             return RangeResult(NO_SUCH_QUEUE, offset, offset, 0, 0)
-        return self._reader.read_range(queue, offset, max_count, max_bytes, end_offset)
+        return self._damage.read_range(queue, offset, max_count, max_bytes, end_offset)
 
     def read_at(self, position: int) -> memoryview | None:
         """Return the confirmed record at `position`, None when it has expired. Raises CorruptLog."""
@@ -314,7 +315,7 @@ class LogStore:
     def search_time(self, queue: int, store_ms: int, upper: bool = False) -> int:
         """Return the first offset stored at or after `store_ms` (`upper`: after it)."""
         self._known(queue)
-        return self._reader.search_time(queue, store_ms, upper=upper)
+        return self._times.first_offset(queue, *self._reader.bounds(queue), store_ms + 1 if upper else store_ms)
 
     # -- confirm ------------------------------------------------------------------------------------------------------
 
@@ -345,11 +346,15 @@ class LogStore:
 
     # -- upkeep -------------------------------------------------------------------------------------------------------
 
-    def maintain(self, now_ms: int) -> None:
-        """Do a bounded piece of upkeep (disk, segments, runs, snapshot, retention). Call about once a second."""
+    def maintain(self, now_ms: int) -> bool:
+        """Do a bounded piece of upkeep (disk, segments, runs, snapshot, retention). Call about once a second.
+
+        Return whether there is more to do: call again soon then, but let the loop serve others in between.
+        """
         if self._writer.failure is None and not self._closed:
             self._guard.check()
             self._maintenance.step(now_ms, self._flushed)
+        return self._retention.working
 
     def metrics(self) -> dict[str, int]:
         """Return gauges and totals of the store."""
@@ -367,10 +372,12 @@ class LogStore:
             "index_tail_entries": self._index.tail.count - self._index.tail.first,
             "index_runs_written_total": self._index_flusher.runs_written_total,
             "index_merges_total": self._index_flusher.merges_total,
-            "segments_expired_bytes_total": self._retention.expired_bytes_total,
+            **self._retention.metrics(),
             "disk_free_bytes": self._guard.free_bytes,
             "disk_full": int(self._guard.full),
             "failed": int(self._writer.failure is not None),
+            **(self.keys.metrics() if self.keys is not None else {}),
+            **self._damage.metrics(),
         }
 
     def close(self) -> None:

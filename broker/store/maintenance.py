@@ -1,6 +1,6 @@
-"""The store's upkeep, in bounded steps: next segment, checkpoint, snapshot, retention, and the last things at close.
+"""The store's upkeep, in bounded steps: next segment, mark, checkpoint, snapshot, retention, and the last things.
 
-Invariant: the checkpoint and the snapshot are saved only after the log is durable up to the position they name.
+Invariant: mark, checkpoint and snapshot are saved only after the log is durable up to the position they name.
 Thread rule: `step` and `settle` on the loop thread; what blocks goes to the index thread.
 """
 
@@ -13,15 +13,21 @@ from typing import Any
 from broker.store.checkpoint import Checkpoint, save_checkpoint
 from broker.store.commit_log import CommitLog
 from broker.store.disk_guard import FULL
+from broker.store.durable_mark import DurableMark, Mark
 from broker.store.index_thread import IndexThread
+from broker.store.key_index.key_store import KeyStore
 from broker.store.queue_index.index_flusher import IndexFlusher
 from broker.store.retention import Retention
 from broker.store.settings import StoreSettings
-from broker.store.state_snapshot import save_snapshot
+from broker.store.state_snapshot import save_snapshot, snapshot_size
 from broker.store.state_tables import StateTables
 
 CHECKPOINT_LOG_BYTES = 16 * 1024 * 1024
-"""Log written between two checkpoints: the most that a damaged disk could pass off as a torn tail after a power cut."""
+"""Log written between two checkpoints. The mark is noted at every step; this is its second copy."""
+SNAPSHOT_LOG_SHARE = 4
+"""At least so many times the size of the last snapshot is written to the log before the next one: a broker with much
+state and much traffic must not spend its disk on snapshots. So the replay at a start is bounded by this or by
+`snapshot_log_bytes`."""
 RELEASE_PAGES_INTERVAL_MS = 30_000
 """How often pages of the log that were read are taken out of the resident memory."""
 
@@ -41,6 +47,9 @@ class Maintenance:
         retention: Retention,
         failed: Callable[[Exception], None],
         snapshot_position: int,
+        mark: DurableMark,
+        store_ms: Callable[[], int],
+        keys: KeyStore | None = None,
     ) -> None:
         self._directory = directory
         self._settings = settings
@@ -49,9 +58,14 @@ class Maintenance:
         self._tables = tables
         self._thread = thread
         self._index_flusher = index_flusher
+        self._keys = keys
         self._retention = retention
         self._failed = failed
+        self._mark = mark
+        self._store_ms = store_ms
+        self._marked = 0
         self._snapshot_position = self._snapshot_saved = snapshot_position
+        self._snapshot_bytes = snapshot_size(directory / "state")
         self._checkpoint_position = log.end
         self._running: set[str] = set()
         self._pages_released_ms = 0
@@ -63,15 +77,26 @@ class Maintenance:
             self._pages_released_ms = now_ms
             log.release_pages()
         if log.needs_next():
-            self._start("prepare", log.prepare_next)
-        if log.end - self._snapshot_position > self._settings.snapshot_log_bytes:
+            self.prepare_next()
+        share = SNAPSHOT_LOG_SHARE * self._snapshot_bytes
+        if log.end - self._snapshot_position > max(self._settings.snapshot_log_bytes, share):
             self.snapshot()
+        if flushed != self._marked:
+            self._marked = flushed
+            mark = Mark(self._epoch, flushed, self._store_ms())
+            self._start("mark", lambda: self._mark.save(mark))
         if flushed - self._checkpoint_position > CHECKPOINT_LOG_BYTES:
             self._checkpoint_position = flushed
             checkpoint = Checkpoint(self._epoch, flushed, clean=False)
             self._start("checkpoint", lambda: save_checkpoint(self._directory, checkpoint))
         self._index_flusher.flush_if_full()
         self._retention.step(now_ms, flushed)
+        if self._keys is not None:
+            self._keys.step(self._index_flusher.covered)
+
+    def prepare_next(self) -> None:
+        """Start making the next log file."""
+        self._start("prepare", self._log.prepare_next)
 
     def snapshot(self) -> None:
         """Start a snapshot of the state tables as they are now, unless one is being written."""
@@ -79,10 +104,12 @@ class Maintenance:
             return
         position, tables = self._log.end, self._tables.freeze()
         self._snapshot_position = position
+        mark = Mark(self._epoch, position, self._store_ms())
 
         def write() -> None:
             self._log.sync()
-            save_snapshot(self._directory / "state", position, tables)
+            self._mark.save(mark)  # a start from this snapshot may see no record that tells the time
+            self._snapshot_bytes = save_snapshot(self._directory / "state", position, tables)
             self._snapshot_saved = position
 
         self._start("snapshot", write)
@@ -93,6 +120,8 @@ class Maintenance:
         self._thread.drain()
         if not self._index_flusher.busy:
             self._index_flusher.flush()
+        if self._keys is not None:
+            self._keys.settle()
         if self._log.end != self._snapshot_position:
             self.snapshot()
         self._thread.drain()

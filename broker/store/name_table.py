@@ -21,11 +21,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from broker.store import hot
+
 VALUE = struct.Struct("<Iq")
 GONE = 0xFFFF_FFFF
 _SLOTS_MIN = 1024
 _DEAD_BYTES_MIN = 65_536
 _HASH_CHUNK = 16_384
+_LOOK_ROWS = 16_384
+_NAME_PIECE_BYTES = 1024 * 1024
 Entry = tuple[bytes, int]
 Column = npt.NDArray[Any]
 
@@ -43,7 +47,7 @@ class QueueColumns:
     floor: tuple[int, int] | None
 
     def names(self) -> Iterator[bytes]:
-        """Yield the names back to back, in pieces as large as they lie together."""
+        """Yield the names back to back, in pieces as large as they lie together, but of a megabyte at most."""
         if not len(self.ids):
             return
         ends = self.starts + self.lengths
@@ -51,7 +55,30 @@ class QueueColumns:
         firsts = self.starts[np.concatenate(([0], breaks))].tolist()
         lasts = ends[np.concatenate((breaks - 1, [len(ends) - 1]))].tolist()
         for first, last in zip(firsts, lasts, strict=True):
-            yield bytes(self.blob[first:last])
+            for at in range(first, last, _NAME_PIECE_BYTES):
+                yield bytes(self.blob[at : min(at + _NAME_PIECE_BYTES, last)])
+
+
+@dataclass(slots=True)
+class FrozenNames:
+    """The rows of a table as they were, dead ones included; the work of sorting them out is for another thread."""
+
+    starts: bytes
+    lengths: bytes
+    next_offsets: bytes
+    positions: bytes
+    blob: bytearray
+    floor: tuple[int, int] | None
+
+    def columns(self) -> QueueColumns:
+        """Return the live queues."""
+        starts = np.frombuffer(self.starts, np.int64)
+        ids = np.flatnonzero(starts >= 0)
+        return QueueColumns(
+            ids.astype(np.uint32), starts[ids], np.frombuffer(self.lengths, np.uint32)[ids],
+            np.frombuffer(self.next_offsets, np.int64)[ids], np.frombuffer(self.positions, np.int64)[ids],
+            self.blob, self.floor,
+        )  # fmt: skip
 
 
 class NameTable:
@@ -160,34 +187,40 @@ class NameTable:
             self._compact()
 
     def with_prefix(self, prefix: bytes) -> list[bytes]:
-        """Return the names that begin with `prefix`, in order of their ids, without a look at each of the others."""
+        """Return the names that begin with `prefix`, in order of their ids."""
+        return [name for queue in self.ids_with_prefix(prefix) if (name := self.name(queue)) is not None]
+
+    def ids_with_prefix(self, prefix: bytes) -> list[int]:
+        """Return the ids of the names that begin with `prefix`, without a look at each of the others."""
         starts = np.frombuffer(self._starts, np.int64)
         ids = np.flatnonzero((starts >= 0) & (np.frombuffer(self._lengths, np.uint32) >= len(prefix)))
         blob = np.frombuffer(self._blob, np.uint8)
         for at, byte in enumerate(prefix):
             ids = ids[blob[starts[ids] + at] == byte]
-        return [name for queue in ids.tolist() if (name := self.name(queue)) is not None]
+        found: list[int] = ids.tolist()
+        return found
 
-    def older_than(self, position: int) -> list[int]:
-        """Return the ids of queues whose last word was said below `position`, oldest first."""
-        positions = np.frombuffer(self._positions, np.int64)
-        found = np.flatnonzero((np.frombuffer(self._starts, np.int64) >= 0) & (positions < position))
-        ids: list[int] = found[positions[found].argsort(kind="stable")].tolist()
-        return ids
+    def older_than(self, position: int) -> Iterator[list[int]]:
+        """Yield the ids of queues whose last word was said below `position`, in small lists, a bounded look for each.
+
+        The table may change between two lists: what is said meanwhile is younger.
+        """
+        for first in range(0, len(self._starts), _LOOK_ROWS):
+            last = first + _LOOK_ROWS
+            found = np.array(self._positions[first:last]) < position
+            found &= np.array(self._starts[first:last]) >= 0
+            yield (np.flatnonzero(found) + first).tolist()
 
     def next_offsets(self) -> npt.NDArray[np.int64]:
         """Return, per id, the next offset last said; 0 for ids that are no queue."""
         said = np.frombuffer(self._next_offsets, np.int64)
         return np.where(np.frombuffer(self._starts, np.int64) >= 0, said, 0)
 
-    def frozen(self) -> QueueColumns:
-        """Return all queues as they are now, for a snapshot written elsewhere."""
-        starts = np.frombuffer(self._starts, np.int64)
-        ids = np.flatnonzero(starts >= 0)
-        return QueueColumns(
-            ids.astype(np.uint32), starts[ids], np.frombuffer(self._lengths, np.uint32)[ids],
-            np.frombuffer(self._next_offsets, np.int64)[ids], np.frombuffer(self._positions, np.int64)[ids],
-            self._blob, self.floor,
+    def frozen(self) -> FrozenNames:
+        """Return all queues as they are now, for a snapshot written elsewhere: plain copies, nothing is looked at."""
+        return FrozenNames(
+            bytes(self._starts), bytes(self._lengths), bytes(self._next_offsets), bytes(self._positions), self._blob,
+            self.floor,
         )  # fmt: skip
 
     def load(self, columns: QueueColumns) -> None:
@@ -199,7 +232,7 @@ class NameTable:
         codes = np.empty(len(ids), np.uint32)
         for at in range(0, len(ids), _HASH_CHUNK):  # in pieces: lists of a million numbers would stay in the heap
             part = slice(at, at + _HASH_CHUNK)
-            codes[part] = _hashes(blob, columns.starts[part], columns.lengths[part])
+            codes[part] = hot.core.hash_spans(blob, columns.starts[part], columns.lengths[part])
         self._starts = _rows("q", rows, ids, columns.starts, -1)
         self._lengths = _rows("I", rows, ids, columns.lengths)
         self._hashes = _rows("I", rows, ids, codes)
@@ -258,18 +291,12 @@ class NameTable:
 
     def _compact(self) -> None:
         """Copy the live names to a new blob; a snapshot being written keeps the old one."""
-        frozen = self.frozen()
+        frozen = self.frozen().columns()
         self._blob = bytearray().join(frozen.names())
         starts = np.full(len(self._starts), -1, np.int64)
         starts[frozen.ids] = np.cumsum(frozen.lengths, dtype=np.int64) - frozen.lengths
         self._starts = array("q", starts.tobytes())
         self._dead_bytes = 0
-
-
-def _hashes(blob: bytearray, starts: Column, lengths: Column) -> Column:
-    bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-    codes: Column = np.array([hash(bytes(blob[start:end])) for start, end in bounds], np.int64)
-    return codes & 0xFFFF_FFFF
 
 
 def _rows(code: str, count: int, ids: Column, values: Column, default: int = 0) -> array[int]:

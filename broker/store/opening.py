@@ -1,9 +1,10 @@
 """Opens a data directory: format, lock, log end, index, state, and only then the new epoch.
 
-    lock FORMAT CHECKPOINT BALLAST | log/ | index/ | state/SNAPSHOT
+    lock FORMAT CHECKPOINT QUARANTINE BALLAST | log/ | index/ | state/SNAPSHOT | quarantine/
 
 Invariant: when it returns, everything recovered is on the disk, the bytes behind the end are zeros, and the raised
-epoch is durable. A damaged index or snapshot is rebuilt from the log; a damaged log is refused and left as it is.
+epoch is durable. A damaged index or snapshot is rebuilt from the log; damage of the log below its durable position is
+left as it is and walked around (`salvage`) or, by `damage_policy`, refused with no log file changed.
 Thread rule: runs to its end before the store is used; the index thread may already run.
 """
 
@@ -18,18 +19,24 @@ from typing import Any
 
 from broker.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from broker.store.commit_log import CommitLog
+from broker.store.durable_mark import DurableMark, Mark, load_mark
 from broker.store.errors import CorruptIndex, CorruptLog
+from broker.store.mending import NamesSeen, floors_or_holes, mend
+from broker.store.quarantine import DamagedRange, Quarantine, load_quarantine, save_quarantine
+from broker.store.queue_index.former_tail import FormerTail
 from broker.store.queue_index.index import TAIL_NAME, QueueIndex
 from broker.store.queue_index.manifest import Manifest, load_manifest
 from broker.store.queue_index.tail import read_durable
 from broker.store.queue_registry import QueueRegistry
-from broker.store.recovery import Damage, Scan, decide_end
-from broker.store.replayer import Replayer
-from broker.store.scanner import scan_log
+from broker.store.recovery import Damage, LogEnd, Scan, decide_end
+from broker.store.replayer import Replayer, Stretch
+from broker.store.salvage import scan_over_damage
 from broker.store.settings import StoreSettings
-from broker.store.short_files import fill_short_files
+from broker.store.short_files import durable_cuts, find_short_files
+from broker.store.state_log import StateChange
 from broker.store.state_snapshot import Snapshot, load_snapshot, restore
 from broker.store.state_tables import StateTables
+from broker.store.torn_tail import keep_torn_tail
 from runtime.faults import FaultPoints
 
 
@@ -45,6 +52,10 @@ class Opened:
     store_ms: int
     snapshot_position: int
     replayed_records: int
+    mark: DurableMark
+    quarantine: Quarantine
+    mending: list[StateChange]
+    """What must be said in the log before anything else, because damage took it."""
 
 
 class Opening:
@@ -67,11 +78,17 @@ class Opening:
         self._make_room = make_room
         self._checkpoint: Checkpoint | None = self._readable(lambda: load_checkpoint(directory))
         self._snapshot: Snapshot | None = self._readable(lambda: load_snapshot(directory / "state"))
+        self._marked: Mark = self._readable(lambda: load_mark(directory)) or Mark()
+        self._former = FormerTail(directory / "index" / TAIL_NAME)
+        self._quarantine: Quarantine = self._readable(lambda: load_quarantine(directory)) or Quarantine()
         self._durable = self._proved_durable()
         self._keep_proof()
-        fill_short_files(directory / "log", settings.segment_size_bytes, self._durable, events)
-        zeroed = settings.flush == "sync"
-        self._log = CommitLog(directory / "log", settings.segment_size_bytes, faults, zeroed=zeroed)
+        self._short = find_short_files(directory / "log", settings.segment_size_bytes, self._durable)
+        self._log = CommitLog(
+            directory / "log", settings.segment_size_bytes, faults, zeroed=settings.flush == "sync",
+            lacking=[file.base for file in self._short],
+        )  # fmt: skip
+        self._mark = DurableMark(directory)
         if self._snapshot is not None and self._snapshot.position < self._log.begin:
             self._snapshot = None
 
@@ -81,9 +98,25 @@ class Opening:
         manifest: Manifest | None = self._readable(lambda: load_manifest(index))
         return max(
             self._checkpoint.position if self._checkpoint else 0,
+            self._marked.position,
             self._snapshot.position if self._snapshot else 0,
             manifest.end_position if manifest else 0,
             read_durable(index / TAIL_NAME),
+        )
+
+    @property
+    def _known_epoch(self) -> int:
+        """The epoch of the last start, 0 when neither of its two copies can be read."""
+        return max(self._checkpoint.epoch if self._checkpoint else 0, self._marked.epoch)
+
+    @property
+    def _clean(self) -> bool:
+        """Whether the last start was closed properly ; a mark of a later start says that it was not."""
+        checkpoint = self._checkpoint
+        return (
+            checkpoint is not None
+            and checkpoint.clean
+            and (checkpoint.epoch, checkpoint.position) == (self._known_epoch, self._durable)
         )
 
     def _keep_proof(self) -> None:
@@ -91,9 +124,8 @@ class Opening:
 
         Epoch 0 in a checkpoint means that the records must tell.
         """
-        epoch, position = (self._checkpoint.epoch, self._checkpoint.position) if self._checkpoint else (0, 0)
-        if self._durable > position:
-            self._checkpoint = Checkpoint(epoch, self._durable, clean=False)
+        if self._durable > (self._checkpoint.position if self._checkpoint else 0):
+            self._checkpoint = Checkpoint(self._known_epoch, self._durable, clean=False)
             save_checkpoint(self._directory, self._checkpoint)
 
     def run(self) -> Opened:
@@ -115,6 +147,7 @@ class Opening:
             index.close()
             opened = self._recover(self._fresh_index(), rebuilding=True)
         self._log.release_pages()
+        self._mark.save(Mark(opened.epoch, self._log.end, opened.store_ms))
         save_checkpoint(self._directory, Checkpoint(opened.epoch, self._log.end, clean=False))
         return opened
 
@@ -157,30 +190,93 @@ class Opening:
         if snapshot is not None:
             restore(snapshot, tables)
         replayer = Replayer(index, tables, self._make_room(index), rebuilding=rebuilding)
-        records = replayer.run(log, index_from, state_from, log.end)
-        index.set_floors(tables.queues.next_offsets())
-        epoch = max(scan.epoch, self._checkpoint.epoch if self._checkpoint else 0) + 1
-        return Opened(log, index, tables, registry, epoch, scan.store_ms, state_from, records)
+        seen = NamesSeen(tables) if scan.gaps else None
+        records = replayer.run(log, Stretch(index_from, state_from, log.end, scan.gaps))
+        mending = self._mend(index, tables, replayer, seen)
+        store_ms = max(scan.store_ms, self._marked.store_ms)
+        epoch = max(scan.epoch, self._known_epoch) + 1
+        return Opened(
+            log, index, tables, registry, epoch, store_ms, state_from, records, self._mark, self._quarantine, mending
+        )  # fmt: skip
+
+    def _mend(
+        self, index: QueueIndex, tables: StateTables, replayer: Replayer, seen: NamesSeen | None
+    ) -> list[StateChange]:
+        """Let queues go on where they were; return what damage that is news makes it necessary to say in the log."""
+        if not len(self._quarantine):
+            index.set_floors(tables.queues.next_offsets())
+            return []
+        floors_or_holes(index, tables, replayer, max(each.start for each in self._quarantine))
+        news = [(each.start, each.end) for each in self._quarantine if not each.settled]
+        return mend(index, tables, replayer, seen, news, self._log.begin, self._former) if news else []
 
     def _settle_end(self, index: QueueIndex, start: int, known: int) -> Scan:
         """Find the end of the log, zero what lies behind it, and make everything recovered durable."""
-        log, checkpoint = self._log, self._checkpoint
-        if checkpoint is None or not checkpoint.epoch:
-            start = log.begin  # no epoch is known: only the records can tell
+        log = self._log
         durable = max(known, index.proved_durable, self._durable)
-        if start > log.capacity_end:
-            raise CorruptLog(log.directory, log.capacity_end, f"the log files end there, {durable} bytes were durable")
-        if checkpoint is not None and checkpoint.clean and checkpoint.position == start == durable:
+        start = self._scan_start(start, durable)
+        if self._clean and not self._short and self._durable == start == durable:
             log.end = start
-            return Scan(start, start, "", checkpoint.epoch, 0, 0)
-        scan = scan_log(log, start)
-        end = decide_end(scan, durable)
+            return Scan(start, start, "", self._known_epoch, 0, 0)
+        scan, found = self._scan(start, durable)
+        end = decide_end(scan, durable, keep_parts=self._salvages)
         if isinstance(end, Damage):
             segment = log.segment_at(end.position)
             raise CorruptLog(segment.path if segment else log.directory, end.position, end.reason)
-        if log.cut(end.position):
+        self._quarantine_ranges(found)
+        self._fill()
+        self._cut(end, scan)
+        log.sync_from(start)
+        return scan
+
+    def _scan_start(self, start: int, durable: int) -> int:
+        """Return from where on the log must be checked. Raises CorruptLog when durable bytes have no file."""
+        log = self._log
+        if not self._known_epoch:
+            start = log.begin  # only the records can tell
+        for file in durable_cuts(self._short, durable):
+            if not self._salvages:
+                raise CorruptLog(file.path, file.cut, "the file is cut off there")
+            start = min(start, file.base)
+        if start > log.capacity_end:
+            raise CorruptLog(log.directory, log.capacity_end, f"the log files end there, {durable} bytes were durable")
+        return start
+
+    @property
+    def _salvages(self) -> bool:
+        return self._settings.damage_policy == "quarantine"
+
+    def _scan(self, start: int, durable: int) -> tuple[Scan, list[DamagedRange]]:
+        """Scan; only under the policy to quarantine over damage that is not known yet."""
+        sizes = {file.base: file.full_size for file in self._short}
+        last = self._log.segments[-1] if self._log.segments else None
+        room = 0 if last is None else last.base + sizes.get(last.base, last.size)
+        return scan_over_damage(self._log, start, durable if self._salvages else 0, self._quarantine, room)
+
+    def _quarantine_ranges(self, found: list[DamagedRange]) -> None:
+        """Note new damage durably and loudly before anything relies on it; forget what has expired."""
+        news = [each for each in found if self._quarantine.add(each)]
+        for each in news:
+            segment = self._log.segment_at(each.start)
+            self._events.error(
+                "log_damage_quarantined", file=str(segment.path if segment else self._log.directory),
+                start=each.start, end=each.end, bytes=each.end - each.start, reason=each.reason,
+            )  # fmt: skip
+        if self._quarantine.drop_before(self._log.begin) or news:
+            save_quarantine(self._directory, self._quarantine)
+
+    def _fill(self) -> None:
+        """Give short files their size now that it is decided that the log goes on."""
+        self._log.fill({file.base: file.full_size for file in self._short})
+        for file in self._short:
+            missing = file.full_size - file.size
+            self._events.warning("short_log_file_filled", file=file.path.name, missing_bytes=missing)
+        self._short = []
+
+    def _cut(self, end: LogEnd, scan: Scan) -> None:
+        """Zero what is torn, after a copy was put aside."""
+        keep_torn_tail(self._log, self._directory, end.position, scan.epoch, self._events)
+        if self._log.cut(end.position):
             self._events.warning(
                 "torn_tail_cut", position=end.position, reason=scan.reason, discarded_bytes=end.discarded_bytes
             )
-        log.sync_from(start)
-        return scan

@@ -1,6 +1,9 @@
 """The answer of a read by queue offset.
 
-Invariant: `records[i]` has queue offset `first_offset + i`; nothing at or above the confirm position is ever in it.
+Invariant: without `bases` records[i] has queue offset `first_offset + i`. With them a record may be a batch: the offset
+of its first message is bases[i], and bases[0] may be lower than `first_offset`, because the offset asked for lies
+inside it; `next_offset` is always behind the last message of the last record. Nothing at or above the confirm position
+is ever in it.
 Thread rule: the records are views into mapped segments and stay valid as long as they are referenced.
 """
 
@@ -30,6 +33,7 @@ class ReadResult:
     min_offset: int
     max_offset: int
     records: list[memoryview] = field(default_factory=list)
+    bases: list[int] | None = None
 
 
 @dataclass(slots=True)
@@ -43,3 +47,4 @@ class RangeResult:
     max_offset: int
     starts: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
     blob: bytearray = field(default_factory=bytearray)
+    bases: npt.NDArray[np.int64] | None = None

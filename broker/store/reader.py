@@ -8,61 +8,145 @@ views may travel.
 from __future__ import annotations
 
 from bisect import bisect_left
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from broker.store import hot
-from broker.store.commit_log import CommitLog
-from broker.store.confirm import Confirm
 from broker.store.errors import CorruptLog
 from broker.store.gather import GRAIN, Column
-from broker.store.queue_index.index import QueueIndex
+from broker.store.queue_index.entries import Entries
 from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK, RangeResult, ReadResult
-from broker.store.segment import Segment
 from remoting.protocol.errors import CorruptRecord
-from remoting.protocol.record import HEADER, HEADER_SIZE, check_record
+from remoting.protocol.record import HEADER_SIZE, check_record
 
 _CHUNK_ENTRIES = 256
 """Entries looked up at a time, so that a read bounded by bytes does not look up thousands of entries for nothing."""
 
 
+class Segment(Protocol):
+    """What is read of a segment, the writer's own or one mapped by another process."""
+
+    @property
+    def path(self) -> Path:
+        """Return the file."""
+        ...
+
+    @property
+    def base(self) -> int:
+        """Return the position of the first byte."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """Return the position behind the last byte."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Return the length in bytes."""
+        ...
+
+    @property
+    def view(self) -> memoryview:
+        """Return the mapped bytes."""
+        ...
+
+
+class Log(Protocol):
+    """What is read of a log; see `commit_log.CommitLog`."""
+
+    directory: Path
+
+    def segment_at(self, position: int) -> Segment | None:
+        """Return the segment that holds `position`, None when there is none."""
+        ...
+
+    def view(self, position: int, size: int) -> memoryview | None:
+        """Return `size` bytes at `position`, None when they are not in one segment."""
+        ...
+
+
+class Index(Protocol):
+    """What is read of an index; see `queue_index.index.QueueIndex`."""
+
+    def min_offset(self, queue: int) -> int:
+        """Return the oldest offset whose record is still in the log."""
+        ...
+
+    def confirmed_end(self, queue: int) -> int:
+        """Return the offset behind the last message that may be shown."""
+        ...
+
+    def read(self, queue: int, offset: int, count: int) -> Entries:
+        """Return the entries that hold messages [offset, offset + count)."""
+        ...
+
+
+class Confirmed(Protocol):
+    """Says below which log position everything is confirmed; see `confirm.Confirm`."""
+
+    @property
+    def position(self) -> int:
+        """Return it."""
+        ...
+
+
 class Reader:
     """The read side of one store."""
 
-    def __init__(self, log: CommitLog, index: QueueIndex, confirm: Confirm, *, check: bool) -> None:
+    def __init__(self, log: Log, index: Index, confirm: Confirmed, *, check: bool) -> None:
         self._log = log
         self._index = index
         self._confirm = confirm
         self._check = check
 
+    @property
+    def confirm_position(self) -> int:
+        """Nothing at or above it is read."""
+        return self._confirm.position
+
     def bounds(self, queue: int) -> tuple[int, int]:
         """Return (oldest offset, confirmed end) of an existing queue."""
-        return self._index.min_offset(queue), self._confirm.queue_ends[queue]
+        return self._index.min_offset(queue), self._index.confirmed_end(queue)
+
+    def clipped(self, queue: int, offset: int, end_offset: int | None) -> tuple[int, int]:
+        """Return the offsets [from, to) that a read of these would look at."""
+        low, high = self.bounds(queue)
+        return max(offset, low), high if end_offset is None else min(high, end_offset)
 
     def read(self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int | None) -> ReadResult:
         """Return records of an existing queue; the first one whatever its size, so that a reader always gets on."""
-        low, high = self.bounds(queue)
-        if offset > high:
-            return ReadResult(OFFSET_TOO_LARGE, offset, high, low, high)
-        status = OK
-        if offset < low:
-            status, offset = OFFSET_TOO_SMALL, low
-        wanted = min(max_count, (high if end_offset is None else min(high, end_offset)) - offset)
-        records: list[memoryview] = []
-        size_left = max_bytes
+        status, offset, low, high = self._start(queue, offset)
+        found = ReadResult(status, offset, min(offset, high), low, high)
+        limit = high if end_offset is None else min(high, end_offset)
+        if status == OFFSET_TOO_LARGE or max_count <= 0:
+            return found
+        bases: list[int] = []
+        size_left, last = max_bytes, offset + max_count
         at = offset
-        while wanted > 0 and size_left > 0:
-            entries = self._index.read(queue, at, min(wanted, _CHUNK_ENTRIES))
-            if not len(entries):
-                break
-            before = len(records)
-            size_left = self._take(records, entries.positions.tolist(), entries.sizes.tolist(), size_left)
-            taken = len(records) - before
-            at += taken
-            wanted -= taken
+        while at < min(limit, last) and size_left > 0:
+            entries = self._index.read(queue, at, min(limit, last, at + _CHUNK_ENTRIES) - at)
+            count = self._before_hole(queue, entries, _fitting(entries, last, first=not bases), first=not bases)
+            positions, sizes = entries.positions[:count].tolist(), entries.sizes[:count].tolist()
+            size_left = self._take(found.records, positions, sizes, size_left)
+            taken = len(found.records) - len(bases)
+            bases += entries.offsets[:taken].tolist()
+            at = entries.end if taken == len(entries) else int(entries.offsets[taken])
             if taken < len(entries):
                 break
-        return ReadResult(status, offset, offset + len(records), low, high, records)
+        if bases:
+            found.next_offset = at
+            found.bases = None if bases[0] == offset and at - offset == len(bases) else bases
+        return found
+
+    def _start(self, queue: int, offset: int) -> tuple[int, int, int, int]:
+        """Return status, the offset a read begins at, and the bounds of the queue."""
+        low, high = self.bounds(queue)
+        if offset > high:
+            return OFFSET_TOO_LARGE, offset, low, high
+        return (OFFSET_TOO_SMALL, low, low, high) if offset < low else (OK, offset, low, high)
 
     def read_range(
         self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int | None
@@ -71,25 +155,39 @@ class Reader:
 
         Whoever asks for a range looks into every record anyway, and then also checks what the way there did to it.
         """
-        low, high = self.bounds(queue)
-        if offset > high:
-            return RangeResult(OFFSET_TOO_LARGE, offset, high, low, high)
-        status = OK
-        if offset < low:
-            status, offset = OFFSET_TOO_SMALL, low
-        wanted = min(max_count, (high if end_offset is None else min(high, end_offset)) - offset)
-        if wanted <= 0 or max_bytes <= 0:
-            return RangeResult(status, offset, offset, low, high)
-        entries = self._index.read(queue, offset, min(wanted, max_bytes // HEADER_SIZE + 1))
-        ends = np.cumsum(entries.sizes, dtype=np.int64)
-        count = min(len(ends), max(1, int(ends.searchsorted(max_bytes, side="right"))))
+        status, offset, low, high = self._start(queue, offset)
+        limit = high if end_offset is None else min(high, end_offset)
+        last = offset + max_count
+        if status == OFFSET_TOO_LARGE or min(limit, last) <= offset or max_bytes <= 0:
+            return RangeResult(status, offset, min(offset, high), low, high)
+        entries = self._index.read(queue, offset, min(limit, last, offset + max_bytes // HEADER_SIZE + 1) - offset)
+        count = _fitting(entries, last, first=True)
+        ends = np.cumsum(entries.sizes[:count], dtype=np.int64)
+        count = min(count, max(1, int(ends.searchsorted(max_bytes, side="right"))))
+        count = self._before_hole(queue, entries, count, first=True)
         if count == 0:
             return RangeResult(status, offset, offset, low, high)
         positions, sizes, ends = entries.positions[:count], entries.sizes[:count].astype(np.int64), ends[:count]
         blob = bytearray(int(ends[-1]))
         self._copy(positions, sizes, ends, memoryview(blob))
         starts = (ends - sizes).astype(np.uint32)
-        return RangeResult(status, offset, offset + count, low, high, starts, blob)
+        end = entries.end if count == len(entries) else int(entries.offsets[count])
+        single = int(entries.offsets[0]) == offset and end - offset == count  # else one of them is a batch
+        bases = None if single else entries.offsets[:count]
+        return RangeResult(status, offset, end, low, high, starts, blob, bases)
+
+    def _before_hole(self, queue: int, entries: Entries, count: int, *, first: bool) -> int:
+        """Return how many of the first `count` entries stand before a hole; with `first` none is CorruptLog."""
+        if entries.sizes[:count].all():
+            return count
+        at = int(entries.sizes[:count].argmin())
+        if at or not first:
+            return at
+        begin, position = int(entries.offsets[0]), int(entries.positions[0])
+        end = entries.end if len(entries) == 1 else int(entries.offsets[1])
+        segment = self._log.segment_at(position)
+        path = self._log.directory if segment is None else segment.path
+        raise CorruptLog(path, position, f"offsets {begin} to {end - 1} of queue {queue} lie in a damaged stretch")
 
     def _copy(self, positions: Column, sizes: Column, ends: Column, out: memoryview) -> None:
         """Fill `out` with the records, segment by segment. Raises CorruptLog where no record of that size stands."""
@@ -161,22 +259,10 @@ class Reader:
             raise CorruptLog(segment.path, position, error.reason) from error
         return segment.view[at : at + total]
 
-    def search_time(self, queue: int, store_ms: int, *, upper: bool) -> int:
-        """Return the first offset stored at or after `store_ms` (`upper`: after it); the confirmed end when none is."""
-        low, high = self.bounds(queue)
-        while low < high:
-            middle = (low + high) // 2
-            stored = self._stored_ms(queue, middle)
-            if stored < store_ms or (upper and stored == store_ms):
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
-    def _stored_ms(self, queue: int, offset: int) -> int:
-        entries = self._index.read(queue, offset, 1)
-        position = int(entries.positions[0])
-        header = self._log.view(position, HEADER_SIZE)
-        if header is None:
-            raise CorruptLog(self._log.directory, position, "no log file holds it")
-        return int(HEADER.unpack_from(header, 0)[6])
+def _fitting(entries: Entries, last: int, *, first: bool) -> int:
+    """Return how many of the entries end at or below offset `last`; with `first` at least one."""
+    count = len(entries)
+    if count and entries.end > last:
+        count = max(int(first), int(entries.offsets.searchsorted(last, side="right")) - 1)
+    return count

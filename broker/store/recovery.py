@@ -1,9 +1,9 @@
 """Decides, from what a scan found, where the log ends. Pure.
 
-A record is valid when its magic, sizes, position and checksum hold and its epoch is not lower than the one before. The
-first failure below the durable position is corruption: nothing is cut. Above it, it is the torn tail of a crash: the
-log ends at the last whole group before it. Invariant: the decision never ends a log below the durable position.
-Thread rule: pure.
+A record is valid when its magic, sizes, position and checksum hold and its epoch is not lower than the one before. A
+failure below the durable position is corruption: nothing is cut. Above it, it is the torn tail of a crash: the log ends
+at the last whole group before it. A group that is durable in part was damaged: what can be read of it stays.
+Invariant: the decision never ends a log below the durable position. Thread rule: pure.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ class Scan:
     epoch: int
     store_ms: int
     records: int
+    gaps: tuple[tuple[int, int], ...] = ()
+    """Damaged stretches (from, to) that the scan left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,16 @@ class Damage:
     reason: str
 
 
-def decide_end(scan: Scan, durable: int) -> LogEnd | Damage:
-    """Return where the log ends, or the damage that forbids to go on."""
+def decide_end(scan: Scan, durable: int, *, keep_parts: bool = False) -> LogEnd | Damage:
+    """Return where the log ends, or the damage that forbids to go on.
+
+    With `keep_parts` a group that was durable in part is no such damage: the log ends behind what is left of it.
+    """
     assert scan.groups_end <= scan.records_end, scan
     if scan.records_end < durable:
         return Damage(scan.records_end, scan.reason or "the log ends there")
     if scan.groups_end < durable:
+        if keep_parts:
+            return LogEnd(scan.records_end, 0)
         return Damage(scan.groups_end, "an atomic group that starts there is not complete")
     return LogEnd(scan.groups_end, scan.records_end - scan.groups_end)

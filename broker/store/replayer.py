@@ -1,23 +1,46 @@
 """Rebuilds the index tail and the state tables from the log.
 
-Invariant: replaying gives what the writer had: every dispatched offset is the queue's next one. Index entries are taken
-from `index_from` on, state from `state_from` on. Thread rule: before the first append.
+Invariant: replaying gives what the writer had: every dispatched offset is the queue's next one. Where records are
+missing because a stretch of the log is damaged, their offsets become one *hole*: an entry of size 0 at the position of
+the damage, so that the queue stays dense. Index entries are taken from `index_from` on, state from `state_from` on.
+Thread rule: before the first append.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from broker.store import hot, state_kinds
 from broker.store.commit_log import CommitLog
 from broker.store.errors import CorruptIndex
 from broker.store.hot.contracts import EntryBlock
+from broker.store.name_table import VALUE
 from broker.store.queue_index.index import QueueIndex
 from broker.store.state_log import StateChange, decode_changes
 from broker.store.state_tables import StateTables
 from remoting.protocol.record import CONTROL, RecordView
 
 _BATCH_ENTRIES = 2048
+Gap = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What is to be replayed: positions, and the damaged stretches to be left out."""
+
+    index_from: int
+    state_from: int
+    end: int
+    gaps: Sequence[Gap] = ()
+
+    def sound(self) -> Iterator[tuple[Gap | None, int, int]]:
+        """Yield (damage before it, from, to) of what can be read, in order."""
+        position, before = min(self.index_from, self.state_from), None
+        for gap in self.gaps:
+            yield before, position, gap[0]
+            before, position = gap, gap[1]
+        yield before, position, self.end
 
 
 class Replayer:
@@ -31,23 +54,34 @@ class Replayer:
         self._make_room = make_room
         self._rebuilding = rebuilding
         self._batch_entries = min(_BATCH_ENTRIES, index.tail.capacity // 2)
+        self._damage: Gap | None = None
+        self.holes = 0
+        """Holes made so far."""
 
-    def run(self, log: CommitLog, index_from: int, state_from: int, end: int) -> int:
-        """Replay up to `end`; return how many records were seen. Raises CorruptIndex when log and index disagree."""
-        position, records = min(index_from, state_from), 0
+    def run(self, log: CommitLog, stretch: Stretch) -> int:
+        """Replay; return how many records were seen. Raises CorruptIndex when log and index disagree."""
+        records = 0
+        for damage, position, end in stretch.sound():
+            self._damage = damage
+            records += self._run(log, stretch, position, end)
+        self._index.end_position = max(self._index.end_position, stretch.end)
+        return records
+
+    def _run(self, log: CommitLog, stretch: Stretch, position: int, end: int) -> int:
+        records = 0
         while position < end and (segment := log.segment_at(position)) is not None:
             stop = min(end, segment.end)
             while position < stop:
                 before = position
                 position, seen, entries, marks = hot.core.collect(
-                    segment.view, segment.base, position, stop, index_from, state_from, self._batch_entries
-                )
+                    segment.view, segment.base, position, stop, stretch.index_from, stretch.state_from,
+                    self._batch_entries,
+                )  # fmt: skip
                 assert position > before, (position, stop)
                 records += seen
-                self._take(entries, position)
                 for mark in marks:
                     self._apply(segment.view, mark - segment.base, mark)
-        self._index.end_position = max(self._index.end_position, end)
+                self._take(entries, position, starts_late=log.begin > 0)
         return records
 
     def _apply(self, view: memoryview, at: int, position: int) -> None:
@@ -62,27 +96,59 @@ class Replayer:
             value = b"" if len(record.body) else None
             self._tables.apply(StateChange(state_kinds.RETAINED, topic, value), position)
 
-    def _take(self, entries: EntryBlock, end: int) -> None:
+    def _take(self, entries: EntryBlock, end: int, *, starts_late: bool) -> None:
         """Take index entries in, each of which must be its queue's next."""
         if not len(entries):
             return
         at, total = 0, len(entries)
         while (at := self._index.tail.ring.claim(entries, at, self._index.queue_count)) < total:
-            self._mend(entries, at)
+            self._mend(entries, at, starts_late=starts_late)
         self._make_room(total)
         self._index.append(entries, end)
 
-    def _mend(self, entries: EntryBlock, at: int) -> None:
-        """Make a row for a queue seen for the first time; where a rebuilt index starts late, let the queue start so."""
+    def _mend(self, entries: EntryBlock, at: int, *, starts_late: bool) -> None:
+        """Make a row for a queue seen for the first time; let a queue go on behind damage, or start late.
+
+        A rebuilt index starts late where the log has lost its beginning to retention.
+        """
         columns = entries.slice(at, at + 1).columns()
         queue, offset, position = columns[0][0], columns[1][0], columns[2][0]
         self._index.grow(queue + 1)
         expected = self._index.next_offset(queue)
         if offset == expected:
             return
-        if not self._rebuilding or expected or offset < expected:
+        late = self._rebuilding and not expected
+        if offset > expected and not (late and starts_late) and (damage := self._missing(queue, offset)) >= 0:
+            if self._damage is None and self._index.min_offset(queue) == expected:
+                self._index.set_floor(queue, offset)  # retention said so, not damage: there is nothing before it
+            else:
+                self.add_hole(queue, offset, damage)
+        elif late and offset > expected:
+            self._index.set_floor(queue, offset)
+        else:
             raise CorruptIndex(
                 self._index.directory,
                 f"the record at {position} has offset {offset} of queue {queue}, the index expects {expected}",
             )
-        self._index.set_floor(queue, offset)
+
+    def _missing(self, queue: int, offset: int) -> int:
+        """Return where offsets of `queue` up to `offset` were lost, -1 when nothing says that they were.
+
+        Damage was passed, or the log says that the queue went on at `offset` (`mending`): bytes may be sound again.
+        """
+        if self._damage is not None:
+            return self._damage[0]
+        queues = self._tables.queues
+        said = queues.exists(queue) and VALUE.unpack(queues.value(queue)) == (queue, offset)
+        return queues.position(queue) if said else -1
+
+    def add_hole(self, queue: int, until: int, position: int) -> None:
+        """Let `queue` go on at offset `until`: what lies between was lost to the damage at `position`."""
+        index, first = self._index, self._index.next_offset(queue)
+        assert first < until, (queue, first, until)
+        hole = hot.core.make_block([queue], [first], [position], [0], [0], [until - first])
+        claimed = index.tail.ring.claim(hole, 0, index.queue_count)
+        assert claimed == 1, (queue, first, until)
+        self._make_room(1)
+        index.append(hole, index.end_position)
+        self.holes += 1

@@ -12,9 +12,14 @@ from broker.store.hot.contracts import Progress
 from broker.store.recovery import Scan
 
 
-def scan_log(log: CommitLog, start: int, epoch: int = 0) -> Scan:
-    """Check every record from `start` on and say where the valid ones end and why."""
-    seen = Progress(start, start, epoch, 0, 0, group_open=False)
+def scan_log(log: CommitLog, start: int, before: Scan | None = None) -> Scan:
+    """Check every record from `start` on and say where the valid ones end and why.
+
+    `before` is what a scan up to a damaged stretch that ends at `start` found: what was whole there stays whole, and
+    epochs, times and records count on from it.
+    """
+    epoch, store_ms, records = (before.epoch, before.store_ms, before.records) if before else (0, 0, 0)
+    seen = Progress(start, start, epoch, store_ms, records, group_open=False)
     while not seen.reason and (segment := log.segment_at(seen.position)) is not None:
         seen = hot.core.scan(segment.view, segment.base, segment.size, seen)
     return Scan(seen.position, seen.groups_end, seen.reason, seen.epoch, seen.store_ms, seen.records)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.store.key_index.keys import KEYS_PER_RECORD_MAX
 from remoting.protocol.errors import LocalMisuse
 
 MIB = 1024 * 1024
@@ -44,14 +45,26 @@ class StoreSettings:
     index_merge_entries_max: int = 16_777_216
     """A merge never makes a run with more entries than this, so that retention can drop whole runs."""
 
+    key_index: bool = True
+    """Find messages by topic and key. Without it appends with keys cost less and the disk holds 20 bytes less per key;
+    switched on again, the index is built from the log at the next start."""
+
+    key_index_entries: int = 131_072
+    """Keys held in memory (20 bytes each) until they become a run of the key index; at least 64."""
+
     retention_ms: int = 3 * 24 * 3600 * 1000
     """Segments whose newest record is older go away; 0 keeps everything."""
 
     retention_size_bytes: int = 0
     """The oldest segments go while the log is larger than this; 0 means no limit by size."""
 
+    expire_when_full: bool = False
+    """When free space is below the floor, let the oldest segment go before its time and take messages again. With false
+    nothing goes early and messages are refused until there is room."""
+
     snapshot_log_bytes: int = 256 * MIB
-    """Log written between two snapshots of the state tables; it bounds the replay at the next start."""
+    """Log written between two snapshots of the state tables; it bounds the replay at the next start. With much state it
+    is four times the size of a snapshot instead, when that is more."""
 
     free_space_bytes_min: int = 256 * MIB
     """Free-space floor of the disk: below it appends are refused, while reads and deletes of state go on."""
@@ -63,8 +76,12 @@ class StoreSettings:
     """Verify the checksum of every record read, so that rot on the disk is reported instead of delivered. Records of a
     range are verified by who asked for it, in any case."""
 
-    carry_entries_max: int = 2_000
-    """State entries carried forward per maintenance call while a segment expires; bounds the time of one call."""
+    damage_policy: str = "quarantine"
+    """What a start does with damage below the durable position. `quarantine`: leave those bytes alone, report them and
+    serve everything else. `refuse`: do not start, so that a person decides first."""
+
+    carry_entries_max: int = 1_000
+    """State entries carried forward per step of the upkeep while a segment expires; bounds the time of one step."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, naming the setting."""
@@ -73,8 +90,12 @@ class StoreSettings:
             raise LocalMisuse(f"segment_size_bytes = {size}: a multiple of 8 from 4096 to {SEGMENT_SIZE_BYTES_MAX}")
         if self.flush not in {"sync", "async"}:
             raise LocalMisuse(f'flush = "{self.flush}": "sync" or "async"')
+        if self.damage_policy not in {"quarantine", "refuse"}:
+            raise LocalMisuse(f'damage_policy = "{self.damage_policy}": "quarantine" or "refuse"')
         if self.index_tail_entries < 16 or self.index_flush_entries > self.index_tail_entries // 2:
             raise LocalMisuse("index_tail_entries: at least 16, and at least twice index_flush_entries")
+        if self.key_index_entries < KEYS_PER_RECORD_MAX:
+            raise LocalMisuse(f"key_index_entries = {self.key_index_entries}: at least {KEYS_PER_RECORD_MAX}")
         if self.index_merge_runs < 2:
             raise LocalMisuse(f"index_merge_runs = {self.index_merge_runs}: at least 2")
 

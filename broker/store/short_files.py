@@ -1,34 +1,58 @@
-"""Log files that are shorter than they were made: filled up with zeros where nothing durable is missing.
+"""Log files that are shorter than they were made, and the newest one when files are to be larger now.
 
 A segment has its full size from birth, so a short one was cut by something else (a copy, a file system check).
-Invariant: a file that lacks bytes below the durable position is reported and left as it is; otherwise the missing part
-can only have held what a torn tail may lose. Thread rule: before the log is opened.
+Invariant: looking changes nothing; files are filled with zeros (`CommitLog.fill`) only once the start has decided where
+the log ends. Thread rule: before the log is opened.
 """
 
 from __future__ import annotations
 
-import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from broker.store.errors import CorruptLog
 from broker.store.segment import list_segments
 from broker.store.settings import SEGMENT_SIZE_BYTES_MAX
 
 
-def fill_short_files(directory: Path, segment_size: int, durable: int, events: Any) -> None:
-    """Give every file of `directory` its size: up to the next file, the last one `segment_size` bytes at least.
+@dataclass(frozen=True, slots=True)
+class ShortFile:
+    """A log file of `size` bytes that should have `full_size`."""
 
-    Raises CorruptLog when bytes below `durable` are gone; OSError.
+    path: Path
+    size: int
+    full_size: int
+
+    @property
+    def base(self) -> int:
+        """Log position of its first byte."""
+        return int(self.path.name)
+
+    @property
+    def cut(self) -> int:
+        """Log position of the first missing byte."""
+        return self.base + self.size
+
+
+def find_short_files(directory: Path, segment_size: int, durable: int) -> list[ShortFile]:
+    """Return the files that end before the next one begins; the last one should have `segment_size` bytes at least.
+
+    And, up to the largest size a file may have, hold what was `durable`. A whole missing file is for the log to
+    complain about.
     """
     paths = list_segments(directory) if directory.is_dir() else []
     bases = [int(path.name) for path in paths]
-    ends = [*bases[1:], bases[-1] + segment_size] if bases else []
-    for path, base, end in zip(paths, bases, ends, strict=True):
+    if not bases:
+        return []
+    last = bases[-1]
+    wanted = durable + 7 & ~7 if durable - last <= SEGMENT_SIZE_BYTES_MAX else 0
+    found = []
+    for path, base, end in zip(paths, bases, [*bases[1:], max(last + segment_size, wanted)], strict=True):
         size = path.stat().st_size
-        if base + size >= end or end - base > SEGMENT_SIZE_BYTES_MAX:
-            continue  # a whole file that is missing is for the log to complain about
-        if base + size < min(durable, end):
-            raise CorruptLog(path, base + size, "the file is cut off there")
-        os.truncate(path, end - base)
-        events.warning("short_log_file_filled", file=path.name, missing_bytes=end - base - size)
+        if base + size < end and end - base <= SEGMENT_SIZE_BYTES_MAX:
+            found.append(ShortFile(path, size, end - base))
+    return found
+
+
+def durable_cuts(short: list[ShortFile], durable: int) -> list[ShortFile]:
+    """Return those of the files that lack bytes below `durable`."""
+    return [file for file in short if file.cut < min(durable, file.base + file.full_size)]

@@ -17,6 +17,8 @@ FILTER = 7
 LEDGER = 8
 GROUP = 9
 WILL = 10
+RETENTION = 11
+"""Group of queues with a retention of its own -> log position (i64) below which its queues show nothing."""
 
 NAMES = {
     QUEUE: "queue",
@@ -29,4 +31,5 @@ NAMES = {
     LEDGER: "ledger",
     GROUP: "group",
     WILL: "will",
+    RETENTION: "retention",
 }

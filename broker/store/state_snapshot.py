@@ -33,6 +33,7 @@ _MAGIC = b"LMQSTAT2"
 _HEAD = struct.Struct("<8sqQQQI4xq")
 _ENTRY = struct.Struct("<HHIIq")
 _PIECE_BYTES = 256 * 1024
+_PIECE_ROWS = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -45,30 +46,45 @@ class Snapshot:
     queues: QueueColumns
 
 
-def save_snapshot(directory: Path, position: int, tables: FrozenTables) -> None:
-    """Replace the snapshot durably, piece by piece. Raises OSError."""
+def save_snapshot(directory: Path, position: int, tables: FrozenTables) -> int:
+    """Replace the snapshot durably, piece by piece; return its size. Raises OSError."""
     directory.mkdir(mode=0o700, exist_ok=True)
     atomic_write(directory / NAME, _sealed(_pieces(position, tables)), mode=0o600)
+    return snapshot_size(directory)
+
+
+def snapshot_size(directory: Path) -> int:
+    """Return the bytes of the snapshot there is, 0 for none."""
+    try:
+        return (directory / NAME).stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _pieces(position: int, tables: FrozenTables) -> Iterator[bytes]:
-    queues = tables.queues
+    queues = tables.queues.columns()
     floor_id, floor_position = queues.floor or (0, 0)
-    entries = sum(map(len, tables.others.values()))
+    entries = sum(len(shard) for shards in tables.others.values() for shard in shards)
     name_bytes = int(queues.lengths.sum(dtype=np.int64))
     yield _HEAD.pack(_MAGIC, position, entries, len(queues.ids), name_bytes, floor_id, floor_position)
     for column, kind in zip((queues.ids, queues.lengths, queues.next_offsets, queues.positions), _KINDS, strict=True):
-        yield column.astype(kind).tobytes()
+        for at in range(0, len(column), _PIECE_ROWS):  # in pieces: what is copied at once holds up the other threads
+            yield column[at : at + _PIECE_ROWS].astype(kind).tobytes()
     yield from queues.names()
+    yield from _entries(tables)
+
+
+def _entries(tables: FrozenTables) -> Iterator[bytes]:
     parts: list[bytes] = []
     size = 0
-    for kind_number, table in tables.others.items():
-        for key, (value, said) in table.items():
-            parts += (_ENTRY.pack(kind_number, 0, len(key), len(value), said), key, value)
-            size += _ENTRY.size + len(key) + len(value)
-            if size > _PIECE_BYTES:
-                yield b"".join(parts)
-                parts, size = [], 0
+    for kind_number, shards in tables.others.items():
+        for shard in shards:
+            for key, (value, said) in shard.items():
+                parts += (_ENTRY.pack(kind_number, 0, len(key), len(value), said), key, value)
+                size += _ENTRY.size + len(key) + len(value)
+                if size > _PIECE_BYTES:
+                    yield b"".join(parts)
+                    parts, size = [], 0
     yield b"".join(parts)
 
 

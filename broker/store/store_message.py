@@ -7,13 +7,17 @@ copies it without looking inside. Thread rule: plain values of the loop thread.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from remoting.protocol.record import MQTT_TOPIC_KEY
 
 
 @dataclass(slots=True)
 class StoreMessage:
-    """One message; `queues` are the queue ids to dispatch to, the parent queue first."""
+    """One message, or a batch of `count` in one body; `queues` are the ids to dispatch to, the parent queue first.
+
+    It is a batch exactly when its flags name a format of the body; each queue then advances by `count`.
+    """
 
     queues: tuple[int, ...]
     born_ms: int
@@ -27,10 +31,10 @@ class StoreMessage:
     meta: bytes
     body: bytes | memoryview
     producer_seq: int = 0
+    count: int = 1
 
 
-@dataclass(slots=True)
-class Appended:
+class Appended(Protocol):
     """Where an append went; `offsets[i]` is message i's offset in its first queue (-1 when it has no queue)."""
 
     first_position: int

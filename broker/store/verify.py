@@ -22,8 +22,9 @@ def render(report: Report) -> str:
     lines = [
         f"{name}: {'' if value is None else value}"
         for name, value in asdict(report).items()
-        if name not in ("errors", "errors_total")
+        if name not in ("errors", "errors_total", "quarantined")
     ]
+    lines += [f"in quarantine: {each.path}: {each.text}" for each in report.quarantined]
     lines += [f"error: {error.check}: {error.path}: {error.text}" for error in report.errors]
     lines.append(f"{report.errors_total} errors" if report.errors_total else "sound")
     return "\n".join(lines) + "\n"

@@ -7,7 +7,7 @@ StoreFailed; a full disk is no failure, it only refuses. Thread rule: loop threa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from broker.store import state_kinds
@@ -15,7 +15,8 @@ from broker.store.appender import Appender
 from broker.store.confirm import Confirm
 from broker.store.disk_guard import FULL, DiskGuard
 from broker.store.errors import StoreError, StoreFailed
-from broker.store.hot.contracts import Encoded
+from broker.store.hot.contracts import KEPT_BYTES_MAX, Encoded
+from broker.store.key_index.key_store import KeyStore
 from broker.store.opening import Opened
 from broker.store.queue_index.index_flusher import IndexFlusher
 from broker.store.settings import StoreSettings
@@ -23,12 +24,12 @@ from broker.store.state_log import StateChange, encode_changes, split_batches
 from broker.store.store_message import StoreMessage, mqtt_topic
 from runtime.clock import Clock
 
-FRESH_BYTES_MAX = 64 * 1024
-"""An append up to this size is kept in memory until it is confirmed, for those who want what was just written."""
-
 
 class Writer:
-    """The one writer of a store; `written` is called after every append that wrote something."""
+    """The one writer of a store; `written` is called after every append that wrote something.
+
+    `armed` holds the fault points that are armed: none outside of tests.
+    """
 
     def __init__(
         self,
@@ -41,23 +42,38 @@ class Writer:
         clock: Clock,
         events: Any,
         written: Callable[[], None],
+        armed: Mapping[str, object],
     ) -> None:
         self._log = opened.log
         self._index = opened.index
         self._tables = opened.tables
         self._registry = opened.registry
         self._appender = Appender(opened.log, opened.index, opened.epoch, settings.record_limit_bytes)
-        self._last_store_ms = opened.store_ms
+        self.last_store_ms = opened.store_ms
         self._entries_max = settings.index_tail_entries // 2
         self._confirm = confirm
         self._guard = guard
         self._index_flusher = index_flusher
-        self._clock = clock
+        self._flush_entries = settings.flush_entries
+        self._now_ms = clock.now_ms
         self._events = events
         self._written = written
+        self.keys: KeyStore | None = None
+        """The key index, where there is one."""
+        self.prepare: Callable[[], None] = lambda: None
+        """Asks for the next log file; called when the present one is half full."""
+        self._armed = armed
+        self._tail = opened.index.tail
+        self._pen = self._appender.pen
+        self._add_group = confirm.add_group
+        self._begun = opened.log.end
         self.failure: StoreError | None = None
         self.messages_total = 0
-        self.bytes_total = 0
+
+    @property
+    def bytes_total(self) -> int:
+        """Bytes written since the start, fillers included."""
+        return self._log.end - self._begun
 
     def append(
         self,
@@ -71,29 +87,73 @@ class Writer:
 
         Raises StoreFull, StoreFailed, RecordTooLarge, LocalMisuse; nothing is appended then.
         """
+        if changes or self.failure is not None or self._guard.full or self._armed:
+            return self._append(messages, changes, atomic=atomic, essential=essential)
+        log, tail, now_ms = self._log, self._tail, self._now_ms()
+        if now_ms < self.last_store_ms:
+            now_ms = self.last_store_ms
+        try:
+            batch = self._pen.write(messages, atomic, now_ms, log.end, tail.first, tail.count)
+        except OSError as error:
+            raise self._not_written(error) from error
+        if batch is None:
+            return self._append(messages, changes, atomic=atomic, essential=essential)
+        self.last_store_ms = now_ms
+        log.end = self._index.end_position = batch.end_position
+        tail.count += len(batch.entries)
+        if batch.keyed:
+            self._take_keys(batch)
+        self._add_group(batch)
+        self.messages_total += len(messages)
+        self._written()
+        if batch.retained:
+            self._apply_state(batch, messages, ())
+        if tail.count - tail.first >= self._flush_entries:
+            self._index_flusher.flush_if_full()
+        return batch
+
+    def _append(
+        self, messages: Sequence[StoreMessage], changes: Sequence[StateChange], *, atomic: bool, essential: bool
+    ) -> Encoded:
+        """Do what the pen does not: state changes, new files, batches larger than the tail, armed faults."""
         if self.failure is not None:
             raise self.failure
         if self._guard.full and not essential:
             raise self._guard.refusal()
         groups = list(split_batches(changes)) if changes else []
         controls = [encode_changes(group) for group in groups]
-        now_ms = self._clock.now_ms()
-        if now_ms < self._last_store_ms:
-            now_ms = self._last_store_ms
+        now_ms = max(self._now_ms(), self.last_store_ms)
         batch = self._write(messages, controls, now_ms, atomic=atomic)
-        if batch.end == batch.first:
+        if batch.end_position == batch.first_position:
             return batch
-        self._last_store_ms = now_ms
+        self.last_store_ms = now_ms
         self._index_batch(batch)
-        fresh = batch if len(batch.entries) and batch.end - batch.first <= FRESH_BYTES_MAX else None
-        self._confirm.add_group(batch.end, batch.entries, fresh)
+        self._take_keys(batch)
+        if batch.end_position - batch.first_position > KEPT_BYTES_MAX:
+            batch.forget_bytes()
+        self._add_group(batch)
         self.messages_total += len(messages)
-        self.bytes_total += batch.end - batch.first
         self._written()
         if groups or batch.retained:
             self._apply_state(batch, messages, groups)
         self._index_flusher.flush_if_full()
+        self._aim()
         return batch
+
+    def _aim(self) -> None:
+        """Let the pen write on from where the log ends; in the middle of a file see to the next one."""
+        if self._log.needs_next():
+            self.prepare()
+        self._appender.aim(self._registry.next_id)
+
+    def _not_written(self, error: OSError) -> StoreError:
+        """Take in a write of the pen that failed: what it left must not come back to life."""
+        try:
+            self._log.erase(self._log.end, self._pen.attempted)
+        except StoreFailed as failure:
+            self.fail(failure)
+            return failure
+        return self.write_failed(error)
 
     def _write(
         self, messages: Sequence[StoreMessage], controls: Sequence[bytes], now_ms: int, *, atomic: bool
@@ -103,7 +163,7 @@ class Writer:
             batch = self._appender.encode(
                 messages, controls, atomic=atomic, store_ms=now_ms, queue_limit=self._registry.next_id
             )
-            self._log.write(self._appender.pieces(batch), batch.end)
+            self._log.write(self._appender.pieces(batch), batch.end_position)
         except (OSError, StoreFailed) as error:
             if batch is not None:
                 self._appender.take_back(batch)
@@ -124,18 +184,29 @@ class Writer:
             index.append(entries.slice(first, cut), entries.position(cut))
             first = cut
         self._make_room(total - first)
-        index.append(entries.slice(first, total) if first else entries, batch.end)
-        index.tail.publish(batch.end, self._confirm.position)
+        index.append(entries.slice(first, total) if first else entries, batch.end_position)
+        index.tail.publish(batch.end_position, self._confirm.position)
 
     def _make_room(self, entries: int) -> None:
         if self._index.tail.room >= entries:
             return
         try:
             self._index_flusher.make_room(entries)
-        except OSError as error:  # the bytes are in the log but not in the index: only a restart can mend that
-            failure = StoreFailed(str(error))
-            self.fail(failure)
-            raise failure from error
+        except OSError as error:
+            raise self._not_indexed(error) from error
+
+    def _take_keys(self, batch: Encoded) -> None:
+        try:
+            if self.keys is not None:
+                self.keys.take(batch)
+        except OSError as error:
+            raise self._not_indexed(error) from error
+
+    def _not_indexed(self, error: OSError) -> StoreFailed:
+        """The bytes are in the log but not in an index: only a restart can mend that."""
+        failure = StoreFailed(str(error))
+        self.fail(failure)
+        return failure
 
     def _apply_state(
         self, batch: Encoded, messages: Sequence[StoreMessage], groups: Sequence[Sequence[StateChange]]

@@ -8,9 +8,20 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from broker.store.hot.contracts import Core, Encoded
+from broker.store.hot.contracts import ROW_WORDS, SLOT, Core, Encoded
 from broker.store.store_message import StoreMessage
-from remoting.protocol.record import FLAG_GROUP_OPEN, FLAG_MQTT, FLAG_RETAIN, FLAG_STAGED
+from remoting.protocol.record import (
+    CODEC_LZ4,
+    FLAG_CODEC_SHIFT,
+    FLAG_FORMAT_SHIFT,
+    FLAG_GROUP_OPEN,
+    FLAG_MQTT,
+    FLAG_RETAIN,
+    FLAG_STAGED,
+    FORMAT_ARROW,
+)
+
+FLAGS_BATCH = FORMAT_ARROW << FLAG_FORMAT_SHIFT | CODEC_LZ4 << FLAG_CODEC_SHIFT
 
 QUEUES = 6
 CAPACITY = 64
@@ -25,11 +36,13 @@ def messages(draw: Any) -> StoreMessage:
     table = b"".join(len(part).to_bytes(2, "little") for pair in pairs for part in pair)
     body = draw(st.binary(max_size=60))
     flags = draw(st.sampled_from([0, FLAG_MQTT, FLAG_MQTT | FLAG_RETAIN, FLAG_MQTT | FLAG_RETAIN | FLAG_STAGED]))
+    count = draw(st.sampled_from([1, 1, 2, 65_536]))
+    flags |= FLAGS_BATCH if count > 1 or draw(st.booleans()) else 0
     return StoreMessage(
         tuple(draw(st.lists(st.integers(0, QUEUES - 1), max_size=4))), draw(st.integers(-(2**40), 2**40)),
         flags | draw(st.sampled_from([0, FLAG_GROUP_OPEN, 0xFFFF0001])), draw(st.integers(0, 2**32 - 1)), len(pairs),
         len(topic), len(keys), len(tags), len(raw), table + topic + keys + tags + raw,
-        memoryview(body) if draw(st.booleans()) else body, draw(st.sampled_from([0, 7, 2**64 - 1])),
+        memoryview(body) if draw(st.booleans()) else body, draw(st.sampled_from([0, 7, 2**64 - 1])), count,
     )  # fmt: skip
 
 
@@ -45,14 +58,13 @@ class Bench:
     core: Core
     segment: int = 1024
     position: int = 0
-    number: int = 0
+    number: int = 1
     made: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        kinds = ("<u4", "<i8", "<i8", "<u4", "<u4", "<u4")
-        self.columns = [np.zeros(CAPACITY, kind) for kind in kinds]
-        self.rows = np.zeros(2 * QUEUES, "<i8")
-        self.ring = self.core.make_ring(self.columns, memoryview(self.rows))
+        self.queues, self.slots = np.zeros(CAPACITY, "<u4"), np.zeros(CAPACITY, SLOT)
+        self.rows = np.zeros((QUEUES, ROW_WORDS), "<i8")
+        self.ring = self.core.make_ring(self.queues, self.slots, memoryview(self.rows.reshape(-1)))
         self.encoder = self.core.make_encoder(3, self.segment // 2, 8)
 
     def next_segment(self, position: int) -> int:
@@ -66,11 +78,20 @@ class Bench:
         made = self.encoder.encode(
             self.ring, batch, controls, atomic, 77, QUEUES, self.position, end, self.next_segment
         )
-        self.position = made.end
+        self.position = made.end_position
         return made
 
 
 def seen(made: Encoded) -> tuple[Any, ...]:
     """Everything a batch says, comparable."""
     columns = made.entries.columns()
-    return made.first, made.end, made.pieces, made.offsets, made.retained, made.controls, columns
+    return (
+        made.first_position,
+        made.end_position,
+        made.pieces,
+        made.offsets,
+        made.retained,
+        made.controls,
+        bool(made.keyed),
+        columns,
+    )

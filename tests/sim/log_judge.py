@@ -23,6 +23,7 @@ class Seen:
     epoch: int = 0
     sequence: int = 0
     meta: bytes = b""
+    count: int = 1
 
 
 def read_log(directory: Path) -> list[Seen]:
@@ -42,14 +43,16 @@ def read_log(directory: Path) -> list[Seen]:
                 return found
             epoch, position = struct.unpack_from("<IQ", data, at + 12)
             body_len, body_off, flags = struct.unpack_from("<III", data, at + 40)
-            (n,) = struct.unpack_from("<H", data, at + 56)
+            count, n = struct.unpack_from("<IH", data, at + 52)
             assert position == base + at, (position, base + at)
             pairs = [struct.unpack_from("<I4xQ", data, at + 80 + 16 * i) for i in range(n)]
             if magic & 0xFF != 4:
                 body = data[at + body_off : at + body_off + body_len]
                 (sequence,) = struct.unpack_from("<Q", data, at + 72)
                 meta = data[at + 80 + 16 * n : at + body_off].rstrip(b"\0")
-                found.append(Seen(position, magic & 0xFF, flags, pairs, body, position + total, epoch, sequence, meta))
+                found.append(
+                    Seen(position, magic & 0xFF, flags, pairs, body, position + total, epoch, sequence, meta, count)
+                )
             at += total
         expected = base + len(data)
     return found
@@ -61,7 +64,7 @@ def check_dense(records: list[Seen]) -> dict[int, int]:
     for record in records:
         for queue, offset in record.dispatch:
             assert ends.get(queue, offset) == offset, (queue, offset, ends[queue])
-            ends[queue] = offset + 1
+            ends[queue] = offset + record.count
     return ends
 
 
@@ -89,10 +92,22 @@ def proved_durable(directory: Path) -> int:
         data = (directory / "state/SNAPSHOT").read_bytes()
         sound = crc32c(data[:-4]) == struct.unpack("<I", data[-4:])[0]
         proved.append(struct.unpack_from("<8xq", data)[0] if sound else 0)
+    proved.append(marked(directory)[0])
     if (directory / "index/tail").exists():
         position, check = struct.unpack_from("<qq", (directory / "index/tail").read_bytes()[:112].ljust(112, b"\0"), 96)
         proved.append(position if check == ~position else 0)
     return group_end(directory, max(proved))
+
+
+def marked(directory: Path) -> tuple[int, int]:
+    """Return (position, epoch) that the readable slot with the highest number of DURABLE says."""
+    data = (directory / "DURABLE").read_bytes() if (directory / "DURABLE").exists() else b""
+    best = (0, 0, 0)
+    for at in (0, 4096):
+        if len(data) >= at + 40 and crc32c(data[at : at + 36]) == struct.unpack_from("<I", data, at + 36)[0]:
+            number, position, _, epoch = struct.unpack_from("<QqqI", data, at + 8)
+            best = max(best, (number, position, epoch))
+    return best[1:]
 
 
 def group_end(directory: Path, position: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections import deque
 from pathlib import Path
@@ -12,8 +13,10 @@ import structlog
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from broker.store.store_message import StoreMessage
+from remoting.protocol.record import FLAG_FORMAT_SHIFT, FLAG_MQTT, FLAG_RETAIN, FORMAT_ARROW
 from runtime.clock import ManualClock
 from runtime.faults import FaultPoints
+from tests.sim.store_model import Sent
 
 SMALL: dict[str, Any] = {
     "segment_size_bytes": 16 * 1024,
@@ -25,10 +28,18 @@ SMALL: dict[str, Any] = {
 }
 
 
+class Silent:
+    """Takes the store's events where thousands would be printed."""
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_args, **_fields: None
+
+
 class StoreBench:
     """An open store whose loop is a queue of functions; `turn` runs what is due."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, *, log: Any = None, **settings: Any) -> None:
+        self.log = log or structlog.get_logger()
         self.due: deque = deque()
         self.clock = ManualClock()
         self.faults = FaultPoints()
@@ -44,7 +55,7 @@ class StoreBench:
             clock=self.clock,
             faults=self.faults,
             schedule=self.due.append,
-            log=structlog.get_logger(),
+            log=self.log,
         )
         return self.store
 
@@ -94,3 +105,22 @@ def bodies(store: LogStore, queue: int) -> list[bytes]:
     result = store.read(queue, store.bounds(queue)[0], 1 << 30, 1 << 40)
     assert result.next_offset == result.max_offset, (result.next_offset, result.max_offset)
     return [bytes(RecordView(record, 0).body) for record in result.records]
+
+
+def mixed(
+    chance: random.Random, queues: list[int], count: int, size: int, number: int
+) -> tuple[list[Sent], list[StoreMessage]]:
+    """Messages to one to three queues each, some retained, some batches; for the model and for the store."""
+    sent, messages = [], []
+    for at in range(count):
+        picked = tuple(chance.sample(queues, chance.randint(1, min(3, len(queues)))))
+        topic = chance.choice([None, None, None, b"a/b", b"c"])
+        empty = topic is not None and chance.random() < 0.3
+        body = b"" if empty else b"%08d" % (number + at) + bytes(chance.randint(0, size))
+        batch = topic is None and chance.random() < 0.2
+        held = chance.choice([1, 2, 7, 300]) if batch else 1
+        flags = FLAG_MQTT | FLAG_RETAIN if topic else FORMAT_ARROW << FLAG_FORMAT_SHIFT if batch else 0
+        sent.append(Sent(picked, body, held, topic, batch))
+        messages.append(message(picked, body, flags=flags, mqtt_topic=topic))
+        messages[-1].count = held
+    return sent, messages

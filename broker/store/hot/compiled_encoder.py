@@ -1,12 +1,13 @@
 """The compiled twin, second part: messages become records, offsets and index entries. Pure-Python-mode Cython.
 
 Messages are read by the places of their slots; a first pass says how many fit into the segment, a second one writes
-them where they stay. Invariant: byte for byte what `pure` makes; a batch that fails leaves the rows as they were.
-Thread rule: loop thread, holding the interpreter's lock.
+them where they stay. Invariant: byte for byte what the pure twin makes; a batch that fails leaves the rows as they
+were. Thread rule: loop thread, holding the interpreter's lock.
 """
 
 import cython
 from cython.cimports.broker.store.hot.compiled import Entry, EntryBlock, Ring
+from cython.cimports.broker.store.hot.compiled_encoder import prefetch_row
 from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.string import memcpy, memset
@@ -33,11 +34,17 @@ crc32c_ready()
 HEADER = cython.declare(cython.longlong, 80)
 PAIR = cython.declare(cython.longlong, 16)
 MESSAGE = cython.declare(cython.uint, record.MESSAGE)
+BATCH = cython.declare(cython.uint, record.BATCH)
 CONTROL = cython.declare(cython.uint, record.CONTROL)
 FILLER = cython.declare(cython.uint, record.FILLER)
 GROUP_OPEN = cython.declare(cython.uint, record.FLAG_GROUP_OPEN)
+FORMAT_MASK = cython.declare(cython.uint, record.FLAG_FORMAT_MASK)
+COUNT_MAX = cython.declare(cython.longlong, record.BATCH_COUNT_MAX)
+MQTT = cython.declare(cython.uint, record.FLAG_MQTT)
 KEPT_MASK = cython.declare(cython.uint, RETAINED_MASK)
 KEPT_VALUE = cython.declare(cython.uint, RETAINED_VALUE)
+AHEAD = cython.declare(cython.Py_ssize_t, 8)
+"""How many messages before its turn a message's rows are asked for."""
 U16_MAX = cython.declare(cython.longlong, 0xFFFF)
 U32_MAX = cython.declare(cython.longlong, 0xFFFFFFFF)
 
@@ -61,6 +68,7 @@ PROPS_LEN = cython.declare(cython.Py_ssize_t, _place("props_len"))
 META = cython.declare(cython.Py_ssize_t, _place("meta"))
 BODY = cython.declare(cython.Py_ssize_t, _place("body"))
 PRODUCER_SEQ = cython.declare(cython.Py_ssize_t, _place("producer_seq"))
+COUNT = cython.declare(cython.Py_ssize_t, _place("count"))
 
 
 @cython.cfunc
@@ -96,35 +104,20 @@ def _body_size(body: object) -> cython.longlong:
 class Encoded:
     """A batch as bytes."""
 
-    first = cython.declare(cython.longlong, visibility="readonly")
-    end = cython.declare(cython.longlong, visibility="readonly")
-    pieces = cython.declare(list, visibility="readonly")
-    offsets = cython.declare(list, visibility="readonly")
-    retained = cython.declare(list, visibility="readonly")
-    controls = cython.declare(list, visibility="readonly")
-    entries = cython.declare(EntryBlock, visibility="readonly")
+    @property
+    def pieces(self):
+        """(log position, bytes) per segment; nothing where a large batch is not kept."""
+        return self._pieces if self._piece is None else [(self.first_position, self._piece)]
+
+    def forget_bytes(self):
+        """Keep everything but the pieces."""
+        self._pieces, self._piece = [], None
 
 
 @cython.final
 @cython.cclass
 class Encoder:
     """Makes records of one epoch."""
-
-    _epoch: cython.uint
-    _record_limit: cython.longlong
-    _queues_max: cython.longlong
-    # What stands still during one call.
-    _messages: object
-    _rows: cython.pointer(cython.longlong)
-    _queue_limit: cython.longlong
-    _store_ms: cython.longlong
-    _first_control: cython.Py_ssize_t
-    _last: cython.Py_ssize_t
-    _atomic: cython.bint
-    _entry: cython.pointer(Entry)
-    # What `_plan` found out.
-    _fitting: cython.Py_ssize_t
-    _bytes: cython.longlong
 
     def __init__(self, epoch: cython.uint, record_limit: cython.longlong, queues_max: cython.longlong):
         self._epoch, self._record_limit, self._queues_max = epoch, record_limit, queues_max
@@ -142,23 +135,12 @@ class Encoder:
         next_segment,
     ):
         """Return the records of `messages` from `position` on; the last `controls` of them are control records."""
-        batch: Encoded = Encoded.__new__(Encoded)
-        total: cython.Py_ssize_t = len(messages)
-        entries: cython.Py_ssize_t = self._count_entries(messages)
-        packed: bytes = PyBytes_FromStringAndSize(cython.NULL, 32 * entries)
-        batch.entries = EntryBlock.__new__(EntryBlock)
-        batch.entries._packed, batch.entries._length = packed, 0
-        batch.entries._at = cython.cast(cython.pointer(Entry), PyBytes_AS_STRING(packed))
-        batch.first, batch.pieces, batch.offsets, batch.retained, batch.controls = position, [], [], [], []
-        self._messages, self._store_ms, self._queue_limit = messages, store_ms, min(queue_limit, ring._queues)
-        self._rows = cython.address(ring._rows[0])
-        self._first_control, self._last, self._atomic = total - controls, total - 1, atomic
-        self._entry = batch.entries._at
+        batch: Encoded = self._begin(ring, messages, controls, atomic, store_ms, queue_limit, position)
+        batch._pieces = []
         try:
-            batch.end = self._encode_pieces(batch, total, position, segment_end, next_segment)
+            batch.end_position = self._encode_pieces(batch, self._last + 1, position, segment_end, next_segment)
         except BaseException as error:
-            batch.entries._length = self._entry - batch.entries._at
-            ring.undo(batch.entries)
+            self._undo(ring, batch)
             if isinstance(error, (OverflowError, TypeError)):
                 raise LocalMisuse(f"a record field is out of range: {error}") from error
             raise
@@ -166,6 +148,39 @@ class Encoder:
             self._messages = None
         batch.entries._length = self._entry - batch.entries._at
         return batch
+
+    @cython.cfunc
+    def _begin(
+        self,
+        ring: Ring,
+        messages,
+        controls: cython.Py_ssize_t,
+        atomic: cython.bint,
+        store_ms: cython.longlong,
+        queue_limit: cython.longlong,
+        position: cython.longlong,
+    ) -> Encoded:
+        """Return an empty batch with room for the entries; what stands still while it is filled is set."""
+        batch: Encoded = Encoded.__new__(Encoded)
+        total: cython.Py_ssize_t = len(messages)
+        packed: bytes = PyBytes_FromStringAndSize(cython.NULL, 32 * self._count_entries(messages))
+        batch.entries = EntryBlock.__new__(EntryBlock)
+        batch.entries._packed, batch.entries._length = packed, 0
+        batch.entries._at = cython.cast(cython.pointer(Entry), PyBytes_AS_STRING(packed))
+        batch.first_position, batch.offsets, batch.retained, batch.controls = position, [], [], []
+        self._messages, self._store_ms, self._queue_limit = messages, store_ms, min(queue_limit, ring._queues)
+        self._rows = ring._rows
+        self._first_control, self._last, self._atomic = total - controls, total - 1, atomic
+        self._entry = batch.entries._at
+        return batch
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _undo(self, ring: Ring, batch: Encoded) -> cython.int:
+        """Take the offsets given out so far back."""
+        batch.entries._length = self._entry - batch.entries._at
+        ring.undo(batch.entries)
+        return 0
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -194,21 +209,17 @@ class Encoder:
         at: cython.Py_ssize_t = 0
         room: cython.longlong
         filler: cython.longlong
-        start: cython.pointer(cython.char)
-        to: cython.pointer(cython.char)
         while at < total:
             room = segment_end - position
             self._plan(at, total, room)
             filler = 0 if at + self._fitting == total else room - self._bytes
             if self._bytes + filler:
                 piece: bytes = PyBytes_FromStringAndSize(cython.NULL, self._bytes + filler)
-                start = to = PyBytes_AS_STRING(piece)
-                for _ in range(self._fitting):
-                    to += self._put(batch, at, to, position + (to - start))
-                    at += 1
+                self._put_all(batch, at, PyBytes_AS_STRING(piece), position)
+                at += self._fitting
                 if filler:
-                    self._put_filler(to, filler, position + (to - start))
-                batch.pieces.append((position, piece))
+                    self._put_filler(PyBytes_AS_STRING(piece) + self._bytes, filler, position + self._bytes)
+                batch._pieces.append((position, piece))
                 position += self._bytes + filler
             if at < total:
                 segment_end = next_segment(position)
@@ -240,6 +251,30 @@ class Encoder:
 
     @cython.cfunc
     @cython.exceptval(-1)
+    def _put_all(
+        self, batch: Encoded, first: cython.Py_ssize_t, to: cython.pointer(cython.char), position: cython.longlong
+    ) -> cython.int:
+        """Write the records of the messages from `first` that `_plan` found to fit, at `position` and `to`."""
+        size: cython.longlong
+        at: cython.Py_ssize_t
+        for at in range(first, first + self._fitting):
+            if at + AHEAD <= self._last:
+                self._prefetch(self._messages[at + AHEAD])
+            size = self._put(batch, at, to, position)
+            to += size
+            position += size
+        return 0
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _prefetch(self, message) -> cython.void:
+        """Ask for the memory of the rows that a later message needs: most of a million queues are in no cache."""
+        queues: tuple = _slot(message, QUEUES)
+        for queue in queues:
+            prefetch_row(self._rows, queue, self._queue_limit)
+
+    @cython.cfunc
+    @cython.exceptval(-1)
     def _put(
         self, batch: Encoded, at: cython.Py_ssize_t, to: cython.pointer(cython.char), position: cython.longlong
     ) -> cython.longlong:
@@ -252,11 +287,14 @@ class Encoder:
         is_control: cython.bint = at >= self._first_control
         head.n_dispatch = len(queues)
         self._put_numbers(message, head, len(meta))
+        if head.keys_len or (head.n_props and not flags & MQTT):
+            batch.keyed = True
         size: cython.longlong = self._put_bytes(to, HEADER + PAIR * len(queues), meta, _slot(message, BODY))
-        head.magic = CONTROL if is_control else MESSAGE
+        head.magic = CONTROL if is_control else BATCH if flags & FORMAT_MASK else MESSAGE
+        head.count = self._count(message, head.magic, flags)
         head.flags = flags | GROUP_OPEN if at < self._last and (is_control or self._atomic) else flags
-        head.epoch, head.position, head.store_ms, head.count = self._epoch, position, self._store_ms, 1
-        self._dispatch(queues, cython.cast(cython.pointer(record_dispatch), to + HEADER), position, size, head.tag_hash)
+        head.epoch, head.position, head.store_ms = self._epoch, position, self._store_ms
+        self._dispatch(queues, cython.cast(cython.pointer(record_dispatch), to + HEADER), head)
         head.crc = record_checksum(to, size)
         if is_control:
             batch.controls.append(position)
@@ -313,14 +351,21 @@ class Encoder:
         return total
 
     @cython.cfunc
+    @cython.exceptval(-1, check=True)
+    def _count(self, message, magic: cython.uint, flags: cython.uint) -> cython.longlong:
+        """Return how many messages the record holds; `record.is_count` says how many it may."""
+        count: cython.longlong = _slot(message, COUNT)
+        if not 1 <= count <= (COUNT_MAX if magic == BATCH else 1):
+            raise LocalMisuse(f"{count} messages in a record with flags {flags:#x}")
+        return count
+
+    @cython.cfunc
     @cython.exceptval(-1)
     def _dispatch(
         self,
         queues: tuple,
         to: cython.pointer(record_dispatch),
-        position: cython.longlong,
-        size: cython.longlong,
-        tag: cython.uint,
+        head: cython.pointer(record_header),
     ) -> cython.int:
         """Give the record its offset in each queue, and move the queues' rows on."""
         queue: cython.longlong
@@ -330,14 +375,15 @@ class Encoder:
             if not 0 <= queue < self._queue_limit:
                 raise LocalMisuse(f"queue id {queue} does not exist")
             entry = self._entry
-            entry.offset, entry.position = self._rows[2 * queue], position
-            entry.queue, entry.size, entry.tag, entry.spare = queue, size, tag, 0
+            entry.offset, entry.position = self._rows[queue].next, head.position
+            entry.queue, entry.size, entry.tag, entry.count = queue, head.total, head.tag_hash, head.count
             to[row].queue, to[row].reserved, to[row].offset = queue, 0, entry.offset
-            self._rows[2 * queue] = entry.offset + 1
+            self._rows[queue].next = entry.offset + head.count
             self._entry += 1
         return 0
 
     @cython.cfunc
+    @cython.exceptval(check=False)
     def _put_filler(
         self, to: cython.pointer(cython.char), size: cython.longlong, position: cython.longlong
     ) -> cython.void:

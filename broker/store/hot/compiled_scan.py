@@ -22,11 +22,14 @@ from remoting.protocol.errors import CorruptRecord
 crc32c_ready()
 HEADER = cython.declare(cython.longlong, 80)
 PAIR = cython.declare(cython.longlong, 16)
+BATCH = cython.declare(cython.uint, record.BATCH)
 CONTROL = cython.declare(cython.uint, record.CONTROL)
 FILLER = cython.declare(cython.uint, record.FILLER)
 MAGIC_LOW = cython.declare(cython.uint, record.MESSAGE)
 MAGIC_HIGH = cython.declare(cython.uint, record.FILLER)
 GROUP_OPEN = cython.declare(cython.uint, record.FLAG_GROUP_OPEN)
+FORMAT_MASK = cython.declare(cython.uint, record.FLAG_FORMAT_MASK)
+COUNT_MAX = cython.declare(cython.uint, record.BATCH_COUNT_MAX)
 KEPT_MASK = cython.declare(cython.uint, RETAINED_MASK)
 KEPT_VALUE = cython.declare(cython.uint, RETAINED_VALUE)
 
@@ -49,6 +52,11 @@ def _is_sound(at: cython.pointer(cython.char), available: cython.longlong, posit
     meta_end: cython.longlong
     body_end: cython.longlong
     if available < HEADER or head.magic < MAGIC_LOW or head.magic > MAGIC_HIGH:
+        return False
+    if head.magic == BATCH:
+        if not head.flags & FORMAT_MASK or not 1 <= head.count <= COUNT_MAX:
+            return False
+    elif head.flags & FORMAT_MASK or head.count != (head.magic != FILLER):
         return False
     meta_end = HEADER + PAIR * head.n_dispatch + 4 * cython.cast(cython.longlong, head.n_props)
     meta_end += cython.cast(cython.longlong, head.topic_len) + head.keys_len + head.tags_len + head.props_len
@@ -162,7 +170,104 @@ def _take_entries(head: cython.pointer(record_header), entry: cython.pointer(Ent
             dispatch[row].offset,
             head.position,
         )
-        entry[row].size, entry[row].tag, entry[row].spare = head.total, head.tag_hash, 0
+        entry[row].size, entry[row].tag, entry[row].count = head.total, head.tag_hash, head.count
+
+
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def survey(view, base: cython.longlong, position: cython.longlong, end: cython.longlong):
+    """Return what a check compares of the sound records in [position, end); see `contracts.Core.survey`."""
+    buffer: Py_buffer
+    head: cython.pointer(record_header)
+    dispatch: cython.pointer(record_dispatch)
+    at: cython.longlong = position
+    total: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t = 0
+    place: cython.Py_ssize_t
+    records: cython.longlong = 0
+    marks: list = []
+    PyObject_GetBuffer(view, cython.address(buffer), PyBUF_SIMPLE)
+    try:
+        assert base <= position, (base, position)
+        assert end - base <= buffer.len, (base, end)
+        start: cython.pointer(cython.char) = cython.cast(cython.pointer(cython.char), buffer.buf)
+        while at < end:
+            head = cython.cast(cython.pointer(record_header), start + (at - base))
+            assert head.total >= HEADER, (at, head.total)
+            if head.magic != FILLER:
+                records += 1
+                total += head.n_dispatch
+                if head.magic == CONTROL or head.flags & KEPT_MASK == KEPT_VALUE:
+                    marks.append(at)
+            at += head.total
+        columns = tuple(np.empty(total, kind) for kind in ("<u4", "<i8", "<i8", "<u4", "<u4", "<u4"))
+        queues: cython.uint[::1] = columns[0]
+        offsets: cython.longlong[::1] = columns[1]
+        positions: cython.longlong[::1] = columns[2]
+        sizes: cython.uint[::1] = columns[3]
+        tags: cython.uint[::1] = columns[4]
+        counts: cython.uint[::1] = columns[5]
+        at = position
+        with cython.nogil:
+            while at < end:
+                head = cython.cast(cython.pointer(record_header), start + (at - base))
+                if head.magic != FILLER:
+                    dispatch = cython.cast(cython.pointer(record_dispatch), start + (at - base) + HEADER)
+                    for place in range(head.n_dispatch):
+                        queues[row], offsets[row], positions[row] = dispatch[place].queue, dispatch[place].offset, at
+                        sizes[row], tags[row] = head.total, head.tag_hash
+                        counts[row] = head.count if head.magic == BATCH else 1
+                        row += 1
+                at += head.total
+    finally:
+        PyBuffer_Release(cython.address(buffer))
+    return records, columns, marks
+
+
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def follow(queues, offsets, positions, counts, following, newest, damage: cython.longlong):
+    """Return the entries whose offset is not their queue's next one; see `contracts.Core.follow`."""
+    ids: cython.uint[::1] = queues
+    firsts: cython.longlong[::1] = offsets
+    places: cython.longlong[::1] = positions
+    messages: cython.uint[::1] = counts
+    expected: cython.longlong[::1] = following
+    last: cython.longlong[::1] = newest
+    row: cython.Py_ssize_t
+    queue: cython.Py_ssize_t
+    wrong: list = []
+    for row in range(ids.shape[0]):
+        queue = ids[row]
+        assert queue < expected.shape[0], queue
+        lower: cython.bint = firsts[row] < expected[queue]
+        if firsts[row] != expected[queue] and expected[queue] >= 0 and (lower or last[queue] >= damage):
+            wrong.append((row, expected[queue]))
+        expected[queue] = firsts[row] + messages[row]
+        last[queue] = places[row]
+    return wrong
+
+
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def hash_spans(data, starts, lengths):
+    """Return the low 32 bits of the hash of each span, as `hash(bytes)` of this process gives it."""
+    begins: cython.longlong[::1] = np.ascontiguousarray(starts, np.int64)
+    sizes: cython.longlong[::1] = np.ascontiguousarray(lengths, np.int64)
+    codes = np.empty(begins.shape[0], np.uint32)
+    filled: cython.uint[::1] = codes
+    buffer: Py_buffer
+    row: cython.Py_ssize_t
+    PyObject_GetBuffer(data, cython.address(buffer), PyBUF_SIMPLE)
+    try:
+        for row in range(begins.shape[0]):
+            assert 0 <= begins[row] <= buffer.len, row
+            assert 0 <= sizes[row] <= buffer.len - begins[row], row
+            at: cython.pointer(cython.char) = cython.cast(cython.pointer(cython.char), buffer.buf) + begins[row]
+            filled[row] = cython.cast(cython.uint, hash(PyBytes_FromStringAndSize(at, sizes[row])) & 0xFFFFFFFF)
+    finally:
+        PyBuffer_Release(cython.address(buffer))
+    return codes
 
 
 def first_bad(view, base: cython.longlong, positions: list, sizes: list):

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from broker.store.hot.contracts import RETAINED_MASK, RETAINED_VALUE, Column, Progress
-from broker.store.hot.pure import EntryBlock
+from broker.store.hot.pure_blocks import EntryBlock
 from remoting.protocol.errors import CorruptRecord
-from remoting.protocol.record import CONTROL, FILLER, FLAG_GROUP_OPEN, HEADER, HEADER_SIZE, check_record
+from remoting.protocol.record import BATCH, CONTROL, FILLER, FLAG_GROUP_OPEN, HEADER, HEADER_SIZE, check_record
 
 _DISPATCHES = tuple(struct.Struct("<" + "I4xQ" * n) for n in range(17))
 
@@ -47,8 +47,8 @@ def collect(
     view: memoryview, base: int, position: int, end: int, index_from: int, state_from: int, entries_max: int
 ) -> tuple[int, int, EntryBlock, list[int]]:
     """Gather what a replay needs of the records in [position, end); see `contracts.Core.collect`."""
-    columns: tuple[list[int], ...] = ([], [], [], [], [])
-    queues, offsets, positions, sizes, tags = columns
+    columns: tuple[list[int], ...] = ([], [], [], [], [], [])
+    queues, offsets, positions, sizes, tags, counts = columns
     unpack = HEADER.unpack_from
     records, marks = 0, []
     while position < end:
@@ -64,12 +64,61 @@ def collect(
                 positions += [position] * n
                 sizes += [total] * n
                 tags += [head[17]] * n
+                counts += [head[10] if magic == BATCH else 1] * n
             records += 1
             if position >= state_from and (magic == CONTROL or head[9] & RETAINED_MASK == RETAINED_VALUE):
                 marks.append(position)
         assert total >= HEADER_SIZE, (position, total)
         position += total
     return position, records, EntryBlock(*columns), marks
+
+
+def survey(view: memoryview, base: int, position: int, end: int) -> tuple[int, tuple[Column, ...], list[int]]:
+    """Return what a check compares of the sound records in [position, end); see `contracts.Core.survey`."""
+    heads: list[tuple[int, ...]] = []
+    numbers: list[int] = []
+    marks: list[int] = []
+    unpack, records = HEADER.unpack_from, 0
+    while position < end:
+        head = unpack(view, position - base)
+        total, magic, n = head[0], head[1], head[11]
+        if magic != FILLER:
+            records += 1
+            if n:
+                numbers += _dispatch_struct(n).unpack_from(view, position - base + HEADER_SIZE)
+                heads.append((n, position, total, head[17], head[10] if magic == BATCH else 1))
+            if magic == CONTROL or head[9] & RETAINED_MASK == RETAINED_VALUE:
+                marks.append(position)
+        assert total >= HEADER_SIZE, (position, total)
+        position += total
+    table = np.array(heads, np.int64).reshape(-1, 5)
+    positions, sizes, tags, counts = (np.repeat(table[:, at], table[:, 0]) for at in range(1, 5))
+    pairs = np.array(numbers, np.int64).reshape(-1, 2)
+    narrow = (column.astype("<u4") for column in (pairs[:, 0], sizes, tags, counts))
+    queues, sizes, tags, counts = narrow
+    return records, (queues, pairs[:, 1].copy(), positions, sizes, tags, counts), marks
+
+
+def follow(
+    queues: Column, offsets: Column, positions: Column, counts: Column, following: Column, newest: Column, damage: int
+) -> list[tuple[int, int]]:
+    """Return the entries whose offset is not their queue's next one; see `contracts.Core.follow`."""
+    wrong, expected, last = [], following.tolist(), newest.tolist()
+    rows = zip(queues.tolist(), offsets.tolist(), positions.tolist(), counts.tolist(), strict=True)
+    for row, (queue, offset, position, count) in enumerate(rows):
+        known = expected[queue]
+        if offset != known and known >= 0 and (offset < known or last[queue] >= damage):
+            wrong.append((row, known))
+        expected[queue], last[queue] = offset + count, position
+    following[:], newest[:] = expected, last
+    return wrong
+
+
+def hash_spans(data: bytes | bytearray | memoryview, starts: Column, lengths: Column) -> Column:
+    """Return the low 32 bits of the hash of each span, as `hash(bytes)` of this process gives it."""
+    bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
+    codes: Column = np.array([hash(bytes(data[start:end])) for start, end in bounds], np.int64)
+    return (codes & 0xFFFF_FFFF).astype(np.uint32)
 
 
 def _dispatch_struct(n: int) -> struct.Struct:

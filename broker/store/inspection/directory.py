@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from broker.store.checkpoint import Checkpoint, load_checkpoint
+from broker.store.durable_mark import Mark, load_mark
 from broker.store.errors import CorruptIndex, StoreError
+from broker.store.inspection.key_check import KeyFiles, open_key_files
 from broker.store.inspection.log_files import LogFiles
+from broker.store.key_index.key_manifest import DIRECTORY as KEYS
+from broker.store.quarantine import Quarantine, load_quarantine
 from broker.store.queue_index.index import TAIL_NAME
 from broker.store.queue_index.manifest import Manifest, load_manifest
 from broker.store.queue_index.run import Run, run_path
@@ -41,11 +45,14 @@ class DataDirectory:
     path: Path
     owner_pid: int | None
     checkpoint: Checkpoint | None
+    mark: Mark | None
     snapshot: Snapshot | None
     manifest: Manifest
     runs: list[Run]
+    keys: KeyFiles
     durable: int
     files: LogFiles
+    quarantine: Quarantine
     unreadable: list[CorruptIndex] = field(default_factory=list)
 
 
@@ -66,16 +73,20 @@ def open_directory(path: Path) -> DataDirectory:
     unreadable: list[CorruptIndex] = []
     checkpoint = _load(lambda: load_checkpoint(path), unreadable)
     snapshot = _load(lambda: load_snapshot(path / "state"), unreadable)
+    mark = _load(lambda: load_mark(path), unreadable)
+    quarantine = _load(lambda: load_quarantine(path), unreadable) or Quarantine()
     manifest, runs = _open_runs(path / "index", unreadable)
+    keys = open_key_files(path / KEYS, unreadable)
     durable = max(
         checkpoint.position if checkpoint else 0,
+        mark.position if mark else 0,
         snapshot.position if snapshot else 0,
         manifest.end_position,
         read_durable(path / "index" / TAIL_NAME),
     )
     files = LogFiles(path / "log")
     return DataDirectory(
-        path, owner_of(path), checkpoint, snapshot, manifest, runs, durable, files, unreadable
+        path, owner_of(path), checkpoint, mark, snapshot, manifest, runs, keys, durable, files, quarantine, unreadable
     )  # fmt: skip
 
 

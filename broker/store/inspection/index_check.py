@@ -1,72 +1,89 @@
 """Compares the runs of the index with what the log says.
 
 Invariant: a run must hold exactly the entries of the records in its part of the log, in the same order, with the same
-queue offsets, sizes and tags. 28 bytes of memory per entry of the log. Thread rule: one thread.
+queue offsets, sizes and tags; what it holds more are holes, which lie in damaged stretches. 32 bytes of memory per
+entry of the log. Thread rule: one thread.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from broker.store.errors import CorruptIndex
+from broker.store import hot
 from broker.store.queue_index.run import Run
-from remoting.protocol.record import BATCH, dispatch_fields
 
 DIFFERENCES_MAX = 20
 """Differences named per run; the first ones tell what happened."""
 Column = npt.NDArray[Any]
+Columns = tuple[Column, ...]
+_NOTHING: Columns = tuple(np.empty(0, kind) for kind in ("<u4", "<i8", "<i8", "<u4", "<u4"))
 
 
 class LogEntries:
     """Every dispatch of the log in order, as columns, and each queue's next offset."""
 
     def __init__(self) -> None:
-        self.next_offsets: dict[int, int] = {}
-        self._queues = array("I")
-        self._offsets = array("q")
-        self._positions = array("q")
-        self._sizes = array("I")
-        self._tags = array("I")
+        self._next = np.empty(0, np.int64)
+        self._last = np.empty(0, np.int64)
+        self._parts: list[Columns] = []
+        self._joined: Columns | None = None
+        self._damage = -1
 
     def __len__(self) -> int:
-        return len(self._queues)
+        return sum(len(part[0]) for part in self._parts)
 
-    def add(self, view: memoryview, at: int, position: int, head: tuple[int, ...]) -> Iterator[str]:
-        """Take in one record; yield what is wrong with its offsets."""
-        advance = head[10] if head[1] == BATCH else 1
-        for queue, offset in dispatch_fields(view, at):
-            expected = self.next_offsets.get(queue, offset)
-            if offset != expected:
-                yield f"queue {queue}: offset {offset} at {position} follows {expected - 1}"
-            self.next_offsets[queue] = offset + advance
-            self._queues.append(queue)
-            self._offsets.append(offset)
-            self._positions.append(position)
-            self._sizes.append(head[0])
-            self._tags.append(head[17])
+    @property
+    def queues(self) -> int:
+        """How many queues have entries."""
+        return int((self._next >= 0).sum())
 
-    def part(self, start: int, end: int) -> tuple[Column, ...]:
+    def pass_damage(self, position: int) -> None:
+        """The log is damaged at `position`: queues may go on at a higher offset behind it."""
+        self._damage = position
+
+    def add(self, columns: Columns) -> Iterator[str]:
+        """Take in (queue, offset, position, size, tag, count) in log order; yield what is wrong with the offsets."""
+        *kept, counts = columns
+        if not len(counts):
+            return
+        self._parts.append(tuple(kept))
+        self._joined = None
+        queues, offsets, positions = kept[:3]
+        self._grow(int(queues.max()) + 1)
+        wrong = hot.core.follow(queues, offsets, positions, counts, self._next, self._last, self._damage)
+        for row, expected in wrong:
+            yield f"queue {queues[row]}: offset {offsets[row]} at {positions[row]} follows {expected - 1}"
+
+    def _grow(self, count: int) -> None:
+        missing = max(0, count - len(self._next))
+        if missing:
+            more = np.full(missing + len(self._next) // 2, -1, np.int64)
+            self._next, self._last = np.concatenate((self._next, more)), np.concatenate((self._last, more))
+
+    def part(self, start: int, end: int) -> Columns:
         """Return (queue, offset, position, size, tag) of the records in [start, end), sorted by queue."""
-        positions = np.frombuffer(self._positions, np.int64)
-        first, last = positions.searchsorted(start), positions.searchsorted(end)
-        queues = np.frombuffer(self._queues, np.uint32)[first:last]
-        order = queues.argsort(kind="stable")
-        others = (np.frombuffer(column, kind)[first:last][order] for column, kind in (
-            (self._offsets, np.int64), (self._positions, np.int64), (self._sizes, np.uint32), (self._tags, np.uint32)
-        ))  # fmt: skip
-        return (queues[order], *others)
+        if self._joined is None:
+            self._joined = tuple(np.concatenate(columns) for columns in zip(*self._parts, strict=True)) or _NOTHING
+            self._parts = [self._joined]
+        first, last = self._joined[2].searchsorted((start, end)).tolist()
+        chosen = [column[first:last] for column in self._joined]
+        order = hot.core.order_by_queue(chosen[0])
+        return tuple(column[order] for column in chosen)
 
 
-def check_run(run: Run, entries: LogEntries, begin: int) -> Iterator[str]:
-    """Yield how `run` differs from the log, which begins at `begin`. Raises CorruptIndex (a checksum)."""
-    queues, positions, sizes, tags = run.columns()
-    offsets = _offsets_of(run, len(positions))
-    kept = positions >= begin  # older ones have expired with their log file
+def check_run(run: Run, entries: LogEntries, begin: int, gaps: Sequence[tuple[int, int]] = ()) -> Iterator[str]:
+    """Yield how `run` differs from the log, which begins at `begin` and is damaged at `gaps`.
+
+    Raises CorruptIndex (a checksum).
+    """
+    queues, offsets, positions, sizes, tags = run.columns()
+    kept = (positions >= begin) & (sizes > 0)  # older ones have expired with their log file, holes are not in the log
+    for start, end in gaps:
+        kept &= (positions < start) | (positions >= end)
     said = [column[kept] for column in (queues, offsets, positions, sizes, tags)]
     meant = entries.part(max(run.first_position, begin), run.end_position)
     if len(said[0]) != len(meant[0]):
@@ -88,13 +105,3 @@ def check_cover(runs: list[Run], begin: int, end: int) -> Iterator[str]:
         at = max(at, run.end_position)
     if at > end:
         yield f"the runs end at {at}, the manifest says {end}"
-
-
-def _offsets_of(run: Run, count: int) -> Column:
-    """Queue offset of every entry; they count up from the queue's first one in the run."""
-    ends = run.next_offsets()
-    counts = ends - run.first_offsets
-    starts = np.cumsum(counts) - counts
-    if int(counts.sum()) != count:
-        raise CorruptIndex(run.path, "its directory does not add up")
-    return np.repeat(run.first_offsets - starts, counts) + np.arange(count)

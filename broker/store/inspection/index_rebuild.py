@@ -14,6 +14,7 @@ from typing import Any
 
 from broker.store.checkpoint import Checkpoint, save_checkpoint
 from broker.store.inspection.directory import locate, open_directory
+from broker.store.key_index.key_manifest import DIRECTORY as KEYS
 from broker.store.log_store import LogStore
 from broker.store.segment import list_segments
 from broker.store.settings import SEGMENT_SIZE_BYTES_MIN, StoreSettings
@@ -33,13 +34,15 @@ def rebuild_index(path: Path, *, clock: Clock, log: Any) -> dict[str, int]:
     aside = directory / ASIDE
     with DirectoryLock(directory):
         _keep_durable(directory)
+        shutil.rmtree(directory / KEYS, ignore_errors=True)
         if (directory / "index").exists():
             shutil.rmtree(aside, ignore_errors=True)
             (directory / "index").rename(aside)
     due: deque[Callable[[], None]] = deque()
     settings = StoreSettings(
-        segment_size_bytes=_file_size(directory), ballast_size_bytes=0, free_space_bytes_min=0, flush_interval_ms=1
-    )
+        segment_size_bytes=_file_size(directory), ballast_size_bytes=0, free_space_bytes_min=0, flush_interval_ms=1,
+        damage_policy="refuse",
+    )  # fmt: skip
     try:
         store = LogStore.open(directory, settings, clock=clock, faults=FaultPoints(), schedule=due.append, log=log)
     except BaseException:

@@ -1,7 +1,7 @@
 """Records of the log as plain values, for people and scripts.
 
-Invariant: what is yielded has passed every check; a failing record below the durable position ends the dump with
-CorruptLog, behind it the log simply ends. Bytes that are not UTF-8 are given in base64 under a name that says so.
+Invariant: what is yielded has passed every check; a damaged stretch below the durable position is one item of its own,
+behind that position the log simply ends. Bytes that are not UTF-8 are given in base64 under a name that says so.
 Thread rule: one thread.
 """
 
@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from broker.store.errors import CorruptLog
 from broker.store.inspection.directory import open_directory
 from broker.store.inspection.log_files import Walk
 from broker.store.inspection.summary import state_of
@@ -28,24 +27,30 @@ _TYPES = {1: "message", 2: "batch", 3: "control"}
 def records(path: Path, *, start: int = 0, queue: str = "", limit: int = 0) -> Iterator[dict[str, Any]]:
     """Yield records from log position `start` on, at most `limit` (0: all), only those of `queue` when it is given.
 
-    A queue is named by its id or its name. Raises NoDataDirectory, CorruptLog, LocalMisuse (no such queue), OSError.
+    Damaged stretches stand in their place. A queue is named by its id or its name. Raises NoDataDirectory, LocalMisuse
+    (no such queue), OSError.
     """
     found = open_directory(path)
     queue_id = _queue_id(path, queue) if queue else None
-    walk = Walk(found.files, found.files.record_start(max(start, found.files.begin)))
+    first = found.files.record_start(max(start, found.files.begin))
+    walk = Walk(found.files, first, found.durable, found.quarantine)
 
     def chosen() -> Iterator[dict[str, Any]]:
+        told = 0
         for file, at, head in walk:
+            yield from map(_damaged, walk.damage[told:])
+            told = len(walk.damage)
             if queue_id is None or any(qid == queue_id for qid, _ in dispatch_fields(file.view, at)):
                 yield record(file.view, at, head[1])
-        if walk.scan.records_end < found.durable:
-            failed = found.files.file_at(walk.scan.records_end)
-            raise CorruptLog(
-                failed.path if failed else found.files.directory, walk.scan.records_end,
-                walk.scan.reason or "the log ends there",
-            )  # fmt: skip
+        yield from map(_damaged, walk.damage[told:])
 
     return islice(chosen(), limit or None)
+
+
+def _damaged(damage: tuple[int, int, str]) -> dict[str, Any]:
+    """Return what stands in the place of records that cannot be read."""
+    start, end, reason = damage
+    return {"position": start, "size": end - start, "type": "damaged", "reason": reason}
 
 
 def record(view: memoryview, at: int, magic_type: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ Thread rule: one thread.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,16 @@ class Summary:
     durable_position: int
     snapshot_position: int
     indexed_position: int
+    keys_indexed_position: int
     oldest_store_ms: int
     newest_store_ms: int
     segments: int
     segment_bytes: int
     queues: int
     runs: list[dict[str, int]] = field(default_factory=list)
+    key_runs: list[dict[str, int]] = field(default_factory=list)
     state: dict[str, dict[str, int]] = field(default_factory=dict)
+    quarantined: list[dict[str, object]] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
 
 
@@ -56,13 +59,14 @@ def summarise(path: Path) -> Summary:
         directory=str(found.path),
         in_use_by=found.owner_pid,
         clean=found.owner_pid is None and checkpoint is not None and checkpoint.clean,
-        epoch=max(scan.epoch, checkpoint.epoch if checkpoint else 0),
+        epoch=max(scan.epoch, checkpoint.epoch if checkpoint else 0, found.mark.epoch if found.mark else 0),
         first_epoch=first[0],
         begin_position=found.files.begin,
-        end_position=decide_end(scan, found.durable).position,
+        end_position=decide_end(scan, found.durable, keep_parts=True).position,
         durable_position=found.durable,
         snapshot_position=found.snapshot.position if found.snapshot else 0,
         indexed_position=found.manifest.end_position,
+        keys_indexed_position=found.keys.manifest.end_position,
         oldest_store_ms=first[1],
         newest_store_ms=max(scan.store_ms, _first_header(found.files.files[::-1])[1]),
         segments=len(found.files.files),
@@ -70,7 +74,10 @@ def summarise(path: Path) -> Summary:
         queues=sum(1 for _ in queues_of(tables)),
         runs=[{"id": run.file_id, "level": run.level, "queues": len(run.queues), "entries": run.entry_count,
                "first_position": run.first_position, "end_position": run.end_position} for run in found.runs],
+        key_runs=[{"id": run.file_id, "level": run.level, "entries": run.entry_count,
+                   "first_position": run.first_position, "end_position": run.end_position} for run in found.keys.runs],
         state=state,
+        quarantined=[asdict(each) for each in found.quarantine],
         unreadable=[str(error) for error in found.unreadable],
     )  # fmt: skip
 
@@ -83,7 +90,7 @@ def state_of(found: DataDirectory) -> tuple[StateTables, Scan]:
     replay = StateReplay(StateTables(), start)
     if snapshot is not None and usable:
         restore(snapshot, replay.tables)
-    walk = Walk(found.files, start)
+    walk = Walk(found.files, start, found.durable, found.quarantine)
     for file, at, head in walk:
         replay.take(file, at, head)
     return replay.tables, walk.scan

@@ -8,12 +8,15 @@ Thread rule: methods on the loop thread, `_write`/`_merge`/`_drop` in the index 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from broker.store.index_thread import IndexThread
 from broker.store.queue_index.index import QueueIndex, Sealed
 from broker.store.queue_index.manifest import Manifest, offsets_path, save_manifest, save_offsets
-from broker.store.queue_index.run import Run, merge_runs, run_path, sort_entries, write_run
+from broker.store.queue_index.next_offsets import Floors, next_offsets_of
+from broker.store.queue_index.run import Run, run_path
+from broker.store.queue_index.run_writer import merge_runs, write_run
 from broker.store.settings import StoreSettings
 from runtime.faults import FaultPoints
 
@@ -42,6 +45,11 @@ class IndexFlusher:
         self.runs_written_total = 0
         self.merges_total = 0
 
+    @property
+    def covered(self) -> int:
+        """Log position below which the runs have every entry."""
+        return self._index.manifest.end_position
+
     def flush_if_full(self) -> None:
         """Start a run when the tail has gathered enough."""
         tail = self._index.tail
@@ -66,10 +74,9 @@ class IndexFlusher:
         if self._index.end_position == self._index.manifest.end_position:
             return
         sealed, manifest, runs = self._index.seal(), self._index.manifest, list(self._index.runs)
-        next_offsets = self._index.flushed_next.copy()
         self._start(
-            lambda: self._write(sealed, manifest, runs, next_offsets),
-            lambda made: self._installed(sealed.number, *made),
+            lambda: self._write(sealed, manifest, runs),
+            lambda made: self._installed(sealed, *made),
         )
 
     def _start(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
@@ -84,35 +91,33 @@ class IndexFlusher:
 
         self._thread.submit(job, finished)
 
-    def _write(
-        self, sealed: Sealed, manifest: Manifest, runs: Sequence[Run], next_offsets: Any
-    ) -> tuple[Manifest, Run | None]:
+    def _write(self, sealed: Sealed, manifest: Manifest, runs: Sequence[Run]) -> tuple[Manifest, Run | None]:
         run = None
         file_id = manifest.next_file_id
         directory = self._index.directory
-        if len(sealed.columns[0]):
-            offsets, columns = sort_entries(sealed.columns)
+        if sealed.number > sealed.tail.first:
+            data = sealed.sorted()
             self._faults.hit("index.write")
-            write_run(run_path(directory, file_id), file_id, 0, (sealed.first, sealed.end), offsets, columns)
+            write_run(run_path(directory, file_id), file_id, 0, (sealed.first, sealed.end), data)
             run = Run(run_path(directory, file_id))
-            next_offsets[run.queues] = run.next_offsets()
-        save_offsets(offsets_path(directory, file_id + 1), next_offsets)
+        offsets_id = manifest.offsets_id
+        if sealed.floors:
+            offsets_id = self._save_offsets(manifest, [*runs, run] if run else runs, file_id + 1, sealed.floors)
         self._sync_log()
-        made = Manifest(
+        made = replace(
+            manifest,
             next_file_id=file_id + 2,
             end_position=sealed.end,
-            offsets_id=file_id + 1,
+            offsets_id=offsets_id,
             runs=(*(old.file_id for old in runs), *((run.file_id,) if run else ())),
         )
         self._faults.hit("index.manifest")
-        save_manifest(directory, made)
-        if manifest.offsets_id:
-            offsets_path(directory, manifest.offsets_id).unlink(missing_ok=True)
+        self._replace_files(manifest, made, ())
         return made, run
 
-    def _installed(self, number: int, manifest: Manifest, run: Run | None) -> None:
+    def _installed(self, sealed: Sealed, manifest: Manifest, run: Run | None) -> None:
         self.runs_written_total += run is not None
-        self._index.install(manifest, run, number)
+        self._index.install(manifest, run, sealed)
         self.merge_if_many()
         self.flush_if_full()
 
@@ -138,17 +143,31 @@ class IndexFlusher:
     ) -> tuple[Manifest, Run]:
         file_id = manifest.next_file_id
         path = run_path(self._index.directory, file_id)
-        offsets, columns = merge_runs(old)
+        data = merge_runs(old)
         self._faults.hit("index.write")
-        bounds = (old[0].first_position, old[-1].end_position)
-        write_run(path, file_id, old[0].level + 1, bounds, offsets, columns)
+        write_run(path, file_id, old[0].level + 1, (old[0].first_position, old[-1].end_position), data)
         run = Run(path)
+        offsets_id = self._save_offsets(manifest, runs, file_id + 1)
         runs[group[0] : group[1]] = [run]
-        made = Manifest(file_id + 1, manifest.end_position, manifest.offsets_id, tuple(r.file_id for r in runs))
-        save_manifest(self._index.directory, made)
-        for gone in old:
-            gone.path.unlink(missing_ok=True)
+        made = Manifest(file_id + 2, manifest.end_position, offsets_id, tuple(r.file_id for r in runs))
+        self._replace_files(manifest, made, old)
         return made, run
+
+    def _save_offsets(
+        self, manifest: Manifest, runs: Sequence[Run], file_id: int, floors: Sequence[Floors] = ()
+    ) -> int:
+        """Write each queue's next offset as `runs` leave it, but not below `floors`; return the file's id."""
+        next_offsets = next_offsets_of(self._index.directory, manifest, runs, floors)
+        save_offsets(offsets_path(self._index.directory, file_id), next_offsets)
+        return file_id
+
+    def _replace_files(self, before: Manifest, made: Manifest, gone: Sequence[Run]) -> None:
+        """Save `made`; then what it does not name any more is deleted."""
+        save_manifest(self._index.directory, made)
+        for run in gone:
+            run.path.unlink(missing_ok=True)
+        if before.offsets_id and before.offsets_id != made.offsets_id:
+            offsets_path(self._index.directory, before.offsets_id).unlink(missing_ok=True)
 
     def _merged(self, old: Sequence[Run], manifest: Manifest, run: Run) -> None:
         self.merges_total += 1
@@ -160,14 +179,16 @@ class IndexFlusher:
         """Delete runs (the oldest ones) that hold nothing that is still in the log; retried later while busy."""
         if self.busy or not gone:
             return
-        manifest = self._index.manifest_with(self._index.runs[len(gone) :])
-        self._start(lambda: self._drop(manifest, gone), lambda made: self._index.replace_runs(made, gone, []))
+        manifest, runs = self._index.manifest, list(self._index.runs)
+        self._start(lambda: self._drop(manifest, runs, gone), lambda made: self._index.replace_runs(made, gone, []))
 
-    def _drop(self, manifest: Manifest, gone: Sequence[Run]) -> Manifest:
-        save_manifest(self._index.directory, manifest)
-        for run in gone:
-            run.path.unlink(missing_ok=True)
-        return manifest
+    def _drop(self, manifest: Manifest, runs: Sequence[Run], gone: Sequence[Run]) -> Manifest:
+        made = replace(manifest, runs=tuple(run.file_id for run in runs[len(gone) :]))
+        if any(run.file_id > manifest.offsets_id for run in gone):  # nothing else says where their queues go on
+            file_id = manifest.next_file_id
+            made = replace(made, next_file_id=file_id + 1, offsets_id=self._save_offsets(manifest, runs, file_id))
+        self._replace_files(manifest, made, gone)
+        return made
 
 
 def choose_merge(runs: Sequence[tuple[int, int]], count: int, entries_max: int) -> tuple[int, int] | None:
@@ -181,3 +202,14 @@ def choose_merge(runs: Sequence[tuple[int, int]], count: int, entries_max: int) 
         if same_level and sum(entries for _, entries in group) <= entries_max:
             return first, first + count
     return None
+
+
+def room_maker(
+    thread: IndexThread, settings: StoreSettings, faults: FaultPoints
+) -> Callable[[QueueIndex], Callable[[int], None]]:
+    """Return what gives, for an index that is being recovered, the function that makes room in its tail."""
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    return lambda index: IndexFlusher(index, thread, lambda: 0, settings, faults, fail).make_room

@@ -74,6 +74,21 @@ def test_remains_that_cannot_go_are_final(tmp_path: Path) -> None:
     log.close()
 
 
+def test_sync_flushes_only_files_with_something_new(tmp_path: Path) -> None:
+    """What is durable is not flushed again; a write over the end of a file flushes both files."""
+    faults, flushes = FaultPoints(), []
+    log = make(tmp_path, faults)
+    put(log, 0, b"x" * 4000)
+    faults.arm("log.fsync", lambda: flushes.append(log.end), times=None)
+    assert (log.sync(), log.sync(), len(flushes)) == (4000, 4000, 1)
+    put(log, 4000, b"x" * 96)
+    put(log, 4096, b"y" * 10)
+    assert (log.sync(), len(flushes), log.durable) == (4106, 3, 4106)
+    put(log, 4106, b"z")
+    assert (log.sync(), len(flushes)) == (4107, 4)
+    log.close()
+
+
 def test_failed_sync_stays_failed(tmp_path: Path) -> None:
     """A second fdatasync must not pass for success."""
     faults = FaultPoints()

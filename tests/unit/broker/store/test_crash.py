@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker.store import state_kinds
-from broker.store.errors import CorruptLog, StoreFailed, StoreFull
+from broker.store.errors import CorruptLog, StoreFailed, StoreFull, UnreadableOffsets
 from broker.store.state_log import StateChange
 from tests.sim.log_judge import check_dense, read_log
 from tests.sim.stores import StoreBench, bodies, message
@@ -91,9 +91,13 @@ def test_bit_flip_below_the_durable_point_is_reported_at_read(tmp_path: Path) ->
     path = flip(bench.directory, victim.position + 100)
     before = path.read_bytes()
     bench.open()
-    with pytest.raises(CorruptLog, match=rf"{path.name}.*position {victim.position}"):
-        bench.store.read(queue, 0, 100, 1 << 20)
-    assert len(bench.store.read(queue, 0, 20, 1 << 20).records) == 20
+    before_it = bench.store.read(queue, 0, 100, 1 << 20).next_offset
+    with pytest.raises(UnreadableOffsets, match=rf"{path.name}.*position {victim.position}") as told:
+        bench.store.read(queue, before_it, 100, 1 << 20)
+    assert (told.value.queue, told.value.first_offset, told.value.next_offset) == (queue, before_it, before_it + 1)
+    assert bench.store.read(queue, before_it + 1, 100, 1 << 20).next_offset == 50
+    assert [(each.start, each.end) for each in bench.store.quarantined] == [(victim.position, victim.end)]
+    assert bench.store.metrics()["damaged_reads_total"] == 1
     bench.close()
     assert path.read_bytes() == before
 
@@ -109,7 +113,7 @@ def test_bit_flip_in_what_recovery_scans_is_refused(tmp_path: Path) -> None:
     path = flip(crashed, victim.position + 90)
     before = path.read_bytes()
     with pytest.raises(CorruptLog, match=f"position {victim.position}"):
-        StoreBench(crashed)
+        StoreBench(crashed, damage_policy="refuse")
     assert path.read_bytes() == before
 
 

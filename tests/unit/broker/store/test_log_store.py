@@ -201,7 +201,7 @@ def test_callbacks_and_listeners(bench: StoreBench) -> None:
 def test_queue_ids_never_come_back(bench: StoreBench) -> None:
     """A deleted queue's id stays dead, also after the log has been replayed from its begin."""
     first = bench.store.open_queue(b"gone")
-    bench.store.delete_queue(first)
+    bench.store.delete_queues([first])
     assert bench.store.find_queue(b"gone") is None
     bench.reopen()
     (bench.directory / "state" / "SNAPSHOT").unlink()

@@ -14,7 +14,7 @@ NAMES = st.sampled_from([b"n%d" % n for n in range(60)] + [b"x" * 300])
 
 def loaded(table: NameTable) -> NameTable:
     """The same table through a snapshot."""
-    frozen = table.frozen()
+    frozen = table.frozen().columns()
     names = b"".join(frozen.names())
     frozen.starts = np.cumsum(frozen.lengths, dtype=np.int64) - frozen.lengths
     frozen.blob = bytearray(names)
@@ -84,9 +84,9 @@ def test_growth_and_compaction() -> None:
     assert table.count == 1000
     assert len(table._blob) < 5000 * 50 // 2
     assert all(table.find(b"queue/%d" % n + bytes(40)) == n for n in range(4, 5000, 5))
-    assert b"".join(frozen.names()) == b"".join(b"queue/%d" % n + bytes(40) for n in range(5000))
+    assert b"".join(frozen.columns().names()) == b"".join(b"queue/%d" % n + bytes(40) for n in range(5000))
     assert loaded(table).find(b"queue/4999" + bytes(40)) == 4999
-    assert table.older_than(10) == [4, 9]
+    assert [queue for part in table.older_than(10) for queue in part] == [4, 9]
 
 
 @given(st.lists(st.integers(0, 2000), unique=True, min_size=1, max_size=200))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from broker.store import state_kinds
-from broker.store.errors import CorruptLog
+from broker.store.errors import CorruptLog, UnreadableOffsets
 from broker.store.opening import Opening
 from broker.store.state_log import StateChange
+from remoting.protocol.record import RecordView
 from tests.sim.log_judge import read_log
 from tests.sim.stores import StoreBench, bodies, message
 
@@ -118,4 +120,81 @@ def test_proof_of_durability_survives_a_start_that_dies(tmp_path: Path, monkeypa
     data[read_log(crashed)[-1].position + 50] ^= 1
     path.write_bytes(data)
     with pytest.raises(CorruptLog):
-        StoreBench(crashed)
+        StoreBench(crashed, damage_policy="refuse")
+
+
+def test_the_epoch_never_comes_back(closed: StoreBench) -> None:
+    """Either copy of it is enough, also after starts that wrote no record."""
+    epoch = closed.store.epoch
+    for lost in ("CHECKPOINT", "DURABLE", "CHECKPOINT"):
+        closed.open()
+        closed.close()
+        damage(closed.directory / lost) if lost == "CHECKPOINT" else (closed.directory / lost).unlink()
+        closed.open()
+        assert closed.store.epoch == epoch + 2
+        epoch = closed.store.epoch
+        closed.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_store_times_do_not_fall(tmp_path: Path, clean: bool) -> None:
+    """The clock was set back between two starts, with nothing to scan in the log."""
+    bench = StoreBench(tmp_path / "data")
+    queue = bench.store.open_queue(b"q")
+    bench.store.append([message([queue], b"1")])
+    bench.settle()
+    late = RecordView(bench.store.read(queue, 0, 1, 1).records[0]).store_ms
+    if clean:
+        bench.close()
+    else:
+        bench.store._maintenance.settle()
+        shutil.copytree(bench.directory, tmp_path / "crashed")
+        bench.close()
+        bench.directory = tmp_path / "crashed"
+        (bench.directory / "lock").unlink()
+    bench.clock.set_wall_ms(1_000)
+    bench.open()
+    bench.store.append([message([queue], b"2")])
+    bench.settle()
+    assert RecordView(bench.store.read(queue, 1, 1, 1).records[0]).store_ms == late
+    bench.close()
+
+
+def test_a_torn_tail_is_kept_before_it_is_zeroed(closed: StoreBench) -> None:
+    """For whoever looks for a cause."""
+    end = read_log(closed.directory)[-1].end
+    path = closed.directory / "log" / f"{end // (16 * 1024) * 16 * 1024:020d}"
+    with path.open("r+b") as file:
+        file.seek(end % (16 * 1024))
+        file.write(b"torn")
+    (closed.directory / "CHECKPOINT").unlink()
+    check(closed)
+    (kept,) = (closed.directory / "quarantine").iterdir()
+    assert kept.read_bytes() == b"torn"
+    assert kept.name.startswith(f"torn-{end:020d}")
+
+
+def test_damage_under_both_policies(closed: StoreBench) -> None:
+    """Refused with no log file changed; or quarantined, once, and everything else is there."""
+    victim = read_log(closed.directory)[100]
+    path = closed.directory / "log" / f"{victim.position // (16 * 1024) * 16 * 1024:020d}"
+    data = bytearray(path.read_bytes())
+    data[victim.position % (16 * 1024) + 90] ^= 1
+    path.write_bytes(data)
+    for name in ("index", "state"):
+        shutil.rmtree(closed.directory / name)
+    closed.settings = replace(closed.settings, damage_policy="refuse")
+    with pytest.raises(CorruptLog, match=f"position {victim.position}"):
+        closed.open()
+    closed.settings = replace(closed.settings, damage_policy="quarantine")
+    store = closed.open()
+    assert [(each.start, each.end) for each in store.quarantined] == [(victim.position, victim.end)]
+    (lost,) = [offset for _, offset in victim.dispatch]
+    with pytest.raises(UnreadableOffsets) as told:
+        store.read(0, lost, 1, 1)
+    assert told.value.next_offset == lost + 1
+    assert store.read(0, lost + 1, 1000, 1 << 30).next_offset == 300
+    assert store.append([message([0], b"new")]).offsets == [300]
+    closed.settle()
+    assert path.read_bytes()[: len(data) - 100] == bytes(data)[: len(data) - 100]
+    closed.close()

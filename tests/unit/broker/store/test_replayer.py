@@ -9,7 +9,8 @@ import pytest
 from broker.store import state_kinds
 from broker.store.errors import CorruptIndex
 from broker.store.queue_index.index import QueueIndex
-from broker.store.replayer import Replayer
+from broker.store.queue_registry import queue_value
+from broker.store.replayer import Replayer, Stretch
 from broker.store.state_log import StateChange
 from broker.store.state_tables import StateTables
 from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN
@@ -29,7 +30,7 @@ def test_same_tables_and_offsets(tmp_path: Path) -> None:
             changes=[StateChange(state_kinds.LEDGER, b"%d" % (n % 5), b"%d" % n if n % 4 else None)],
         )
     index, tables = QueueIndex(tmp_path / "index", 4096, 0), StateTables()
-    Replayer(index, tables, lambda entries: None, rebuilding=True).run(store._log, 0, 0, store.end_position)
+    Replayer(index, tables, lambda entries: None, rebuilding=True).run(store._log, Stretch(0, 0, store.end_position))
     assert tables.copy() == store.state.copy()
     assert tables.count(state_kinds.RETAINED) > 0
     for queue in queues:
@@ -40,6 +41,25 @@ def test_same_tables_and_offsets(tmp_path: Path) -> None:
         assert ours.sizes.tolist() == theirs.sizes.tolist()
     index.set_floor(queues[0], 10_000)
     with pytest.raises(CorruptIndex, match="expects 10000"):
-        Replayer(index, tables, lambda entries: None, rebuilding=False).run(store._log, 0, 0, store.end_position)
+        Replayer(index, tables, lambda entries: None, rebuilding=False).run(
+            store._log, Stretch(0, 0, store.end_position)
+        )
+    index.close()
+    bench.close()
+
+
+def test_a_queue_that_only_the_state_knows_goes_on_without_a_hole(tmp_path: Path) -> None:
+    """A rebuild that a crash cut short has not said yet where queues go on whose messages had all expired."""
+    bench = StoreBench(tmp_path / "data", index_tail_entries=4096)
+    store = bench.store
+    queue = store.open_queue(b"a")
+    said = store.append_state([StateChange(state_kinds.QUEUE, b"late", queue_value(queue + 1, 94))])
+    assert store.append([message([queue + 1], b"x")]).offsets == [94]
+    index, tables = QueueIndex(tmp_path / "index", 4096, 0), StateTables()
+    for start, end, rebuilding in ((0, said, True), (said, store.end_position, False)):
+        replayer = Replayer(index, tables, lambda entries: None, rebuilding=rebuilding)
+        replayer.run(store._log, Stretch(start, start, end))
+        assert replayer.holes == 0
+    assert (index.min_offset(queue + 1), index.next_offset(queue + 1)) == (94, 95)
     index.close()
     bench.close()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.store import state_kinds
 from broker.store.read_result import OFFSET_TOO_SMALL
-from broker.store.retention import choose_begin
+from broker.store.retention import AGE, FULL_DISK, SIZE, Limits, choose_segments
 from broker.store.state_log import StateChange
 from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN, RecordView
 from tests.sim.stores import StoreBench, bodies, message
@@ -34,7 +34,7 @@ def test_old_segments_go_and_state_stays(tmp_path: Path) -> None:
     store = bench.store
     busy, idle = store.open_queues([b"busy", b"idle"])
     gone = store.open_queue(b"gone")
-    store.delete_queue(gone)
+    store.delete_queues([gone])
     for n in range(10):
         store.append_state([StateChange(state_kinds.SESSION, b"client%d" % n, b"state%d" % n)])
     retained = message([busy], b"21.5", flags=FLAG_MQTT | FLAG_RETAIN, mqtt_topic=b"plant/temp")
@@ -93,20 +93,33 @@ def test_size_limit(tmp_path: Path) -> None:
     bench.close()
 
 
-@given(st.lists(st.integers(1, 100), max_size=10), st.integers(0, 800), st.integers(0, 12))
-def test_choice_is_a_prefix(sizes, size_max: int, oldest_ms: int) -> None:
-    """Only whole segments from the oldest on, never more than the rules ask for."""
+@given(
+    st.lists(st.integers(1, 100), max_size=10),
+    st.integers(0, 800),
+    st.integers(0, 12),
+    st.integers(0, 800),
+    st.booleans(),
+)
+def test_choice_is_a_prefix(sizes, size_max: int, oldest_ms: int, held: int, make_room: bool) -> None:
+    """Only whole segments from the oldest on, never more than the rules ask for; what is held goes for size alone."""
     ends, total = [], 0
     for n, size in enumerate(sizes):
         total += size
         ends.append((total, n))
     end = total + 10
-    begin = choose_begin(0, ends, end, oldest_ms=oldest_ms, size_max=size_max)
-    assert begin in {0, *(position for position, _ in ends)}
-    kept = [(position, n) for position, n in ends if position > begin]
-    if kept:
-        assert not kept[0][1] < oldest_ms
+    chosen = choose_segments(0, ends, end, Limits(oldest_ms, size_max, held, make_room=make_room))
+    assert [position for position, _ in chosen] == [position for position, _ in ends[: len(chosen)]]
+    begin = 0
+    for (position, reason), (_, newest_ms) in zip(chosen, ends, strict=False):
+        assert reason != SIZE or end - begin > size_max > 0
+        assert reason != AGE or (newest_ms < oldest_ms and position <= held)
+        assert reason != FULL_DISK or (make_room and begin == 0)
+        begin = position
+    if len(chosen) < len(ends):
+        following, newest_ms = ends[len(chosen)]
         assert size_max == 0 or end - begin <= size_max
+        assert newest_ms >= oldest_ms or following > held
+        assert chosen or not make_room
 
 
 def test_state_is_not_lost_when_there_is_no_room_to_say_it_again(tmp_path: Path) -> None:
@@ -129,3 +142,32 @@ def test_state_is_not_lost_when_there_is_no_room_to_say_it_again(tmp_path: Path)
     assert bench.store.begin_position > 0
     assert bench.store.state.get(state_kinds.SESSION, b"client")[0] == b"state"
     bench.close()
+
+
+def test_a_full_disk_lets_the_oldest_segment_go_only_where_that_is_allowed(tmp_path: Path) -> None:
+    """Below the floor nothing goes by default; with `expire_when_full` segment after segment, until there is room."""
+    for allowed in (False, True):
+        bench = StoreBench(tmp_path / str(allowed), expire_when_full=allowed)
+        store = bench.store
+        queue = store.open_queue(b"q")
+        store.append_state([StateChange(state_kinds.SESSION, b"client", b"state")])
+        for n in range(100):
+            store.append([message([queue], b"%03d" % n + bytes(1000))])
+        bench.settle()
+        bench.faults.arm("disk.free", OSError(errno.ENOSPC, "full"), times=30)
+        for _ in range(12):
+            store.maintain(bench.clock.now_ms())
+            bench.settle()
+            store._thread.drain()
+        assert store.full
+        assert (store.begin_position > 0) is allowed
+        assert (store.metrics()["segments_expired_disk_full_bytes_total"] > 0) is allowed
+        for _ in range(30):
+            store.maintain(bench.clock.now_ms())
+        assert not store.full
+        low = store.bounds(queue)[0]
+        store.append([message([queue], b"100")])
+        bench.settle()
+        assert [int(body[:3]) for body in bodies(store, queue)] == list(range(low, 101))
+        assert store.state.get(state_kinds.SESSION, b"client")[0] == b"state"
+        bench.close()

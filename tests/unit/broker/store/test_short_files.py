@@ -6,10 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-import structlog
 
 from broker.store.errors import CorruptLog
-from broker.store.short_files import fill_short_files
+from broker.store.short_files import durable_cuts, find_short_files
 from tests.sim.stores import StoreBench, bodies, message
 
 
@@ -22,29 +21,31 @@ def files(folder: Path, *sizes: int) -> list[Path]:
     return made
 
 
-def test_files_get_their_size_back(tmp_path: Path) -> None:
-    """A middle one up to the next one, the last one its configured size; zeros fill them."""
-    first, second, third = files(tmp_path, 4000, 4096, 0)
-    fill_short_files(tmp_path, 4096, 3999, structlog.get_logger())
-    assert [path.stat().st_size for path in (first, second, third)] == [4096] * 3
-    assert first.read_bytes() == b"x" * 4000 + bytes(96)
+def test_what_files_should_have(tmp_path: Path) -> None:
+    """A middle one up to the next one, the last one its configured size; nothing is changed."""
+    files(tmp_path, 4000, 4096, 0)
+    found = find_short_files(tmp_path, 4096, 3999)
+    assert [(file.base, file.size, file.full_size, file.cut) for file in found] == [
+        (0, 4000, 4096, 4000), (8192, 0, 4096, 8192),
+    ]  # fmt: skip
+    assert not durable_cuts(found, 3999)
+    assert [path.stat().st_size for path in sorted(tmp_path.iterdir())] == [4000, 4096, 0]
 
 
-@pytest.mark.parametrize(("sizes", "durable"), [((4000, 4096), 4001), ((4096, 100), 4197), ((4000, 4096), 9000)])
-def test_missing_durable_bytes_are_reported(tmp_path: Path, sizes, durable: int) -> None:
-    """Nothing is changed then."""
-    made = files(tmp_path, *sizes)
-    with pytest.raises(CorruptLog, match="cut off"):
-        fill_short_files(tmp_path, 4096, durable, structlog.get_logger())
-    assert tuple(path.stat().st_size for path in made) == sizes
+@pytest.mark.parametrize(
+    ("sizes", "durable", "cut"), [((4000, 4096), 4001, 0), ((4096, 100), 4197, 4096), ((4000, 4096), 9000, 0)]
+)
+def test_missing_durable_bytes(tmp_path: Path, sizes, durable: int, cut: int) -> None:
+    """They are known from those that a torn tail may lack."""
+    files(tmp_path, *sizes)
+    assert [file.base for file in durable_cuts(find_short_files(tmp_path, 4096, durable), durable)][:1] == [cut]
 
 
 def test_no_directory_and_longer_files(tmp_path: Path) -> None:
     """A fresh store has no files; larger ones of a former configuration stay as they are."""
-    fill_short_files(tmp_path / "log", 4096, 0, structlog.get_logger())
-    (only,) = files(tmp_path, 9000)
-    fill_short_files(tmp_path, 4096, 0, structlog.get_logger())
-    assert only.stat().st_size == 9000
+    assert not find_short_files(tmp_path / "log", 4096, 0)
+    files(tmp_path, 9000)
+    assert not find_short_files(tmp_path, 4096, 0)
 
 
 def test_store_goes_on_in_a_file_that_was_cut(tmp_path: Path) -> None:
@@ -62,3 +63,22 @@ def test_store_goes_on_in_a_file_that_was_cut(tmp_path: Path) -> None:
     bench.settle()
     assert len(bodies(bench.store, queue)) == 301
     bench.close()
+
+
+def test_a_refused_start_leaves_the_newest_file_as_it_is(tmp_path: Path) -> None:
+    """A larger size of files is no reason to touch a damaged log."""
+    bench = StoreBench(tmp_path / "data", segment_size_bytes=4096)
+    queue = bench.store.open_queue(b"q")
+    for _ in range(100):
+        bench.store.append([message([queue], bytes(100))])
+    bench.settle()
+    bench.close()
+    path = max((tmp_path / "data" / "log").glob("0*"))
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    (tmp_path / "data" / "CHECKPOINT").unlink()
+    (tmp_path / "data" / "state" / "SNAPSHOT").unlink()
+    with pytest.raises(CorruptLog):
+        StoreBench(tmp_path / "data", segment_size_bytes=64 * 1024, damage_policy="refuse")
+    assert path.stat().st_size == 4096

@@ -18,4 +18,5 @@ def test_numbers_are_fixed() -> None:
         8: "ledger",
         9: "group",
         10: "will",
+        11: "retention",
     }

@@ -10,7 +10,7 @@ import pytest
 from broker.store import state_kinds
 from broker.store.errors import StoreFailed, StoreFull
 from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN, RecordView
-from tests.sim.stores import StoreBench, message
+from tests.sim.stores import StoreBench, bodies, message
 
 
 @pytest.fixture
@@ -52,6 +52,56 @@ def test_failed_write_is_final(bench: StoreBench) -> None:
     for _ in range(2):
         with pytest.raises(StoreFailed, match="writing to the log failed"):
             bench.store.append([message([queue], b"x")])
+
+
+class FailingPen:
+    """Leaves half of a write in the file and fails."""
+
+    attempted = 64
+
+    def __init__(self, bench: StoreBench, number: int) -> None:
+        self.segment = bench.store._log.segment_at(bench.store.end_position)
+        self.number = number
+
+    def aim(self, *_: object) -> None:
+        """Stay as it is."""
+
+    def write(self, _messages, _atomic, _store_ms, position: int, *_: object):
+        self.segment.write(position, b"\xff" * 32)
+        raise OSError(self.number, "no")
+
+
+@pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, StoreFull), (errno.EIO, StoreFailed)])
+def test_what_a_failed_pen_leaves_is_erased(bench: StoreBench, number: int, error: type) -> None:
+    """A full disk refuses, anything else is final, as on the long way."""
+    store = bench.store
+    queue = store.open_queue(b"q")
+    end = store.append([message([queue], b"x")]).end_position
+    store._writer._pen = FailingPen(bench, number)
+    with pytest.raises(error):
+        store.append([message([queue], b"y")])
+    assert bytes(store._log.view(end, 64) or b"") == bytes(64)
+    assert (store.end_position, store.next_offset(queue), store.full) == (end, 1, error is StoreFull)
+
+
+def test_long_and_short_way_make_one_log(bench: StoreBench) -> None:
+    """Over many files, with state changes and armed faults between: dense queues, all bodies in order."""
+    store = bench.store
+    queues, sent = store.open_queues([b"a", b"b"]), []
+    bench.faults.arm("log.write", lambda: None, after=10_000, times=None)
+    for number in range(400):
+        if number == 200:
+            bench.faults.disarm("log.write")
+        if number % 50 == 0:
+            store.open_queue(b"q%d" % number)
+        body = b"%d" % number + bytes(number % 97)
+        store.append([message(queues, body), message(queues[:1], body)])
+        sent.append(body)
+    bench.settle()
+    assert bodies(store, queues[1]) == sent
+    assert bodies(store, queues[0]) == [body for body in sent for _ in range(2)]
+    assert len(store._log.segments) > 5
+    assert store.metrics()["bytes_total"] == store.end_position
 
 
 def test_background_failures(bench: StoreBench) -> None:

@@ -26,7 +26,7 @@ def fill(bench: StoreBench, count: int = MESSAGES) -> None:
     store.append([message(queues[:1], b"last", flags=0x0C, mqtt_topic=b"plant/7/temp")])
     store.append_state([StateChange(state_kinds.SESSION, b"c", b"v"), StateChange(state_kinds.SESSION, b"d", b"v")])
     store.append_state([StateChange(state_kinds.SESSION, b"d", None)])
-    store.delete_queue(doomed)
+    store.delete_queues([doomed])
     bench.settle()
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
+from broker.store import hot
 from broker.store.inspection.directory import open_directory
 from broker.store.inspection.index_check import LogEntries, check_cover, check_run
-from broker.store.inspection.log_files import Walk
-from broker.store.queue_index.run import run_path, write_run
+from broker.store.inspection.log_files import Stretches
+from broker.store.queue_index.run import run_path
+from broker.store.queue_index.run_writer import write_run
+from tests.sim.index_entries import run_data
 
 
 def entries_of(found) -> LogEntries:
     entries = LogEntries()
-    for file, at, head in Walk(found.files, 0):
-        assert not list(entries.add(file.view, at, file.base + at, head))
+    for file, first, end in Stretches(found.files, 0):
+        assert not list(entries.add(hot.core.survey(file.view, file.base, first, end)[1]))
     return entries
 
 
@@ -31,10 +36,11 @@ def test_valid_run_with_wrong_content(directory: Path) -> None:
     found = open_directory(directory)
     entries = entries_of(found)
     run = found.runs[0]
-    qid, position, size, tag = (column.copy() for column in run.columns())
+    qid, offset, position, size, tag = (column.copy() for column in run.columns())
     position[2] += 8
     path = run_path(directory / "index", 999)
-    write_run(path, 999, 0, (run.first_position, run.end_position), (run.first_offsets,), (qid, position, size, tag))
+    data = run_data(qid, offset, position, size, tag, np.ones(len(qid), np.uint32))
+    write_run(path, 999, 0, (run.first_position, run.end_position), data)
     (difference,) = check_run(type(run)(path), entries, 0)
     assert f"position {int(position[2])}/{int(position[2]) - 8}" in difference
 

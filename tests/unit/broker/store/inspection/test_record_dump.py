@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.errors import CorruptLog
 from broker.store.inspection.record_dump import records, text
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.log_judge import read_log
@@ -36,15 +35,22 @@ def test_queue_start_and_limit(directory: Path) -> None:
         records(directory, queue="nobody")
 
 
-def test_damage_ends_it(directory: Path) -> None:
-    """What stands before the damage is printed, then the error."""
-    victim = read_log(directory)[5].position
+def test_damage_stands_in_its_place(directory: Path) -> None:
+    """What stands before and behind the damage is printed, and between them where it is."""
+    judged = read_log(directory)
+    victim = judged[5].position
     path = directory / "log" / "0".zfill(20)
     data = bytearray(path.read_bytes())
     data[victim + 50] ^= 1
     path.write_bytes(data)
-    seen = []
-    with pytest.raises(CorruptLog):
-        seen.extend(records(directory))
+    seen = list(records(directory))
+    assert [each["position"] for each in seen] == [each.position for each in judged]
+    assert [each for each in seen if each["type"] == "damaged"] == [
+        {"position": victim, "size": judged[5].end - victim, "type": "damaged", "reason": seen[5]["reason"]}
+    ]
+
+
+def test_text_or_base64() -> None:
+    """Bytes that are no text are told from text by the name."""
     assert text("body", b"\xff") == {"body_base64": "/w=="}
     assert text("body", b"x") == {"body": "x"}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.store import hot
-from broker.store.hot import pure
+from broker.store.hot import pure_ring
 from broker.store.queue_index.tail import Tail, read_durable
 
 
@@ -19,7 +19,7 @@ def add(tail: Tail, model: dict[int, list[int]], queues: list[int], position: in
         offsets.append(len(model.setdefault(queue, [])))
         model[queue].append(position + len(offsets))
     positions = [position + n for n in range(1, len(queues) + 1)]
-    entries = hot.core.make_block(queues, offsets, positions, [8] * len(queues), [7] * len(queues))
+    entries = hot.core.make_block(queues, offsets, positions, [8] * len(queues), [7] * len(queues), [1] * len(queues))
     assert tail.ring.claim(entries, 0, 1 << 20) == len(queues)
     tail.append(entries)
     tail.publish(position + 1000, 0)
@@ -33,7 +33,7 @@ def add(tail: Tail, model: dict[int, list[int]], queues: list[int], position: in
 def test_like_a_list(steps, walk_max: int) -> None:
     """Appends that wrap around, releases, reads by chain and by scan."""
     with tempfile.TemporaryDirectory() as folder:
-        before, pure.WALK_MAX = pure.WALK_MAX, walk_max
+        before, pure_ring.WALK_MAX = pure_ring.WALK_MAX, walk_max
         try:
             tail, model = Tail(Path(folder) / "tail", 64), {}
             released = dict.fromkeys(range(4), 0)
@@ -50,7 +50,7 @@ def test_like_a_list(steps, walk_max: int) -> None:
                         assert got == entries[offset : offset + 5]
             tail.close()
         finally:
-            pure.WALK_MAX = before
+            pure_ring.WALK_MAX = before
 
 
 def test_grows_in_place(tmp_path: Path) -> None:

@@ -1,17 +1,23 @@
-"""The write side of the twin in place: offsets, fillers, refusals, the ring, confirming."""
+"""The encoder of the twin in place: offsets, fillers, refusals, batches; small and large ones alike."""
 
 from __future__ import annotations
-
-from array import array
 
 import pytest
 
 from broker.store import hot
 from broker.store.errors import RecordTooLarge
+from broker.store.hot import pure_encoder
+from broker.store.hot.contracts import CONFIRMED, NEXT
 from broker.store.store_message import StoreMessage
 from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.record import FILLER, FLAG_GROUP_OPEN, HEADER, RecordView, check_record
-from tests.sim.batches import CAPACITY, QUEUES, Bench, bare
+from remoting.protocol.record import BATCH_COUNT_MAX, FILLER, FLAG_GROUP_OPEN, HEADER, RecordView, check_record
+from tests.sim.batches import FLAGS_BATCH, QUEUES, Bench, bare
+
+
+@pytest.fixture(params=[1, pure_encoder.ARRAYS_MIN], autouse=True)
+def _arrays_from(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pure twin gives out offsets in two ways."""
+    monkeypatch.setattr(pure_encoder, "ARRAYS_MIN", request.param)
 
 
 def message(queues: tuple[int, ...], body: bytes = b"x", **changes: int) -> StoreMessage:
@@ -27,7 +33,7 @@ def test_offsets_are_dense_also_within_a_record() -> None:
     made = bench.encode([message((1, 1, 2)), message(()), message((2, 1))])
     assert made.offsets == [0, -1, 1]
     assert made.entries.columns()[:2] == ([1, 1, 2, 2, 1], [0, 1, 0, 1, 2])
-    assert bench.rows[[2, 4]].tolist() == [3, 2]
+    assert bench.rows[[1, 2], NEXT].tolist() == [3, 2]
 
 
 def test_a_filler_ends_a_segment_and_records_go_on_in_the_next() -> None:
@@ -67,6 +73,10 @@ def test_groups_are_open_but_at_their_end() -> None:
         (message((0,), born_ms=1 << 63), LocalMisuse, "out of range"),
         (message((0,), producer_seq=-1), LocalMisuse, "out of range"),
         (message((0,), n_props=1 << 16), LocalMisuse, "meta of|out of range"),
+        (message((0,), count=2), LocalMisuse, "2 messages in a record with flags 0x0"),
+        (message((0,), count=0), LocalMisuse, "0 messages in"),
+        (message((0,), flags=FLAGS_BATCH, count=0), LocalMisuse, "0 messages in"),
+        (message((0,), flags=FLAGS_BATCH, count=BATCH_COUNT_MAX + 1), LocalMisuse, "65537 messages in"),
     ],
 )
 def test_a_refused_batch_leaves_the_rows_as_they_were(wrong: StoreMessage, error: type, words: str) -> None:
@@ -92,37 +102,29 @@ def test_a_segment_that_cannot_be_made_takes_the_offsets_back() -> None:
     assert not bench.rows.any()
 
 
-def test_undo_store_and_find() -> None:
-    """What was taken back is given out again; what is stored is found by chain and by search."""
+def test_a_batch_advances_its_queues_by_its_count() -> None:
+    """The record says so, the entries say so, and claiming, confirming and undoing follow."""
     bench = Bench(hot.core)
-    bench.ring.undo(bench.encode([message((0, 0, 3))]).entries)
+    made = bench.encode([message((1, 2, 1), flags=FLAGS_BATCH, count=5), message((1,))])
+    head = RecordView(memoryview(made.pieces[0][1]))
+    assert (head.type, head.count, head.body_format, head.codec) == (2, 5, 1, 1)
+    assert head.dispatch() == [(1, 0), (2, 0), (1, 5)]
+    assert made.offsets == [0, 10]
+    columns = made.entries.columns()
+    assert (columns[1], columns[5]) == ([0, 0, 5, 10], [5, 5, 5, 1])
+    assert bench.rows[:3, NEXT].tolist() == [0, 11, 5]
+    bench.ring.undo(made.entries)
     assert not bench.rows.any()
-    count = 0
-    for _ in range(CAPACITY - 4):
-        entries = bench.encode([message((count % 2,))]).entries
-        bench.ring.store(entries, 0, count)
-        count += 1
-    for offset, wanted in ((0, 5), (29, 9), (3, 0), (12, 1)):
-        positions, sizes, tags = bench.ring.find(1, offset, wanted, 0, count)
-        expected = bench.columns[2][1:count:2][offset : offset + wanted].tolist()
-        assert positions.tolist() == expected
-        assert (len(sizes), len(tags)) == (len(expected), len(expected))
+    assert bench.ring.claim(made.entries, 0, QUEUES) == 4
+    assert bench.rows[:3, NEXT].tolist() == [0, 11, 5]
+    assert bench.ring.confirm([made.entries]) == [2, 1]
+    assert bench.rows[:3, CONFIRMED].tolist() == [0, 11, 5]
 
 
-def test_claim_stops_at_the_first_entry_that_is_not_next() -> None:
-    """A gap, a queue beyond the limit."""
+def test_a_whole_batch_or_a_part_of_it_in_each_segment() -> None:
+    """Entries of all records, wherever the file ends."""
     bench = Bench(hot.core)
-    entries = hot.core.make_block([0, 0, 1, 0], [0, 1, 5, 2], [0] * 4, [8] * 4, [0] * 4)
-    assert bench.ring.claim(entries, 0, QUEUES) == 2
-    assert bench.rows[0] == 2
-    assert bench.ring.claim(entries, 3, 0) == 3
-    assert bench.ring.claim(entries, 3, QUEUES) == 4
-
-
-def test_confirm_names_each_queue_once() -> None:
-    """Over several blocks; the next stamp starts anew."""
-    ends, stamps = array("q", [0] * 4), array("I", [0] * 4)
-    blocks = [hot.core.make_block(q, o, o, o, o) for q, o in (([1, 2, 1], [0, 0, 1]), ([2], [1]), ([], []))]
-    assert hot.core.confirm(blocks, ends, stamps, 1) == [1, 2]
-    assert ends.tolist() == [0, 2, 2, 0]
-    assert hot.core.confirm(blocks[1:], ends, stamps, 2) == [2]
+    made = [bench.encode([message((n % 3, 4)) for n in range(count)]) for count in (3, 12, 30, 1)]
+    assert [len(batch.entries) for batch in made] == [6, 24, 60, 2]
+    assert [offset for batch in made for offset in batch.entries.columns()[1][1::2]] == list(range(46))
+    assert bench.rows[:5, NEXT].tolist() == [16, 15, 15, 0, 46]

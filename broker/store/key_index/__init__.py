@@ -1,0 +1,1 @@
+"""The key index: topic and key -> log positions. See README.md."""

@@ -1,0 +1,100 @@
+"""The door of the key index for the rest of the store: take in, keep small, look up.
+
+Invariant: keys are taken in by the append that wrote their records, so whatever is confirmed can be found; `take` is
+told of every append, also of one without keys, because the position up to which all keys are known moves on with it.
+Thread rule: loop thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.store.commit_log import CommitLog
+from broker.store.hot.contracts import Encoded
+from broker.store.index_thread import IndexThread
+from broker.store.key_index.key_flusher import KeyFlusher
+from broker.store.key_index.key_index import KeyIndex
+from broker.store.key_index.key_opening import open_key_index
+from broker.store.key_index.key_reader import KeyMatches, KeyQuestion, KeyReader
+from broker.store.reader import Reader
+from broker.store.settings import StoreSettings
+from runtime.faults import FaultPoints
+
+
+class KeyStore:
+    """The key index of one store."""
+
+    def __init__(self, index: KeyIndex, flusher: KeyFlusher, reader: KeyReader, log: CommitLog) -> None:
+        self._index = index
+        self._flusher = flusher
+        self._reader = reader
+        self._log = log
+
+    @classmethod
+    def open(
+        cls,
+        data: Path,
+        settings: StoreSettings,
+        log: CommitLog,
+        reader: Reader,
+        thread: IndexThread,
+        faults: FaultPoints,
+        events: Any,
+        on_failed: Callable[[Exception], None],
+    ) -> KeyStore | None:
+        """Return the key index of the data directory `data`, None when it is switched off.
+
+        `log` is recovered; what `on_failed` hears is an error of the index thread. Raises OSError, CorruptIndex.
+        """
+        index = open_key_index(data, settings, log, thread, faults, events)
+        if index is None:
+            return None
+        flusher = KeyFlusher(index, thread, log.sync, settings, faults, on_failed)
+        return cls(index, flusher, KeyReader(log, index, reader), log)
+
+    def take(self, batch: Encoded) -> None:
+        """Take in the keys of an append that is in the log. Raises OSError: full, and no run can be written.
+
+        Appends without keys may be left out: between appends the index covers the log to its end.
+        """
+        index = self._index
+        if batch.keyed:
+            self._take_from_log(batch.first_position, batch.end_position)
+        index.end_position = batch.end_position  # before a run is made: it must not hold more than it says
+        if index.full_chunks:
+            self._flusher.flush_if_full()
+
+    def _take_from_log(self, position: int, end: int) -> None:
+        """Take in the records in [position, end) as they were just written: large batches are kept nowhere else."""
+        while position < end:
+            segment = self._log.segment_at(position)
+            assert segment is not None, position
+            stop = min(segment.end, end)
+            self._index.take(segment.view, segment.base, position, stop)
+            position = stop
+
+    def step(self, indexed: int) -> None:
+        """Do what is due; `indexed` is how far the runs of the queue index cover the log."""
+        self._index.end_position = self._log.end
+        self._flusher.step(indexed, self._log.begin)
+
+    def settle(self) -> None:
+        """Start the last run; nothing is appended any more, and the index thread is idle."""
+        self._index.end_position = self._log.end
+        self._flusher.merging = False
+        self._flusher.flush()
+
+    def find(self, question: KeyQuestion) -> KeyMatches:
+        """Return the confirmed records that match, the newest first."""
+        return self._reader.find(question)
+
+    def metrics(self) -> dict[str, int]:
+        """Return gauges and totals."""
+        return {
+            "key_index_runs": len(self._index.runs),
+            "key_index_entries": self._index.entry_count + sum(run.entry_count for run in self._index.runs),
+            "key_index_runs_written_total": self._flusher.runs_written_total,
+            "key_index_merges_total": self._flusher.merges_total,
+        }

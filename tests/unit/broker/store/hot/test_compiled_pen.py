@@ -1,0 +1,51 @@
+"""The compiled pen's own danger: memory that it uses again for the next large batch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.store import hot
+from broker.store.store_message import StoreMessage
+from tests.sim.batches import QUEUES, Bench
+
+
+@pytest.fixture(autouse=True)
+def _compiled(twin: str) -> None:
+    if twin != "compiled":
+        pytest.skip("about the compiled twin")
+
+
+def test_large_batches_follow_each_other(tmp_path: Path) -> None:
+    """A smaller one behind a larger one writes its own bytes, and no more of them."""
+    bench, path, size = Bench(hot.core), tmp_path / "file", 1 << 21
+    path.write_bytes(bytes(size))
+    descriptor = os.open(path, os.O_RDWR)
+    encoder = hot.core.make_encoder(3, size, 8)
+    pen, position = hot.core.make_pen(encoder), 0
+    pen.aim(bench.ring, QUEUES, memoryview(bytearray(48)).cast("q"), descriptor, 0, size)
+    for byte, count in ((b"a", 40), (b"b", 20), (b"c", 60)):
+        batch = [StoreMessage((), 5, 0, 0, 0, 0, 0, 0, 0, b"", byte * 8112)] * count
+        position = pen.write(batch, False, 77, position, 1, 1).end_position
+    os.close(descriptor)
+    data = path.read_bytes()
+    assert position == 120 * 8192
+    assert [data[at + 80 : at + 8192] for at in range(0, position, 8192)] == (
+        [b"a" * 8112] * 40 + [b"b" * 8112] * 20 + [b"c" * 8112] * 60
+    )
+    assert not any(data[position:])
+
+
+def test_a_batch_of_many_megabytes_goes_the_long_way(tmp_path: Path) -> None:
+    """No memory is kept for it."""
+    bench, path = Bench(hot.core), tmp_path / "file"
+    path.write_bytes(b"")
+    descriptor = os.open(path, os.O_RDWR)
+    pen = hot.core.make_pen(hot.core.make_encoder(3, 1 << 30, 8))
+    pen.aim(bench.ring, QUEUES, memoryview(bytearray(48)).cast("q"), descriptor, 0, 1 << 30)
+    batch = [StoreMessage((), 5, 0, 0, 0, 0, 0, 0, 0, b"", bytes(1 << 20))] * 9
+    assert pen.write(batch, False, 77, 0, 1, 1) is None
+    assert os.fstat(descriptor).st_size == 0
+    os.close(descriptor)

@@ -1,0 +1,93 @@
+"""The look-up over runs, on the twin in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from broker.store import hot
+
+
+@dataclass
+class Columns:
+    """A run of (queue, offsets of its entries, offset behind them) per queue; positions and tags count the entries."""
+
+    queues: Any
+    first_offsets: Any
+    next_offsets: Any
+    starts: Any
+    positions: Any
+    sizes: Any
+    tags: Any
+    offsets: Any = None
+
+
+def run_of(*parts: tuple[int, list[int], int], at: int = 0, counts: bool = False) -> Columns:
+    """A run; with `counts` it has the column of offsets."""
+    total = sum(len(offsets) for _, offsets, _ in parts)
+    flat = [offset for _, offsets, _ in parts for offset in offsets]
+    return Columns(
+        np.array([queue for queue, _, _ in parts], "<u4"), np.array([offsets[0] for _, offsets, _ in parts], "<i8"),
+        np.array([end for _, _, end in parts], "<i8"),
+        np.cumsum([0, *(len(offsets) for _, offsets, _ in parts)], dtype="<u4"),
+        np.arange(at, at + total, dtype="<i8"), np.full(total, 8, "<u4"), np.arange(total, dtype="<u4"),
+        np.array(flat, "<i8") if counts else None,
+    )  # fmt: skip
+
+
+def test_goes_on_from_run_to_run() -> None:
+    """Counted and plain runs, a queue that is missing in one of them, an offset inside a batch."""
+    runs = [
+        run_of((1, [0, 1, 2], 3), (5, [7], 8), at=100),
+        run_of((5, [8], 9), at=200),
+        run_of((1, [3, 10, 11], 15), at=300, counts=True),
+    ]
+    table = hot.core.make_run_table(runs)
+    offsets, positions, sizes, tags, end = table.find(1, 1, 11)
+    assert (offsets.tolist(), positions.tolist(), end) == ([1, 2, 3, 10], [101, 102, 300, 301], 11)
+    assert (sizes.tolist(), tags.tolist()) == ([8] * 4, [1, 2, 0, 1])
+    assert [column.tolist() for column in table.find(1, 9, 10)[:2]] == [[3], [300]]
+    assert table.find(1, 14, 99)[4] == 15
+    for nothing in (table.find(1, 15, 99), table.find(2, 0, 9), table.find(9, 0, 9), table.find(1, 2, 2)):
+        assert [len(column) for column in nothing[:4]] == [0, 0, 0, 0]
+    assert table.find(5, 7, 9)[1].tolist() == [103, 200]
+    assert hot.core.make_run_table([]).find(1, 4, 9)[4] == 4
+
+
+def test_first_at_a_position() -> None:
+    """The oldest entry that has not expired, in whichever run it is."""
+    table = hot.core.make_run_table([run_of((1, [0, 1], 2), at=100), run_of((1, [2, 9], 12), at=200, counts=True)])
+    assert [table.first_at(1, begin) for begin in (0, 100, 101, 102, 201, 202)] == [0, 0, 1, 2, 9, -1]
+    assert table.first_at(2, 0) == -1
+
+
+def merged(*runs: Columns) -> dict[str, Any]:
+    """The columns of the merge, as lists."""
+    data = hot.core.make_run_table(runs).merge()
+    return {name: None if (column := getattr(data, name)) is None else column.tolist() for name in data.__slots__}
+
+
+def test_merge_puts_the_pieces_of_a_queue_in_a_row() -> None:
+    """Long and short pieces, queues at either end; plain runs give a plain one."""
+    many = list(range(40))
+    found = merged(
+        run_of((1, [0, 1], 2), (5, many, 40), at=100),
+        run_of((0, [3], 4), (5, [40], 41), (2**32 - 1, [7], 8), at=200),
+        run_of((5, [41, 42], 43), at=300),
+    )
+    assert found["queues"] == [0, 1, 5, 2**32 - 1]
+    assert found["starts"] == [0, 1, 3, 46, 47]
+    assert (found["first_offsets"], found["next_offsets"]) == ([3, 0, 0, 7], [4, 2, 43, 8])
+    assert found["positions"] == [200, 100, 101, *range(102, 142), 201, 300, 301, 202]
+    assert found["tags"] == [0, 0, 1, *range(2, 42), 1, 0, 1, 2]
+    assert (found["sizes"], found["offsets"]) == ([8] * 47, None)
+
+
+def test_merge_keeps_offsets_where_they_do_not_count_up() -> None:
+    """With a batch in one of the runs, and with a gap between two plain ones."""
+    batches = merged(run_of((1, [0, 1], 2), (2, [9], 10)), run_of((1, [2, 5], 9), counts=True))
+    assert (batches["offsets"], batches["next_offsets"]) == ([0, 1, 2, 5, 9], [9, 10])
+    gap = merged(run_of((1, [0, 1], 2)), run_of((1, [6], 7)))
+    assert (gap["offsets"], gap["first_offsets"], gap["next_offsets"]) == ([0, 1, 6], [0], [7])
