@@ -24,9 +24,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from broker.store.inspection.verifier import verify
 from tests.fuzz.damage import KINDS, hurt, hurt_metadata, image
 from tests.fuzz.judge import Judge
+from tests.fuzz.rot import Rot
 from tests.fuzz.victim import Orders, live
 from tests.sim.log_judge import proved_durable, read_log
 
@@ -105,6 +105,7 @@ class Lane:
         self._segment = self.chance.choice((8, 16, 64)) * 1024
         self._number = -1
         self._must_hold = 0
+        self._opened = False
         self.ends: Counter[str] = Counter()
 
     def cycle(self) -> None:
@@ -123,6 +124,7 @@ class Lane:
         finally:
             life.kill()
         self.ends[way] += 1
+        self._opened = bool(life.counts["opened"])
         self._number = max(self._number, life.confirmed_number)
         self._after(life)
 
@@ -209,36 +211,24 @@ class Lane:
                     self.ends["unsynced gone"] += 1
                 self.ends["damage above"] += damage is not None
         elif choice < 0.45 and durable:
-            if hurt_metadata(self.directory, self.chance) == "CHECKPOINT":
-                self.judge.epoch = 0  # a start that wrote no record is forgotten with it
+            hurt_metadata(self.directory, self.chance)
             self.ends["metadata"] += 1
 
     def _rot(self) -> None:
-        """Hurt what is durable: it must be told, and nothing may be cut; then put it back."""
-        records = read_log(self.directory)
-        durable = proved_durable(self.directory)
-        if not records or durable <= records[0].position:
-            return
-        kind = self.chance.choice(KINDS)
-        damage = hurt(self.directory, self.chance, records[0].position, min(durable, records[-1].end), kind)
-        if damage is None or (kind == "zero" and not damage.former.strip(b"\0")):
-            return
-        hurt_image = image(self.directory, durable)
-        told = bool(verify(self.directory).errors)
-        orders = Orders(
-            0, self._workload, {**self._orders("count").settings, "retention_size_bytes": 0}, read_only=True
-        )
-        life = Life(self.directory, orders)
-        said = next(life.words(), ["nothing"])
+        """Hurt what is durable, in copies: it must be told, nothing may be cut, all else must stay readable."""
+        rot = Rot(self.directory, self.chance, self._orders("count"), listen)
+        if said := rot.run(self.judge.ends if self._opened else {}):
+            self.ends[f"rot {said}"] += 1
+
+
+def listen(directory: Path, orders: Orders) -> list[list[Any]]:
+    """One life that is not disturbed: everything it says."""
+    life = Life(directory, orders)
+    try:
+        said = list(life.words())
+    finally:
         life.kill()
-        assert told, f"verify does not see {kind} at {damage.position}"
-        assert said[0] in ("corrupt", "read", "refused"), said
-        assert image(self.directory, durable) == hurt_image, f"{kind} below the durable point: the log was changed"
-        hit = [seen for seen in records if seen.position <= damage.position < seen.end and seen.dispatch]
-        if said[0] == "read" and hit and kind == "flip":
-            assert hit[0].position in said[1], f"the record at {hit[0].position} was read as if it were sound"
-        damage.undo()
-        self.ends[f"rot {said[0]}"] += 1
+    return said or [["nothing"]]
 
 
 def run(cycles: int, seed: int, only: int | None, place: Path | None) -> Counter[str]:

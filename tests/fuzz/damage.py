@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 BLOCK = 4096
@@ -13,18 +13,17 @@ KINDS = ("flip", "zero", "cut")
 
 @dataclass
 class Damage:
-    """One change to one log file, and how to take it back."""
+    """One change to one log file, and what was there before."""
 
     kind: str
     path: Path
     position: int
-    former: bytes
+    former: bytes = field(repr=False)
 
-    def undo(self) -> None:
-        """Put the bytes back that were there."""
-        with self.path.open("r+b") as file:
-            file.seek(self.position - int(self.path.name))
-            file.write(self.former)
+    @property
+    def end(self) -> int:
+        """Position behind the last byte that changed."""
+        return self.position + len(self.former)
 
 
 def log_files(directory: Path) -> list[Path]:
@@ -65,6 +64,7 @@ def hurt(directory: Path, chance: random.Random, low: int, high: int, kind: str)
 def hurt_metadata(directory: Path, chance: random.Random) -> str:
     """Make a file unreadable that the log can replace; return its name."""
     found = [directory / "state/SNAPSHOT", directory / "index/MANIFEST", directory / "CHECKPOINT"]
+    found.append(directory / "DURABLE")
     found += sorted((directory / "index").glob("offsets-*")) + sorted((directory / "index").glob("run-*"))
     path = chance.choice([path for path in found if path.exists()])
     if path.name.startswith("run-"):

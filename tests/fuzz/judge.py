@@ -8,7 +8,7 @@ from typing import Any
 from tests.fuzz.workload import RETAIN, SEQUENCE_STEP, Model, operation
 from tests.sim.log_judge import Seen, check_dense, read_changes, read_log
 
-QUEUE, SESSION, RETAINED, LEDGER, MESSAGE, CONTROL = 1, 4, 6, 8, 1, 3
+QUEUE, SESSION, RETAINED, LEDGER, MESSAGE, BATCH, CONTROL = 1, 4, 6, 8, 1, 2, 3
 State = dict[tuple[int, bytes], tuple[bytes, int]]
 
 
@@ -19,7 +19,7 @@ class Judge:
         self._workload = workload
         self._model = Model(workload)
         self._names: dict[int, str] = {}
-        self._ends: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
         self.epoch = 0
         self.records = 0
 
@@ -60,9 +60,11 @@ class Judge:
         """The operations in the log follow each other, each with all its messages."""
         counts: dict[int, int] = {}
         for seen in records:
-            if seen.kind == MESSAGE and seen.dispatch and seen.body != b"loose":
+            if seen.kind in (MESSAGE, BATCH) and seen.dispatch and seen.body != b"loose":
                 number, at = divmod(seen.sequence, SEQUENCE_STEP)
-                assert seen.body == operation(number, self._workload).bodies[at], (number, at)
+                meant = operation(number, self._workload)
+                assert seen.body == meant.bodies[at], (number, at)
+                assert (seen.kind == BATCH, seen.count) == (meant.counts[at] > 0, meant.counts[at] or 1), (number, at)
                 counts[number] = counts.get(number, 0) + 1
         numbers = list(counts)
         if not numbers:
@@ -82,11 +84,11 @@ class Judge:
             assert self._names.setdefault(queue, name) == name, f"id {queue} came back for {name}"
             logged = places.get(queue, [])
             assert positions == [position for _, position in logged], f"index of {name} differs from the log"
-            first = logged[0][0] if logged else following
-            assert (low, high, following) == (first, first + len(logged), first + len(logged)), (name, low, high)
-            assert following >= self._ends.get(queue, 0), f"offsets of {name} went back to {following}"
-            self._ends[queue] = following
-        assert all(ends.get(queue, 0) <= self._ends[queue] for queue in self._ends if str(queue) in told["queues"])
+            first, end = (logged[0][0], ends[queue]) if logged else (following, following)
+            assert (low, high, following) == (first, end, end), (name, low, high)
+            assert following >= self.ends.get(queue, 0), f"offsets of {name} went back to {following}"
+            self.ends[queue] = following
+        assert all(ends.get(queue, 0) <= self.ends[queue] for queue in self.ends if str(queue) in told["queues"])
 
 
 def replay(records: list[Seen]) -> State:

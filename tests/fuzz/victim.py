@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.store import state_kinds
-from broker.store.errors import CorruptLog, StoreFailed, StoreFull
+from broker.store.errors import CorruptLog, StoreFailed, StoreFull, UnreadableOffsets
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from remoting.protocol.record import RecordView
@@ -48,7 +48,7 @@ class Orders:
     close_after: int = 0
     """Operations after which the store is closed properly; 0: never."""
     read_only: bool = False
-    """Only open and read everything."""
+    """Only open, read everything around damage, and append a little."""
     early: bool = field(default=False)
     """The fault is armed before the store is opened."""
 
@@ -94,7 +94,10 @@ class Victim:
             self.say("refused", error.errno)
             return
         if self._orders.read_only:
-            self.say("read", self._read_all(store))
+            survey(store)  # it notes the damage it meets, and the index thread looks how far that goes
+            store._thread.drain()
+            self.say("read", survey(store))
+            self.say("appended", self._append_some(store))
             return
         self.say("opened", report(store))
         os.read(self._go, 1)
@@ -151,7 +154,7 @@ class Victim:
         if not ledger or int(ledger[0]) < number:
             doomed = store.find_queue(done.deleted) if done.deleted else None
             if doomed is not None:
-                store.delete_queue(doomed)
+                store.delete_queues([doomed])
             names = done.names()
             ids = dict(zip(names, store.open_queues(names), strict=True))
             end = store.append(done.messages(number, ids), changes=done.changes).end_position
@@ -164,21 +167,54 @@ class Victim:
         while self._due:
             self._due.popleft()()
 
-    def _read_all(self, store: LogStore) -> list[int]:
-        """Positions of records that cannot be read."""
-        bad = []
-        for name, _ in list(store.state.items(state_kinds.QUEUE)):
-            queue = store.find_queue(name) if name else None
-            if queue is None:
+    def _append_some(self, store: LogStore) -> list[list[int]]:
+        """Append a message to some queues; return (queue, offset) of what is confirmed."""
+        names = sorted(name for name, _ in store.state.items(state_kinds.QUEUE) if name)[:5]
+        queues = [queue for name in names if (queue := store.find_queue(name)) is not None]
+        if not queues:
+            return []
+        try:
+            made = store.append([message([queue], b"loose") for queue in queues])
+        except StoreFull:
+            return []
+        while store.confirm_position < made.end_position:
+            self._turn()
+        return [list(pair) for pair in zip(queues, made.offsets, strict=True)]
+
+
+def survey(store: LogStore) -> dict[str, Any]:
+    """What a reader gets of a damaged store: per queue its bounds, (offset, position) of records, unreadable spans."""
+    queues = {}
+    for name, _ in list(store.state.items(state_kinds.QUEUE)):
+        queue = store.find_queue(name) if name else None
+        if queue is None:
+            continue
+        at, high = store.bounds(queue)
+        low, found, missing = at, [], []
+        while at < high:
+            try:
+                result = store.read(queue, at, 1 << 20, 1 << 40)
+            except UnreadableOffsets as error:
+                span = (error.queue, error.first_offset, error.next_offset)
+            else:
+                span = None
+            if span is not None:
+                assert span[:2] == (queue, at), (span, queue, at)
+                assert at < span[2] <= high, (span, high)
+                missing.append([at, span[2]])
+                at = span[2]
                 continue
-            offset, end = store.bounds(queue)
-            while offset < end:
-                try:
-                    offset = store.read(queue, offset, 1, 1 << 20).next_offset
-                except CorruptLog as error:
-                    bad.append(error.position)
-                    offset += 1
-        return bad
+            bases = result.bases or range(result.first_offset, result.first_offset + len(result.records))
+            found += [
+                [int(base), RecordView(record).position] for base, record in zip(bases, result.records, strict=True)
+            ]
+            assert result.next_offset > at, (queue, at)
+            at = result.next_offset
+        queues[queue] = [low, high, found, missing]
+    return {
+        "queues": queues, "end": store.end_position, "epoch": store.epoch,
+        "quarantined": [[each.start, each.end] for each in store.quarantined],
+    }  # fmt: skip
 
 
 def report(store: LogStore) -> dict[str, Any]:

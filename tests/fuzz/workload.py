@@ -14,8 +14,10 @@ LIGHTS = 30
 SESSIONS = 40
 TOPICS = 20
 RETAIN = 0x0C
+BATCH_FORMAT = 1 << 8
+"""A body that holds several messages; the store does not look into it."""
 SEQUENCE_STEP = 64
-"""Message m of operation n carries the producer sequence n * step + m."""
+"""Record m of operation n carries the producer sequence n * step + m."""
 
 
 @dataclass
@@ -25,6 +27,8 @@ class Operation:
     deleted: bytes | None
     queues: list[tuple[bytes, ...]]
     bodies: list[bytes]
+    counts: list[int]
+    """Messages in each record."""
     retained: tuple[bytes, bytes] | None
     changes: list[StateChange] = field(default_factory=list)
     loose: int = 0
@@ -38,6 +42,9 @@ class Operation:
                 message([ids[name] for name in names], body, flags=RETAIN if topic else 0, mqtt_topic=topic)
             )  # fmt: skip
             made[-1].producer_seq = number * SEQUENCE_STEP + at
+            if self.counts[at]:
+                made[-1].flags |= BATCH_FORMAT
+                made[-1].count = self.counts[at]
         return made
 
     def names(self) -> list[bytes]:
@@ -55,11 +62,13 @@ def operation(number: int, seed: int) -> Operation:
         queues.append((b"parent", light, *extra))
     sizes = (0, 30, 200, 600, 3000)
     bodies = [bytes(chance.choices(range(256), k=4)) * (chance.choice(sizes) // 4) for _ in queues]
-    made = Operation(None, queues, bodies, None, loose=chance.choice((0, 0, 1, 3)))
+    counts = [chance.choice((0, 0, 0, 1, 2, 40)) for _ in queues]
+    made = Operation(None, queues, bodies, counts, None, loose=chance.choice((0, 0, 1, 3)))
     if chance.random() < 0.1:
         made.deleted = b"light%d" % chance.randrange(LIGHTS)
     if chance.random() < 0.2:
         made.retained = (b"r/%d" % chance.randrange(TOPICS), bodies[0])
+        counts[0] = 0
     made.changes = [StateChange(state_kinds.LEDGER, b"sink", b"%d" % number)]
     if chance.random() < 0.6:
         made.changes.append(StateChange(state_kinds.SESSION, b"s%d" % chance.randrange(SESSIONS), b"v%d" % number))
