@@ -6,15 +6,20 @@ all-in-one both are the same port. Loop rule: all on the loop's thread.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from remoting.protocol import fastjson
-from remoting.protocol.codes import RequestCode
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.route_body import PERM_READ, PERM_WRITE, ClusterInfo, TopicList, TopicRoute, decode_body
+from remoting.protocol.stored_message import StoredMessage, iter_stored
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import checked
+
+TIME_MAX_MS = 2**62
+"""A time behind all others."""
 
 
 class Admin:
@@ -46,22 +51,86 @@ class Admin:
         """The broker's own view of itself (9031), as the JSON object it answers."""
         return _json_object((await self._ask(RequestCode.CLUSTER_STATUS)).body)
 
-    async def create_topic(self, topic: str, queue_count: int, *, perm: int = PERM_READ | PERM_WRITE) -> None:
-        """Create a topic on the broker, or change its queue count and permission (17)."""
-        await self._ask(
-            RequestCode.UPDATE_AND_CREATE_TOPIC,
-            topic=topic,
-            defaultTopic="TBW102",
-            readQueueNums=str(queue_count),
-            writeQueueNums=str(queue_count),
-            perm=str(perm),
-            topicFilterType="SINGLE_TAG",
-            topicSysFlag="0",
-            order="false",
-        )
+    async def create_topic(
+        self,
+        topic: str,
+        queue_count: int,
+        *,
+        perm: int = PERM_READ | PERM_WRITE,
+        attributes: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Create a topic on the broker, or change its queue count, permission and attributes (17).
+
+        `attributes` are added to what the topic has, as `{"queue.type": "BatchCQ"}` for a batch topic; None takes one
+        away.
+        """
+        fields = topic_fields(topic, queue_count, perm=perm, attributes=attributes)
+        await self._ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields)
+
+    async def topic_config(self, topic: str) -> dict[str, Any]:
+        """One topic's configuration (351), as the JSON object the broker answers; `Refused` (17) without it."""
+        return _json_object((await self._ask(RequestCode.GET_TOPIC_CONFIG, topic=topic)).body)
+
+    async def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count: int = 32,
+        begin_ms: int = 0,
+        end_ms: int = TIME_MAX_MS,
+        unique: bool = False,
+    ) -> list[StoredMessage]:
+        """The newest messages of a topic with a key, between two store times (12); `unique`: it is the unique key."""
+        fields = query_fields(topic, key, count, begin_ms=begin_ms, end_ms=end_ms, unique=unique)
+        command = Command(RequestCode.QUERY_MESSAGE, fields=fields)
+        return found_messages(await self._connection.request(command, self._timeout_ms))
 
     async def _ask(self, code: int, **fields: str) -> Command:
         return checked(await self._connection.request(Command(code, fields=fields), self._timeout_ms))
+
+
+def topic_fields(
+    topic: str,
+    queue_count: int,
+    *,
+    perm: int = PERM_READ | PERM_WRITE,
+    attributes: Mapping[str, str | None] | None = None,
+) -> dict[str, str]:
+    """Header fields of UPDATE_AND_CREATE_TOPIC; attributes not named stay as they are, None takes one away."""
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queue_count),
+        "writeQueueNums": str(queue_count),
+        "perm": str(perm),
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    if attributes:
+        changes = (f"-{name}" if value is None else f"+{name}={value}" for name, value in attributes.items())
+        fields["attributes"] = ",".join(changes)
+    return fields
+
+
+def query_fields(topic: str, key: str, count: int, *, begin_ms: int, end_ms: int, unique: bool) -> dict[str, str]:
+    """Header fields of QUERY_MESSAGE; times are store times in ms, both ends included."""
+    fields = {
+        "topic": topic,
+        "key": key,
+        "maxNum": str(count),
+        "beginTimestamp": str(begin_ms),
+        "endTimestamp": str(end_ms),
+    }
+    return {**fields, "_UNIQUE_KEY_QUERY": "true"} if unique else fields
+
+
+def found_messages(response: Command) -> list[StoredMessage]:
+    """The messages of an answer to QUERY_MESSAGE, the newest first. Raises Refused for anything but none."""
+    if response.code == ResponseCode.QUERY_NOT_FOUND:
+        return []
+    return list(iter_stored(checked(response).body))
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

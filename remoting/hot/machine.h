@@ -106,6 +106,17 @@ static inline PyObject *slot_object(PyObject *object, Py_ssize_t place) {
     return *(PyObject **)((char *)object + place);
 }
 
+/* The first place in [from, end) that holds `wanted`, `end` when there is none; sixteen are compared at a time. */
+static inline int64_t find_u32(const uint32_t *column, int64_t from, int64_t end, uint32_t wanted) {
+    for (; from + 16 <= end; from += 16) {
+        uint32_t seen = 0;
+        for (int lane = 0; lane < 16; lane++) seen |= column[from + lane] == wanted;
+        if (seen) break;
+    }
+    while (from < end && column[from] != wanted) from++;
+    return from;
+}
+
 /* Whether all bytes are ASCII, eight at a time. */
 static inline int all_ascii(const char *at, size_t length) {
     uint64_t seen = 0, word;

@@ -67,11 +67,16 @@ class RemotingServer:
         """Bytes, frames and violations of all connections so far."""
         return self._settings.counters
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen on host:port (0 = any free port) and return the port; OSError names a port that is taken."""
+    async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
+        """Listen on host:port (0 = any free port) and return the port; OSError names a port that is taken.
+
+        With `reuse_port` other processes of the same user may listen there too, and the kernel shares connections out.
+        """
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._make_peer, host, port, backlog=ACCEPT_BACKLOG)
+            self._server = await loop.create_server(
+                self._make_peer, host, port, backlog=ACCEPT_BACKLOG, reuse_port=reuse_port or None
+            )
         except OSError as error:
             message = f"cannot listen on {host}:{port} ({error.strerror or error}): is another server running there?"
             raise OSError(error.errno, message) from error

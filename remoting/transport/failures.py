@@ -45,6 +45,11 @@ def refusal(response: Command) -> Refused:
     return Refused(response.code, response.remark or f"refused with code {response.code}")
 
 
+def join_address(host: str, port: int) -> str:
+    """`host:port`, with brackets around an IPv6 address; what `split_address` takes apart."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def split_address(address: str) -> tuple[str, int]:
     """`host:port` or `[v6]:port` as (host, port); ValueError names what is wrong."""
     host, separator, port = address.strip().rpartition(":")

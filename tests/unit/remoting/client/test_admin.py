@@ -6,9 +6,10 @@ import pytest
 
 from remoting import inprocess
 from remoting.client.admin import Admin
-from remoting.protocol.codes import RequestCode
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.route_body import BrokerData, ClusterInfo, TopicList, TopicRoute, encode_body
+from remoting.protocol.stored_message import StoredMessage, encode_stored
 
 
 async def test_questions_and_answers():
@@ -20,6 +21,7 @@ async def test_questions_and_answers():
         RequestCode.TOPIC_LIST: b'{"topics":[]}',
         RequestCode.CLUSTER_STATUS: b'{"confirm":7}',
         RequestCode.UPDATE_AND_CREATE_TOPIC: b"",
+        RequestCode.GET_TOPIC_CONFIG: b'{"topicName":"t"}',
     }
 
     def handler(peer, command):
@@ -35,6 +37,34 @@ async def test_questions_and_answers():
     await admin.create_topic("t", 8)
     assert asked[-1].fields["readQueueNums"] == asked[-1].fields["writeQueueNums"] == "8"
     assert asked[-1].fields["perm"] == "6"
+    assert "attributes" not in asked[-1].fields
+    await admin.create_topic("t", 8, attributes={"queue.type": "BatchCQ"})
+    assert asked[-1].fields["attributes"] == "+queue.type=BatchCQ"
+    assert await admin.topic_config("t") == {"topicName": "t"}
+
+
+async def test_a_query_by_key_asks_for_the_newest_and_takes_none_for_an_answer():
+    stored = encode_stored(StoredMessage(b"t", b"body", 1, 2, 3, 4, 5, ("10.0.0.1", 1), ("10.0.0.2", 2)))
+    asked = []
+
+    def handler(peer, command):
+        asked.append(command)
+        if command.fields["key"] == "none":
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, "can not find message")
+        if command.fields["key"] == "bad":
+            return command.reply(ResponseCode.NO_PERMISSION, "not you")
+        return command.reply(body=stored * 2)
+
+    admin = Admin(inprocess.connect(handler))
+    assert [message.queue_offset for message in await admin.query("t", "k", count=2, begin_ms=5, end_ms=9)] == [2, 2]
+    assert asked[0].code == RequestCode.QUERY_MESSAGE
+    assert asked[0].fields == {
+        "topic": "t", "key": "k", "maxNum": "2", "beginTimestamp": "5", "endTimestamp": "9"
+    }  # fmt: skip
+    assert await admin.query("t", "none", unique=True) == []
+    assert asked[1].fields["_UNIQUE_KEY_QUERY"] == "true"
+    with pytest.raises(Refused, match="not you"):
+        await admin.query("t", "bad")
 
 
 async def test_refusals_and_nonsense():

@@ -6,7 +6,13 @@ import pytest
 
 from remoting import inprocess
 from remoting.client.consumer import QueueConsumer
-from remoting.protocol.errors import Refused, RemoteViolation
+from remoting.protocol.bounds_body import QueueBounds, QueueBoundsReply, encode_bounds_reply
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.errors import CorruptRecord, Refused, RemoteViolation
+from remoting.protocol.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
+from remoting.protocol.record import RecordView
+from tests.support.batches import make_batch_record, make_rows
+from tests.support.records import make_record
 
 BOUNDS = {"nextBeginOffset": "5", "minOffset": "2", "maxOffset": "9"}
 
@@ -65,3 +71,56 @@ async def test_offsets():
     assert broker.asked[3].fields["timestamp"] == "1000"
     assert broker.asked[4].fields["commitOffset"] == "7"
     assert await consumer(Broker(22)).committed() is None
+
+
+class RecordBroker:
+    """Queue 7 of topic t: offsets 0 to 9 a batch, 10 a single message, 11 to 19 a batch."""
+
+    def __init__(self):
+        self.records = [
+            (0, make_batch_record(make_rows(10), dispatch=[(7, 0)])),
+            (10, make_record(b"ten", keys=b"k", dispatch=[(7, 10)])),
+            (11, make_batch_record(make_rows(9, first=11), dispatch=[(7, 11)])),
+        ]
+        self.bounds_asked = 0
+
+    def __call__(self, peer, command):
+        if command.code == RequestCode.QUEUE_BOUNDS:
+            self.bounds_asked += 1
+            queues = [QueueBounds(topic="t", queue=2, id=7, min=0, max=20)]
+            return command.reply(body=encode_bounds_reply(QueueBoundsReply("b", 1, 0, queues)))
+        want = decode_range_pull(command.body)
+        if want.offset > 20:
+            return command.reply(body=encode_range_pull_reply(QueueRecords(7, 3, want.offset, 20, 0, 20)))
+        begin, end = want.offset, want.end_offset
+        found = [(at, one) for at, one in self.records if at < end and at + RecordView(one).count > begin]
+        last = found[-1][0] + RecordView(found[-1][1]).count if found else want.offset
+        result = QueueRecords(7, 0, want.offset, last, 0, 20, [one for _, one in found])
+        return command.reply(body=encode_range_pull_reply(result))
+
+
+async def test_batches_are_unpacked_here_from_any_offset_to_any():
+    broker = RecordBroker()
+    consumer = QueueConsumer(inprocess.connect(broker), "g", "t", 2)
+    expected = {10: b"ten"} | {offset: b"body %d" % offset for offset in range(20) if offset != 10}
+    for start in range(21):
+        for count in (1, 4, 100):
+            result = await consumer.read(start, count)
+            offsets = [message.queue_offset for message in result.messages]
+            assert offsets == list(range(start, min(20, start + count)))
+            assert [message.body for message in result.messages] == [expected[offset] for offset in offsets]
+            assert (result.next_offset, result.max_offset, result.moved) == (start + len(offsets), 20, False)
+    assert (await consumer.read(4, 1)).messages[0].keys == [b"key-4"]
+    assert (await consumer.read(30)).moved
+    assert broker.bounds_asked == 1
+    with pytest.raises(Refused, match="no queue 3"):
+        await QueueConsumer(inprocess.connect(broker), "g", "t", 3).read(0)
+
+
+async def test_a_damaged_record_is_not_read():
+    broker = RecordBroker()
+    broken = bytearray(broker.records[1][1])
+    broken[-1] ^= 1
+    broker.records[1] = (10, bytes(broken))
+    with pytest.raises(CorruptRecord):
+        await QueueConsumer(inprocess.connect(broker), "g", "t", 2).read(10)

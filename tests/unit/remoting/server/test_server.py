@@ -96,3 +96,16 @@ async def test_each_new_peer_is_announced():
     assert peers[0].loopback
     await connection.close()
     await server.stop()
+
+
+async def test_processes_that_share_a_port_say_so():
+    one, two, three = RemotingServer(echo), RemotingServer(echo), RemotingServer(echo)
+    port = await one.start("127.0.0.1", 0, reuse_port=True)
+    assert await two.start("127.0.0.1", port, reuse_port=True) == port
+    with pytest.raises(OSError, match="another server"):
+        await three.start("127.0.0.1", port)
+    await one.stop()
+    connection = await connect("127.0.0.1", port)
+    assert (await connection.request(Command(1, body=b"two"))).body == b"two"
+    await connection.close()
+    await two.stop()

@@ -6,7 +6,14 @@ import pytest
 
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError, Refused
-from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable, checked, split_address
+from remoting.transport.failures import (
+    ConnectionLost,
+    RequestTimeout,
+    Unreachable,
+    checked,
+    join_address,
+    split_address,
+)
 
 
 def test_unreachable_names_address_and_remedy():
@@ -37,6 +44,7 @@ def test_checked_passes_success_and_raises_refusals():
 )
 def test_addresses(text, expected):
     assert split_address(text) == expected
+    assert join_address(*expected) == text.strip()
 
 
 @pytest.mark.parametrize("text", ["", "h", ":1", "h:", "h:x", "h:0", "h:65536", "h:-1"])

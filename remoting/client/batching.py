@@ -1,0 +1,372 @@
+"""Automatic batching: messages gather per topic and queue and travel as one request, as one record on a batch topic.
+
+A batch leaves when it is full (`batch_bytes_max`, `batch_count_max`), when its first message has waited `linger_ms`, or
+at a flush. Each queue has one request on the way, so its messages are stored in the order they were handed over, also
+when a request is repeated. What waits is bounded by `memory_bytes_max`; beyond it everything that gathers leaves, and
+`send` waits or refuses, as `when_full` says.
+
+    message ──▶ queue of its key, of its `queue`, or the one gathering now ──▶ batch ──▶ request ──▶ Sent
+
+A request the broker refused as busy is sent again. One whose answer was lost may have been stored: with
+`repeat_unanswered` it is sent again (at least once, the default), without it its messages fail with the reason.
+Invariant: every accepted message's future ends, with its place or with why it may not be stored; a message that has its
+place is never sent again. Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from remoting.batches.row import BatchRow
+from remoting.client.admin import Admin
+from remoting.client.message import Message, Sent, entry_of, size_of, to_row
+from remoting.protocol.append_body import decode_append_reply, encode_batch_entry, encode_entries
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import LightMQError, LocalMisuse, Refused, RemoteViolation
+from remoting.protocol.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, tag_hash
+from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
+from remoting.transport.failures import ConnectionLost, RequestTimeout, checked
+
+LOG = logging.getLogger("remoting")
+
+CODECS = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
+BATCH_BYTES_LIMIT = 8 * 1024 * 1024
+"""Most that `batch_bytes_max` may be: a request has to fit a frame of 16 MiB."""
+RETRY_PAUSE_MS = 100
+"""Pause before a request is sent again; grows with each attempt."""
+_BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
+_SIGN = 0x8000_0000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchingSettings:
+    """When a batch leaves, how much may wait, and what happens then."""
+
+    batch_bytes_max: int = 1024 * 1024
+    """Bytes of messages that make a batch full; a larger message travels alone."""
+    batch_count_max: int = 4_096
+    """Messages that make a batch full."""
+    linger_ms: int = 5
+    """Longest time a message waits for others; 0 sends what one loop turn gathered."""
+    memory_bytes_max: int = 64 * 1024 * 1024
+    """Bytes of messages that were handed over and have no place yet."""
+    when_full: str = "wait"
+    """`wait` until there is room, or `refuse` with SYSTEM_BUSY."""
+    codec: str = "lz4"
+    """Compression of batch records: `none`, `lz4` (fast) or `zstd` (small). Ordinary topics are not compressed."""
+    message_bytes_max: int = 4 * 1024 * 1024
+    """Longest body; the broker's own limit, said before a whole batch is refused for it."""
+    attempts_max: int = 5
+    """How often a request is sent before its messages fail."""
+    repeat_unanswered: bool = True
+    """Send a request again whose answer was lost: its messages may then be stored twice."""
+    timeout_ms: int = REQUEST_TIMEOUT_MS
+    """Longest wait for one answer."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_count_max <= BATCH_COUNT_MAX:
+            raise LocalMisuse(f"batch_count_max is {self.batch_count_max}, 1 to {BATCH_COUNT_MAX} are possible")
+        if min(self.batch_bytes_max, self.memory_bytes_max, self.attempts_max, self.message_bytes_max) < 1:
+            raise LocalMisuse("batch_bytes_max, memory_bytes_max, message_bytes_max and attempts_max are at least 1")
+        if self.batch_bytes_max > BATCH_BYTES_LIMIT:
+            raise LocalMisuse(f"batch_bytes_max is {self.batch_bytes_max}, a request takes {BATCH_BYTES_LIMIT}")
+        if self.linger_ms < 0 or self.when_full not in ("wait", "refuse") or self.codec not in CODECS:
+            raise LocalMisuse(f"linger_ms >= 0, when_full wait or refuse, codec of {sorted(CODECS)}: not {self}")
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Messages that travel together."""
+
+    rows: list[BatchRow] = field(default_factory=list)
+    futures: list[asyncio.Future[Sent]] = field(default_factory=list)
+    size: int = 0
+
+
+@dataclass(slots=True)
+class _Line:
+    """One queue of one topic: what gathers, what is full, and the task that sends."""
+
+    topic: str
+    queue: int
+    takes_batches: bool
+    gathering: _Batch = field(default_factory=_Batch)
+    full: deque[_Batch] = field(default_factory=deque)
+    is_due: bool = False
+    timer: asyncio.TimerHandle | None = None
+    sender: asyncio.Task[None] | None = None
+    on_the_way: _Batch = field(default_factory=_Batch)
+
+    def waiting(self) -> Iterator[asyncio.Future[Sent]]:
+        """Futures of what was accepted and has no place yet."""
+        for batch in (self.on_the_way, *self.full, self.gathering):
+            yield from batch.futures
+
+
+@dataclass(slots=True)
+class _Topic:
+    """What is known of a topic, and the queue that messages without a key gather in."""
+
+    queue_count: int
+    takes_batches: bool
+    gathering_in: int = 0
+
+
+class BatchingProducer:
+    """Sends messages to the broker behind a connection; a `ReconnectingConnection` lets it survive a restart there."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: BatchingSettings | None = None,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        retry_pause_ms: int = RETRY_PAUSE_MS,
+    ) -> None:
+        self._connection = connection
+        self._settings = settings or BatchingSettings()
+        self._now_ms = now_ms
+        self._retry_pause_ms = retry_pause_ms
+        self._topics: dict[str, _Topic] = {}
+        self._asking: dict[str, asyncio.Task[_Topic]] = {}
+        self._lines: dict[tuple[str, int], _Line] = {}
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_closed = False
+        self.waiting_bytes = 0
+        self.requests_sent = 0
+        self.requests_repeated = 0
+        self.messages_stored = 0
+
+    async def send(self, message: Message) -> asyncio.Future[Sent]:
+        """Accept a message and return the future of its place; waits for the topic, and for room where that is wanted.
+
+        Raises:
+            LocalMisuse: the message fits no record.
+            Refused: no such topic, no such queue, or no room (SYSTEM_BUSY) where `when_full` is `refuse`.
+            ArrowMissing: a batch topic, and pyarrow is not installed.
+        """
+        if self._is_closed:
+            raise ConnectionLost("the producer is closed")
+        topic = self._topics.get(message.topic) or await self._open(message.topic)
+        row = self._row(message)
+        size = size_of(row)
+        while not self._has_room(size):
+            self.press()
+            if self._settings.when_full == "refuse":
+                raise Refused(ResponseCode.SYSTEM_BUSY, f"{self.waiting_bytes} bytes wait to be stored already")
+            room = asyncio.get_running_loop().create_future()
+            self._waiting.append(room)
+            await room
+        return self._accept(self._line(message, topic, row.key), row, size)
+
+    async def flush(self) -> None:
+        """Send what has gathered and wait until everything accepted so far has its place or its reason."""
+        self.press()
+        waiting = [future for line in self._lines.values() for future in line.waiting() if not future.done()]
+        if waiting:
+            await asyncio.wait(waiting)
+
+    async def close(self) -> None:
+        """Accept no more, send what has gathered, wait for it."""
+        self._is_closed = True
+        self._wake()
+        await self.flush()
+
+    def press(self) -> None:
+        """Send everything that gathers without waiting for more."""
+        for line in self._lines.values():
+            line.is_due = line.is_due or bool(line.gathering.rows)
+            self._start(line)
+
+    def _row(self, message: Message) -> BatchRow:
+        if len(message.body) > self._settings.message_bytes_max:
+            limit = self._settings.message_bytes_max
+            raise LocalMisuse(f"a message of {len(message.body)} bytes, the limit is {limit}")
+        return to_row(message, self._now_ms())
+
+    def _has_room(self, size: int) -> bool:
+        if self._is_closed:
+            raise ConnectionLost("the producer is closed")
+        return not self.waiting_bytes or self.waiting_bytes + size <= self._settings.memory_bytes_max
+
+    def _accept(self, line: _Line, row: BatchRow, size: int) -> asyncio.Future[Sent]:
+        loop = asyncio.get_running_loop()
+        batch = line.gathering
+        if batch.rows and batch.size + size > self._settings.batch_bytes_max:
+            self._close_batch(line)
+            batch = line.gathering
+        future: asyncio.Future[Sent] = loop.create_future()
+        batch.rows.append(row)
+        batch.futures.append(future)
+        batch.size += size
+        self.waiting_bytes += size
+        if len(batch.rows) >= self._settings.batch_count_max or batch.size >= self._settings.batch_bytes_max:
+            self._close_batch(line)
+        elif line.timer is None and not line.is_due:
+            line.timer = loop.call_later(self._settings.linger_ms / 1000, self._lingered, line)
+        self._start(line)
+        return future
+
+    def _line(self, message: Message, topic: _Topic, key: bytes) -> _Line:
+        """The queue a message goes to: its own, its key's, or the one that gathers until its batch is full."""
+        queue = topic.gathering_in
+        if message.queue is not None:
+            queue = message.queue
+            if not 0 <= queue < topic.queue_count:
+                remark = f"queue {queue} of topic {message.topic!r} is not in 0..{topic.queue_count - 1}"
+                raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        elif key:
+            queue = queue_of(key, topic.queue_count)
+        line = self._lines.get((message.topic, queue))
+        if line is None:
+            line = self._lines[message.topic, queue] = _Line(message.topic, queue, topic.takes_batches)
+        line.takes_batches = topic.takes_batches
+        return line
+
+    def _close_batch(self, line: _Line) -> None:
+        """What gathered is full or due: it waits for its turn, the next message begins a new batch."""
+        line.full.append(line.gathering)
+        line.gathering = _Batch()
+        line.is_due = False
+        if line.timer is not None:
+            line.timer.cancel()
+            line.timer = None
+        topic = self._topics.get(line.topic)
+        if topic is not None and topic.gathering_in == line.queue:
+            topic.gathering_in = (line.queue + 1) % topic.queue_count
+
+    def _lingered(self, line: _Line) -> None:
+        line.timer = None
+        line.is_due = True
+        self._start(line)
+
+    def _start(self, line: _Line) -> None:
+        if line.sender is None and (line.full or line.is_due):
+            line.sender = asyncio.get_running_loop().create_task(self._send_line(line))
+
+    async def _send_line(self, line: _Line) -> None:
+        """Send batch after batch of one queue, each when the one before has ended."""
+        try:
+            while line.full or line.is_due:
+                if not line.full:
+                    # While a request was on the way more has come: it leaves with what was due.
+                    self._close_batch(line)
+                batch = line.on_the_way = line.full.popleft()
+                try:
+                    first = await self._store(line, batch)
+                except LightMQError as error:
+                    self._end(batch, line, error)
+                except BaseException:
+                    self._end(batch, line, ConnectionLost("the producer was stopped"))
+                    raise
+                else:
+                    self._end(batch, line, first)
+        finally:
+            line.sender, line.on_the_way = None, _Batch()
+
+    def _end(self, batch: _Batch, line: _Line, outcome: int | LightMQError) -> None:
+        self.waiting_bytes -= batch.size
+        if isinstance(outcome, LightMQError):
+            # The topic may have changed: it is asked for again before the next message.
+            self._topics.pop(line.topic, None)
+        else:
+            self.messages_stored += len(batch.rows)
+        for row, future in enumerate(batch.futures):
+            if future.done():
+                continue
+            if isinstance(outcome, LightMQError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(Sent(line.topic, line.queue, outcome + row))
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let those who wait for room look again, in the order they came."""
+        waiting, self._waiting = self._waiting, deque()
+        for room in waiting:
+            if not room.done():
+                room.set_result(None)
+
+    async def _store(self, line: _Line, batch: _Batch) -> int:
+        """Store a batch and return the offset of its first message."""
+        body, count = self._request(line, batch)
+        attempt = 1
+        while True:
+            self.requests_sent += 1
+            try:
+                command = Command(RequestCode.APPEND_MANY, body=body)
+                response = checked(await self._connection.request(command, self._settings.timeout_ms))
+                break
+            except (ConnectionLost, RequestTimeout, Refused) as error:
+                if attempt >= self._settings.attempts_max or not self._may_repeat(error):
+                    raise
+                LOG.warning("%d messages for %s/%d are sent again: %s", len(batch.rows), line.topic, line.queue, error)
+            await asyncio.sleep(attempt * self._retry_pause_ms / 1000)
+            attempt += 1
+            self.requests_repeated += 1
+        places = decode_append_reply(response.body)[1]
+        if len(places) != count or any(offset != places[0][1] + n for n, (_, offset) in enumerate(places)):
+            raise RemoteViolation(f"the broker answered the places {places[:3]} for {count} entries of one queue")
+        return places[0][1]
+
+    def _may_repeat(self, error: LightMQError) -> bool:
+        if isinstance(error, Refused):
+            # A store that failed may have kept what it refused; a busy broker has not.
+            unknown = error.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            return error.code in _BUSY or (unknown and self._settings.repeat_unanswered)
+        return self._settings.repeat_unanswered
+
+    def _request(self, line: _Line, batch: _Batch) -> tuple[bytes, int]:
+        """(request body, number of entries): one entry of all messages on a batch topic, else one entry each."""
+        topic = line.topic.encode()
+        if not line.takes_batches:
+            entries = [entry_of(row, topic, line.queue) for row in batch.rows]
+            return encode_entries(entries), len(entries)
+        from remoting.batches.unpack import arrow_body
+
+        arrow = arrow_body()
+        codec = CODECS[self._settings.codec]
+        packed = arrow.encode(arrow.from_rows(batch.rows), codec)
+        born_ms = min(row.born_ms for row in batch.rows)
+        count = len(batch.rows)
+        entry = encode_batch_entry(
+            topic=topic, queue_index=line.queue, born_ms=born_ms, body=packed, count=count, codec=codec
+        )
+        return encode_entries([entry]), 1
+
+    async def _open(self, topic: str) -> _Topic:
+        """Learn a topic's queues and type, once for however many wait for it."""
+        task = self._asking.get(topic)
+        if task is None:
+            task = self._asking[topic] = asyncio.get_running_loop().create_task(self._ask(topic))
+            task.add_done_callback(lambda _task: self._asking.pop(topic, None))
+        found = self._topics[topic] = await asyncio.shield(task)
+        return found
+
+    async def _ask(self, topic: str) -> _Topic:
+        admin = Admin(self._connection, timeout_ms=self._settings.timeout_ms)
+        config = await admin.topic_config(topic)
+        try:
+            count = int(config["writeQueueNums"])
+            takes_batches = (config.get("attributes") or {}).get("queue.type") == "BatchCQ"
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RemoteViolation(f"the broker's description of topic {topic!r} cannot be read: {config}") from error
+        if count < 1:
+            raise Refused(ResponseCode.NO_PERMISSION, f"topic {topic!r} has no queues to write to")
+        if takes_batches:
+            from remoting.batches.unpack import arrow_body
+
+            arrow_body()
+        return _Topic(count, takes_batches)
+
+
+def queue_of(key: bytes, queue_count: int) -> int:
+    """The queue of a key: as RocketMQ's SelectMessageQueueByHash, so that a Java producer chooses the same."""
+    value = tag_hash(key)
+    return abs(value - (value & _SIGN) * 2) % queue_count

@@ -1,0 +1,175 @@
+"""The batching producer for threads: one background thread with a loop, any number of threads that send.
+
+`send` hands a message over and returns at once with a `concurrent.futures.Future` of its place, or waits while
+`memory_bytes_max` is taken (`when_full` = `refuse`: raises). Messages of one thread keep their order per queue.
+Invariant: every future ends, at the latest with `close`. Thread rule: every method may be called from any thread but
+the producer's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from remoting.client.batching import BatchingProducer, BatchingSettings
+from remoting.client.connection import connect
+from remoting.client.message import OVERHEAD_BYTES, Message, Sent
+from remoting.client.reconnecting import ReconnectingConnection
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.errors import Refused
+from remoting.transport.contracts import Connection
+from remoting.transport.failures import ConnectionLost, split_address
+from remoting.transport.signature import Signer
+
+_UNBOUNDED = 1 << 62
+
+
+class BlockingProducer:
+    """Sends messages to the broker at `host:port`; made by its constructor, which does not wait for the connection."""
+
+    def __init__(self, address: str, settings: BatchingSettings | None = None, *, signer: Signer | None = None) -> None:
+        split_address(address)
+        self._settings = settings or BatchingSettings()
+        self._address = address
+        self._signer = signer
+        self._room = threading.Condition()
+        self._waiting_bytes = 0
+        self._wanting = 0
+        self._handed: deque[tuple[Message, Future[Sent], int]] = deque()
+        self._is_closed = False
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lightmq-producer", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    def send(self, message: Message) -> Future[Sent]:
+        """Hand a message over; the future has its place, or why it may not be stored."""
+        size = OVERHEAD_BYTES + len(message.body)
+        future: Future[Sent] = Future()
+        with self._room:
+            while self._waiting_bytes and self._waiting_bytes + size > self._settings.memory_bytes_max:
+                self._check_open()
+                if self._settings.when_full == "refuse":
+                    raise Refused(ResponseCode.SYSTEM_BUSY, f"{self._waiting_bytes} bytes wait to be stored already")
+                self._wanting += 1
+                self._loop.call_soon_threadsafe(self._press)
+                self._room.wait()
+                self._wanting -= 1
+            self._check_open()
+            self._waiting_bytes += size
+            wakes = not self._handed
+            self._handed.append((message, future, size))
+        if wakes:
+            self._loop.call_soon_threadsafe(self._taken.set)
+        return future
+
+    def flush(self) -> None:
+        """Wait until everything handed over so far has its place or its reason."""
+        asyncio.run_coroutine_threadsafe(self._flush(), self._loop).result()
+
+    def close(self) -> None:
+        """Take no more, wait for what was handed over, end the thread."""
+        with self._room:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._room.notify_all()
+        self.flush()
+        self._loop.call_soon_threadsafe(self._ended.set)
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ConnectionLost("the producer is closed")
+
+    def _press(self) -> None:
+        """Room is wanted: what gathers leaves."""
+        self._producer.press()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        self._taken, self._ended, self._draining = asyncio.Event(), asyncio.Event(), asyncio.Lock()
+        host, port = split_address(self._address)
+
+        async def dial() -> Connection:
+            return await connect(host, port, signer=self._signer)
+
+        connection = ReconnectingConnection(dial, self._address)
+        connection.start()
+        # This side counts what waits, where the threads can wait for it.
+        inner = replace(self._settings, memory_bytes_max=_UNBOUNDED)
+        self._producer = BatchingProducer(connection, inner)
+        pump = asyncio.create_task(self._pump())
+        self._ready.set()
+        await self._ended.wait()
+        pump.cancel()
+        await asyncio.gather(pump, return_exceptions=True)
+        await self._producer.close()
+        await connection.close()
+
+    async def _pump(self) -> None:
+        while True:
+            await self._taken.wait()
+            self._taken.clear()
+            await self._drain()
+
+    async def _drain(self) -> None:
+        """Give the producer what the threads handed over, in their order: one at a time does it."""
+        async with self._draining:
+            while True:
+                with self._room:
+                    if not self._handed:
+                        return
+                    handed, self._handed = self._handed, deque()
+                for message, future, size in handed:
+                    await self._hand_on(message, future, size)
+                if self._wanting:
+                    # A thread began to wait while these were still on their way to the producer.
+                    self._press()
+
+    async def _hand_on(self, message: Message, future: Future[Sent], size: int) -> None:
+        try:
+            place = await self._producer.send(message)
+        except Exception as error:  # noqa: BLE001 - whatever a message raises is its own, the next ones go on
+            self._finish(future, size, error)
+        else:
+            place.add_done_callback(lambda done: self._placed(done, future, size))
+
+    async def _flush(self) -> None:
+        await self._drain()
+        await self._producer.flush()
+
+    def _placed(self, place: asyncio.Future[Sent], future: Future[Sent], size: int) -> None:
+        error = place.exception()
+        self._finish(future, size, error if error is not None else place.result())
+
+    def _finish(self, future: Future[Sent], size: int, outcome: Sent | BaseException) -> None:
+        with self._room:
+            self._waiting_bytes -= size
+            self._room.notify_all()
+        if not future.set_running_or_notify_cancel():
+            return
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)

@@ -1,0 +1,122 @@
+"""The producer for threads: places as futures, order per thread, memory bounded across all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from remoting.client.batching import BatchingSettings
+from remoting.client.blocking_producer import BlockingProducer
+from remoting.client.message import Message, Sent
+from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.server.server import RemotingServer
+from remoting.transport.failures import ConnectionLost
+from tests.unit.remoting.client.toy_log import ToyLog
+
+
+class Server:
+    """The toy log behind a socket, in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.log = ToyLog(m=(3, True), plain=(2, False))
+        self.loop = asyncio.new_event_loop()
+        started = threading.Event()
+
+        def run() -> None:
+            asyncio.set_event_loop(self.loop)
+            self.server = RemotingServer(self.log)
+            self.address = f"127.0.0.1:{self.loop.run_until_complete(self.server.start('127.0.0.1', 0))}"
+            started.set()
+            self.loop.run_forever()
+
+        self.thread = threading.Thread(target=run, daemon=True)
+        self.thread.start()
+        assert started.wait(10)
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.server.stop(), self.loop).result(10)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(10)
+        self.loop.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.stop()
+
+
+def test_threads_send_and_every_future_has_its_place(server: Server) -> None:
+    places: dict[int, list] = {}
+
+    def work(number: int) -> None:
+        places[number] = [
+            source.send(Message(topic="m", body=b"%d %d" % (number, n), key=f"thread-{number}")) for n in range(200)
+        ]
+
+    with BlockingProducer(server.address, BatchingSettings(linger_ms=1, batch_count_max=64)) as source:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        plain = source.send(Message(topic="plain", body=b"x", queue=1))
+        source.flush()
+        assert plain.result() == Sent("plain", 1, 0)
+        for number, sent in places.items():
+            offsets = [future.result(10).offset for future in sent]
+            assert offsets == sorted(offsets), "the order of a thread is kept"
+            queue = server.log.queues["m", sent[0].result().queue]
+            assert [queue[offset][1] for offset in offsets] == [b"%d %d" % (number, n) for n in range(200)]
+    assert len(server.log.requests) < 200, "they travelled together"
+
+
+def test_errors_belong_to_their_message(server: Server) -> None:
+    with BlockingProducer(server.address) as source:
+        wrong = source.send(Message(topic="unknown", body=b""))
+        odd = source.send(Message(topic="m", body=b"", key="k" * 70_000))
+        nonsense = source.send(Message(topic="m", body=b"", born_ms="now"))  # type: ignore[arg-type]
+        sound = source.send(Message(topic="m", body=b"x"))
+        source.flush()
+        assert isinstance(wrong.exception(), Refused)
+        assert isinstance(odd.exception(), LocalMisuse)
+        assert isinstance(nonsense.exception(), TypeError)
+        assert sound.result().offset == 0
+    source.close()
+    with pytest.raises(ConnectionLost, match="closed"):
+        source.send(Message(topic="m", body=b""))
+
+
+def test_a_full_producer_makes_threads_wait_or_refuses(server: Server) -> None:
+    small = BatchingSettings(memory_bytes_max=1_000, linger_ms=60_000)
+    with BlockingProducer(server.address, small) as source:
+        sent = [source.send(Message(topic="m", body=bytes(400))) for _ in range(20)]
+        source.flush()
+        assert all(future.done() for future in sent)
+    server.log.hold = True
+    refusing = BlockingProducer(server.address, BatchingSettings(memory_bytes_max=1_000, when_full="refuse"))
+    refusing.send(Message(topic="m", body=bytes(800)))
+    with pytest.raises(Refused, match="wait to be stored"):
+        refusing.send(Message(topic="m", body=bytes(800)))
+    assert server.log.was_held.wait(10)
+    server.log.hold = False
+    server.loop.call_soon_threadsafe(server.log.release)
+    refusing.close()
+    assert len(server.log.queues["m", 0]) >= 1
+
+
+def test_a_cancelled_future_frees_its_room(server: Server) -> None:
+    with BlockingProducer(server.address, BatchingSettings(linger_ms=60_000)) as source:
+        future = source.send(Message(topic="m", body=b"x"))
+        future.cancel()
+        source.flush()
+        assert source._waiting_bytes == 0
+
+
+def test_an_address_that_is_none_is_said_at_once() -> None:
+    with pytest.raises((ValueError, LocalMisuse)):
+        BlockingProducer("nowhere")
