@@ -14,6 +14,7 @@ import sys
 
 from broker.app import BrokerApp
 from broker.config import BrokerConfig
+from broker.store.errors import StoreError
 from runtime import event_loop, logs
 from runtime.admin import AdminServer
 from runtime.config import ConfigError, Flag, load
@@ -32,7 +33,11 @@ def main(arguments: list[str]) -> int:
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    event_loop.run(_run(config))
+    try:
+        event_loop.run(_run(config))
+    except StoreError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     return 0
 
 
@@ -52,15 +57,20 @@ async def _run(config: BrokerConfig) -> None:
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     app = BrokerApp(config, faults=parse_faults(os.environ.get(FAULTS_VARIABLE, "")))
     admin = AdminServer(
-        config.admin_host, config.admin_port, registry=app.registry, readiness=app.readiness, status=app.status
-    )
+        config.admin_host, config.admin_port, registry=app.registry, readiness=app.readiness, status=app.status,
+        reasons=lambda: {"broker": app.unready_reason()},
+    )  # fmt: skip
     try:
         await app.start()
         await admin.start()
         sys.stdout.write(json.dumps({"remoting": app.port, "admin": admin.port}) + "\n")
         sys.stdout.flush()
         event_loop.settle_garbage()
-        await ended.wait()
+        ending, failing = asyncio.ensure_future(ended.wait()), asyncio.ensure_future(app.until_failed())
+        await asyncio.wait((ending, failing), return_when=asyncio.FIRST_COMPLETED)
+        if failing.done():
+            raise failing.result()
+        failing.cancel()
     finally:
         await admin.stop()
         await app.stop()

@@ -12,11 +12,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from broker.api.access import make_access
 from broker.api.context import Broker
 from broker.api.router import handlers
 from broker.api.topic_list import status
 from broker.config import BrokerConfig
+from broker.metrics import ReaderMetrics
+from broker.readers.messages import ReaderSettings
+from broker.readers.pool import ReaderPool
 from broker.registration import Connect, Registration
+from broker.store.attached.tail_view import in_order
 from broker.store.errors import StoreError
 from broker.store.log_store import LogStore
 from remoting.client.connection import dial
@@ -25,12 +30,18 @@ from remoting.server.access import Access
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.transport.contracts import Handler
+from remoting.transport.failures import join_address
 from remoting.transport.turn import soon
+from runtime import logs
 from runtime.clock import Clock, SystemClock
 from runtime.faults import FaultPoints
 from runtime.logs import get_logger
 from runtime.metrics import Registry
 
+NEVER = 2**62
+"""A log position that is never confirmed: who waits for it hears only that the store has failed."""
+UPKEEP_PAUSE_S = 0.02
+"""Between two steps of the store's upkeep while it has more to do: retention keeps up, and requests are served."""
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, never bound to
 
 
@@ -60,6 +71,8 @@ class BrokerApp:
         self._server: RemotingServer | None = None
         self._registration: Registration | None = None
         self._upkeep: asyncio.Task[None] | None = None
+        self._failure: asyncio.Future[Exception] | None = None
+        self.readers: ReaderPool | None = None
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -69,7 +82,7 @@ class BrokerApp:
     @property
     def access(self) -> Access:
         """Who may send requests, as configured."""
-        return make_access(self.config)
+        return make_access(self.config.access_keys, open_to_all=self.config.open_to_all)
 
     async def start(self) -> int:
         """Recover the log, answer requests, register; returns the port (0 with `listen=False`).
@@ -91,9 +104,12 @@ class BrokerApp:
             log=self._log,
             soon=soon,
         )
+        self._failure = loop.create_future()
+        self._store.when_confirmed(NEVER, self._store_failed)
         try:
             self.broker = Broker(self.config, self._store, self._clock, self.registry, self._log)
             self._finish_commits(self.broker)
+            self._make_readers(self.broker)
             if self._listen:
                 await self._open_port()
             self._upkeep = loop.create_task(self._maintain())
@@ -111,10 +127,24 @@ class BrokerApp:
         assert self._registration is not None
         self._registration.start(controllers)
 
+    async def until_failed(self) -> Exception:
+        """Wait until the store has failed a write or a flush and return why.
+
+        Nothing is acknowledged from then on; the process should end, so that a restart looks at what is on the disk.
+        """
+        assert self._failure is not None, "the broker has not started"
+        return await asyncio.shield(self._failure)
+
+    def _store_failed(self, error: Exception | None) -> None:
+        if error is not None and self._failure is not None and not self._failure.done():
+            self._failure.set_result(error)
+
     async def stop(self) -> None:
         """Leave the controllers, close the port, flush and close the log; more than once is fine."""
         if self._registration is not None:
             await self._registration.stop()
+        if self.readers is not None:
+            await self.readers.stop()
         if self._server is not None:
             await self._server.stop()
         if self._upkeep is not None:
@@ -122,7 +152,7 @@ class BrokerApp:
             await asyncio.gather(self._upkeep, return_exceptions=True)
         if self._store is not None:
             self._store.close()
-        self._server = self._store = self._registration = self._upkeep = None
+        self._server = self._store = self._registration = self._upkeep = self.readers = None
 
     def readiness(self) -> dict[str, bool]:
         """Part -> whether it can do its work: the log takes messages, a controller knows us."""
@@ -134,9 +164,22 @@ class BrokerApp:
             "registration": self._registration is not None and self._registration.registered,
         }
 
+    def unready_reason(self) -> str:
+        """Why the broker cannot do its work now; empty when it can."""
+        if self._store is None:
+            return "not started"
+        refusal = self._store.refusal
+        if refusal is not None:
+            return str(refusal)
+        return "" if self.readiness()["registration"] else "no controller has registered this broker"
+
     def ready(self) -> bool:
         """True when every part is ready."""
         return all(self.readiness().values())
+
+    def reader_ports(self) -> dict[str, int]:
+        """The port of the reader processes under its name; empty without them."""
+        return {} if self.readers is None else {"readers": self.readers.port}
 
     def status(self) -> Mapping[str, Any]:
         """The picture for the administration page."""
@@ -163,6 +206,27 @@ class BrokerApp:
         broker = self._running
         broker.host = "127.0.0.1" if host in ANY_ADDRESS else host
         broker.port = self.port = port
+        if self.readers is not None:
+            self.readers.start()
+
+    def _make_readers(self, broker: Broker) -> None:
+        """Prepare the reader processes; they start once clients can be told of them."""
+        config, limits, (level, json) = self.config, self.config.limits, logs.in_use()
+        metrics = ReaderMetrics(self.registry, broker.metrics)
+        if not config.range_readers:
+            return
+        reason = readers_impossible(broker)
+        if reason:
+            self._log.warning("range_readers_off", reason=reason)
+            return
+        settings = ReaderSettings(
+            directory=str(config.data_directory.resolve()), host=config.host, port=config.range_reader_port,
+            access_keys=config.access_keys, open_to_all=config.open_to_all, pull_bytes_max=limits.pull_bytes_max,
+            frame_size_bytes_max=limits.frame_size_bytes_max, output_bytes_max=limits.connection_output_bytes_max,
+            connections_max=limits.connections_max, log_level=level, log_json=json,
+        )  # fmt: skip
+        pool = self.readers = ReaderPool(config.range_readers, settings, metrics, self._log)
+        broker.readers_address = lambda: join_address(broker.host, pool.port) if pool.serving else None
 
     def _finish_commits(self, broker: Broker) -> None:
         """Carry on the sink commits that a stop interrupted: part of them is visible already."""
@@ -176,22 +240,22 @@ class BrokerApp:
 
     async def _maintain(self) -> None:
         assert self._store is not None
+        interval_s = self.config.maintain_interval_ms / 1_000
         while True:
-            await asyncio.sleep(self.config.maintain_interval_ms / 1_000)
+            await asyncio.sleep(interval_s)
             now_ms = self._clock.now_ms()
             try:
-                self._store.maintain(now_ms)
                 self._running.maintain(now_ms)
+                for _ in range(int(interval_s / UPKEEP_PAUSE_S)):
+                    if not self._store.maintain(now_ms):
+                        break
+                    await asyncio.sleep(UPKEEP_PAUSE_S)
             except (StoreError, OSError) as error:
                 self._log.error("upkeep_failed", error=str(error))
 
 
-def make_access(config: BrokerConfig) -> Access:
-    """The access check of a configuration. Raises LocalMisuse for an access key that is not `key:secret`."""
-    keys = {}
-    for pair in config.access_keys:
-        key, separator, secret = pair.partition(":")
-        if not separator or not key or not secret:
-            raise LocalMisuse("broker.access_keys: an entry is not of the form key:secret")
-        keys[key] = secret
-    return Access(keys, open_to_all=config.open_to_all)
+def readers_impossible(broker: Broker) -> str:
+    """Why this broker cannot have reader processes; empty when it can."""
+    if not broker.authorizer.open:
+        return "a policy decides here who may read what"
+    return "" if in_order() else "this processor does not keep loads and stores in order"

@@ -71,6 +71,11 @@ class BrokerConfig:
     """Controllers (they are the name servers too) to register with; empty for a broker that is found by address."""
     data_directory: Path = Path("lightmq-data")
     """Where the log lies; one running broker per directory."""
+    range_readers: int = setting(0, minimum=0, maximum=64)
+    """Processes beside the broker that serve ranges of records to Spark; 0: the broker serves them itself. One per core
+    that Spark's reads may take from this machine."""
+    range_reader_port: int = setting(0, minimum=0, maximum=65_535)
+    """Port the reader processes share; 0 takes any free one. Set it where a firewall stands before the broker."""
     access_keys: tuple[str, ...] = ()
     """`key:secret` pairs that may send requests from other machines, signed as RocketMQ's clients do."""
     open_to_all: bool = False

@@ -22,6 +22,18 @@ class BrokerMetrics:
         self.bytes_out = registry.counter("rocketmq_bytes_out_total", "Bytes of records sent to consumers")
         self.commits = registry.counter("rocketmq_sink_commits_total", "Batches of exactly-once sinks committed")
         self.fenced = registry.counter("rocketmq_sessions_fenced_total", "Sessions taken over from another connection")
+        self.expired_bytes = registry.counter(
+            "rocketmq_expired_bytes_total", "Bytes of log files that retention deleted, by reason", labels=("reason",)
+        )
+        self.expired_messages = registry.counter(
+            "rocketmq_expired_messages_total", "Messages hidden by a topic's own retention", labels=("reason",)
+        )
+        self.cut_short_bytes = registry.counter(
+            "rocketmq_retention_cut_short_bytes_total", "Bytes deleted before a topic's own retention was over"
+        )
+        self.refused = registry.counter(
+            "rocketmq_requests_refused_total", "Requests refused by the store", labels=("reason",)
+        )
         self.dropped = registry.counter(
             "rocketmq_broker_drops_total", "What was dropped, by reason", labels=("reason",)
         )
@@ -46,3 +58,40 @@ class BrokerMetrics:
         )
         gauge("rocketmq_disk_free_bytes", "Free space of the data directory", function=lambda: store.free_bytes)
         gauge("rocketmq_disk_full", "1 while messages are refused for lack of space", function=lambda: int(store.full))
+        gauge(
+            "rocketmq_quarantined_bytes",
+            "Bytes of the log that were durable and are damaged",
+            function=lambda: sum(each.end - each.start for each in store.quarantined),
+        )
+        gauge(
+            "rocketmq_damaged_reads",
+            "Reads since the start that met messages which cannot be read",
+            function=lambda: store.metrics()["damaged_reads_total"],
+        )
+
+    def read_store(self, store: LogStore) -> None:
+        """Take over what the store counts itself; called after its upkeep."""
+        found = store.metrics()
+        for reason in ("age", "size", "disk_full"):
+            self.expired_bytes.child(reason).value = found[f"segments_expired_{reason}_bytes_total"]
+        for reason in ("age", "size"):
+            self.expired_messages.child(reason).value = found[f"topics_expired_{reason}_messages_total"]
+        self.cut_short_bytes.value = found["retention_cut_short_bytes_total"]
+
+
+class ReaderMetrics:
+    """What the reader processes report, added up over all of them and over their restarts."""
+
+    def __init__(self, registry: Registry, broker: BrokerMetrics) -> None:
+        self.broker = broker
+        """Records sent by readers count as records sent."""
+        self.running = registry.gauge("rocketmq_range_readers", "Reader processes that serve")
+        self.restarts = registry.counter("rocketmq_range_reader_restarts_total", "Reader processes that ended")
+        self.requests = registry.counter("rocketmq_range_reader_requests_total", "Ranges asked of reader processes")
+        self.bytes = registry.counter("rocketmq_range_reader_bytes_total", "Bytes of records sent by reader processes")
+        self.retries = registry.counter(
+            "rocketmq_range_reader_retries_total", "Looks at the index taken again because it changed meanwhile"
+        )
+        self.refused = registry.counter(
+            "rocketmq_range_reader_refused_total", "Ranges left to the broker, by reason", labels=("reason",)
+        )

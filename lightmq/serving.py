@@ -1,7 +1,8 @@
 """A server process from its first to its last breath: start, say the ports, wait for a signal, stop.
 
 Invariant: the ports are said once and only when everything is ready; SIGTERM and SIGINT end cleanly with status 0, a
-second signal ends at once (what was acknowledged is durable anyway).
+second signal ends at once (what was acknowledged is durable anyway). A service that cannot go on is stopped as well,
+and its reason is raised.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 from lightmq.configuration import LogsConfig
 from runtime import event_loop, logs
@@ -26,6 +27,10 @@ class Server(Service, Protocol):
 
     def ports(self) -> Mapping[str, int]:
         """Open ports by what they speak: mqtt, remoting, admin."""
+        ...
+
+    def until_failed(self) -> Awaitable[Exception]:
+        """Wait until the started service cannot go on by itself; return why."""
         ...
 
 
@@ -62,7 +67,7 @@ async def _serve(
             open_ports = service.ports()
             _say(json.dumps(dict(open_ports)) if json_output else greeting(open_ports))
             event_loop.settle_garbage()
-            await ending
+            await _until_the_end(service, ending)
     finally:
         ending.cancel()
         if not starting.done():
@@ -71,6 +76,15 @@ async def _serve(
                 await starting
         else:
             await service.stop()
+
+
+async def _until_the_end(service: Server, ending: asyncio.Task[Any]) -> None:
+    """Wait for a signal; raise what keeps the service from going on, if that comes first."""
+    failing = asyncio.ensure_future(service.until_failed())
+    await asyncio.wait((failing, ending), return_when=asyncio.FIRST_COMPLETED)
+    if failing.done():
+        raise failing.result()
+    failing.cancel()
 
 
 def _end(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:

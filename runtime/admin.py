@@ -1,7 +1,8 @@
 """The administration port: ``/metrics`` for Prometheus, ``/livez`` and ``/readyz`` for supervisors, ``/status``.
 
 ``/livez`` answers 200 while the loop turns; ``/readyz`` 200 with every part true, else 503, with the parts as JSON in
-both cases; ``/status`` is a JSON picture for people and for the command line. Nothing here changes anything.
+both cases and, where a part knows it, the reason why it is not ready; ``/status`` is a JSON picture for people and for
+the command line. Nothing here changes anything.
 aiohttp is imported when the server starts, so that nobody pays for it who has no administration port.
 """
 
@@ -31,12 +32,15 @@ class AdminServer:
         registry: Registry,
         readiness: Callable[[], Mapping[str, bool]],
         status: Callable[[], Mapping[str, Any]],
+        reasons: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        """``reasons``: part -> why it cannot do its work; empty for one that can."""
         self.host = host
         self.port = port
         self._registry = registry
         self._readiness = readiness
         self._status = status
+        self._reasons = reasons
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> int:
@@ -76,7 +80,9 @@ class AdminServer:
     async def _ready_page(self, _request: web.Request) -> web.Response:
         parts = dict(self._readiness())
         ready = all(parts.values())
-        return _json({"ready": ready, "parts": parts}, 200 if ready else 503)
+        reasons = {part: reason for part, reason in self._reasons().items() if reason}
+        told = {"reasons": reasons} if reasons and not ready else {}
+        return _json({"ready": ready, "parts": parts, **told}, 200 if ready else 503)
 
     async def _status_page(self, _request: web.Request) -> web.Response:
         return _json(dict(self._status()), 200)

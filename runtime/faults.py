@@ -27,15 +27,16 @@ class _Armed:
 class FaultPoints:
     """The named failure points of one process."""
 
-    __slots__ = ("_armed", "_hits")
+    __slots__ = ("_hits", "armed")
 
     def __init__(self) -> None:
-        self._armed: dict[str, _Armed] = {}
+        self.armed: dict[str, _Armed] = {}
+        """What is armed, by name; empty outside of tests."""
         self._hits: dict[str, int] = {}
 
     def hit(self, name: str) -> None:
         """Raise (or do) what was armed for ``name``; nothing when it is not armed."""
-        if name in self._armed:
+        if name in self.armed:
             self._fire(name)
 
     def arm(self, name: str, fault: Fault, *, after: int = 0, times: int | None = 1) -> None:
@@ -45,19 +46,19 @@ class FaultPoints:
         """
         assert after >= 0, after
         assert times is None or times > 0, times
-        self._armed[name] = _Armed(fault, after, times)
+        self.armed[name] = _Armed(fault, after, times)
         self._hits[name] = 0
 
     def disarm(self, name: str) -> None:
         """Make ``name`` harmless again; unknown names are fine."""
-        self._armed.pop(name, None)
+        self.armed.pop(name, None)
 
     def hits(self, name: str) -> int:
         """How often an armed point was passed since it was armed."""
         return self._hits.get(name, 0)
 
     def _fire(self, name: str) -> None:
-        armed = self._armed[name]
+        armed = self.armed[name]
         self._hits[name] += 1
         if armed.skip > 0:
             armed.skip -= 1
@@ -65,7 +66,7 @@ class FaultPoints:
         if armed.left is not None:
             armed.left -= 1
             if armed.left == 0:
-                del self._armed[name]
+                del self.armed[name]
         if isinstance(armed.fault, BaseException):
             raise armed.fault
         armed.fault()

@@ -21,9 +21,19 @@ LEVELS = ("debug", "info", "warning", "error")
 Fields = MutableMapping[str, Any]
 
 
+_in_use = ("info", False)
+
+
+def in_use() -> tuple[str, bool]:
+    """Level and form (JSON or not) that `setup` was last told, for processes this one starts."""
+    return _in_use
+
+
 def setup(level: str = "info", *, json: bool = False, stream: TextIO | None = None) -> None:
     """Send all logs of the process to ``stream`` (standard error) from ``level`` up; call once at start."""
+    global _in_use  # noqa: PLW0603 - one setting per process
     assert level in LEVELS, level
+    _in_use = (level, json)
     number = logging.getLevelNamesMapping()[level.upper()]
     _configure(number, json=json, stream=stream)
     root = logging.getLogger()

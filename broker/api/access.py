@@ -8,11 +8,12 @@ resource, never silence. Loop thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.server.access import Access
 from remoting.transport.contracts import Peer
 from remoting.transport.signature import ACCESS_KEY_FIELD
 
@@ -59,3 +60,14 @@ class Authorizer:
         if isinstance(given, str):
             return given
         return command.fields.get(ACCESS_KEY_FIELD) or ANONYMOUS
+
+
+def make_access(access_keys: Iterable[str], *, open_to_all: bool) -> Access:
+    """The check of who may send requests at all. Raises LocalMisuse for an access key that is not `key:secret`."""
+    keys = {}
+    for pair in access_keys:
+        key, separator, secret = pair.partition(":")
+        if not separator or not key or not secret:
+            raise LocalMisuse("broker.access_keys: an entry is not of the form key:secret")
+        keys[key] = secret
+    return Access(keys, open_to_all=open_to_all)

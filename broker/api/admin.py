@@ -15,6 +15,7 @@ from broker.api.access import ADMIN
 from broker.api.clients import json_body
 from broker.api.fields import flag, number, text
 from broker.meta.groups import GroupConfig
+from broker.meta.topic_attributes import changed
 from broker.meta.topics import TopicConfig
 from remoting.protocol import fastjson
 from remoting.protocol.codes import ResponseCode
@@ -33,10 +34,12 @@ _encode = msgspec.json.encode
 
 
 def update_topic(broker: Broker, peer: Peer, command: Command) -> None:
-    """17: create or change a topic; answered when it is confirmed."""
+    """17: create or change a topic; attributes that are not named stay; answered when it is confirmed."""
     fields = command.fields
     name = text(fields, "topic")
     broker.authorizer.authorize(peer, command, ADMIN, name)
+    known = broker.topics.get(name)
+    kept = known.attributes if known is not None else {}
     config = TopicConfig(
         name=name,
         read_queue_count=number(fields, "readQueueNums", broker.config.default_queue_count),
@@ -45,6 +48,7 @@ def update_topic(broker: Broker, peer: Peer, command: Command) -> None:
         filter_type=fields.get("topicFilterType") or "SINGLE_TAG",
         system_flag=number(fields, "topicSysFlag", 0),
         order=flag(fields, "order"),
+        attributes=changed(kept, fields.get("attributes") or "", created=known is None),
     )
     if not 1 <= config.read_queue_count <= QUEUES_PER_TOPIC_MAX or not config.write_queue_count >= 1:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues")

@@ -11,18 +11,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.api.access import PUBLISH
-from broker.store.errors import StoreError, StoreFull
+from broker.store.errors import CorruptLog, StoreError, StoreFull
 from broker.store.store_message import Appended, StoreMessage
-from remoting.protocol.append_body import AppendEntry, decode_entries, encode_append_reply
+from remoting.protocol.append_body import KIND_BATCH, AppendEntry, decode_entries, encode_append_reply
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
-from remoting.protocol.record import tag_hash
+from remoting.protocol.record import FLAG_FORMAT_SHIFT, tag_hash
 from remoting.transport.contracts import Peer
 from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
     from broker.api.context import Broker
+    from broker.metrics import BrokerMetrics
 
 Done = Callable[[Appended | None, int, Refused | None], None]
 """(where the whole append went, index of the caller's first message in it, None) or (…, …, what the sender is told)."""
@@ -51,11 +52,12 @@ class Appender:
             self._append(messages, waiting)
 
     def _append(self, messages: list[StoreMessage], waiting: list[tuple[int, Done]]) -> None:
+        metrics = self._broker.metrics
         try:
             appended = self._broker.store.append(messages)
         except LocalMisuse as error:
             if len(waiting) == 1:
-                waiting[0][1](None, 0, refusal_of(error))
+                waiting[0][1](None, 0, refusal_of(metrics, error))
                 return
             # One of the frames holds what the store cannot take; the others must not suffer for it.
             starts = [first for first, _done in waiting] + [len(messages)]
@@ -63,28 +65,33 @@ class Appender:
                 self._append(messages[first : starts[index + 1]], [(0, done)])
             return
         except StoreError as error:
-            refusal = refusal_of(error)
             for _first, done in waiting:
-                done(None, 0, refusal)
+                done(None, 0, refusal_of(metrics, error))
             return
-        self._broker.metrics.messages_in.value += len(messages)
+        metrics.messages_in.value += sum([message.count for message in messages])
 
         def confirmed(error: Exception | None) -> None:
             for first, done in waiting:
-                done(appended, first, None if error is None else refusal_of(error))
+                done(appended, first, None if error is None else refusal_of(metrics, error))
 
         self._broker.store.when_confirmed(appended.end_position, confirmed)
 
 
-def refusal_of(error: Exception) -> Refused:
-    """What a sender is told when the store could not take or confirm its messages."""
+def refusal_of(metrics: BrokerMetrics, error: Exception) -> Refused:
+    """What a sender is told, and what is counted, when the store could not take or confirm its messages."""
     if isinstance(error, StoreFull):
+        metrics.refused.child("disk_full").value += 1
         return Refused(
             ResponseCode.SERVICE_NOT_AVAILABLE,
             f"the disk of this broker is full, nothing was stored: {error}",
         )
+    if isinstance(error, CorruptLog):
+        metrics.refused.child("damaged").value += 1
+        return Refused(ResponseCode.SYSTEM_ERROR, str(error))
     if isinstance(error, StoreError):
+        metrics.refused.child("log_failed").value += 1
         return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"the broker cannot write its log: {error}")
+    metrics.refused.child("message").value += 1
     return Refused(ResponseCode.MESSAGE_ILLEGAL, str(error))
 
 
@@ -93,7 +100,7 @@ def entry_message(entry: AppendEntry) -> StoreMessage:
     return StoreMessage(
         (),
         entry.born_ms,
-        entry.flags,
+        entry.flags << FLAG_FORMAT_SHIFT if entry.kind == KIND_BATCH else entry.flags,
         tag_hash(entry.tags) if entry.tags_len else 0,
         entry.n_props,
         entry.topic_len,
@@ -102,6 +109,8 @@ def entry_message(entry: AppendEntry) -> StoreMessage:
         entry.props_len,
         entry.meta,
         entry.body,
+        0,
+        entry.count,
     )
 
 

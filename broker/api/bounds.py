@@ -88,6 +88,7 @@ def _answer(broker: Broker, request: QueueBoundsRequest) -> QueueBoundsReply:
         confirm=broker.store.confirm_position,
         queues=[item for topic in dict.fromkeys(covered) for item in _of_topic(broker, topic, request.at_ms)],
         light=None if light is None else _light_bounds(broker, light, request.at_ms),
+        readers=broker.readers_address() if broker.authorizer.open else None,
     )
 
 

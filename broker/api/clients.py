@@ -39,7 +39,7 @@ def heartbeat(broker: Broker, peer: Peer, command: Command) -> None:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {GROUPS_PER_HEARTBEAT_MAX} groups in a heartbeat")
     for group in consumers:
         broker.authorizer.authorize(peer, command, CONSUME, group)
-        broker.groups.ensure(group)
+        broker.groups.ensure_if_room(group)
     if _WATCHED_ATTRIBUTE not in peer.attributes:
         peer.attributes[_WATCHED_ATTRIBUTE] = True
         peer.on_close(lambda _reason: broker.clients.peer_gone(peer))

@@ -27,8 +27,10 @@ from broker.meta.placement import Placement
 from broker.meta.retained import Retained
 from broker.meta.sessions import Sessions
 from broker.meta.stages import Stages
+from broker.meta.topic_retention import TopicRetention
 from broker.meta.topics import Topics
 from broker.metrics import BrokerMetrics
+from remoting.batches.unpack import Unpacker
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.errors import LocalMisuse
@@ -57,6 +59,8 @@ class Broker:
         self.started_ms = now_ms
         self.host = "127.0.0.1"
         self.port = 0
+        self.readers_address: Callable[[], str | None] = lambda: None
+        """`host:port` at which reader processes answer RANGE_PULL right now; None where there are none."""
         self.metrics = BrokerMetrics(registry)
         self.metrics.watch_store(store)
         self.authorizer = Authorizer()
@@ -68,6 +72,7 @@ class Broker:
         """Where messages go: topics, filters, dispatch, placement."""
         config, store, now_ms = self.config, self.store, self.started_ms
         self.topics = Topics(store, topics_max=limits.topics_max)
+        self.topic_retention = TopicRetention(store, self.topics)
         self.filters = Filters(
             store, expiry_ms=config.filter_expiry_s * 1_000, filters_max=limits.filters_max, now_ms=now_ms
         )
@@ -118,6 +123,7 @@ class Broker:
         self.commits: dict[str, CommitRun] = {}
         self.clients = Clients(expiry_ms=self.config.client_expiry_s * 1_000, on_group_changed=self._group_changed)
         self.appender = Appender(self)
+        self.unpacker = Unpacker()
         self.followers = Followers(self)
         self.long_polls = LongPolls(waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max)
         self.topics.on_change(lambda _name, _created: self.long_polls.wake_all())
@@ -150,7 +156,7 @@ class Broker:
             if error is None:
                 then()
                 return
-            refused = refusal_of(error)
+            refused = refusal_of(self.metrics, error)
             reply.code, reply.remark, reply.body = refused.code, refused.remark, b""
             peer.send(reply)
 
@@ -193,6 +199,7 @@ class Broker:
         staged = self.ledger.expire(now_ms)
         silent = self.clients.expire(now_ms)
         self.locks.expire(now_ms)
+        self.metrics.read_store(self.store)
         dropped = self.metrics.dropped
         counts = {"session_expired": ended, "filter_expired": gone, "stage_expired": staged, "client_silent": silent}
         for reason, count in counts.items():

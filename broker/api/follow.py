@@ -100,7 +100,7 @@ class Followers:
         if not by_queue:
             return
         for batch in batches:
-            queues, _offsets, positions, sizes, _tags = batch.entries.columns()
+            queues, _offsets, positions, sizes, _tags, _counts = batch.entries.columns()
             for queue_id, position, size in zip(queues, positions, sizes, strict=True):
                 for follower in by_queue.get(queue_id, ()):
                     if follower.wants_records and queue_id not in hidden:

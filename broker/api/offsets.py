@@ -1,4 +1,4 @@
-"""Offsets for RocketMQ clients: 14 query, 15 update, 29 by time, 30 max, 31 min, 32 earliest time, 33 one message.
+"""Offsets for RocketMQ clients: 14 query, 15 update, 29 by time, 30 max, 31 min, 32 earliest time.
 
 Every offset that is told is confirmed: ends come from the confirmed part of a queue, a committed offset is told once
 its record is confirmed.
@@ -12,7 +12,6 @@ from broker.api.access import CONSUME
 from broker.api.append import refusal_of
 from broker.api.fields import flag, number, text
 from broker.api.queues import find_queue, is_light
-from broker.api.stored_message import stored_message
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
@@ -61,20 +60,24 @@ def update_consumer_offset(broker: Broker, peer: Peer, command: Command) -> None
         if error is None:
             peer.send(command.reply())
         else:
-            refused = refusal_of(error)
+            refused = refusal_of(broker.metrics, error)
             peer.send(command.reply(refused.code, refused.remark))
 
     broker.group_commits.add(group, topic, index, offset, done)
 
 
 def search_offset(broker: Broker, peer: Peer, command: Command) -> Command:
-    """29: first offset stored at or after a time; `boundaryType` upper: the last one at or before it."""
+    """29: first offset stored at or after a time; `boundaryType` upper: the last one stored at or before it.
+
+    With nothing that late the end, with nothing that early the beginning: always an offset one can read from.
+    """
     queue_id = _queue(broker, peer, command)
     timestamp = number(command.fields, "timestamp")
     if queue_id is None:
         return _offset(command, 0)
     upper = command.fields.get("boundaryType", "lower").lower() == "upper"
-    return _offset(command, broker.store.search_time(queue_id, timestamp, upper=upper))
+    found = broker.store.search_time(queue_id, timestamp, upper=upper)
+    return _offset(command, max(broker.store.bounds(queue_id)[0], found - 1) if upper else found)
 
 
 def max_offset(broker: Broker, peer: Peer, command: Command) -> Command:
@@ -97,21 +100,6 @@ def earliest_store_time(broker: Broker, peer: Peer, command: Command) -> Command
         records = broker.store.read(queue_id, broker.store.bounds(queue_id)[0], 1, 1).records
     timestamp = RecordView(records[0]).store_ms if records else NO_TIME
     return command.reply(fields={"timestamp": str(timestamp)})
-
-
-def view_message(broker: Broker, peer: Peer, command: Command) -> Command:
-    """33: one message by its position in the log, as its id names it."""
-    position = number(command.fields, "offset")
-    record = broker.store.read_at(position) if 0 <= position < broker.store.confirm_position else None
-    view = RecordView(record) if record is not None else None
-    dispatch = list(view.dispatch()) if view is not None and view.type == 1 else []
-    if view is None or not dispatch or broker.hidden(dispatch[0][0]):
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
-    broker.authorizer.authorize(peer, command, CONSUME, bytes(view.topic).decode("utf-8", "replace"))
-    queue_id, offset = dispatch[0]
-    owner = broker.topics.owner(queue_id)
-    index = owner[1] if owner is not None else 0
-    return command.reply(body=stored_message(view, index, offset, broker.store_host))
 
 
 def _queue(broker: Broker, peer: Peer, command: Command) -> int | None:

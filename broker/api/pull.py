@@ -1,8 +1,9 @@
 """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): messages for RocketMQ clients, with a long poll that ends on time.
 
 Outcome: FOUND 0 | everything filtered out 20 | at the end 19, after the wait the client asked for | offset outside the
-queue 21 with the corrected one. The tag filter compares the tag itself (the hash is what clients send, the text is at
-hand). Light queues are pulled by their name as topic, queue 0. Records become RocketMQ's layout only here.
+queue, or at messages that are damaged, 21 with the corrected one. The tag filter compares the tag itself (the hash is
+what clients send, the text is at hand). Light queues are pulled by their name as topic, queue 0. Records become
+RocketMQ's layout only here; a batch becomes its messages, of which an answer may hold the first or the last few.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from broker.api.fields import number, text
 from broker.api.long_poll import ANY_QUEUE
 from broker.api.queues import find_queue, is_light, require_readable
 from broker.api.stored_message import stored_message
+from broker.store.errors import UnreadableOffsets
 from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL
+from remoting.batches.unpack import ArrowMissing, is_batch
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import CorruptRecord, Refused
 from remoting.protocol.record import RecordView
 from remoting.transport.contracts import Peer
 
@@ -56,7 +59,7 @@ def pull_message(broker: Broker, peer: Peer, command: Command) -> None:
     require_readable(broker, request.topic)
     queue_id = find_queue(broker, request.topic, request.index)
     if not is_light(request.topic):
-        broker.groups.ensure(request.group)
+        broker.groups.ensure_if_room(request.group)
     _commit(broker, command, request)
 
     def attempt(last: bool) -> bool:
@@ -119,7 +122,12 @@ def _attempt(broker: Broker, command: Command, request: _Pull) -> Command:
     queue_id = find_queue(broker, request.topic, request.index)
     if queue_id is None:
         return _reply(command, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, 0, 0)
-    found = broker.store.read(queue_id, request.offset, request.count_max, request.bytes_max)
+    try:
+        found = broker.store.read(queue_id, request.offset, request.count_max, request.bytes_max)
+    except UnreadableOffsets as error:
+        broker.log.error("messages_unreadable", topic=request.topic, queue=request.index, error=str(error))
+        low, high = broker.store.bounds(queue_id)
+        return _reply(command, ResponseCode.PULL_OFFSET_MOVED, f"DAMAGED: {error}", error.next_offset, low, high)
     low, high = found.min_offset, found.max_offset
     if found.status == OFFSET_TOO_LARGE:
         remark = "NO_MESSAGE_IN_QUEUE" if high == 0 else "OFFSET_OVERFLOW_BADLY"
@@ -129,24 +137,53 @@ def _attempt(broker: Broker, command: Command, request: _Pull) -> Command:
     if not found.records:
         remark = "NO_MESSAGE_IN_QUEUE" if high == 0 else "OFFSET_OVERFLOW_ONE"
         return _reply(command, ResponseCode.PULL_NOT_FOUND, remark, request.offset, low, high)
-    body = _convert(broker, request, found)
-    if not body:
+    messages, next_offset = _convert(broker, request, queue_id, found)
+    broker.metrics.messages_out.value += len(messages)
+    if not messages:
         remark = "NO_MATCHED_MESSAGE"
-        return _reply(command, ResponseCode.PULL_RETRY_IMMEDIATELY, remark, found.next_offset, low, high)
-    reply = _reply(command, ResponseCode.SUCCESS, "FOUND", found.next_offset, low, high)
-    reply.body = body
+        return _reply(command, ResponseCode.PULL_RETRY_IMMEDIATELY, remark, next_offset, low, high)
+    reply = _reply(command, ResponseCode.SUCCESS, "FOUND", next_offset, low, high)
+    reply.body = b"".join(messages)
     return reply
 
 
-def _convert(broker: Broker, request: _Pull, found: ReadResult) -> bytes:
+def _convert(broker: Broker, request: _Pull, queue_id: int, found: ReadResult) -> tuple[list[bytes], int]:
+    """The messages that match, as RocketMQ's clients read them, and the offset behind the last one looked at."""
+    views = list(map(RecordView, found.records))
+    if any(map(is_batch, views)):
+        return _convert_batches(broker, request, queue_id, found, views)
     store_host = broker.store_host
-    messages = []
-    for at, record in enumerate(found.records):
-        view = RecordView(record)
-        if request.tags is None or bytes(view.tags) in request.tags:
-            messages.append(stored_message(view, request.index, found.first_offset + at, store_host))
-    broker.metrics.messages_out.value += len(messages)
-    return b"".join(messages)
+    messages = [
+        stored_message(view, request.index, offset, store_host)
+        for offset, view in enumerate(views, found.first_offset)
+        if request.tags is None or bytes(view.tags) in request.tags
+    ]
+    return messages, found.next_offset
+
+
+def _convert_batches(
+    broker: Broker, request: _Pull, queue_id: int, found: ReadResult, views: list[RecordView]
+) -> tuple[list[bytes], int]:
+    """The same where a batch is among the records; the limits hold for its messages, at least one is looked at."""
+    store_host, room = broker.store_host, request.bytes_max
+    begin, end = found.first_offset, min(found.next_offset, found.first_offset + request.count_max)
+    messages: list[bytes] = []
+    at = begin
+    try:
+        for offset, view in broker.unpacker.messages(views, queue_id, begin, end):
+            if request.tags is None or bytes(view.tags) in request.tags:
+                message = stored_message(view, request.index, offset, store_host)
+                room -= len(message)
+                if room < 0 and at > begin:
+                    break
+                messages.append(message)
+            at = offset + 1
+    except (CorruptRecord, ArrowMissing) as error:
+        if at == begin:
+            # What is sound before it was answered; here a reader has to decide: wait for a repair, or go behind it.
+            remark = f"the batch at offset {at} of queue {request.topic}/{request.index} cannot be unpacked: {error}"
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark) from error
+    return messages, at
 
 
 def _reply(command: Command, code: int, remark: str, next_offset: int, low: int, high: int) -> Command:

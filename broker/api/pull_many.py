@@ -10,10 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.api.access import CONSUME
+from broker.store.errors import CorruptLog, UnreadableOffsets
+from broker.store.read_result import RangeResult
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
 from remoting.protocol.pull_body import (
+    STATUS_DAMAGED,
     STATUS_NO_SUCH_QUEUE,
     STATUS_OK,
     PulledRange,
@@ -64,9 +67,17 @@ def range_pull(broker: Broker, peer: Peer, command: Command) -> Command:
     if broker.hidden(want.queue_id):
         return command.reply(body=encode_range_pull_reply(_no_queue(want.queue_id)))
     bytes_max = min(want.max_bytes, broker.config.limits.pull_bytes_max)
-    found = broker.store.read_range(want.queue_id, want.offset, RANGE_COUNT_MAX, bytes_max, want.end_offset)
-    broker.metrics.messages_out.value += len(found.starts)
+    try:
+        found = broker.store.read_range(want.queue_id, want.offset, RANGE_COUNT_MAX, bytes_max, want.end_offset)
+    except UnreadableOffsets as error:
+        return command.reply(body=encode_range_pull_reply(_damaged(broker, want.queue_id, error)))
+    broker.metrics.messages_out.value += found.next_offset - found.first_offset
     broker.metrics.bytes_out.value += len(found.blob)
+    return command.reply(body=range_reply(found))
+
+
+def range_reply(found: RangeResult) -> bytes:
+    """The body that answers a RANGE_PULL, here and in the reader processes."""
     pulled = PulledRange(
         found.status,
         found.first_offset,
@@ -77,7 +88,7 @@ def range_pull(broker: Broker, peer: Peer, command: Command) -> Command:
         found.starts.data.cast("B"),
         memoryview(found.blob),
     )
-    return command.reply(body=encode_pulled_range(pulled))
+    return encode_pulled_range(pulled)
 
 
 def records_at(broker: Broker, peer: Peer, command: Command) -> Command:
@@ -88,7 +99,7 @@ def records_at(broker: Broker, peer: Peer, command: Command) -> Command:
     found = []
     room = broker.config.limits.frame_size_bytes_max - 65_536
     for position in positions:
-        record = broker.store.read_at(position) if 0 <= position < broker.store.confirm_position else None
+        record = _record_at(broker, position)
         if record is None:
             continue
         view = RecordView(record)
@@ -105,13 +116,27 @@ def records_at(broker: Broker, peer: Peer, command: Command) -> Command:
     return command.reply(body=b"".join(found))
 
 
+def _record_at(broker: Broker, position: int) -> memoryview | None:
+    """Return the record; None for one that is gone, not confirmed, or damaged, which is told in the log."""
+    if not 0 <= position < broker.store.confirm_position:
+        return None
+    try:
+        return broker.store.read_at(position)
+    except CorruptLog as error:
+        broker.log.error("record_unreadable", position=position, error=str(error))
+        return None
+
+
 def _read(broker: Broker, queue_id: int, offset: int, count_max: int, bytes_max: int) -> QueueRecords:
     if broker.hidden(queue_id):
         return _no_queue(queue_id)
     if count_max <= 0:
         low, high = broker.store.bounds(queue_id)
         return QueueRecords(queue_id, STATUS_OK, offset, offset, low, high)
-    found = broker.store.read(queue_id, offset, count_max, bytes_max)
+    try:
+        found = broker.store.read(queue_id, offset, count_max, bytes_max)
+    except UnreadableOffsets as error:
+        return _damaged(broker, queue_id, error)
     return QueueRecords(
         queue_id,
         found.status,
@@ -127,6 +152,13 @@ def _no_queue(queue_id: int) -> QueueRecords:
     return QueueRecords(queue_id, STATUS_NO_SUCH_QUEUE, 0, 0, 0, 0)
 
 
+def _damaged(broker: Broker, queue_id: int, error: UnreadableOffsets) -> QueueRecords:
+    """One queue's answer, so that damage holds up neither the other queues of the pull nor, once told, this one."""
+    broker.log.error("messages_unreadable", queue_id=queue_id, error=str(error))
+    low, high = broker.store.bounds(queue_id)
+    return QueueRecords(queue_id, STATUS_DAMAGED, error.next_offset, error.next_offset, low, high)
+
+
 def _authorize(broker: Broker, peer: Peer, command: Command, queue_id: int) -> None:
     if not broker.authorizer.open:
         broker.authorizer.authorize(peer, command, CONSUME, broker.queue_title(queue_id))
@@ -134,5 +166,5 @@ def _authorize(broker: Broker, peer: Peer, command: Command, queue_id: int) -> N
 
 def _count_out(broker: Broker, results: list[QueueRecords]) -> None:
     for result in results:
-        broker.metrics.messages_out.value += len(result.records)
+        broker.metrics.messages_out.value += result.next_offset - result.first_offset
         broker.metrics.bytes_out.value += sum(map(len, result.records))

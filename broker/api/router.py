@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.api import admin, bounds, clients, offsets, pull, pull_many, send, sessions, sink, topic_list
+from broker.api import admin, bounds, clients, offsets, pull, pull_many, query, send, sessions, sink, topic_list
 from broker.api.append import append_many, refusal_of
 from broker.store.errors import StoreError
 from remoting.protocol.codes import RequestCode as Code
@@ -51,7 +51,9 @@ TABLE: dict[int, BrokerHandler] = {
     Code.GET_MAX_OFFSET: offsets.max_offset,
     Code.GET_MIN_OFFSET: offsets.min_offset,
     Code.GET_EARLIEST_MSG_STORETIME: offsets.earliest_store_time,
-    Code.VIEW_MESSAGE_BY_ID: offsets.view_message,
+    Code.VIEW_MESSAGE_BY_ID: query.view_message,
+    Code.QUERY_MESSAGE: query.query_message,
+    Code.QUERY_CONSUME_QUEUE: query.query_consume_queue,
     Code.HEART_BEAT: clients.heartbeat,
     Code.UNREGISTER_CLIENT: clients.unregister,
     Code.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_list,
@@ -85,6 +87,6 @@ def _guarded(broker: Broker, handler: BrokerHandler) -> Handler:
         try:
             return bound(peer, command)
         except StoreError as error:
-            raise refusal_of(error) from error
+            raise refusal_of(broker.metrics, error) from error
 
     return handle

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from broker.api.access import CONSUME, PUBLISH
 from broker.api.append import Done
 from broker.api.fields import number, text
+from broker.api.message_at import message_at
 from broker.api.send_body import SendRequest, build_message, check_properties, parse_send, split_batch
 from broker.api.stored_message import HIDDEN_PREFIX, NO_HOST, RECONSUME_KEY, ipv4_host
 from broker.meta.groups import dead_letter_topic, retry_topic
@@ -24,7 +25,6 @@ from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
 from remoting.protocol.message_id import Host, offset_message_id
 from remoting.protocol.properties import KEYS, TAGS, UNIQUE_KEY
-from remoting.protocol.record import RecordView
 from remoting.transport.contracts import Peer
 
 if TYPE_CHECKING:
@@ -75,10 +75,9 @@ def send_back(broker: Broker, peer: Peer, command: Command) -> None:
     group = text(fields, "group")
     broker.authorizer.authorize(peer, command, CONSUME, group)
     position = number(fields, "offset")
-    record = broker.store.read_at(position) if 0 <= position < broker.store.confirm_position else None
-    if record is None:
+    view = message_at(broker, position)
+    if view is None:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
-    view = RecordView(record)
     config = broker.groups.ensure(group)
     properties = {bytes(key): bytes(value) for key, value in view.properties()}
     times = int(properties.get(RECONSUME_KEY, b"0")) + 1

@@ -16,7 +16,7 @@ from broker.api.append import authorize_entries, entry_message, refusal_of
 from broker.meta.ledger import CommitRun
 from broker.meta.stages import AttemptKey
 from broker.store.errors import StoreError
-from remoting.protocol.append_body import decode_entries
+from remoting.protocol.append_body import KIND_BATCH, AppendEntry, decode_entries
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
@@ -44,7 +44,8 @@ def stage(broker: Broker, peer: Peer, command: Command) -> None:
     last, position = broker.ledger.last_batch(key.sink)
     if key.batch <= last:
         # The batch is visible already: nothing may be added, and nothing needs to be.
-        broker.reply_at(position, peer, command.reply(body=encode(StageReply(len(entries)))))
+        count = sum(entry.count for entry in entries)
+        broker.reply_at(position, peer, command.reply(body=encode(StageReply(count))))
         return
     attempt = broker.stages.open(key, broker.clock.now_ms())
     staged = broker.stages.staged(key)
@@ -52,16 +53,28 @@ def stage(broker: Broker, peer: Peer, command: Command) -> None:
     if not 0 <= first <= staged:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"first is {first}, the attempt has {staged} rows")
     messages = []
-    for entry in entries[staged - first :]:
+    for entry in _behind(entries, staged - first):
         message = broker.placement.place(entry_message(entry), entry.kind, entry.queue_index)
-        message.flags = entry.flags
+        if entry.kind != KIND_BATCH:
+            message.flags = entry.flags
         messages.append(broker.stages.stage(message, entry.kind, entry.queue_index, attempt))
     try:
         end = broker.store.append(messages).end_position if messages else broker.store.end_position
     except StoreError as error:
-        raise refusal_of(error) from error
+        raise refusal_of(broker.metrics, error) from error
     reply = command.reply(body=encode(StageReply(broker.stages.staged(key))))
     broker.reply_at(end, peer, reply)
+
+
+def _behind(entries: list[AppendEntry], rows: int) -> list[AppendEntry]:
+    """The entries behind so many rows, which are staged already; they end where an entry ends."""
+    at = 0
+    while rows > 0 and at < len(entries):
+        rows -= entries[at].count
+        at += 1
+    if rows < 0:
+        raise Refused(ResponseCode.INVALID_PARAMETER, "the rows that are staged already end inside a batch")
+    return entries[at:]
 
 
 def commit_batch(broker: Broker, peer: Peer, command: Command) -> None:
@@ -103,7 +116,7 @@ def _run_commit(broker: Broker, peer: Peer, command: Command, run: CommitRun) ->
             broker.ledger.step(run)
     except StoreError as error:
         broker.commits.pop(run.sink, None)
-        raise refusal_of(error) from error
+        raise refusal_of(broker.metrics, error) from error
     except BaseException:
         broker.commits.pop(run.sink, None)
         raise

@@ -1,6 +1,7 @@
 """TOPIC_LIST (9030) and CLUSTER_STATUS (9031): what the command line shows, as JSON for people and programs.
 
-TOPIC_LIST: `{"broker":..,"topics":[{"topic":..,"queues":[{"queue":0,"id":1,"min":0,"max":9}],"messages":9}]}`.
+TOPIC_LIST: `{"broker":..,"topics":[{"topic":..,"type":"SimpleCQ","queues":[..],"messages":9}]}`, a queue being
+`{"queue":0,"id":1,"min":0,"max":9}`.
 CLUSTER_STATUS: broker, epoch, positions, numbers of topics, sessions, filters, followers, clients, store gauges.
 """
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.api.access import ADMIN, CONSUME
+from broker.meta.topic_attributes import BATCH_QUEUE, SIMPLE_QUEUE
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
 from remoting.transport.contracts import Peer
@@ -58,6 +60,7 @@ def status(broker: Broker) -> dict[str, Any]:
         "long_polls": len(broker.long_polls),
         "staged_attempts": len(broker.stages),
         "store": store.metrics(),
+        "quarantined": [{"start": each.start, "end": each.end, "reason": each.reason} for each in store.quarantined],
     }
 
 
@@ -66,4 +69,11 @@ def _describe(broker: Broker, topic: str) -> dict[str, Any]:
     for index, queue_id in enumerate(broker.topics.queue_ids(topic)):
         low, high = broker.store.bounds(queue_id)
         queues.append({"queue": index, "id": queue_id, "min": low, "max": high})
-    return {"topic": topic, "queues": queues, "messages": sum(item["max"] - item["min"] for item in queues)}
+    config = broker.topics.require(topic)
+    return {
+        "topic": topic,
+        "type": BATCH_QUEUE if config.takes_batches else SIMPLE_QUEUE,
+        "attributes": config.attributes,
+        "queues": queues,
+        "messages": sum(item["max"] - item["min"] for item in queues),
+    }

@@ -95,12 +95,13 @@ class Filters:
         due = [name for name, since in self._idle_since_ms.items() if now_ms - since >= self._expiry_ms]
         if not due:
             return 0
-        self._store.append_state([StateChange(state_kinds.FILTER, name, None) for name in due])
+        self._store.delete_queues(
+            [self._queue_ids[name] for name in due], [StateChange(state_kinds.FILTER, name, None) for name in due]
+        )
         for topic_filter in due:
             queue_id = self._queue_ids.pop(topic_filter)
             del self._idle_since_ms[topic_filter]
             self._trie.remove(topic_filter, queue_id)
-            self._store.delete_queue(queue_id)
             self._announce(topic_filter)
         self.expired += len(due)
         return len(due)

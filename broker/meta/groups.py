@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from broker.store import state_kinds
+from broker.store.errors import StoreFull
 from broker.store.state_log import StateChange
 from remoting.protocol import names
 from remoting.protocol.codes import ResponseCode
@@ -82,6 +83,17 @@ class Groups:
         if known is not None:
             return known
         return self.put(GroupConfig(group_name=group))
+
+    def ensure_if_room(self, group: str) -> GroupConfig:
+        """The same for who only reads: a full disk keeps nobody from it, the group is made when there is room.
+
+        Raises:
+            Refused: as `ensure`.
+        """
+        try:
+            return self.ensure(group)
+        except StoreFull:
+            return GroupConfig(group_name=group)
 
     def put(self, config: GroupConfig) -> GroupConfig:
         """Create or change a group."""

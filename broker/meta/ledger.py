@@ -118,7 +118,7 @@ class SinkLedger:
         """Append the next group of a commit; the last one closes the batch and drops what was staged for it."""
         assert not run.finished, run
         messages = self._next_group(run)
-        done = run.done + len(messages)
+        done = run.done + sum(message.count for message in messages)
         assert messages or done == run.total, run
         finished = done == run.total
         if finished:
@@ -177,17 +177,19 @@ class SinkLedger:
         """The messages of the next group: rows from where the commit stands, up to `group_bytes_max`."""
         messages: list[StoreMessage] = []
         room = self._group_bytes_max
-        first = 0
+        taken = first = 0
         for partition, attempt, count in run.handles:
-            start = run.done + len(messages) - first
+            start = run.done + taken - first
             first += count
             if not 0 <= start < count:
                 continue
             records = self._read(AttemptKey(run.sink, run.batch, partition, attempt), start, count, room)
             for message, kind, queue_index in staged_messages(records):
                 messages.append(self._placement.place(message, kind, queue_index))
+                start += message.count
+                taken += message.count
             room -= sum(len(record) for record in records)
-            if room <= 0 or start + len(records) < count:
+            if room <= 0 or start < count:
                 break
         return messages
 

@@ -13,7 +13,17 @@ from broker.meta.topics import PERMISSION_WRITE
 from broker.store.store_message import StoreMessage, mqtt_topic
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
-from remoting.protocol.record import FLAG_MQTT, FLAG_QOS_MASK, FLAG_RETAIN
+from remoting.protocol.record import (
+    CODEC_LZ4,
+    CODEC_NONE,
+    CODEC_ZSTD,
+    FLAG_CODEC_SHIFT,
+    FLAG_FORMAT_SHIFT,
+    FLAG_MQTT,
+    FLAG_QOS_MASK,
+    FLAG_RETAIN,
+    FORMAT_ARROW,
+)
 
 if TYPE_CHECKING:
     from broker.meta.dispatch import Dispatcher
@@ -21,10 +31,15 @@ if TYPE_CHECKING:
 
 KIND_MQTT = 0
 KIND_QUEUE = 1
+KIND_BATCH = 2
 ANY_QUEUE = 0xFFFF
 """Queue index of an entry whose queue the broker picks, in turn."""
 ENTRY_FLAGS_MASK = FLAG_QOS_MASK | FLAG_RETAIN
 """What a sender may set itself; grouping and staging are the broker's."""
+BATCH_FLAGS = frozenset(
+    FORMAT_ARROW << FLAG_FORMAT_SHIFT | codec << FLAG_CODEC_SHIFT for codec in (CODEC_NONE, CODEC_LZ4, CODEC_ZSTD)
+)
+"""Formats and codecs of a batch's body that readers know; the body itself is the producer's and never opened here."""
 
 
 class Placement:
@@ -66,9 +81,11 @@ class Placement:
             )
         if kind == KIND_MQTT:
             return self._place_mqtt(message)
-        if kind != KIND_QUEUE:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"entry kind {kind} is not known")
-        return self._place_queue(message, queue_index)
+        if kind == KIND_QUEUE:
+            return self._place_queue(message, queue_index)
+        if kind == KIND_BATCH:
+            return self._place_batch(message, queue_index)
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"entry kind {kind} is not known")
 
     def topic_for_write(self, name: str, queue_count: int | None = None) -> TopicConfig:
         """The topic's configuration, created by use if allowed; Refused when it cannot be written to."""
@@ -110,6 +127,19 @@ class Placement:
         message.flags &= ~(0xFF & ~FLAG_QOS_MASK)
         light = property_value(message, INNER_MULTI_DISPATCH) if INNER_MULTI_DISPATCH in message.meta else b""
         message.queues = self._dispatcher.queue(name, index, light)
+        return message
+
+    def _place_batch(self, message: StoreMessage, queue_index: int) -> StoreMessage:
+        """A batch goes to topics that were made for it alone: others have readers that know single records only."""
+        name = message.meta[: message.topic_len].decode("utf-8", "replace")
+        config = self._topics.require(name)
+        if not config.takes_batches:
+            remark = f"the topic[{name}] takes no batches; a batch topic is created with +queue.type=BatchCQ"
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if message.flags not in BATCH_FLAGS:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"a batch of flags {message.flags:#x} is of no known format")
+        self.topic_for_write(name)
+        message.queues = self._dispatcher.queue(name, self.queue_index(config, queue_index))
         return message
 
 

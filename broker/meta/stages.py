@@ -5,8 +5,9 @@ records carry the STAGED flag and are dispatched to that queue alone, so no read
 record needs to be placed later (entry kind, queue index, sender's flags) is kept in its producer_seq field:
 
 ```
-bits 0-15 queue index | 16-23 entry kind | 24-31 flags of the entry
+bits 0-15 queue index | 16-23 entry kind | 24-31 flags of the entry (of a batch: format and codec, as in the record)
 ```
+A staged batch stays a batch, so the hidden queue counts messages as the queues of its topic will.
 Because attempts are ordinary queues they survive kill -9 without a table of their own.
 Invariant: a hidden queue id is never answered by a pull. Loop thread only.
 """
@@ -20,13 +21,22 @@ from typing import TYPE_CHECKING
 from broker.store.store_message import StoreMessage
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
-from remoting.protocol.record import DISPATCH_SIZE, FLAG_STAGED, HEADER, HEADER_SIZE
+from remoting.protocol.record import (
+    DISPATCH_SIZE,
+    FLAG_CODEC_MASK,
+    FLAG_FORMAT_MASK,
+    FLAG_FORMAT_SHIFT,
+    FLAG_STAGED,
+    HEADER,
+    HEADER_SIZE,
+)
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
 
 STAGE_PREFIX = b"\x01stage\x00"
 SINK_NAME_BYTES_MAX = 255
+BATCH_MASK = FLAG_FORMAT_MASK | FLAG_CODEC_MASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +117,10 @@ class Stages:
 
     def stage(self, message: StoreMessage, kind: int, queue_index: int, attempt: Attempt) -> StoreMessage:
         """Turn a message into a staged one: hidden queue only, what it needs later kept aside."""
-        message.producer_seq = (queue_index & 0xFFFF) | (kind & 0xFF) << 16 | (message.flags & 0xFF) << 24
-        message.flags = FLAG_STAGED
+        batch = message.flags & BATCH_MASK
+        kept = batch >> FLAG_FORMAT_SHIFT if batch else message.flags & 0xFF
+        message.producer_seq = (queue_index & 0xFFFF) | (kind & 0xFF) << 16 | kept << 24
+        message.flags = FLAG_STAGED | batch
         message.queues = (attempt.queue_id,)
         return message
 
@@ -130,7 +142,7 @@ class Stages:
         for key in keys:
             attempt = self._attempts.pop(key)
             self.hidden.discard(attempt.queue_id)
-            self._store.delete_queue(attempt.queue_id)
+            self._store.delete_queues([attempt.queue_id])
         return len(keys)
 
 
@@ -138,14 +150,14 @@ def staged_messages(records: list[memoryview]) -> Iterator[tuple[StoreMessage, i
     """(message as it was sent, entry kind, queue index) of each staged record."""
     for record in records:
         fields = HEADER.unpack_from(record, 0)
-        born_ms, body_len, body_off = fields[5], fields[7], fields[8]
+        born_ms, body_len, body_off, flags, count = fields[5], *fields[7:11]
         n_dispatch, n_props, topic_len, keys_len, tags_len, props_len, tag_hash, kept = fields[11:19]
         meta_at = HEADER_SIZE + DISPATCH_SIZE * n_dispatch
         meta_len = 4 * n_props + topic_len + keys_len + tags_len + props_len
         message = StoreMessage(
             queues=(),
             born_ms=born_ms,
-            flags=kept >> 24 & 0xFF,
+            flags=flags & BATCH_MASK or kept >> 24 & 0xFF,
             tag_hash=tag_hash,
             n_props=n_props,
             topic_len=topic_len,
@@ -154,5 +166,6 @@ def staged_messages(records: list[memoryview]) -> Iterator[tuple[StoreMessage, i
             props_len=props_len,
             meta=bytes(record[meta_at : meta_at + meta_len]),
             body=record[body_off : body_off + body_len],
+            count=count,
         )
         yield message, kept >> 16 & 0xFF, kept & 0xFFFF

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from broker.meta.topic_attributes import is_batch
 from broker.store import state_kinds
 from broker.store.state_log import StateChange
 from remoting.protocol import names
@@ -48,6 +49,11 @@ class TopicConfig(msgspec.Struct, kw_only=True, frozen=True):
     def queue_count(self) -> int:
         """Queues that exist: the larger of what readers and writers see."""
         return max(self.read_queue_count, self.write_queue_count)
+
+    @property
+    def takes_batches(self) -> bool:
+        """True for queue type BatchCQ: a producer may store a batch of messages as one record."""
+        return is_batch(self.attributes)
 
 
 _decode = msgspec.json.Decoder(TopicConfig).decode
@@ -141,14 +147,14 @@ class Topics:
     def delete(self, name: str) -> int:
         """Remove a topic and its queues; returns the end position of the removal."""
         self.require(name)
-        position = self._store.append_state([StateChange(state_kinds.TOPIC, name.encode(), None)])
+        deletion = StateChange(state_kinds.TOPIC, name.encode(), None)
+        position = self._store.delete_queues(self._queue_ids.get(name, ()), [deletion])
         for queue_id in self._queue_ids.pop(name, ()):
             self._owners.pop(queue_id, None)
-            self._store.delete_queue(queue_id)
         del self._configs[name]
         self._positions.pop(name, None)
         self._announce(name, created=False)
-        return max(position, self._store.end_position)
+        return position
 
     def _apply(self, name: str, config: TopicConfig, position: int) -> None:
         ids = tuple(self._store.open_queues([queue_name(name, index) for index in range(config.queue_count)]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from remoting.protocol.record import FLAG_MQTT, MESSAGE, MQTT_TOPIC_KEY, encode_record
+from remoting.protocol.record import FILLER, FLAG_MQTT, MESSAGE, MQTT_TOPIC_KEY, encode_record
 
 
 def make_record(
@@ -22,13 +22,15 @@ def make_record(
     store_ms: int = 2,
     dispatch: Sequence[tuple[int, int]] = ((1, 0),),
     magic_type: int = MESSAGE,
+    count: int | None = None,
 ) -> bytes:
-    """One record with its checksum."""
+    """One record with its checksum; a filler holds no message unless `count` says so."""
     parts = [part for pair in properties for part in pair]
     lengths = struct.pack(f"<{len(parts)}H", *map(len, parts))
     return encode_record(
-        magic_type=magic_type, epoch=epoch, position=position, born_ms=born_ms, store_ms=store_ms, flags=flags, count=1,
-        dispatch=list(dispatch), tag_hash=0, producer_seq=0, body=body,
+        magic_type=magic_type, epoch=epoch, position=position, born_ms=born_ms, store_ms=store_ms, flags=flags,
+        count=int(magic_type != FILLER) if count is None else count, dispatch=list(dispatch),
+        tag_hash=0, producer_seq=0, body=body,
         counts=(len(properties), len(topic), len(keys), len(tags), sum(map(len, parts))),
         meta=b"".join((lengths, topic, keys, tags, *parts)),
     )  # fmt: skip

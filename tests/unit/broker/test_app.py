@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.app import BrokerApp, make_access
+from broker.app import BrokerApp
 from broker.config import BrokerConfig
 from broker.store.settings import StoreSettings
 from remoting.client.connection import connect
@@ -115,9 +115,3 @@ async def test_a_commit_that_a_stop_interrupted_is_finished_at_the_start(tmp_pat
     assert store.bounds(store.find_queue(names.light_queue_name(b"out/x")))[1] == 20
     await connection.close()
     await again.stop()
-
-
-def test_access_keys_are_pairs() -> None:
-    make_access(BrokerConfig(access_keys=("key:secret",)))
-    with pytest.raises(LocalMisuse, match="key:secret"):
-        make_access(BrokerConfig(access_keys=("key",)))

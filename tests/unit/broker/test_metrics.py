@@ -18,3 +18,17 @@ def test_gauges_read_the_store(bench) -> None:
     bench.settle()
     assert registry.values()["rocketmq_confirm_lag_bytes"] == 0
     assert b"rocketmq_flush_behind_bytes" in registry.page()
+
+
+def test_what_expired_is_taken_over_by_reason(bench, monkeypatch) -> None:
+    """Totals of the store become counters with a reason."""
+    registry = Registry()
+    metrics = BrokerMetrics(registry)
+    found = {**bench.store.metrics(), "segments_expired_size_bytes_total": 7, "topics_expired_age_messages_total": 3}
+    monkeypatch.setattr(type(bench.store), "metrics", lambda _self: {**found, "retention_cut_short_bytes_total": 5})
+    metrics.read_store(bench.store)
+    metrics.read_store(bench.store)
+    page = registry.page().decode()
+    assert 'rocketmq_expired_bytes_total{reason="size"} 7' in page
+    assert 'rocketmq_expired_messages_total{reason="age"} 3' in page
+    assert "rocketmq_retention_cut_short_bytes_total 5" in page

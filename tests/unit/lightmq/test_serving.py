@@ -33,6 +33,18 @@ class Part:
     def ports(self) -> dict[str, int]:
         return {"mqtt": 5}
 
+    async def until_failed(self) -> Exception:
+        return await asyncio.get_running_loop().create_future()
+
+
+class BrokenPart(Part):
+    async def start(self) -> None:
+        self.story.append("start")
+
+    async def until_failed(self) -> Exception:
+        await asyncio.sleep(0)
+        return OSError("the disk is gone")
+
 
 def run(part: Part, *, json_output: bool = True) -> None:
     serve(
@@ -76,3 +88,10 @@ def test_what_start_raises_is_raised() -> None:
     finally:
         signal.signal(signal.SIGTERM, old)
     assert part.story[0] == "start"
+
+
+def test_a_service_that_cannot_go_on_is_stopped_and_its_reason_is_raised() -> None:
+    part = BrokenPart()
+    with pytest.raises(OSError, match="the disk is gone"):
+        run(part)
+    assert part.story == ["start", "stop"]

@@ -15,7 +15,10 @@ async def parts() -> AsyncIterator[tuple[str, dict[str, bool]]]:
     readiness = {"store": True}
     registry = Registry()
     registry.counter("rocketmq_messages_in_total", "Messages in").value += 2
-    server = AdminServer("127.0.0.1", 0, registry=registry, readiness=lambda: readiness, status=lambda: {"epoch": 1})
+    server = AdminServer(
+        "127.0.0.1", 0, registry=registry, readiness=lambda: readiness, status=lambda: {"epoch": 1},
+        reasons=lambda: {"store": "", "proxy": "no broker"},
+    )  # fmt: skip
     port = await server.start()
     yield f"http://127.0.0.1:{port}", readiness
     await server.stop()
@@ -34,6 +37,7 @@ async def test_the_pages(parts: tuple[str, dict[str, bool]]) -> None:
         readiness["proxy"] = False
         async with http.get("/readyz") as answer:
             assert answer.status == 503
+            assert (await answer.json())["reasons"] == {"proxy": "no broker"}
         async with http.get("/status") as answer:
             assert await answer.json() == {"epoch": 1}
 

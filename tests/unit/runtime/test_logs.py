@@ -65,3 +65,8 @@ def test_tracebacks_and_the_standard_library_come_out_too() -> None:
     assert "error asyncio" in text
     assert "ValueError: broken" in text
     assert "noise" not in text
+
+
+def test_what_is_in_use_is_known_to_whoever_starts_a_process() -> None:
+    logs.setup("debug", json=True)
+    assert logs.in_use() == ("debug", True)

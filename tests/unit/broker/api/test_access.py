@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.api.access import IDENTITY_ATTRIBUTE, Authorizer
+from broker.api.access import IDENTITY_ATTRIBUTE, Authorizer, make_access
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.session_body import SessionOpen, encode
 
 
@@ -50,3 +50,9 @@ async def test_every_kind_of_request_asks(running) -> None:
     for request in requests:
         reply = await connection.request(request)
         assert reply.code == ResponseCode.NO_PERMISSION, request
+
+
+def test_access_keys_are_pairs() -> None:
+    make_access(["key:secret"], open_to_all=False)
+    with pytest.raises(LocalMisuse, match="key:secret"):
+        make_access(["key"], open_to_all=False)

@@ -61,3 +61,21 @@ async def test_groups_configuration_and_runtime(running) -> None:
     assert (await ask(connection, RequestCode.UPDATE_BROKER_CONFIG)).code == ResponseCode.NO_PERMISSION
     runtime = msgspec.json.decode((await ask(connection, RequestCode.GET_BROKER_RUNTIME_INFO)).body)
     assert runtime["table"]["brokerActive"] == "true"
+
+
+async def test_a_batch_topic_is_one_for_ever(running) -> None:
+    connection = running.connect()
+    made = {"topic": "t", "readQueueNums": "2", "writeQueueNums": "2", "attributes": "+queue.type=BatchCQ"}
+    assert (await ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, **made)).code == 0
+    more = {"topic": "t", "readQueueNums": "4", "writeQueueNums": "4"}
+    assert (await ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, **more)).code == 0
+    other = await ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, **more, attributes="+queue.type=SimpleCQ")
+    assert other.code == ResponseCode.INVALID_PARAMETER
+    assert "fixed" in other.remark
+    await running.restart()
+    connection = running.connect()
+    config = msgspec.json.decode((await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="t")).body)
+    assert (config["attributes"], config["writeQueueNums"]) == ({"queue.type": "BatchCQ"}, 4)
+    listed = msgspec.json.decode((await ask(connection, RequestCode.TOPIC_LIST)).body)["topics"]
+    assert [(item["topic"], item["type"]) for item in listed] == [("t", "BatchCQ")]
+    assert running.broker.topics.require("t").takes_batches

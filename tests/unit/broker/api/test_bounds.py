@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from broker.api.access import Authorizer
 from remoting.protocol.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
@@ -71,3 +72,12 @@ async def test_an_invalid_filter_is_refused(running) -> None:
     body = encode_bounds_request(QueueBoundsRequest(filter="a/#/b"))
     reply = await running.connect().request(Command(RequestCode.QUEUE_BOUNDS, body=body))
     assert reply.code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_readers_are_told_of_unless_a_policy_decides(running) -> None:
+    connection = running.connect()
+    assert (await ask(connection, topics=[])).readers is None
+    running.broker.readers_address = lambda: "127.0.0.1:7"
+    assert (await ask(connection, topics=[])).readers == "127.0.0.1:7"
+    running.broker.authorizer = Authorizer(lambda *_: True)
+    assert (await ask(connection, topics=[])).readers is None

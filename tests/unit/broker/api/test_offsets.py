@@ -49,5 +49,26 @@ async def test_ends_and_times(running) -> None:
         assert found.fields["offset"] == offset
     bad = await ask(connection, RequestCode.GET_MAX_OFFSET, queueId="7")
     assert bad.code == ResponseCode.INVALID_PARAMETER
-    gone = await ask(connection, RequestCode.VIEW_MESSAGE_BY_ID, offset="12345678")
-    assert gone.code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_the_upper_boundary_is_the_last_message_stored_at_or_before_a_time(running) -> None:
+    connection = running.connect()
+    running.broker.topics.ensure("t", 1)
+    asked = {"code": RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "boundaryType": "UPPER"}
+    assert (await ask(connection, **asked, timestamp="5")).fields["offset"] == "0"
+    start_ms = running.clock.now_ms()
+    for _ in range(2):
+        for _ in range(2):  # two at each time
+            await connection.request(Command(RequestCode.SEND_MESSAGE_V2, fields={"b": "t", "e": "0"}, body=b"m"))
+        running.clock.advance_ms(1_000)
+    for after_ms, upper, lower in (
+        (-1, "0", "0"),
+        (0, "1", "0"),
+        (500, "1", "2"),
+        (1_000, "3", "2"),
+        (9_000, "3", "4"),
+    ):
+        timestamp = str(start_ms + after_ms)
+        assert (await ask(connection, **asked, timestamp=timestamp)).fields["offset"] == upper
+        found = await ask(connection, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=timestamp)
+        assert found.fields["offset"] == lower

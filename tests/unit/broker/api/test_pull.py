@@ -6,6 +6,7 @@ import asyncio
 
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
+from remoting.protocol.record import RecordView
 from remoting.protocol.stored_message import iter_stored
 
 
@@ -103,3 +104,24 @@ async def test_named_light_queues_carry_their_offsets(running) -> None:
         await connection.request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"m"))
     messages = iter_stored((await connection.request(pulling("%LMQ%y"))).body)
     assert [dict(message.properties)[b"INNER_MULTI_QUEUE_OFFSET"] for message in messages] == [b"0,0", b"1,1"]
+
+
+async def test_damage_moves_the_offset_behind_it(running) -> None:
+    """The answer says why; what stands before and behind the damage is served."""
+    connection = running.connect()
+    running.broker.topics.ensure("t", 1)
+    for tags in ("red", "blue", "green"):
+        await send(connection, tags)
+    (queue_id,) = running.broker.topics.queue_ids("t")
+    position = RecordView(running.store.read(queue_id, 1, 1, 1).records[0]).position
+    path = next(path for path in (running.store.directory / "log").iterdir() if path.name.isdigit())
+    with path.open("r+b") as file:
+        file.seek(position + 90)
+        file.write(b"\xff")
+    before = await connection.request(pulling("t"))
+    assert (before.code, before.fields["nextBeginOffset"]) == (0, "1")
+    at = await connection.request(pulling("t", 1))
+    assert (at.code, at.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
+    assert f"position {position}" in at.remark
+    behind = await connection.request(pulling("t", 2))
+    assert [message.body for message in iter_stored(behind.body)] == [b"green"]

@@ -7,6 +7,7 @@ from remoting.protocol.append_body import decode_append_reply
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.pull_body import (
+    STATUS_DAMAGED,
     STATUS_NO_SUCH_QUEUE,
     STATUS_OFFSET_TOO_LARGE,
     STATUS_OK,
@@ -75,3 +76,33 @@ async def test_records_by_position_leave_out_what_is_not_there(running) -> None:
     body = encode_records_at([position, end, 2**40, position])
     blob = (await connection.request(Command(RequestCode.RECORDS_AT, body=body))).body
     assert [view.position for view in iter_records(blob)] == [position, position]
+
+
+def rot(running, queue_id: int, offset: int) -> int:
+    """Change a byte of a confirmed record on the disk; return its position."""
+    position = next(iter_records(running.store.read(queue_id, offset, 1, 1).records[0])).position
+    path = next(path for path in (running.store.directory / "log").iterdir() if path.name.isdigit())
+    with path.open("r+b") as file:
+        file.seek(position + 90)
+        file.write(b"\xff")
+    return position
+
+
+async def test_damage_holds_up_neither_its_queue_nor_the_others(running) -> None:
+    """It is told once, with where to go on; the other queue of the pull is served."""
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 4, b"a/2")))
+    one, two = (running.store.find_queue(names.light_queue_name(topic)) for topic in (b"a/1", b"a/2"))
+    position = rot(running, one, 1)
+    before, at, behind, other = await pull(
+        connection, (one, 0, 10, 9_999), (one, 1, 10, 9_999), (one, 2, 10, 9_999), (two, 0, 10, 9_999)
+    )
+    assert (before.status, before.count, before.next_offset) == (STATUS_OK, 1, 1)
+    assert (at.status, at.count, at.first_offset, at.max_offset) == (STATUS_DAMAGED, 0, 2, 4)
+    assert (behind.status, behind.count) == (STATUS_OK, 2)
+    assert (other.status, other.count) == (STATUS_OK, 1)
+    body = encode_range_pull(one, 1, 4, 99_999)
+    found = decode_range_pull_reply((await connection.request(Command(RequestCode.RANGE_PULL, body=body))).body)
+    assert (found.status, found.count, found.first_offset) == (STATUS_DAMAGED, 0, 2)
+    reply = await connection.request(Command(RequestCode.RECORDS_AT, body=encode_records_at([position])))
+    assert (reply.code, bytes(reply.body)) == (0, b"")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from broker.config import LimitsConfig
 from remoting.protocol import names
+from remoting.protocol.append_body import encode_entries
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.pull_body import STATUS_NO_SUCH_QUEUE, decode_multi_pull_reply, encode_multi_pull
+from remoting.protocol.record import FLAG_STAGED, RecordView
 from remoting.protocol.sink_body import (
     AbortBatch,
     BatchCommitted,
@@ -19,6 +22,11 @@ from remoting.protocol.sink_body import (
     decode,
     encode,
 )
+from remoting.protocol.stored_message import iter_stored
+from runtime.clock import ManualClock
+from tests.support.batches import make_rows
+from tests.unit.broker.api.test_message_at import entry_of, make_topic
+from tests.unit.broker.api.test_pull import pulling
 
 
 def staging(running, batch: int, *topics: bytes, attempt: int = 0, **more: str) -> Command:
@@ -95,3 +103,74 @@ async def test_an_aborted_batch_cannot_be_committed(running) -> None:
     commit = Command(RequestCode.COMMIT_BATCH, body=encode(CommitBatch("s", 0, [StageHandle(0, 0, 1)])))
     assert (await connection.request(commit)).code == ResponseCode.ILLEGAL_OPERATION
     assert visible(running, b"out/x") == 0
+
+
+async def test_staged_batches_count_their_messages_and_are_shown_once(running) -> None:
+    connection = running.connect()
+    await make_topic(connection, "out")
+    rows = [make_rows(5), make_rows(3, first=5), make_rows(1, first=8)]
+    entries = [entry_of(each, topic=b"out") for each in rows]
+    fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
+
+    async def stage(first: int, *sent: bytes) -> Command:
+        body = encode_entries(sent)
+        return await connection.request(Command(RequestCode.STAGE, fields={**fields, "first": str(first)}, body=body))
+
+    assert decode(StageReply, (await stage(0, entries[0])).body).count == 5
+    assert decode(StageReply, (await stage(0, *entries[:2])).body).count == 8, "what was staged is not staged again"
+    assert decode(StageReply, (await stage(8, entries[2])).body).count == 9
+    (queue_id,) = running.broker.topics.queue_ids("out")
+    assert running.store.bounds(queue_id) == (0, 0)
+    await running.restart()
+    connection = running.connect()
+    wrong = CommitBatch("s", 0, [StageHandle(0, 0, 3)])
+    refused = await connection.request(Command(RequestCode.COMMIT_BATCH, body=encode(wrong)))
+    assert (refused.code, "has 9 rows" in refused.remark) == (ResponseCode.ILLEGAL_OPERATION, True)
+    commit = CommitBatch("s", 0, [StageHandle(0, 0, 9)])
+    assert await ask(connection, RequestCode.COMMIT_BATCH, commit, BatchCommitted) == BatchCommitted(False, 9)
+    assert await ask(connection, RequestCode.COMMIT_BATCH, commit, BatchCommitted) == BatchCommitted(True, 0)
+    assert running.store.bounds(queue_id) == (0, 9)
+    records = running.store.read(queue_id, 0, 100, 1 << 20).records
+    assert [(RecordView(each).count, RecordView(each).flags & FLAG_STAGED) for each in records] == [
+        (5, 0),
+        (3, 0),
+        (1, 0),
+    ]
+    pulled = await connection.request(pulling("out"))
+    assert [message.body for message in iter_stored(pulled.body)] == [b"body %d" % n for n in range(9)]
+
+
+async def test_a_repeated_frame_that_would_cut_a_batch_is_refused(running) -> None:
+    connection = running.connect()
+    await make_topic(connection, "out")
+    fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
+    body = encode_entries([entry_of(make_rows(5), topic=b"out")])
+    assert (await connection.request(Command(RequestCode.STAGE, fields=fields, body=body))).code == 0
+    cut = await connection.request(Command(RequestCode.STAGE, fields={**fields, "first": "2"}, body=body))
+    assert (cut.code, "inside a batch" in cut.remark) == (ResponseCode.INVALID_PARAMETER, True)
+
+
+async def test_a_large_commit_of_batches_takes_several_groups_and_goes_on_after_a_restart(tmp_path) -> None:
+    from tests.unit.broker.conftest import BrokerBench
+
+    bench = BrokerBench(tmp_path / "data", ManualClock(), limits=LimitsConfig(commit_group_bytes_max=1_500))
+    connection = bench.connect()
+    await make_topic(connection, "out")
+    entries = [entry_of(make_rows(7, first=7 * n), topic=b"out") for n in range(6)]
+    fields = {"sink": "s", "batch": "4", "partition": "0", "attempt": "0"}
+    await connection.request(Command(RequestCode.STAGE, fields=fields, body=encode_entries(entries)))
+    run = bench.broker.ledger.begin("s", 4, [(0, 0, 42)])
+    bench.broker.ledger.step(run)
+    assert 0 < run.done < 42
+    assert run.done % 7 == 0
+    await bench.restart()
+    (resumed,) = bench.broker.ledger.unfinished()
+    assert resumed.done == run.done
+    while not resumed.finished:
+        bench.broker.ledger.step(resumed)
+    await bench.settle()
+    (queue_id,) = bench.broker.topics.queue_ids("out")
+    assert bench.store.bounds(queue_id) == (0, 42)
+    pulled = await bench.connect().request(pulling("out", maxMsgNums="100"))
+    assert [message.body for message in iter_stored(pulled.body)] == [b"body %d" % n for n in range(42)]
+    bench.store.close()

@@ -6,6 +6,7 @@ import pytest
 
 from broker.meta.groups import GroupConfig, Groups, dead_letter_topic, retry_topic
 from broker.meta.topics import Topics
+from broker.store.errors import StoreFull
 from remoting.protocol.errors import Refused
 
 
@@ -23,3 +24,14 @@ def test_a_new_group_gets_its_retry_topic(bench) -> None:
 def test_an_invalid_name_is_refused(bench) -> None:
     with pytest.raises(Refused, match="not valid"):
         Groups(bench.store, Topics(bench.store, topics_max=10)).ensure("no spaces")
+
+
+def test_a_full_disk_keeps_nobody_from_reading(bench) -> None:
+    groups = Groups(bench.store, Topics(bench.store, topics_max=10))
+    bench.store._guard._set_full()
+    with pytest.raises(StoreFull):
+        groups.ensure("readers")
+    assert groups.ensure_if_room("readers") == GroupConfig(group_name="readers")
+    assert groups.get("readers") is None
+    bench.store._guard.full = False
+    assert groups.ensure_if_room("readers") is groups.get("readers") is not None

@@ -7,12 +7,19 @@ import pytest
 from broker.api.append import entry_message
 from broker.meta.dispatch import Dispatcher
 from broker.meta.filters import Filters
-from broker.meta.placement import ANY_QUEUE, KIND_MQTT, KIND_QUEUE, Placement, property_value
+from broker.meta.placement import ANY_QUEUE, KIND_BATCH, KIND_MQTT, KIND_QUEUE, Placement, property_value
 from broker.meta.topics import TopicConfig, Topics
-from remoting.protocol.append_body import decode_entries, encode_entries, encode_entry
+from remoting.protocol.append_body import decode_entries, encode_batch_entry, encode_entries, encode_entry
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
-from remoting.protocol.record import FLAG_GROUP_OPEN, FLAG_MQTT, FLAG_STAGED
+from remoting.protocol.record import (
+    FLAG_CODEC_SHIFT,
+    FLAG_FORMAT_SHIFT,
+    FLAG_GROUP_OPEN,
+    FLAG_MQTT,
+    FLAG_STAGED,
+    FORMAT_ARROW,
+)
 
 
 def make(store, *, auto_create: bool = True) -> tuple[Topics, Placement]:
@@ -71,3 +78,30 @@ def test_size_permission_kind_and_unknown_topics_are_refused(bench) -> None:
         with pytest.raises(Refused) as refused:
             placement.place(message, kind, 0)
         assert refused.value.code == code
+
+
+def batch_message(topic: bytes, codec: int = 1):
+    raw = encode_batch_entry(topic=topic, queue_index=0, born_ms=1, body=b"packed", count=9, codec=codec)
+    return entry_message(decode_entries(encode_entries([raw]))[0])
+
+
+def test_a_batch_goes_to_a_batch_topic_alone(bench) -> None:
+    topics, placement = make(bench.store)
+    topics.put(TopicConfig(name="batches", attributes={"queue.type": "BatchCQ"}))
+    topics.ensure("plain", 2)
+    placed = placement.place(batch_message(b"batches"), KIND_BATCH, 2)
+    assert (placed.queues, placed.count) == ((topics.queue_ids("batches")[2],), 9)
+    assert placed.flags == FORMAT_ARROW << FLAG_FORMAT_SHIFT | 1 << FLAG_CODEC_SHIFT
+    assert placement.place(queue_message(b"batches"), KIND_QUEUE, 0).count == 1, "single messages go there too"
+    for message, code in (
+        (batch_message(b"plain"), ResponseCode.MESSAGE_ILLEGAL),
+        (batch_message(b"unknown"), ResponseCode.TOPIC_NOT_EXIST),
+        (batch_message(b"batches", codec=7), ResponseCode.MESSAGE_ILLEGAL),
+    ):
+        with pytest.raises(Refused) as refused:
+            placement.place(message, KIND_BATCH, 0)
+        assert refused.value.code == code
+    topics.put(TopicConfig(name="batches", attributes={"queue.type": "BatchCQ"}, permission=4))
+    with pytest.raises(Refused) as refused:
+        placement.place(batch_message(b"batches"), KIND_BATCH, 0)
+    assert refused.value.code == ResponseCode.NO_PERMISSION

@@ -6,7 +6,7 @@ import pytest
 
 from broker.meta.topics import TopicConfig, Topics
 from remoting.protocol.codes import ResponseCode
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import LocalMisuse, Refused
 
 
 def test_a_created_topic_has_its_queues_and_is_the_same_after_a_restart(bench) -> None:
@@ -31,6 +31,19 @@ def test_more_queues_keep_the_old_ids_and_fewer_keep_all_for_readers(bench) -> N
     assert len(topics.queue_ids("plant")) == 3
     topics.put(TopicConfig(name="plant", read_queue_count=1, write_queue_count=1))
     assert len(topics.queue_ids("plant")) == 3
+
+
+def test_a_topic_is_deleted_as_a_whole_on_a_full_disk_too(bench) -> None:
+    topics = Topics(bench.store, topics_max=10)
+    topics.ensure("plant", 2)
+    ids = topics.queue_ids("plant")
+    bench.store._guard._set_full()
+    topics.delete("plant")
+    store = bench.reopen()
+    assert Topics(store, topics_max=10).get("plant") is None
+    for queue_id in ids:
+        with pytest.raises(LocalMisuse, match="does not exist"):
+            store.bounds(queue_id)
 
 
 def test_a_deleted_topic_comes_back_with_new_ids(bench) -> None:

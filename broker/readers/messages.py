@@ -1,0 +1,54 @@
+"""What a broker and its reader processes tell each other: one JSON object per line over two pipes.
+
+    broker -> reader   ReaderSettings, once, then nothing; the end of this pipe is the end of the reader
+    reader -> broker   ReaderReport: once when it listens, then whenever its counts moved (at most once a second)
+
+Invariant: counts only rise during the life of one process. Thread rule: plain values.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ReaderSettings(msgspec.Struct, kw_only=True):
+    """Everything a reader process is told; it reads no file, no flag and no environment of its own."""
+
+    directory: str
+    host: str
+    port: int
+    access_keys: tuple[str, ...] = ()
+    open_to_all: bool = False
+    pull_bytes_max: int
+    frame_size_bytes_max: int
+    output_bytes_max: int
+    connections_max: int
+    log_level: str = "info"
+    log_json: bool = False
+
+
+class ReaderReport(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one process has done since it started."""
+
+    requests: int = 0
+    records: int = 0
+    bytes: int = 0
+    retries: int = 0
+    """Looks at the index that were taken again because the broker changed it meanwhile."""
+    refused: dict[str, int] = {}
+    """Reason -> requests that were sent to the broker instead."""
+
+
+def to_line(message: ReaderSettings | ReaderReport) -> bytes:
+    """One line that holds the message."""
+    return msgspec.json.encode(message) + b"\n"
+
+
+def settings_of(line: bytes) -> ReaderSettings:
+    """The settings in a line. Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(line, type=ReaderSettings)
+
+
+def report_of(line: bytes) -> ReaderReport:
+    """The report in a line. Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(line, type=ReaderReport)

@@ -1,0 +1,98 @@
+"""One reader process: told what to do by one line on standard input, it serves until that pipe ends.
+
+The pipe ends with the broker, however the broker ends, so no reader outlives it. Standard output carries reports
+(`messages`), standard error the log. Invariant: the first report says that the port is open. Thread rule: one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from broker.api.access import make_access
+from broker.readers.messages import ReaderReport, ReaderSettings, settings_of, to_line
+from broker.readers.service import RangeService
+from broker.store.attached.store import AttachedStore
+from broker.store.errors import StoreError
+from remoting.protocol.codes import RequestCode
+from remoting.server.router import Router
+from remoting.server.server import RemotingServer
+from runtime import event_loop, logs
+
+INPUT, OUTPUT = 0, 1
+UPKEEP_INTERVAL_S = 1.0
+"""How often counts are reported and what the broker has deleted is let go."""
+STOP_DEADLINE_S = 1.0
+
+
+def main() -> int:
+    """Serve until standard input ends; the exit status."""
+    event_loop.refuse_optimised()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker; the pipe tells us
+    try:
+        settings = settings_of(sys.stdin.buffer.readline())
+    except msgspec.MsgspecError as error:
+        sys.stderr.write(f"a reader process is started by its broker: {error}\n")
+        return 2
+    logs.setup(settings.log_level, json=settings.log_json)
+    try:
+        event_loop.run(serve(settings))
+    except (OSError, StoreError) as error:
+        logs.get_logger("reader").error("range_reader_failed", error=str(error))
+        return 1
+    return 0
+
+
+async def serve(settings: ReaderSettings) -> None:
+    """Open the directory and the port, report, and stop when standard input ends. Raises OSError, StoreError."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, ended.set)
+    loop.add_reader(INPUT, lambda: _pipe_moved(ended))
+    store = AttachedStore(Path(settings.directory))
+    service = RangeService(store, pull_bytes_max=settings.pull_bytes_max)
+    server = RemotingServer(
+        Router(
+            {RequestCode.RANGE_PULL: service.range_pull},
+            access=make_access(settings.access_keys, open_to_all=settings.open_to_all),
+        ),
+        frame_size_bytes_max=settings.frame_size_bytes_max,
+        output_bytes_max=settings.output_bytes_max,
+        connections_max=settings.connections_max,
+    )
+    try:
+        await server.start(settings.host, settings.port, reuse_port=True)
+        event_loop.settle_garbage()
+        await _report(service, store, ended)
+    finally:
+        loop.remove_reader(INPUT)
+        await server.stop(STOP_DEADLINE_S)
+        store.close()
+
+
+async def _report(service: RangeService, store: AttachedStore, ended: asyncio.Event) -> None:
+    """Say that we listen, then keep the counts known until the end."""
+    said = _say(service.report)
+    while not ended.is_set():
+        try:
+            await asyncio.wait_for(ended.wait(), UPKEEP_INTERVAL_S)
+        except TimeoutError:
+            store.let_go()
+        if said != to_line(service.report):
+            said = _say(service.report)
+
+
+def _say(report: ReaderReport) -> bytes:
+    line = to_line(report)
+    os.write(OUTPUT, line)
+    return line
+
+
+def _pipe_moved(ended: asyncio.Event) -> None:
+    if not os.read(INPUT, 4096):
+        ended.set()

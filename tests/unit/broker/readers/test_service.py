@@ -1,0 +1,98 @@
+"""RANGE_PULL beside the broker: the same answers, and refusals where nothing can be said."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.api.access import Authorizer
+from broker.api.pull_many import range_pull
+from broker.readers.service import RangeService
+from broker.store.attached.store import AttachedStore
+from broker.store.errors import CorruptIndex, CorruptLog, StoreError, Unsettled
+from remoting.protocol import names
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused, RemoteViolation
+from remoting.protocol.pull_body import STATUS_NO_SUCH_QUEUE, decode_range_pull_reply, encode_range_pull
+
+
+class FakePeer:
+    def __init__(self) -> None:
+        self.attributes: dict[str, object] = {}
+
+
+def asking(queue_id: int, offset: int, end: int, size: int = 99_999) -> Command:
+    return Command(RequestCode.RANGE_PULL, body=encode_range_pull(queue_id, offset, end, size))
+
+
+@pytest.fixture
+def service(running) -> RangeService:
+    return RangeService(AttachedStore(running.config.data_directory), pull_bytes_max=1_000_000)
+
+
+async def test_the_same_bytes_as_from_the_broker(running, service) -> None:
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 5)))
+    queue_id = running.store.find_queue(names.light_queue_name(b"a/1"))
+    for wanted in ((queue_id, 1, 4), (queue_id, 0, 99), (queue_id, 9, 10), (queue_id, 0, 99, 300), (1 << 31, 0, 9)):
+        here = service.range_pull(FakePeer(), asking(*wanted))
+        there = range_pull(running.broker, FakePeer(), asking(*wanted))
+        if wanted[0] == queue_id:
+            assert here.body == there.body
+        else:
+            assert decode_range_pull_reply(here.body).status == STATUS_NO_SUCH_QUEUE
+    report = service.report
+    assert (report.requests, report.records, report.refused) == (5, 9, {})
+    assert report.bytes > 9 * 80
+
+
+async def test_staged_rows_are_for_nobody(running, service) -> None:
+    connection = running.connect()
+    fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
+    await connection.request(Command(RequestCode.STAGE, fields=fields, body=running.publish(b"out/x", b"out/x")))
+    await running.settle()
+    (hidden,) = running.broker.stages.hidden
+    assert running.store.bounds(hidden)[1] == 2
+    found = decode_range_pull_reply(service.range_pull(FakePeer(), asking(hidden, 0, 9)).body)
+    assert (found.status, found.count, len(found.blob)) == (STATUS_NO_SUCH_QUEUE, 0, 0)
+
+
+async def test_a_policy_is_asked_with_the_topics_of_the_records(running) -> None:
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2")))
+    await asyncio.sleep(0)
+    store = AttachedStore(running.config.data_directory)
+    asked: list[str] = []
+    authorizer = Authorizer(lambda _identity, action, resource: asked.append(resource) is None and resource != "a/2")
+    service = RangeService(store, pull_bytes_max=1_000_000, authorizer=authorizer)
+    one, two = (running.store.find_queue(names.light_queue_name(topic)) for topic in (b"a/1", b"a/2"))
+    assert decode_range_pull_reply(service.range_pull(FakePeer(), asking(one, 0, 9)).body).count == 1
+    with pytest.raises(Refused) as refused:
+        service.range_pull(FakePeer(), asking(two, 0, 9))
+    assert refused.value.code == ResponseCode.NO_PERMISSION
+    assert asked == ["a/1", "a/2"]
+    assert service.report.refused == {"not_authorized": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Unsettled("moves"), "unsettled"),
+        (CorruptLog("f", 8, "rot"), "corrupt"),
+        (CorruptIndex("f", "rot"), "index"),
+        (StoreError("x"), "index"),
+    ],
+)
+async def test_what_cannot_be_answered_is_left_to_the_broker(service, monkeypatch, error, reason) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(service._store, "read_range", fail)
+    with pytest.raises(Refused, match="ask the broker") as refused:
+        service.range_pull(FakePeer(), asking(1, 0, 9))
+    assert refused.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    with pytest.raises(RemoteViolation):
+        service.range_pull(FakePeer(), Command(RequestCode.RANGE_PULL, body=b"?"))
+    assert service.report.refused == {reason: 1, "malformed": 1}
