@@ -63,7 +63,7 @@ class RocketMQBatchReader(DataSourceReader):
             partitions_min=options.min_partitions,
             records_max=options.max_records_per_partition,
         )
-        return [RangePartition(piece, watch.addresses) for piece in pieces]
+        return [RangePartition(piece, watch.addresses, watch.readers) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""

@@ -6,6 +6,8 @@ thread (the source's own process on the driver).
 
 from __future__ import annotations
 
+import contextlib
+
 from remoting.protocol.bounds_body import (
     QueueBoundsReply,
     QueueBoundsRequest,
@@ -63,6 +65,8 @@ class BoundsWatch:
         self._known: dict[Address, dict[str, dict[str, int]]] = {}
         self.addresses: dict[str, Address] = {}
         """Broker group → address, for the tasks."""
+        self.readers: dict[str, Address] = {}
+        """Broker group → address of processes beside it that serve ranges too, where it has some."""
 
     def read(self, *, at_ms: int | None = None) -> dict[QueueKey, Bounds]:
         """Ask everything now."""
@@ -102,7 +106,15 @@ class BoundsWatch:
             raise
         reply = decode_bounds_reply(answer.body)
         self.addresses[reply.broker] = address
+        self._note_readers(reply)
         known = self._known.setdefault(address, {})
         for queue in reply.queues:
             known.setdefault(queue.topic, {})[str(queue.queue)] = queue.max
         return reply
+
+    def _note_readers(self, reply: QueueBoundsReply) -> None:
+        """Remember where else ranges are served; an address that cannot be one is as good as none."""
+        self.readers.pop(reply.broker, None)
+        if reply.readers is not None:
+            with contextlib.suppress(ValueError):
+                self.readers[reply.broker] = split_address(reply.readers)

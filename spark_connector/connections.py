@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
-from remoting.transport.failures import checked
+from remoting.transport.failures import checked, join_address
 from remoting.transport.signature import Signer
 from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.options import ConnectionOptions
@@ -84,8 +84,7 @@ POOL = Pool()
 
 def say_address(address: Address) -> str:
     """`host:port` for people."""
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_address(*address)
 
 
 def ask(address: Address, command: Command, options: ConnectionOptions, *, refusal_is_error: bool = True) -> Command:

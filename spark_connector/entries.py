@@ -33,13 +33,18 @@ _EMPTY = pa.scalar(b"", pa.binary())
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Entries back to back; entry i is data[edges[i]:edges[i + 1]]."""
+    """Entries back to back; entry i is data[edges[i]:edges[i + 1]] and holds counts[i] rows (None: one each)."""
 
     data: memoryview
     edges: np.ndarray[Any, np.dtype[np.int64]]
+    counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
     def __len__(self) -> int:
         return len(self.edges) - 1
+
+    def rows(self, begin: int, end: int) -> int:
+        """Rows in the entries `begin` to `end`."""
+        return end - begin if self.counts is None else int(self.counts[begin:end].sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 Invariant: pulls come in the order of the ranges, each offset once, without gaps unless the loss was allowed by
 failOnDataLoss. A broken connection is made again and the pull repeated from the first offset that did not arrive.
+Reader processes are asked where a broker has some (`places`); only the broker's own word counts as a loss.
 Thread rule: one task.
 """
 
@@ -16,16 +17,20 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.pull_body import (
+    STATUS_DAMAGED,
     STATUS_OFFSET_TOO_SMALL,
     STATUS_OK,
     PulledRange,
+    decode_multi_pull_reply,
     decode_range_pull_reply,
+    encode_multi_pull,
     encode_range_pull,
 )
 from spark_connector.brokers import find_brokers
 from spark_connector.connections import POOL, Address, ask, check, unreachable
 from spark_connector.errors import BrokenRecord, BrokerRefused, BrokerUnreachable, DataLost
 from spark_connector.options import ReadOptions
+from spark_connector.places import NotAnswered, Places
 from spark_connector.planner import QueueRange
 
 PULL_BYTES_MAX = 8 * 1024 * 1024
@@ -40,9 +45,15 @@ LOG = logging.getLogger("lightmq.spark")
 class RangeFetcher:
     """Reads the ranges of one task from their brokers."""
 
-    def __init__(self, ranges: Sequence[QueueRange], addresses: Mapping[str, Address], options: ReadOptions) -> None:
+    def __init__(
+        self,
+        ranges: Sequence[QueueRange],
+        addresses: Mapping[str, Address],
+        options: ReadOptions,
+        readers: Mapping[str, Address] | None = None,
+    ) -> None:
         self._ranges = list(ranges)
-        self._addresses = dict(addresses)
+        self._places = Places(addresses, readers or {})
         self._options = options
         self._at = 0
         self._offset = ranges[0].start if ranges else 0
@@ -51,21 +62,44 @@ class RangeFetcher:
     def pulls(self) -> Iterator[tuple[QueueRange, PulledRange]]:
         """Yield (range, records) until every range is read; raises DataLost, BrokerUnreachable or BrokerRefused."""
         while self._at < len(self._ranges):
-            address = self._addresses[self._ranges[self._at].key.broker]
+            broker = self._ranges[self._at].key.broker
+            address, is_reader = self._places.of(broker), self._places.is_reader(broker)
+            timeout_ms = self._places.timeout_ms(broker, self._options.pull_timeout_ms)
             try:
-                with POOL.borrow(address, self._options.pull_timeout_ms, signer=self._options.signer) as connection:
-                    yield from self._pull_from(address, connection)
+                with POOL.borrow(address, timeout_ms, signer=self._options.signer) as connection:
+                    yield from self._pull_from(address, connection, is_reader=is_reader)
             except (OSError, LightMQError) as failure:
-                if isinstance(failure, BrokerRefused | DataLost | BrokenRecord):
+                if is_reader and not isinstance(failure, DataLost):
+                    self._leave_reader(broker, address, failure)
+                elif isinstance(failure, BrokerRefused | DataLost | BrokenRecord):
                     raise
-                self._recover(address, failure)
+                else:
+                    self._recover(address, failure)
 
-    def _pull_from(self, address: Address, connection: BlockingConnection) -> Iterator[tuple[QueueRange, PulledRange]]:
-        """Pull everything the broker at one address has for us, one request ahead."""
+    def report_damage(self, current: QueueRange, pulled: PulledRange) -> None:
+        """Let the broker itself read what did not pass our checks: it notes damage, and the next try is told of it."""
+        address, at = self._places.authority(current.key.broker), pulled.first_offset
+        try:
+            while at < pulled.next_offset:
+                body = encode_multi_pull([(current.queue_id, at, pulled.next_offset - at, PULL_BYTES_MAX)])
+                reply = ask(address, Command(RequestCode.MULTI_PULL, body=body), self._options)
+                (answer,) = decode_multi_pull_reply(reply.body)
+                if answer.status != STATUS_OK or answer.next_offset <= at:
+                    return
+                at = answer.next_offset
+        except LightMQError as failure:
+            LOG.warning("%s:%d could not be told of a damaged record: %s", *address, failure)
+
+    def _pull_from(
+        self, address: Address, connection: BlockingConnection, *, is_reader: bool
+    ) -> Iterator[tuple[QueueRange, PulledRange]]:
+        """Pull everything the broker (or a reader) at one address has for us, one request ahead."""
         sent: int | None = self._send(connection)
         while sent is not None:
             current = self._ranges[self._at]
             pulled = decode_range_pull_reply(check(connection.receive(sent), address).body)
+            if is_reader:
+                self._check_reader(pulled)
             self._advance(current, pulled)
             self._attempts = 0
             failure: Exception | None = None
@@ -86,7 +120,18 @@ class RangeFetcher:
 
     def _is_at(self, address: Address) -> bool:
         """Whether there is more to read and it lies at this address."""
-        return self._at < len(self._ranges) and self._addresses[self._ranges[self._at].key.broker] == address
+        return self._at < len(self._ranges) and self._places.of(self._ranges[self._at].key.broker) == address
+
+    def _check_reader(self, pulled: PulledRange) -> None:
+        """Raise NotAnswered unless a reader sent what was asked for; a loss is for the broker to tell."""
+        if pulled.status != STATUS_OK or pulled.first_offset != self._offset or not pulled.count:
+            raise NotAnswered(f"a reader has no offset {self._offset} (status {pulled.status})")
+
+    def _leave_reader(self, broker: str, address: Address, failure: Exception) -> None:
+        """Go on without this reader, from the first offset that did not arrive."""
+        POOL.forget(address)
+        self._places.reader_failed(broker, failure)
+        LOG.warning("reader at %s:%d failed (%s), going on", *address, failure)
 
     def _advance(self, current: QueueRange, pulled: PulledRange) -> None:
         """Move to the first offset that has not arrived, checking that nothing in between is missing."""
@@ -96,14 +141,22 @@ class RangeFetcher:
                 self._lose(f"{where}: offset {self._offset} was planned, the log now ends at {pulled.max_offset}")
                 self._next_range()
                 return
+        elif pulled.status == STATUS_DAMAGED:
+            behind = min(pulled.first_offset, current.end)
+            self._lose(f"{where}: offsets {self._offset} to {behind - 1} cannot be read, the log is damaged there")
+            self._offset = behind
+            if behind >= current.end:
+                self._next_range()
+            return
         elif pulled.status in {STATUS_OK, STATUS_OFFSET_TOO_SMALL}:
             self._lose(f"{where}: offsets {self._offset} to {pulled.first_offset - 1} are gone")
         else:
             self._lose(f"{where}: the broker no longer has offset {self._offset} (it ends at {pulled.max_offset})")
             self._next_range()
             return
-        if pulled.next_offset != pulled.first_offset + pulled.count or pulled.next_offset > max(
-            current.end, pulled.first_offset
+        # A batch is one record of many offsets and may reach beyond the range; the decoder checks each of them.
+        if pulled.next_offset < pulled.first_offset + pulled.count or (
+            pulled.next_offset > pulled.first_offset and not pulled.count
         ):
             raise BrokenRecord(
                 f"{where}: {pulled.count} records from {pulled.first_offset} do not end at {pulled.next_offset}"
@@ -133,8 +186,7 @@ class RangeFetcher:
             masters = find_brokers(self._options)
         except BrokerUnreachable:
             return
-        for broker, known in self._addresses.items():
-            self._addresses[broker] = masters.get(broker) or masters.get("") or known
+        self._places.brokers_moved(masters)
 
 
 def report_losses(lost: Sequence[str], options: ReadOptions) -> None:
@@ -153,11 +205,12 @@ def report_losses(lost: Sequence[str], options: ReadOptions) -> None:
 def mean_record_bytes(
     work: Sequence[QueueRange], addresses: Mapping[str, Address], options: ReadOptions
 ) -> float | None:
-    """Mean stored size of a sample of what waits, from its longest range; None when nothing waits."""
+    """Mean stored size of a message in a sample of what waits, from its longest range; None when nothing waits."""
     if not work:
         return None
     longest = max(work, key=lambda one: one.rows)
     address = addresses[longest.key.broker]
     body = encode_range_pull(longest.queue_id, longest.start, longest.end, SAMPLE_BYTES_MAX)
     pulled = decode_range_pull_reply(ask(address, Command(RequestCode.RANGE_PULL, body=body), options).body)
-    return len(pulled.blob) / pulled.count if pulled.count else None
+    # With batches the sample may begin before what was asked for: the mean is then a little too large.
+    return len(pulled.blob) / (pulled.next_offset - pulled.first_offset) if pulled.count else None

@@ -164,6 +164,7 @@ def _frames(batches: Iterable[EncodedRows]) -> Iterator[_Frame]:
             limit = batch.edges[begin] + FRAME_BYTES_MAX
             end = max(begin + 1, int(batch.edges.searchsorted(limit, side="right")) - 1)
             data = batch.data[int(batch.edges[begin]) : int(batch.edges[end])]
-            yield _Frame(b"".join(((end - begin).to_bytes(4, "little"), data)), end - begin, first)
-            first += end - begin
+            rows = batch.rows(begin, end)
+            yield _Frame(b"".join(((end - begin).to_bytes(4, "little"), data)), rows, first)
+            first += rows
             begin = end

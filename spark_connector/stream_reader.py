@@ -132,7 +132,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             partitions_min=self._options.min_partitions,
             records_max=self._options.max_records_per_partition,
         )
-        return [RangePartition(piece, watch.addresses) for piece in pieces]
+        return [RangePartition(piece, watch.addresses, watch.readers) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""

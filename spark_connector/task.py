@@ -24,13 +24,19 @@ if TYPE_CHECKING:
 
 
 class RangePartition(InputPartition):
-    """The ranges of one task and where their brokers are."""
+    """The ranges of one task, where their brokers are, and their reader processes where they have some."""
 
-    def __init__(self, ranges: Sequence[QueueRange], addresses: Mapping[str, Address]) -> None:
+    def __init__(
+        self,
+        ranges: Sequence[QueueRange],
+        addresses: Mapping[str, Address],
+        readers: Mapping[str, Address] | None = None,
+    ) -> None:
         super().__init__(None)
         self.ranges = tuple(ranges)
         brokers = {one.key.broker for one in ranges}
         self.addresses = {broker: address for broker, address in addresses.items() if broker in brokers}
+        self.readers = {broker: address for broker, address in (readers or {}).items() if broker in brokers}
 
 
 def read_task(
@@ -39,16 +45,24 @@ def read_task(
     """Yield the rows of one partition; an empty DataFrame comes as a partition without ranges."""
     if not isinstance(partition, RangePartition):
         return
-    from spark_connector.arrow import TopicMatcher, decode
+    from spark_connector.arrow import TopicMatcher
+    from spark_connector.batches import decode_range
+    from spark_connector.errors import BrokenRecord
     from spark_connector.fetch import RangeFetcher
 
     begin_task()
     wanted = arrow_schema(schema)
     matcher = TopicMatcher(row_filters) if row_filters else None
     light = LMQ_PREFIX.decode()
-    for current, pulled in RangeFetcher(partition.ranges, partition.addresses, options).pulls():
+    fetcher = RangeFetcher(partition.ranges, partition.addresses, options, partition.readers)
+    for current, pulled in fetcher.pulls():
         # The light queue of an exact topic holds nothing else; filters are for the queues of whole parent topics.
-        yield from decode(pulled, current.key, wanted, None if current.key.topic.startswith(light) else matcher)
+        chosen = None if current.key.topic.startswith(light) else matcher
+        try:
+            yield from decode_range(pulled, current, wanted, chosen)
+        except BrokenRecord:
+            fetcher.report_damage(current, pulled)
+            raise
 
 
 def arrow_schema(schema: StructType) -> Any:

@@ -146,6 +146,14 @@ def encoded(
     """Yield the append entries of each batch, born when it is encoded."""
     from spark_connector.entries import Defaults, encode_rows
 
+    if options.batch_codec is not None:
+        from spark_connector.batch_entries import encode_batches
+
+        assert options.topic is not None, "checked when the options were read"
+        for batch in batches:
+            parts = columns.pick(batch)
+            yield encode_batches(parts, options.topic, options.batch_codec, options.batch_rows, now_ms())
+        return
     for batch in batches:
         yield encode_rows(columns.pick(batch), batch.num_rows, Defaults(options.qos, options.retain, now_ms()))
 

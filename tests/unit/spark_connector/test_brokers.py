@@ -7,7 +7,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from remoting.protocol.bounds_body import decode_bounds_reply, encode_bounds_reply
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
 from remoting.protocol.route_body import BrokerData, ClusterInfo
 from spark_connector.brokers import BoundsWatch, find_brokers
 from spark_connector.errors import BrokerUnreachable
@@ -54,6 +56,25 @@ def test_bounds_of_exact_and_wildcard(broker: ToyBroker, read_options: Options) 
     options = read_options(mqttFilter="plant/+")
     found = BoundsWatch(options, select(options)).read()
     assert sum(one.max for one in found.values()) == 3
+
+
+def test_readers_are_known_while_a_broker_has_some(broker: ToyBroker, read_options: Options) -> None:
+    broker.publish("plant/1", [b"a"])
+    options = read_options(mqttFilter="plant/1")
+    watch = BoundsWatch(options, select(options))
+    watch.read()
+    told: list[str | None] = []
+
+    def tell(command: Command) -> Command:
+        reply = broker.answer(command)
+        body = msgspec.structs.replace(decode_bounds_reply(reply.body), readers=told[-1])
+        return command.reply(body=encode_bounds_reply(body))
+
+    for address, known in (("h:1", {NAME: ("h", 1)}), ("no address", {}), ("[::1]:2", {NAME: ("::1", 2)}), (None, {})):
+        told.append(address)
+        broker.faults = [tell]
+        watch.read()
+        assert watch.readers == known
 
 
 def test_waiting_asks_with_what_was_seen(broker: ToyBroker, read_options: Options) -> None:

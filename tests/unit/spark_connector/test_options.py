@@ -79,3 +79,17 @@ def test_a_secret_signs_and_is_never_printed() -> None:
     assert parsed.signer.secret == "hidden"
     assert "hidden" not in repr(parsed)
     assert parse_write({"topic": "t"}).signer is None
+
+
+def test_batches_need_a_topic_and_have_a_size() -> None:
+    parsed = parse_write({"batchCodec": "zstd", "topic": "t", "batchRows": "100"})
+    assert (parsed.batch_codec, parsed.batch_rows) == ("zstd", 100)
+    assert parse_write({"topic": "t"}).batch_codec is None
+    for wrong, said in (
+        ({"batchCodec": "lz4"}, "needs the option 'topic'"),
+        ({"batchCodec": "lz4", "mqttTopic": "a/b"}, "needs the option 'topic'"),
+        ({"batchCodec": "gzip", "topic": "t"}, "batchCodec"),
+        ({"batchCodec": "lz4", "topic": "t", "batchRows": "65537"}, "at most 65536"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            parse_write(wrong)

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from spark_connector.errors import OptionError
+from spark_connector.errors import BrokenRecord, DataLost, OptionError
 from spark_connector.offsets import QueueKey
 from spark_connector.options import ReadOptions
 from spark_connector.planner import QueueRange
@@ -35,6 +35,37 @@ def test_filters_are_for_parent_queues_only(broker: ToyBroker, read_options: Cal
             for row in batch.to_pylist()
         ]
         assert len(rows) == expected
+
+
+def test_a_damaged_record_is_told_to_the_broker(broker: ToyBroker, read_options: Callable[..., ReadOptions]) -> None:
+    """The first try fails with the offset; after that the broker knows, and the user decides what a loss means."""
+    broker.publish("t", [b"%d" % n for n in range(20)], mqtt=False)
+    queue = broker.queue("t", 0)
+    good = queue.records[9]
+    queue.records[9] = good[:-8] + bytes([good[-8] ^ 1]) + good[-7:]
+    partition = RangePartition([QueueRange(QueueKey("t", NAME, 0), queue.id, 0, 20)], {NAME: broker.address})
+
+    def read(**options: str) -> list[int]:
+        found = read_task(partition, SCHEMA, [], read_options(topic="t", **options))
+        return [row["queueOffset"] for batch in found for row in batch.to_pylist()]
+
+    with pytest.raises(BrokenRecord, match="offset 9"):
+        read()
+    assert queue.damaged == range(9, 10)
+    with pytest.raises(DataLost, match="offsets 9 to 9"):
+        read()
+    assert read(failOnDataLoss="false") == [*range(9), *range(10, 20)]
+
+
+def test_a_broker_that_cannot_be_told(broker: ToyBroker, read_options: Callable[..., ReadOptions]) -> None:
+    """The query still fails with the record, not with the broker."""
+    broker.publish("t", [b"x"], mqtt=False)
+    queue = broker.queue("t", 0)
+    queue.records[0] = queue.records[0][:-8] + b"\1" + queue.records[0][-7:]
+    broker.faults = [broker.answer, lambda command: None]
+    partition = RangePartition([QueueRange(QueueKey("t", NAME, 0), queue.id, 0, 1)], {NAME: broker.address})
+    with pytest.raises(BrokenRecord, match="offset 0"):
+        list(read_task(partition, SCHEMA, [], read_options(topic="t", fetchretries="0")))
 
 
 def test_an_empty_partition(read_options: Callable[..., ReadOptions]) -> None:

@@ -124,3 +124,10 @@ def test_what_is_refused(write_options: Options, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Context, "properties", {})
     with pytest.raises(OptionError, match=r"4\.2"):
         RocketMQStreamWriter(SCHEMA, write_options(topic="t"), overwrite=False).write(batches(1))
+
+
+def test_batches_of_rows_become_records_of_many(write_options: Options) -> None:
+    options = write_options(topic="t", batchCodec="lz4", batchRows="4")
+    columns = sink_columns([("body", "binary")], options)
+    found = list(writer.encoded(batches(3, 9), columns, options, lambda: 7))
+    assert [[each.rows(n, n + 1) for n in range(len(each))] for each in found] == [[3], [4, 4, 1]]

@@ -11,6 +11,7 @@ from remoting.protocol import append_body, bounds_body, names, pull_body, record
 from remoting.protocol.append_body import AppendEntry
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
+from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.frame import FrameDecoder, encode_frame
 
 NAME = "broker-t"
@@ -54,6 +55,8 @@ class Queue:
         self.id = number
         self.min = 0
         self.records: list[bytes] = []
+        self.damaged = range(0)
+        """Offsets that cannot be read."""
 
     @property
     def max(self) -> int:
@@ -152,6 +155,7 @@ class ToyBroker:
         handlers = {
             RequestCode.QUEUE_BOUNDS: self._bounds,
             RequestCode.RANGE_PULL: self._pull,
+            RequestCode.MULTI_PULL: self._pull_checked,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._offset,
             RequestCode.STAGE: self._stage,
             RequestCode.COMMIT_BATCH: self._commit,
@@ -193,12 +197,38 @@ class ToyBroker:
         queue = next((one for one in self.queues.values() if one.id == want.queue_id), None)
         if queue is None:
             return pull_body.encode_range_pull_reply(pull_body.QueueRecords(want.queue_id, 2, 0, 0, 0, 0))
+        if want.offset in queue.damaged:
+            behind = queue.damaged.stop
+            return pull_body.encode_range_pull_reply(
+                pull_body.QueueRecords(queue.id, 4, behind, behind, queue.min, queue.max)
+            )
         first = max(want.offset, queue.min)
         status = 3 if want.offset > queue.max else int(want.offset < queue.min)
         found = queue.records[first - queue.min : max(0, want.end_offset - queue.min)][: self.pull_rows_max]
+        if first < queue.damaged.start:
+            found = found[: queue.damaged.start - first]
         return pull_body.encode_range_pull_reply(
             pull_body.QueueRecords(queue.id, status, first, first + len(found), queue.min, queue.max, found)
         )
+
+    def _pull_checked(self, command: Command) -> bytes:
+        """One queue, checksums read: what fails its checks is damaged from then on."""
+        (want,) = pull_body.decode_multi_pull(command.body)
+        queue = next(one for one in self.queues.values() if one.id == want.queue_id)
+        found: list[bytes] = []
+        at, status = want.offset, 0
+        for raw in queue.records[want.offset - queue.min :][: want.max_count]:
+            try:
+                record.check_record(raw, 0, None)
+            except CorruptRecord:
+                queue.damaged = range(at, at + 1)
+                if not found:
+                    status, at = 4, at + 1
+                break
+            found.append(raw)
+            at += 1
+        answer = pull_body.QueueRecords(queue.id, status, want.offset, at, queue.min, queue.max, found)
+        return pull_body.encode_multi_pull_reply([answer])
 
     pull_rows_max = 7
     """Few, so that a small test needs several pulls."""
