@@ -56,7 +56,7 @@ class AllInOne:
             listen=False,
         )
         self._broker = BrokerApp(
-            dataclasses.replace(configuration.broker, data_directory=up.data_directory / "broker"),
+            dataclasses.replace(configuration.broker, data_directory=up.data_directory / "broker", host=up.host),
             clock=self._clock,
             registry=self._registry,
             faults=parse_faults(os.environ.get(FAULTS_VARIABLE, "")),
@@ -65,8 +65,9 @@ class AllInOne:
         )
         self._proxy: ProxyApp | None = None
         self._admin = AdminServer(
-            up.host, up.admin_port, registry=self._registry, readiness=self._group.readiness, status=self.status
-        )
+            up.host, up.admin_port, registry=self._registry, readiness=self._group.readiness, status=self.status,
+            reasons=lambda: {"broker": self._broker.unready_reason()},
+        )  # fmt: skip
         self._server: RemotingServer | None = None
         self._router: Router | None = None
 
@@ -101,11 +102,16 @@ class AllInOne:
         if self._lock is not None:
             self._lock.close()
 
+    async def until_failed(self) -> Exception:
+        """Wait until the broker cannot write its log any more; return why."""
+        return await self._broker.until_failed()
+
     def ports(self) -> Mapping[str, int]:
         """Open ports by what they speak."""
         assert self._server is not None
         assert self._proxy is not None
-        return {"mqtt": self._proxy.port, "remoting": self._server.port, "admin": self._admin.port}
+        ports = {"mqtt": self._proxy.port, "remoting": self._server.port, "admin": self._admin.port}
+        return ports | self._broker.reader_ports()
 
     def status(self) -> dict[str, Any]:
         """The picture of the administration page."""

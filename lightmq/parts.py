@@ -6,7 +6,8 @@ there. Loop rule: made and used on one event loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runtime.admin import AdminServer
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from controller.config import ControllerConfig
     from mqtt_proxy.config import ProxyConfig
+
+
+async def never() -> Exception:
+    """For a part that has no reason to end by itself."""
+    waiting: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+    return await waiting
 
 
 class Part:
@@ -33,11 +40,18 @@ class Part:
         ready: Callable[[], bool],
         status: Callable[[], Mapping[str, Any]],
         port: tuple[str, Callable[[], int]],
+        more_ports: Callable[[], Mapping[str, int]] = dict,
+        until_failed: Callable[[], Awaitable[Exception]] = never,
+        reason: Callable[[], str] = str,
     ) -> None:
-        """``port`` is what the application's port speaks and how to read its number once it is open."""
+        """``port`` is what the application's port speaks and how to read its number; ``reason`` why it is not ready."""
+        self.until_failed = until_failed
         self._group = ServiceGroup()
-        self._admin = AdminServer(*admin, registry=registry, readiness=self._group.readiness, status=status)
+        self._admin = AdminServer(
+            *admin, registry=registry, readiness=self._group.readiness, status=status, reasons=lambda: {name: reason()}
+        )
         self._port = port
+        self._more_ports = more_ports
         self._group.add(name, application, ready=ready)
         self._group.add("admin", self._admin)
 
@@ -52,7 +66,7 @@ class Part:
     def ports(self) -> Mapping[str, int]:
         """Open ports by what they speak."""
         name, number = self._port
-        return {name: number(), "admin": self._admin.port}
+        return {name: number(), "admin": self._admin.port, **self._more_ports()}
 
 
 def controller_part(config: ControllerConfig) -> Part:
@@ -86,6 +100,9 @@ def broker_part(config: BrokerConfig) -> Part:
         ready=application.ready,
         status=application.status,
         port=("remoting", lambda: application.port),
+        more_ports=application.reader_ports,
+        until_failed=application.until_failed,
+        reason=application.unready_reason,
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lightmq.cli.link import Broker
+from remoting.batches.unpack import Unpacker, split_position
 from remoting.protocol.bounds_body import (
     QueueBoundsReply,
     QueueBoundsRequest,
@@ -18,6 +19,7 @@ from remoting.protocol.bounds_body import (
 )
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
+from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.pull_body import STATUS_NO_SUCH_QUEUE, decode_range_pull_reply, encode_range_pull
 from remoting.protocol.record import RecordView, check_record, iter_records
 from remoting.protocol.topics import matches
@@ -44,7 +46,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class LogMessage:
-    """A record and where it stands in the queue it was read from."""
+    """A message as a record of its own (one of a batch is unpacked), and where it stands in its queue."""
 
     queue_id: int
     offset: int
@@ -59,6 +61,7 @@ class QueueReader:
         self._selection = selection
         self._next: dict[int, int] = {}
         self._known: dict[str, dict[str, int]] = {}
+        self._unpacker = Unpacker()
 
     def newest(self, count: int) -> list[LogMessage]:
         """The last ``count`` selected messages, oldest first."""
@@ -66,7 +69,7 @@ class QueueReader:
         for queue_id, lowest, end in self._bounds(0):
             found += self._newest_of(queue_id, lowest, end, count)
             self._next[queue_id] = end
-        found.sort(key=lambda message: message.record.position)
+        found.sort(key=_place)
         return found[len(found) - min(count, len(found)) :]
 
     def from_offset(self, offset: int) -> list[LogMessage]:
@@ -75,7 +78,7 @@ class QueueReader:
         for queue_id, lowest, end in self._bounds(0):
             found += self._read(queue_id, max(offset, lowest), end)
             self._next[queue_id] = max(offset, end)
-        found.sort(key=lambda message: message.record.position)
+        found.sort(key=_place)
         return found
 
     def fresh(self, wait_ms: int) -> list[LogMessage]:
@@ -86,7 +89,7 @@ class QueueReader:
             if start < end:
                 found += self._read(queue_id, max(start, lowest), end)
             self._next[queue_id] = max(start, end)
-        found.sort(key=lambda message: message.record.position)
+        found.sort(key=_place)
         return found
 
     def _bounds(self, wait_ms: int) -> list[tuple[int, int, int]]:
@@ -122,11 +125,29 @@ class QueueReader:
         while start < end:
             body = encode_range_pull(queue_id, start, end, PULL_BYTES)
             pulled = decode_range_pull_reply(self._broker.ask(Command(RequestCode.RANGE_PULL, body=body)).body)
-            for offset, record in enumerate(iter_records(pulled.blob), pulled.first_offset):
-                # The broker hands out ranges without reading their checksums.
-                check_record(record.raw, 0, None)
-                if self._selection.wants(record):
-                    yield LogMessage(queue_id, offset, record)
+            records = map(_checked, iter_records(pulled.blob))
+            at = max(start, pulled.first_offset)
+            try:
+                for offset, record in self._unpacker.messages(records, queue_id, pulled.first_offset, end):
+                    if self._selection.wants(record):
+                        yield LogMessage(queue_id, offset, record)
+                    at = offset + 1
+            except CorruptRecord as error:
+                raise CorruptRecord(
+                    f"the message at offset {at} of queue {queue_id} is damaged: {error}; see lightmq store verify on "
+                    f"the broker's machine, or go on behind it with --offset {at + 1}"
+                ) from error
             if pulled.status == STATUS_NO_SUCH_QUEUE or pulled.next_offset <= start:
                 return
             start = pulled.next_offset
+
+
+def _checked(record: RecordView) -> RecordView:
+    """The broker hands out ranges without reading their checksums."""
+    check_record(record.raw, 0, None)
+    return record
+
+
+def _place(message: LogMessage) -> tuple[int, int]:
+    """Order of the log: by record, in it by row."""
+    return split_position(message.record.position)

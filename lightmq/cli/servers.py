@@ -25,6 +25,7 @@ RemotingPort = Annotated[int | None, Parameter(name=["--remoting-port"], help="R
 AdminPort = Annotated[int | None, Parameter(name=["--admin-port"], help="Administration port; 0: any free one.")]
 Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="Print the ports as one JSON line once ready.")]
 Passwords = Annotated[Path | None, Parameter(name=["--password-file"], help="MQTT users; see lightmq passwd.")]
+Readers = Annotated[int | None, Parameter(name=["--readers"], help="Reader processes for Spark; 0: none.")]
 Controllers = Annotated[str | None, Parameter(name=["--controllers"], help="host:port of controllers, with commas.")]
 
 
@@ -35,6 +36,7 @@ def up(
     remoting_port: RemotingPort = None,
     admin_port: AdminPort = None,
     password_file: Passwords = None,
+    readers: Readers = None,
     json_output: Json = False,
     options: ConfigOptions = NONE,
 ) -> None:
@@ -45,6 +47,7 @@ def up(
         Flag("up.remoting_port", "--remoting-port", remoting_port),
         Flag("up.admin_port", "--admin-port", admin_port),
         Flag("proxy.password_file", "--password-file", password_file),
+        Flag("broker.range_readers", "--readers", readers),
     ]
     value = configuration(options, flags).value
     check_free(value.proxy.listen_host, value.proxy.port, "--mqtt-port")
@@ -67,6 +70,7 @@ def broker(
     remoting_port: RemotingPort = None,
     admin_port: AdminPort = None,
     controllers: Controllers = None,
+    readers: Readers = None,
     json_output: Json = False,
     options: ConfigOptions = NONE,
 ) -> None:
@@ -76,6 +80,7 @@ def broker(
         Flag("broker.port", "--remoting-port", remoting_port),
         Flag("broker.admin_port", "--admin-port", admin_port),
         Flag("broker.controllers", "--controllers", controllers),
+        Flag("broker.range_readers", "--readers", readers),
     ]
     value = configuration(options, flags).value
     check_free(value.broker.host, value.broker.port, "--remoting-port")

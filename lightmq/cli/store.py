@@ -85,12 +85,17 @@ def stat(
     if json_output:
         sys.stdout.write(json.dumps(found) + "\n")
         return
-    runs, state = found.pop("runs"), found.pop("state")
+    runs, key_runs, state = found.pop("runs"), found.pop("key_runs"), found.pop("state")
     width = max(map(len, found))
     sys.stdout.write("".join(f"{name:<{width}}  {_plain(value)}\n" for name, value in found.items()))
     for run in runs:
         sys.stdout.write(
             f"run {run['id']}: level {run['level']}, {run['entries']} entries of {run['queues']} queues, "
+            f"log {run['first_position']} to {run['end_position']}\n"
+        )
+    for run in key_runs:
+        sys.stdout.write(
+            f"key run {run['id']}: level {run['level']}, {run['entries']} keys, "
             f"log {run['first_position']} to {run['end_position']}\n"
         )
     for kind, sizes in state.items():

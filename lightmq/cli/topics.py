@@ -1,4 +1,4 @@
-"""``lightmq topics``: every topic of every broker with its queues and message counts."""
+"""``lightmq topics``: every topic of every broker with its queues and message counts; ``create`` and ``update``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ import json
 import sys
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
+from lightmq.cli.amounts import duration_ms, size_bytes
 from lightmq.cli.link import ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed
+from remoting.client.admin import topic_fields
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 
+topics = App(
+    name="topics", help="List topics with their queues and message counts, make or change one.", help_format="plaintext"
+)  # fmt: skip
 HERE = ServerTarget()
+QUEUES_DEFAULT = 4
+LIKE_THE_LOG = "log"
+RETENTION_HELP = "How long the topic keeps messages: 12h, 7d, forever, or log for as long as the log does."
+RETENTION_SIZE_HELP = "How much the topic keeps on each broker: 500MB, 2GiB, unlimited, or log for no limit of its own."
 HEADINGS = ("TOPIC", "BROKER", "QUEUES", "MESSAGES", "FIRST-LAST")
 
 
-def topics(
+@topics.default
+def listing(
     prefix: Annotated[str, Parameter(help="Only topics that begin with this.")] = "",
     *,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per topic.")] = False,
@@ -34,6 +44,59 @@ def topics(
         sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))
     else:
         sys.stdout.write(table(rows))
+
+
+@topics.command
+def create(
+    name: Annotated[str, Parameter(help="Name of the topic.")],
+    *,
+    queues: Annotated[int, Parameter(help="Queues on each broker.")] = QUEUES_DEFAULT,
+    batch: Annotated[bool, Parameter(negative=(), help="A batch topic: producers may store whole batches.")] = False,
+    retention: Annotated[str, Parameter(help=RETENTION_HELP)] = "",
+    retention_size: Annotated[str, Parameter(help=RETENTION_SIZE_HELP)] = "",
+    target: ServerTarget = HERE,
+) -> None:
+    """Create a topic on every broker, or change its number of queues; whether it takes batches is fixed at creation."""
+    attributes = kept_attributes(retention, retention_size)
+    if batch:
+        attributes["queue.type"] = "BatchCQ"
+    with brokers(target) as found:
+        for broker in found:
+            fields = topic_fields(name, queues, attributes=attributes)
+            broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields))
+
+
+@topics.command
+def update(
+    name: Annotated[str, Parameter(help="Name of the topic.")],
+    *,
+    queues: Annotated[int | None, Parameter(help="Queues on each broker.")] = None,
+    retention: Annotated[str, Parameter(help=RETENTION_HELP)] = "",
+    retention_size: Annotated[str, Parameter(help=RETENTION_SIZE_HELP)] = "",
+    target: ServerTarget = HERE,
+) -> None:
+    """Change a topic on every broker that has it; what is not named stays as it is."""
+    attributes = kept_attributes(retention, retention_size)
+    with brokers(target) as found:
+        for broker in found:
+            answer = broker.ask(Command(RequestCode.GET_TOPIC_CONFIG, fields={"topic": name}))
+            known = json.loads(answer.body)
+            fields = topic_fields(name, queues or QUEUES_DEFAULT, perm=known["perm"], attributes=attributes)
+            if queues is None:
+                fields |= {key: str(known[key]) for key in ("readQueueNums", "writeQueueNums")}
+            kept = {"topicFilterType": known["topicFilterType"], "topicSysFlag": str(known["topicSysFlag"])}
+            fields |= {**kept, "order": str(known["order"]).lower()}
+            broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields))
+
+
+def kept_attributes(retention: str, retention_size: str) -> dict[str, str | None]:
+    """The attributes that say how long and how much a topic keeps; `log` takes one away. Raises CommandFailed."""
+    attributes: dict[str, str | None] = {}
+    if retention:
+        attributes["retention.ms"] = None if retention == LIKE_THE_LOG else str(duration_ms(retention))
+    if retention_size:
+        attributes["retention.bytes"] = None if retention_size == LIKE_THE_LOG else str(size_bytes(retention_size))
+    return attributes
 
 
 def parse(body: bytes) -> list[dict[str, Any]]:

@@ -16,10 +16,11 @@ from remoting.protocol.bounds_body import (
     decode_bounds_request,
     encode_bounds_reply,
 )
-from remoting.protocol.codes import RequestCode
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
 from remoting.protocol.route_body import BrokerData, ClusterInfo
+from remoting.protocol.stored_message import StoredMessage, encode_stored
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.transport.contracts import Peer
@@ -119,6 +120,10 @@ class LogServer:
         self.on_bounds: Callable[[], None] = lambda: None
         self.topics_body = b"{}"
         self.with_broker = True
+        self.created: list[dict[str, str]] = []
+        self.keyed: dict[str, list[StoredMessage]] = {}
+        self.queries: list[dict[str, str]] = []
+        self.topic_config = b"{}"
         self._loop = asyncio.new_event_loop()
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), daemon=True)
@@ -151,6 +156,9 @@ class LogServer:
             RequestCode.QUEUE_BOUNDS: self._bounds,
             RequestCode.RANGE_PULL: self._pull,
             RequestCode.TOPIC_LIST: lambda _, command: command.reply(body=self.topics_body),
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._create,
+            RequestCode.QUERY_MESSAGE: self._query,
+            RequestCode.GET_TOPIC_CONFIG: lambda _, command: command.reply(body=self.topic_config),
         }
         self._server = RemotingServer(Router(handlers))
         self.port = self._loop.run_until_complete(self._server.start("127.0.0.1", 0))
@@ -164,6 +172,15 @@ class LogServer:
         data = BrokerData(cluster="c", broker_name="broker-a", broker_addrs={0: self.address})
         table = {"broker-a": data} if self.with_broker else {}
         return command.reply(body=msgspec.json.encode(ClusterInfo(broker_addr_table=table)))
+
+    def _create(self, _: Peer, command: Command) -> Command:
+        self.created.append(dict(command.fields))
+        return command.reply()
+
+    def _query(self, _: Peer, command: Command) -> Command:
+        self.queries.append(dict(command.fields))
+        body = b"".join(map(encode_stored, self.keyed.get(command.fields["key"], [])))
+        return command.reply(0 if body else ResponseCode.QUERY_NOT_FOUND, body=body)
 
     def _bounds(self, _: Peer, command: Command) -> Command:
         request = decode_bounds_request(command.body)

@@ -7,7 +7,13 @@ import pytest
 
 from lightmq.cli.link import Broker, ServerTarget, brokers
 from lightmq.cli.queue_reader import LogMessage, QueueReader, Selection
+from remoting.protocol.bounds_body import QueueBounds, QueueBoundsReply, encode_bounds_reply
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
 from remoting.protocol.errors import CorruptRecord
+from remoting.protocol.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
+from tests.support.batches import make_batch_record, make_rows
+from tests.support.records import make_record
 
 
 @pytest.fixture
@@ -51,7 +57,43 @@ def test_fresh_messages_come_once(broker: Broker, log_server: Any) -> None:
 
 
 def test_a_damaged_record_is_never_shown(broker: Broker, log_server: Any) -> None:
-    good = log_server.records[1][199]
-    log_server.records[1][199] = good[:-8] + bytes(byte ^ 1 for byte in good[-8:])
-    with pytest.raises(CorruptRecord, match="checksum"):
-        QueueReader(broker, Selection("plant", is_parent=True)).newest(1)
+    good = log_server.records[1][195]
+    log_server.records[1][195] = good[:-8] + bytes(byte ^ 1 for byte in good[-8:])
+    reader = QueueReader(broker, Selection("plant", is_parent=True))
+    with pytest.raises(CorruptRecord, match=r"offset 195 of queue 1 is damaged: .* with --offset 196"):
+        reader.newest(10)
+    assert bodies(reader.from_offset(196)) == [196, 197, 198, 199]
+
+
+class BatchBroker:
+    """Answers every pull with the same records of queue 1: offsets 10 to 15 a batch, 16 a single message."""
+
+    records = (
+        make_batch_record(make_rows(6, first=10), position=800, dispatch=[(1, 10)]),
+        make_record(b"single", position=8, dispatch=[(1, 16)]),
+    )
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def ask(self, command: Command) -> Command:
+        if command.code == RequestCode.QUEUE_BOUNDS:
+            queue = QueueBounds(topic="t", queue=0, id=1, min=10, max=17)
+            reply = QueueBoundsReply(broker="b", epoch=1, confirm=0, queues=[queue])
+            return command.reply(body=encode_bounds_reply(reply))
+        want = decode_range_pull(command.body)
+        self.asked.append(want.offset)
+        return command.reply(
+            body=encode_range_pull_reply(QueueRecords(1, 0, want.offset, 17, 10, 17, list(self.records)))
+        )
+
+
+def test_messages_of_a_batch_are_shown_one_by_one_in_the_order_of_the_log() -> None:
+    broker = BatchBroker()
+    found = QueueReader(broker, Selection("t", is_parent=True)).from_offset(13)  # type: ignore[arg-type]
+    assert broker.asked == [13]
+    assert [(message.offset, bytes(message.record.body)) for message in found] == [
+        (16, b"single"), (13, b"body 13"), (14, b"body 14"), (15, b"body 15"),
+    ]  # fmt: skip
+    newest = QueueReader(broker, Selection("t", is_parent=True)).newest(2)  # type: ignore[arg-type]
+    assert [message.offset for message in newest] == [14, 15]

@@ -25,3 +25,29 @@ def test_topics_as_columns_and_as_json(log_server: Any, capsys: pytest.CaptureFi
 def test_an_answer_that_is_none_is_told(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["topics", "--server", log_server.address]) == 1
     assert "TOPIC_LIST cannot be read" in capsys.readouterr().err
+
+
+def test_a_topic_is_created_with_its_queues_and_type(log_server: Any) -> None:
+    assert run(["topics", "create", "metrics", "--batch", "--queues", "2", "--server", log_server.address]) == 0
+    assert run(["topics", "create", "plain", "--server", log_server.address]) == 0
+    batch, plain = log_server.created
+    assert (batch["topic"], batch["writeQueueNums"], batch["attributes"]) == ("metrics", "2", "+queue.type=BatchCQ")
+    assert (plain["topic"], plain["readQueueNums"]) == ("plain", "4")
+    assert "attributes" not in plain
+
+
+def test_a_topic_keeps_its_own_time_and_size(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """`create` and `update` say it in attributes; `update` leaves what is not named as it is."""
+    server = ["--server", log_server.address]
+    assert run(["topics", "create", "t", "--retention", "7d", "--retention-size", "2GiB", *server]) == 0
+    assert log_server.created[0]["attributes"] == "+retention.ms=604800000,+retention.bytes=2147483648"
+    known = {"readQueueNums": 9, "writeQueueNums": 8, "perm": 4, "topicFilterType": "MULTI_TAG", "topicSysFlag": 2}
+    log_server.topic_config = json.dumps({**known, "order": True}).encode()
+    assert run(["topics", "update", "t", "--retention", "forever", "--retention-size", "log", *server]) == 0
+    assert run(["topics", "update", "t", "--queues", "3", *server]) == 0
+    kept, queues = log_server.created[1:]
+    assert kept["attributes"] == "+retention.ms=0,-retention.bytes"
+    assert {key: kept[key] for key in known} == {key: str(value) for key, value in known.items()}
+    assert (kept["order"], "attributes" in queues, queues["readQueueNums"]) == ("true", False, "3")
+    assert run(["topics", "update", "t", "--retention", "soon", *server]) == 1
+    assert "12h" in capsys.readouterr().err
