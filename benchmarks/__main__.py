@@ -11,9 +11,18 @@ import sys
 BENCHMARKS = {
     "mqtt": "benchmarks.mqtt_load",
     "store": "benchmarks.store_append",
+    "sustained": "benchmarks.store_sustained",
+    "store_asyncio": "benchmarks.store_asyncio",
+    "consume": "benchmarks.store_consume",
+    "key_index": "benchmarks.key_index",
+    "restart": "benchmarks.restart",
+    "index": "benchmarks.index_read",
     "queues": "benchmarks.queue_memory",
     "state": "benchmarks.state_upkeep",
+    "pause": "benchmarks.state_pause",
+    "batch": "benchmarks.batch_records",
     "spark": "benchmarks.spark_read",
+    "range_readers": "benchmarks.range_readers",
 }
 
 
