@@ -19,6 +19,7 @@ from mqtt_proxy.metrics import ProxyMetrics
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.pull_body import (
+    STATUS_DAMAGED,
     STATUS_NO_SUCH_QUEUE,
     STATUS_OFFSET_TOO_LARGE,
     STATUS_OFFSET_TOO_SMALL,
@@ -140,6 +141,8 @@ class Puller:
             self._jump(feed, offset, result.first_offset, "retention", followers)
         elif result.status == STATUS_OFFSET_TOO_LARGE:
             self._jump(feed, offset, result.max_offset, "log_shorter", followers)
+        elif result.status == STATUS_DAMAGED:
+            self._jump(feed, offset, result.first_offset, "damaged", followers)
         for follower in followers:
             follower.wake()
 

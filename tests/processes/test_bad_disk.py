@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import shutil
 import signal
 import subprocess
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,18 +73,6 @@ def test_below_the_floor_reading_goes_on(tmp_path: Path) -> None:
         server.kill_if_running()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 100 MiB that can grow."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={100 * MIB}", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("file systems can only be mounted by root")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
 @pytest.mark.slow
 def test_a_disk_runs_full_under_publishers(small_disk: Path) -> None:
     """They end, stay acknowledged for what was, go on by themselves when there is room; a restart in between works."""
@@ -109,6 +96,50 @@ def test_a_disk_runs_full_under_publishers(small_disk: Path) -> None:
         no_traceback(server)
     finally:
         server.kill_if_running()
+
+
+def test_a_flush_that_fails_ends_the_server_and_the_restart_has_what_was_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No acknowledgement after the failure, status 1, the reason as the last line."""
+    server = Server(tmp_path / "data", SMALL_FILES[0])
+    monkeypatch.setenv("LIGHTMQ_FAULTS", "log.fsync=EIO@40*0")
+    try:
+        server.start()
+        acknowledged = publish_until_unacknowledged(server)
+        assert acknowledged
+        assert server.process is not None
+        assert server.process.wait(DEADLINE_S) == 1
+        last = server.log.read_text().splitlines()[-1]
+        assert "fdatasync of the log failed" in last
+        assert "nothing more is acknowledged" in last
+        monkeypatch.delenv("LIGHTMQ_FAULTS")
+        server.start()
+        command = [*Server.python, "tail", "line/a", "--server", f"127.0.0.1:{server.ports['remoting']}", "--json"]
+        command += ["--offset", "0", "--count", str(acknowledged)]
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, cwd=ROOT, check=False)
+        assert len(listed.stdout.splitlines()) == acknowledged, listed.stderr
+        assert server.end(signal.SIGTERM) == 0
+        no_traceback(server)
+    finally:
+        server.kill_if_running()
+
+
+def publish_until_unacknowledged(server: Server) -> int:
+    """QoS 1, one after the other; how many PUBACKs came."""
+    peer = wire.Peer(server.port)
+    peer.send(wire.connect("writer"))
+    assert peer.socket.recv(64) == b"\x20\x02\x00\x00"
+    acknowledged = 0
+    while True:
+        with contextlib.suppress(OSError):
+            peer.send(wire.publish("line/a", b"%d" % acknowledged, qos=1))
+        if peer.socket.recv(64) != b"\x40\x02\x00\x01":
+            break
+        acknowledged += 1
+        assert acknowledged < 1_000
+    peer.close()
+    return acknowledged
 
 
 @pytest.fixture(scope="module")
@@ -145,10 +176,8 @@ def log_file(data: Path) -> Path:
     return next(path for path in (data / "broker" / "log").iterdir() if path.name.isdigit())
 
 
-def test_a_flipped_bit_in_what_was_acknowledged_is_reported_and_kept(killed: Path, tmp_path: Path) -> None:
-    """No start, one line with file and position, nothing cut."""
-    data = tmp_path / "data"
-    shutil.copytree(killed, data)
+def flip_a_bit(data: Path) -> int:
+    """Damage the body of the twentieth record from the end; where it begins."""
     log = log_file(data)
     place, size = records(log)[-20]
     with log.open("r+b") as stream:
@@ -156,9 +185,18 @@ def test_a_flipped_bit_in_what_was_acknowledged_is_reported_and_kept(killed: Pat
         byte = stream.read(1)[0]
         stream.seek(place + size - 8)
         stream.write(bytes([byte ^ 0x10]))
+    return place
+
+
+def test_a_flipped_bit_in_what_was_acknowledged_is_reported_and_kept(killed: Path, tmp_path: Path) -> None:
+    """Where a person is to decide: no start, one line with file and position, nothing cut."""
+    data = tmp_path / "data"
+    shutil.copytree(killed, data)
+    log, place = log_file(data), flip_a_bit(data)
     before = log.read_bytes()
     ports = ["--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0"]
-    command = [*Server.python, "up", "--data", str(data), *ports, SMALL_FILES[0]]
+    refuse = "--set=broker.store.damage_policy=refuse"
+    command = [*Server.python, "up", "--data", str(data), *ports, SMALL_FILES[0], refuse]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, cwd=ROOT, check=False)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -158,9 +157,7 @@ def test_a_failing_disk_acknowledges_nothing_and_the_restart_has_the_rest(start)
     while connection.request(Command(RequestCode.APPEND_MANY, body=entries(acknowledged, 10))).code == 0:
         acknowledged += 10
         assert acknowledged < 1_000
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.ports['admin']}/metrics", timeout=5) as page:
-        assert b"rocketmq_messages_in_total" in page.read()
-    broker.kill()
+    assert broker.process.wait(20) == 1, "it ends by itself: only a restart looks at what is on the disk"
     found = bodies(start().connect(), "plant/1")
     assert len(found) >= acknowledged > 0
 

@@ -62,6 +62,7 @@ class FakeBroker:
         self.queues: dict[bytes, int] = {}
         self.records: dict[int, list[bytes]] = {}
         self.base: dict[int, int] = {}
+        self.damaged: dict[int, set[int]] = {}
         self.by_position: dict[int, bytes] = {}
         self.retained: dict[bytes, int] = {}
         self.sessions: dict[str, FakeSession] = {}
@@ -187,6 +188,9 @@ class FakeBroker:
         base, end = self.base[queue_id], self.end(queue_id)
         if offset > end:
             return QueueRecords(queue_id, 3, end, end, base, end)
+        if offset in self.damaged.get(queue_id, ()):
+            behind = next(at for at in range(offset, end + 1) if at not in self.damaged[queue_id])
+            return QueueRecords(queue_id, 4, behind, behind, base, end)
         status = 1 if offset < base else 0
         first = max(offset, base)
         taken: list[bytes] = []

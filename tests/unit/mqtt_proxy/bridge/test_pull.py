@@ -71,7 +71,7 @@ async def test_a_pull_ends_where_the_cache_begins() -> None:
 
 
 async def test_moved_missing_and_refused() -> None:
-    """Retention, a shorter log, a deleted queue; a refusal is asked again."""
+    """Retention, a shorter log, damage, a deleted queue; a refusal is asked again."""
     async with running() as rig:
         follower = Follower()
         queue_id = await filled(rig, "a", 8)
@@ -87,6 +87,11 @@ async def test_moved_missing_and_refused() -> None:
         rig.tools.puller.need(feed, 11, follower)
         await settle()
         assert follower.told[2:] == [(11, 8, "log_shorter"), "wake"]
+        rig.broker.damaged[queue_id] = {5, 6}
+        rig.tools.puller.need(feed, 5, follower)
+        await settle()
+        assert follower.told[4:] == [(5, 7, "damaged"), "wake"]
+        del follower.told[4:]
         del rig.broker.records[queue_id]
         rig.tools.puller.need(feed, 8, follower)
         await settle()

@@ -1,0 +1,152 @@
+"""A real broker with reader processes: advertised, supervised, alike in their rules, and gone with their broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.store.attached.tail_view import in_order
+from remoting.client.blocking import BlockingConnection
+from remoting.protocol import append_body
+from remoting.protocol.bounds_body import (
+    QueueBoundsReply,
+    QueueBoundsRequest,
+    decode_bounds_reply,
+    encode_bounds_request,
+)
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from remoting.protocol.pull_body import PulledRange, decode_range_pull_reply, encode_range_pull
+from tests.processes.rig import Process, Server, no_traceback
+
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not in_order(), reason="readers need a processor that keeps loads and stores in order"),
+]
+READERS = 2
+DEADLINE_S = 20.0
+
+
+def start_broker(tmp_path: Path) -> Process:
+    arguments = ["broker", "--data", str(tmp_path / "data"), "--controllers", "", "--readers", str(READERS)]
+    server = Process(tmp_path / "broker", arguments, "remoting")
+    server.start()
+    return server
+
+
+def start_all_in_one(tmp_path: Path) -> Server:
+    server = Server(tmp_path / "data", "--readers", str(READERS))
+    server.start()
+    return server
+
+
+@pytest.fixture(params=[start_broker, start_all_in_one])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    made = request.param(tmp_path)
+    yield made
+    made.kill_if_running()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Processes come and go; there is no event of theirs to wait for here."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def connect(server: Server, port: str = "remoting") -> BlockingConnection:
+    return BlockingConnection("127.0.0.1", server.ports[port])
+
+
+def publish(server: Server, count: int) -> None:
+    entries = [append_body.encode_mqtt_entry(b"plant/1", b"%d" % n, 1, 0, b"test") for n in range(count)]
+    with connect(server) as connection:
+        reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+    assert reply.code == 0, reply.remark
+
+
+def bounds(server: Server) -> QueueBoundsReply:
+    with connect(server) as connection:
+        body = encode_bounds_request(QueueBoundsRequest(filter="plant/1"))
+        return decode_bounds_reply(connection.request(Command(RequestCode.QUEUE_BOUNDS, body=body)).body)
+
+
+def pull(connection: BlockingConnection, queue: int, offset: int = 0) -> PulledRange:
+    body = encode_range_pull(queue, offset, 1 << 40, 1 << 20)
+    return decode_range_pull_reply(connection.request(Command(RequestCode.RANGE_PULL, body=body)).body)
+
+
+def children(server: Server) -> list[int]:
+    """Process ids of the readers."""
+    assert server.process is not None
+    listing = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
+    return [int(pid) for pid in listing.split()]
+
+
+def metric(server: Server, name: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.ports['admin']}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name) and line[0] != "#")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_ranges_come_from_the_readers_and_they_come_back(server: Server) -> None:
+    publish(server, 50)
+    until(lambda: metric(server, "rocketmq_range_readers ") == READERS)
+    told = bounds(server)
+    assert told.readers == f"127.0.0.1:{server.ports['readers']}"
+    assert told.light is not None
+    with connect(server, "readers") as connection:
+        assert pull(connection, told.light.id).count == 50
+        publish(server, 10)
+        assert pull(connection, told.light.id, 50).count == 10, "what is acknowledged is there at once"
+    until(lambda: metric(server, "rocketmq_range_reader_requests_total") == 2)
+    assert metric(server, "rocketmq_range_reader_bytes_total") > 60 * 80
+    before = children(server)
+    assert len(before) == READERS
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: metric(server, "rocketmq_range_readers ") == READERS and not set(before) & set(children(server)))
+    assert metric(server, "rocketmq_range_reader_restarts_total") == READERS
+    with connect(server, "readers") as connection:
+        assert pull(connection, told.light.id).count == 60
+    after = children(server)
+    assert server.end(signal.SIGTERM) == 0
+    until(lambda: not any(alive(pid) for pid in after))
+    no_traceback(server)
+
+
+def test_no_reader_outlives_a_killed_broker(server: Server) -> None:
+    until(lambda: metric(server, "rocketmq_range_readers ") == READERS)
+    readers = children(server)
+    server.kill()
+    until(lambda: not any(alive(pid) for pid in readers))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", server.ports["readers"]))
+
+
+def test_without_readers_nobody_is_told_of_any(tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
+    server.start()
+    try:
+        publish(server, 1)
+        assert bounds(server).readers is None
+        assert "readers" not in server.ports
+        assert children(server) == []
+    finally:
+        server.kill()
