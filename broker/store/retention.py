@@ -5,7 +5,8 @@ that keeps more holds the segments it needs against the log's age, never against
 
 Before a segment is deleted every state entry said in it is said again at the end of the log: changes as control
 records, queues with their present next offset, retained messages as records without a queue. Invariant: a segment goes
-only when what was carried forward is on the disk and the index runs cover it, so the log alone still tells all state.
+only when what was carried forward, and what made carrying needless, is on the disk and the index runs cover it, so
+the log alone still tells all state, also after a crash.
 What must be said again is looked for bit by bit, because the tables may be large; what is said while that goes on is
 younger than the segment. Thread rule: loop thread; each step says `carry_entries_max` entries at most and looks at a
 bounded part of the tables.
@@ -130,6 +131,9 @@ class Retention:
             self._carry()
         elif not self._doomed_queues.done:
             self._carry_queues(self._target)
+            if self._doomed_queues.done:
+                # What was not said again was made needless by younger records, which may not be on the disk yet.
+                self._carried_end = self._log.end
         elif self._index.manifest.end_position < self._target:
             if not self._index_flusher.busy:
                 self._index_flusher.flush()

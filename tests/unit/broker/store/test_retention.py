@@ -144,6 +144,30 @@ def test_state_is_not_lost_when_there_is_no_room_to_say_it_again(tmp_path: Path)
     bench.close()
 
 
+def test_a_segment_waits_for_what_replaced_its_state(tmp_path: Path) -> None:
+    """A record that is not on the disk yet does not make the old word needless: a crash would lose both."""
+    bench = StoreBench(tmp_path / "data", retention_size_bytes=32 * 1024)
+    store = bench.store
+    store.append_state([StateChange(state_kinds.SESSION, b"client", b"old")])
+    for _ in range(600):
+        store.append([message([], bytes(100))])
+    bench.settle()
+    flushed = store.flushed_position
+    store.append_state([StateChange(state_kinds.SESSION, b"client", b"new")])
+    for _ in range(50):
+        store._retention.step(bench.clock.now_ms(), flushed)
+        store._thread.drain()
+        bench.turn()
+        assert store.begin_position == 0
+    bench.settle()
+    for _ in range(50):
+        store._retention.step(bench.clock.now_ms(), store.flushed_position)
+        store._thread.drain()
+        bench.turn()
+    assert store.begin_position > 0
+    bench.close()
+
+
 def test_a_full_disk_lets_the_oldest_segment_go_only_where_that_is_allowed(tmp_path: Path) -> None:
     """Below the floor nothing goes by default; with `expire_when_full` segment after segment, until there is room."""
     for allowed in (False, True):
