@@ -1,7 +1,8 @@
 """Connections of one Python worker process: made once, used by every task that follows, repaired when they break.
 
 Spark keeps worker processes over batches, so a module-level pool saves a handshake per task. Invariant: a connection
-goes back to the pool only when every request sent on it was answered; any failure closes it. Thread rule: one task at
+goes back to the pool only when every request sent on it was answered; any failure closes it, and one the server has hung
+up on meanwhile is not lent again, so that a broker's restart costs no attempt. Thread rule: one task at
 a time per process is Spark's rule, a lock guards the lists for the cases where it is not.
 """
 
@@ -58,6 +59,11 @@ class Pool:
         for _, connection in idle:
             connection.close()
 
+    def close(self) -> None:
+        """Close every idle connection; the pool can be used again."""
+        for address in list(self._idle):
+            self.forget(address)
+
     def _take(self, address: Address, signer: Signer | None) -> BlockingConnection | None:
         with self._lock:
             if self._process != os.getpid():
@@ -66,8 +72,12 @@ class Pool:
                 self._process = os.getpid()
             idle = self._idle.get(address, [])
             for at in reversed(range(len(idle))):
-                if idle[at][0] == signer:
-                    return idle.pop(at)[1]
+                if idle[at][0] != signer:
+                    continue
+                connection = idle.pop(at)[1]
+                if not connection.stale:
+                    return connection
+                connection.close()
             return None
 
     def _give(self, address: Address, signer: Signer | None, connection: BlockingConnection) -> None:

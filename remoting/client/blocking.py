@@ -9,6 +9,7 @@ it stays failed. Thread rule: one thread at a time.
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 from collections import deque
 from types import TracebackType
@@ -80,6 +81,15 @@ class BlockingConnection:
     def in_flight(self) -> int:
         """Requests whose answers have not been received."""
         return len(self._sent)
+
+    @property
+    def stale(self) -> bool:
+        """True when the server has hung up, or has said something nobody asked for, since the last answer came."""
+        if self._failed is not None:
+            return True
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def request(self, command: Command) -> Command:
         """Send a request and wait for its answer, whatever its code; `RequestTimeout` ends the connection."""

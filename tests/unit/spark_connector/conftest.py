@@ -6,8 +6,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from spark_connector.connections import POOL
 from spark_connector.options import ReadOptions, WriteOptions, parse_read, parse_write
 from tests.unit.spark_connector.toy_broker import ToyBroker
+
+
+@pytest.fixture(autouse=True)
+def no_connections_of_other_tests() -> Iterator[None]:
+    """A free port may be one that an earlier toy broker had."""
+    yield
+    POOL.close()
 
 
 @pytest.fixture

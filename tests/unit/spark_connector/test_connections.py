@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
@@ -34,6 +35,20 @@ def test_a_failed_or_unanswered_connection_is_not(broker: ToyBroker) -> None:
     with POOL.borrow(broker.address, 1000) as hasty:
         hasty.send(Command(12345))
     assert hasty.closed
+
+
+def test_one_the_server_hung_up_on_is_not_lent_again(broker: ToyBroker, read_options: Options) -> None:
+    """As after a restart of the broker: no attempt is lost on it."""
+    with POOL.borrow(broker.address, 1000) as former:
+        former.request(Command(12345))
+    broker.drop_connections()
+    deadline = time.monotonic() + 10
+    while not former.stale:
+        assert time.monotonic() < deadline
+    with POOL.borrow(broker.address, 1000) as new:
+        assert new is not former
+        new.request(Command(12345))
+    assert former.closed
 
 
 def test_a_forked_child_takes_nothing_of_its_parents(broker: ToyBroker, monkeypatch: pytest.MonkeyPatch) -> None:
