@@ -1,9 +1,9 @@
 """Connections of one Python worker process: made once, used by every task that follows, repaired when they break.
 
 Spark keeps worker processes over batches, so a module-level pool saves a handshake per task. Invariant: a connection
-goes back to the pool only when every request sent on it was answered; any failure closes it, and one the server has hung
-up on meanwhile is not lent again, so that a broker's restart costs no attempt. Thread rule: one task at
-a time per process is Spark's rule, a lock guards the lists for the cases where it is not.
+goes back to the pool only when every request sent on it was answered; any failure closes it, and one the server has
+hung up on meanwhile is not lent again, so that a broker's restart costs no attempt. Thread rule: one task at a time
+per process is Spark's rule, a lock guards the lists for the cases where it is not.
 """
 
 from __future__ import annotations

@@ -77,12 +77,19 @@ class Writer:
                 self._made += 4096
             if orders.pause_s:
                 time.sleep(orders.pause_s)
-        while self._store.confirm_position < self._store.end_position:
+        while self._store.confirm_position < self._store.end_position or self._too_long():
+            self._store.maintain(int(time.time() * 1000))
             time.sleep(0.001)
             self._turn()
         self._store.close()
         self._turn()
         say({"done": self._next})
+
+    def _too_long(self) -> bool:
+        """Whether retention has not taken all it is to take; the last segment never goes."""
+        kept = self._store.end_position - self._store.begin_position
+        allowed = int(self._orders.settings.get("retention_size_bytes", 0))
+        return 0 < allowed < kept - int(self._orders.settings["segment_size_bytes"])
 
     def _append(self) -> None:
         padding = bytes(self._orders.body_size - BODY.size)

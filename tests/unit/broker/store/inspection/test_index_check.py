@@ -51,3 +51,10 @@ def test_holes_in_the_cover(directory: Path) -> None:
     assert len(found.runs) > 1
     assert list(check_cover(found.runs[1:], 0, found.manifest.end_position))
     assert list(check_cover(found.runs, 0, 8))
+
+
+def test_an_index_begun_anew_covers_nothing_yet(directory: Path) -> None:
+    """A rebuild that was cut short before its first run, in a log that retention has shortened."""
+    assert list(check_cover([], 4096, 0)) == []
+    found = open_directory(directory)
+    assert list(check_cover(found.runs, 4096, 8))
