@@ -101,15 +101,17 @@ def _queue(name: bytes, queue: int, next_offset: int) -> StateChange:
 
 
 def _nameless(index: QueueIndex, tables: StateTables, seen: NamesSeen, first_damage: int) -> list[int]:
-    """Return ids that have records, all of them behind the damage, and that nothing has named."""
+    """Return ids that nothing has named and that have records behind the damage, so that it took their name.
+
+    The name of a queue with older records too was said again there, before what said it first expired.
+    """
     following = index.tail.queue_rows[: index.queue_count, NEXT]
     found = []
     for queue in np.flatnonzero(following[seen.known_before :] > 0).tolist():
         queue += seen.known_before
         if queue in seen.ids or tables.queues.exists(queue):
             continue
-        oldest = index.read(queue, index.min_offset(queue), 1)
-        if len(oldest) and int(oldest.positions[0]) >= first_damage:
+        if _newest_position(index, queue) >= first_damage:
             found.append(queue)
     return found
 

@@ -65,6 +65,34 @@ def test_a_queue_whose_name_is_lost(tmp_path: Path, bench: StoreBench) -> None:
     assert verify(tmp_path / "crashed").errors == []
 
 
+def test_a_queue_whose_name_was_said_again_in_the_damage(tmp_path: Path) -> None:
+    """Its first word has expired with its log file, and records of it stand on both sides of the second."""
+    settings = {"retention_size_bytes": 64 * 1024}
+    bench = StoreBench(tmp_path / "data", **settings)
+    lost = bench.store.open_queue(b"lost")
+    while not bench.store.begin_position:
+        bench.store.append([message([lost], bytes(500))])
+        bench.settle()
+        bench.store.maintain(bench.clock.now_ms())
+        bench.store._thread.drain()
+    bench.store.append([message([lost], b"last")])
+    records = crashed(bench, tmp_path / "crashed")
+    said = [seen for seen in records if b"lost" in seen.body]
+    assert len(said) == 1
+    assert records[0].dispatch[0][0] == records[-1].dispatch[0][0] == lost
+    base = max(int(path.name) for path in (tmp_path / "crashed/log").iterdir() if int(path.name) <= said[0].position)
+    with (tmp_path / "crashed/log" / f"{base:020}").open("r+b") as file:
+        file.seek(said[0].position - base)
+        file.write(bytes(said[0].end - said[0].position))
+    for derived in ("index", "state"):
+        shutil.rmtree(tmp_path / "crashed" / derived, ignore_errors=True)
+    after = StoreBench(tmp_path / "crashed", **settings)
+    assert after.store.queue_name(lost) == b"%%DAMAGED%%%d" % lost
+    low, high = after.store.bounds(lost)
+    assert (low, high) == (records[0].dispatch[0][1], records[-1].dispatch[0][1] + 1)
+    after.close()
+
+
 def test_offsets_at_the_end_do_not_come_back(tmp_path: Path, bench: StoreBench) -> None:
     """The last messages of a queue are lost: what was confirmed becomes a hole, new ones go behind it."""
     queue, other = bench.store.open_queues([b"q", b"other"])
