@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 
+from mqtt_proxy.access.auth import Authenticator
+from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.bridge.cache import RecordCache
 from mqtt_proxy.bridge.client import Client
 from mqtt_proxy.bridge.delivery import DeliveryTools
@@ -21,7 +23,6 @@ from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.front.auth import Authenticator
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.listener import Listener
 from mqtt_proxy.metrics import ProxyMetrics
@@ -61,7 +62,7 @@ class ProxyApp:
             OffsetCommitter(self._link, interval_ms=config.offsets_commit_interval_ms),
             metrics,
         )
-        self._authenticator = Authenticator(config.password_file, clock=clock, counters=counters)
+        self._authenticator = Authenticator(config.password_file, clock=clock, counters=AccessCounters(registry))
         self._services = Services(
             config=config,
             metrics=metrics,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from mqtt_proxy.access.identity import Action, Identity, Unproven
 from mqtt_proxy.bridge.services import Access
-from mqtt_proxy.front.auth import Action, Identity, Unproven
 from mqtt_proxy.mqtt.events import ConnectRequested
 from mqtt_proxy.mqtt.reason_codes import ConnectCode
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from mqtt_proxy.access.identity import Action, Identity
 from mqtt_proxy.bridge import admission, resume
 from mqtt_proxy.bridge.delivery import Delivery, Token
 from mqtt_proxy.bridge.judged_topics import JudgedTopics
@@ -22,7 +23,6 @@ from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place
 from mqtt_proxy.bridge.subscriptions import Subscriptions
 from mqtt_proxy.bridge.wills import publish_will
-from mqtt_proxy.front.auth import Action, Identity
 from mqtt_proxy.mqtt.events import (
     Acknowledged,
     ConnectRequested,

@@ -10,13 +10,13 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from mqtt_proxy.access.identity import Identity, Unproven
 from mqtt_proxy.bridge.delivery import DeliveryTools
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.ownership import Owners
 from mqtt_proxy.bridge.publish import Publisher
 from mqtt_proxy.bridge.received import ReceivedIds
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.front.auth import Identity, Unproven
 from mqtt_proxy.metrics import ProxyMetrics
 
 

@@ -1,6 +1,6 @@
-"""What the front counts: sockets taken and refused, bytes, violations, who was let in and what was denied.
+"""What the front counts: sockets taken and refused, bytes, violations.
 
-Invariant: every connection this room refuses or closes and every denial adds to a counter with its reason.
+Invariant: every connection this room refuses or closes adds to a counter with its reason.
 Thread rule: written on the loop's thread only.
 """
 
@@ -10,16 +10,13 @@ from runtime.metrics import Registry
 
 
 class FrontCounters:
-    """Counters of the listener, its connections and the authenticator."""
+    """Counters of the listener and its connections."""
 
     __slots__ = (
-        "authentications",
         "bytes_in",
         "bytes_out",
         "connections",
-        "denials",
         "opened",
-        "password_file_problems",
         "reads_paused",
         "refused",
         "violations",
@@ -40,11 +37,4 @@ class FrontCounters:
         self.bytes_out = registry.counter("rocketmq_mqtt_socket_bytes_out_total", "Bytes written to MQTT sockets")
         self.reads_paused = registry.counter(
             "rocketmq_mqtt_slow_readers_total", "Times a client was not read because it did not read its answers"
-        )
-        self.authentications = registry.counter(
-            "rocketmq_mqtt_authentications_total", "CONNECTs by the result of authentication", ("result",)
-        )
-        self.denials = registry.counter("rocketmq_mqtt_denials_total", "Actions not allowed", ("action", "reason"))
-        self.password_file_problems = registry.counter(
-            "rocketmq_mqtt_password_file_problems_total", "Lines of the password file that let nobody in"
         )

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mqtt_proxy.access.credentials import make_hash
 from mqtt_proxy.app import ProxyApp
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.front.credentials import make_hash
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
 from remoting.protocol.errors import LightMQError

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from mqtt_proxy.access.identity import ANONYMOUS, Identity, Unproven
 from mqtt_proxy.bridge.cache import RecordCache
 from mqtt_proxy.bridge.client import Client
 from mqtt_proxy.bridge.delivery import DeliveryTools
@@ -19,7 +20,6 @@ from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.front.auth import ANONYMOUS, Identity, Unproven
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.codec import decode

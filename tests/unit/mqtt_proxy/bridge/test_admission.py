@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mqtt_proxy.access.identity import ANONYMOUS, Identity
 from mqtt_proxy.bridge.admission import Refusal, admit
-from mqtt_proxy.front.auth import ANONYMOUS, Identity
 from mqtt_proxy.mqtt.events import ConnectRequested
 from mqtt_proxy.mqtt.packets import Will
 from mqtt_proxy.mqtt.reason_codes import ConnectCode

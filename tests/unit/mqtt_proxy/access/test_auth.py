@@ -7,16 +7,18 @@ from pathlib import Path
 import argon2
 import pytest
 
-from mqtt_proxy.front.auth import Action, Authenticator, Identity, PasswordFileError, Unproven
-from mqtt_proxy.front.counters import FrontCounters
+from mqtt_proxy.access.auth import Authenticator
+from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.access.identity import Action, Identity, Unproven
+from mqtt_proxy.access.password_file import PasswordFileError
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 
 HASHER = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 
-def make(path: Path | None, **options: object) -> tuple[Authenticator, FrontCounters, ManualClock]:
-    counters, clock = FrontCounters(Registry()), ManualClock(monotonic_ns=10_000_000)
+def make(path: Path | None, **options: object) -> tuple[Authenticator, AccessCounters, ManualClock]:
+    counters, clock = AccessCounters(Registry()), ManualClock(monotonic_ns=10_000_000)
     return Authenticator(path, clock=clock, counters=counters, **options), counters, clock  # type: ignore[arg-type]
 
 

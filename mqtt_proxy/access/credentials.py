@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import argon2
 
-from mqtt_proxy.front.fair_queue import FairQueue
+from mqtt_proxy.access.fair_queue import FairQueue
 from runtime.clock import Clock
 from runtime.logs import get_logger
 

@@ -13,54 +13,22 @@ logged without secrets. Loop rule: one loop.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
-from mqtt_proxy.front import password_file
-from mqtt_proxy.front.counters import FrontCounters
-from mqtt_proxy.front.credentials import CredentialCheck, always, make_hash
-from mqtt_proxy.front.password_file import PasswordFile, PasswordFileError
+from mqtt_proxy.access import password_file
+from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.access.credentials import CredentialCheck, always
+from mqtt_proxy.access.identity import ANONYMOUS, Action, Identity, Unproven
+from mqtt_proxy.access.password_file import PasswordFile, PasswordFileError
 from runtime.clock import Clock
 from runtime.logs import get_logger
-
-__all__ = ["Action", "Authenticator", "Identity", "PasswordFileError", "Unproven", "make_hash"]
 
 RELOAD_INTERVAL_MS = 1_000
 """How often a change of the password file is looked for, at most, and only when somebody connects."""
 
 
-class Action:
-    """What can be asked of `authorize`."""
-
-    PUBLISH = "publish"
-    WILL = "will"
-    SUBSCRIBE = "subscribe"
-    DELIVER = "deliver"
-
-
-@dataclass(slots=True, frozen=True)
-class Identity:
-    """Who a connection speaks for; `name` is empty for anonymous clients."""
-
-    name: str
-    anonymous: bool
-
-
-class Unproven(StrEnum):
-    """Why a CONNECT has no identity."""
-
-    DENIED = "denied"
-    BUSY = "busy"
-    """Too many wait to be checked: nothing is said about the password, the client may try again."""
-    LEFT = "left"
-    """The client was gone before its turn came."""
-
-
 Rules = Callable[[Identity, str, bytes], bool]
 """Further restrictions: identity, action, topic or filter -> allowed."""
-
-ANONYMOUS = Identity("", anonymous=True)
 
 
 class Authenticator:
@@ -71,7 +39,7 @@ class Authenticator:
         path: Path | None,
         *,
         clock: Clock,
-        counters: FrontCounters,
+        counters: AccessCounters,
         rules: Rules | None = None,
     ) -> None:
         """Reads the password file. PasswordFileError when there is one that may not be used: do not start then."""

@@ -1,0 +1,23 @@
+"""What access control counts: who was let in, what was denied, which lines of its files are no use.
+
+Invariant: every refusal of this room adds to a counter with its reason. Thread rule: written on the loop's thread only.
+"""
+
+from __future__ import annotations
+
+from runtime.metrics import Registry
+
+
+class AccessCounters:
+    """Counters of authentication and authorization."""
+
+    __slots__ = ("authentications", "denials", "password_file_problems")
+
+    def __init__(self, registry: Registry) -> None:
+        self.authentications = registry.counter(
+            "rocketmq_mqtt_authentications_total", "CONNECTs by the result of authentication", ("result",)
+        )
+        self.denials = registry.counter("rocketmq_mqtt_denials_total", "Actions not allowed", ("action", "reason"))
+        self.password_file_problems = registry.counter(
+            "rocketmq_mqtt_password_file_problems_total", "Lines of the password file that let nobody in"
+        )
