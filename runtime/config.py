@@ -1,9 +1,10 @@
 """Configuration: declared tables, filled from defaults < TOML file < environment < flags.
 
-A table is a frozen, keyword-only dataclass; a field is a value or another table. The string after a field is its
-documentation and nothing but the declaration says what exists: a key nobody declared is an error that names the nearest
-one that is. Keys are written with dots (``broker.store.segment_bytes``), in TOML as nested tables, in the environment
-as ``LIGHTMQ_BROKER__STORE__SEGMENT_BYTES``. Variables of that prefix without a double underscore are not configuration.
+A table is a frozen, keyword-only dataclass; a field is a value, another table or a list of tables. The string after a
+field is its documentation and nothing but the declaration says what exists: a key nobody declared is an error that names
+the nearest one that is. Keys are written with dots (``broker.store.segment_bytes``), in TOML as nested tables, in the
+environment as ``LIGHTMQ_BROKER__STORE__SEGMENT_BYTES``. Variables of that prefix without a double underscore are not
+configuration.
 
 Invariant: every value of a loaded table passed its type and its rule, and ``origins`` says where it came from.
 """
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from remoting.protocol.errors import LocalMisuse
-from runtime.config_values import BadValueError, check_rule, from_text, from_toml
+from runtime.config_values import BadValueError, check_rule, from_text, from_toml, list_table
 
 T = TypeVar("T")
 
@@ -125,14 +126,15 @@ def load(
             value = parse(kind, raw)
             check_rule(field.metadata.get(RULE, {}), value)
         except BadValueError as error:
-            raise ConfigError(f"{_where(origin)}: {section + '.' if section else ''}{key} {error}") from None
+            path = f"{section + '.' if section else ''}{key}{error.path}"
+            raise ConfigError(f"{_where(origin)}: {path} {error}") from None
         values[key], origins[key] = value, origin
 
     if file is not None:
         for key, raw in _flatten(_read(file, section), table, f"{file}", section):
-            put(key, from_toml, raw, Origin("file", str(file)))
+            put(key, _from_toml, raw, Origin("file", str(file)))
     for name, key, text in _from_environment(environ or {}, declared, section):
-        put(key, from_text, text, Origin("environment", name))
+        put(key, _from_text, text, Origin("environment", name))
     for flag in flags:
         if flag.key not in declared:
             raise ConfigError(unknown(flag.name, "key", flag.key, declared))
@@ -147,8 +149,24 @@ def _where(origin: Origin) -> str:
 
 def _from_flag(declared: object, raw: object) -> Any:
     if isinstance(raw, str):
-        return from_text(declared, raw)
+        return _from_text(declared, raw)
     return raw if isinstance(raw, (Path, tuple)) or raw is None else from_toml(declared, raw)
+
+
+def _from_toml(declared: object, raw: object) -> Any:
+    if list_table(declared) is None:
+        return from_toml(declared, raw)
+    from runtime.config_lists import list_from_toml
+
+    return list_from_toml(declared, raw)
+
+
+def _from_text(declared: object, text: str) -> Any:
+    if list_table(declared) is None:
+        return from_text(declared, text)
+    from runtime.config_lists import list_from_text
+
+    return list_from_text(declared, text)
 
 
 def _read(file: Path, section: str) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from runtime.config import ENVIRONMENT_PREFIX, RULE, fields_of, is_table
-from runtime.config_values import rule_text, type_name
+from runtime.config_values import list_table, rule_text, type_name
 
 
 def attribute_docs(table: type) -> dict[str, str]:
@@ -57,10 +57,10 @@ def render(tables: Sequence[tuple[str, type]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(name: str, table: type) -> Iterator[str]:
+def _section(name: str, table: type, brackets: str = "[{}]") -> Iterator[str]:
     own = [(field, declared) for field, declared in fields_of(table) if not is_table(declared)]
     doc = inspect.cleandoc(table.__doc__ or "")
-    yield from ("", f"## `[{name}]`", "", doc)
+    yield from ("", f"## `{brackets.format(name)}`", "", doc)
     if own:
         docs = attribute_docs(table)
         yield from ("", "| key | type | default | allowed | what it does |", "|---|---|---|---|---|")
@@ -76,6 +76,8 @@ def _section(name: str, table: type) -> Iterator[str]:
     for field, declared in fields_of(table):
         if is_table(declared):
             yield from _section(f"{name}.{field.name}", declared)
+        elif (item := list_table(declared)) is not None:
+            yield from _section(f"{name}.{field.name}", item, "[[{}]]")
 
 
 def default_text(field: dataclasses.Field[object]) -> str:
@@ -93,6 +95,9 @@ def toml_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, (str, Path)):
         return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if dataclasses.is_dataclass(value):
+        fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
+        return "{" + ", ".join(f"{name} = {toml_text(inner)}" for name, inner in fields if inner is not None) + "}"
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(toml_text(item) for item in value) + "]"
     return str(value)

@@ -1,11 +1,13 @@
 """One configuration value: from what a source wrote to the declared type, with the rule it must obey.
 
-Pure. The types are int, float, bool, str, Path, tuple[str, ...], and each of them ``| None``. A TOML value must have
-the type already (``"5"`` is not a number); text from the environment or from a flag is parsed.
+Pure. The types are int, float, bool, str, Path, tuple[str, ...], and each of them ``| None``; lists of tables have
+``config_lists``. A TOML value must have the type already (``"5"`` is not a number); text from the environment or from a
+flag is parsed.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import types
 import typing
@@ -26,7 +28,11 @@ EXPECTED = {
 
 
 class BadValueError(ValueError):
-    """The value does not fit; the text says why, without naming the key."""
+    """The value does not fit; the text says why, without naming the key. ``path`` leads into a list of tables."""
+
+    def __init__(self, text: str, path: str = "") -> None:
+        super().__init__(text)
+        self.path = path
 
 
 def base_type(declared: object) -> tuple[type, bool]:
@@ -41,8 +47,18 @@ def base_type(declared: object) -> tuple[type, bool]:
     return origin, False
 
 
+def list_table(declared: object) -> type | None:
+    """The table of a list of tables (``tuple[Rule, ...]``), None for every other type."""
+    if typing.get_origin(declared) is not tuple:
+        return None
+    item = typing.get_args(declared)[0]
+    return item if isinstance(item, type) and dataclasses.is_dataclass(item) else None
+
+
 def type_name(declared: object) -> str:
     """How the reference page writes a type."""
+    if list_table(declared) is not None:
+        return "list of tables"
     plain, optional = base_type(declared)
     name = (
         "list of strings" if plain is tuple else {"str": "string", "Path": "path"}.get(plain.__name__, plain.__name__)

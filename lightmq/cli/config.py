@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from typing import Annotated, Any
@@ -37,7 +38,7 @@ def show(
     }
     if json_output:
         content = {key: _as_json(value, where, origin=origin) for key, (value, where) in rows.items()}
-        sys.stdout.write(json.dumps(content, default=str) + "\n")
+        sys.stdout.write(json.dumps(content, default=_plain) + "\n")
         return
     width = max((len(key) for key in rows), default=0)
     for key, (value, where) in rows.items():
@@ -70,6 +71,11 @@ def _visible(key: str, value: object) -> object:
 
 def _as_json(value: object, where: Origin, *, origin: bool) -> Any:
     return {"value": value, "origin": str(where)} if origin else value
+
+
+def _plain(value: Any) -> Any:
+    """An item of a list of tables as an object, everything else as its text."""
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def _doc(key: str) -> str:
