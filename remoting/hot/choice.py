@@ -1,7 +1,8 @@
 """Which twin of a room's hot loops is used, and why: one rule for all rooms.
 
-Compiled, unless LIGHTMQ_PURE is set, it was not built, or a source is newer than what was built from it (an editable
-install after an update): a stale extension may disagree with the Python around it. Thread rule: at import.
+Compiled, unless LIGHTMQ_PURE is set, it was not built, or, in a checkout, a source is newer than what was built from it
+(an editable install after an update): a stale extension may disagree with the Python around it. Where a wheel was
+unpacked the times of files say only in which order that happened. Thread rule: at import.
 """
 
 from __future__ import annotations
@@ -48,13 +49,24 @@ def choose(
 
 def why_unusable(room: Path, modules: Sequence[str]) -> str:
     """Return why the extensions in `room` cannot be used, "" when they can."""
+    checkout = _is_checkout(room)
     for module in modules:
         built = next((path for suffix in EXTENSION_SUFFIXES if (path := room / f"{module}{suffix}").exists()), None)
         if built is None:
             return f"{room.name}/{module} was not compiled"
+        if not checkout:
+            continue
         built_at = built.stat().st_mtime
         for suffix in (".py", ".pxd"):
             source = room / f"{module}{suffix}"
             if source.exists() and source.stat().st_mtime > built_at:
                 return f"{room.name}/{source.name} is newer than what was compiled from it"
     return ""
+
+
+def _is_checkout(room: Path) -> bool:
+    """Whether the folder above the topmost package that holds `room` is that of the sources."""
+    top = room
+    while (top / "__init__.py").exists():
+        top = top.parent
+    return (top / "pyproject.toml").exists()

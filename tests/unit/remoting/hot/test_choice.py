@@ -17,7 +17,8 @@ def _no_wish(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def room(folder: Path, *, built_s: float | None = None) -> Path:
-    """A room with one source, and an extension built so many seconds later."""
+    """A room of a checkout with one source, and an extension built so many seconds later."""
+    (folder / "pyproject.toml").write_text("")
     source = folder / "loops.py"
     source.write_text("")
     if built_s is not None:
@@ -41,6 +42,17 @@ def test_pure_when_it_was_not_built_or_is_outdated(tmp_path: Path) -> None:
     assert "was not compiled" in taken.reason
     taken = choose(room(tmp_path, built_s=-5), ["loops"], lambda: "fast", lambda: "slow")
     assert (taken.core, "newer" in taken.reason) == ("slow", True)
+
+
+def test_an_installed_wheel_is_not_judged_by_the_order_of_its_unpacking(tmp_path: Path) -> None:
+    """Also where the environment lies inside somebody's checkout."""
+    (tmp_path / "pyproject.toml").write_text("")
+    package = tmp_path / "environment" / "package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    loops = room(package, built_s=-5)
+    (loops / "pyproject.toml").unlink()
+    assert choose(loops, ["loops"], lambda: "fast", lambda: "slow").core == "fast"
 
 
 def test_pure_when_asked_for_or_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
