@@ -1,10 +1,10 @@
 """Configuration: declared tables, filled from defaults < TOML file < environment < flags.
 
 A table is a frozen, keyword-only dataclass; a field is a value, another table or a list of tables. The string after a
-field is its documentation and nothing but the declaration says what exists: a key nobody declared is an error that names
-the nearest one that is. Keys are written with dots (``broker.store.segment_bytes``), in TOML as nested tables, in the
-environment as ``LIGHTMQ_BROKER__STORE__SEGMENT_BYTES``. Variables of that prefix without a double underscore are not
-configuration.
+field is its documentation and nothing but the declaration says what exists: a key nobody declared is an error that
+names the nearest one that is. Keys are written with dots (``broker.store.segment_bytes``), in TOML as nested tables, in
+the environment as ``LIGHTMQ_BROKER__STORE__SEGMENT_BYTES``. Variables of that prefix without a double underscore are
+not configuration.
 
 Invariant: every value of a loaded table passed its type and its rule, and ``origins`` says where it came from.
 """
