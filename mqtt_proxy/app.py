@@ -25,6 +25,7 @@ from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.listener import Listener
+from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.limits import SessionLimits
 from remoting.client.connection import dial
@@ -63,6 +64,7 @@ class ProxyApp:
             metrics,
         )
         self._authenticator = Authenticator(config.password_file, clock=clock, counters=AccessCounters(registry))
+        quotas = Quotas(config.quotas)
         self._services = Services(
             config=config,
             metrics=metrics,
@@ -71,17 +73,17 @@ class ProxyApp:
             owners=owners,
             tools=tools,
             access=self._authenticator,
+            clock=clock,
+            quotas=quotas,
         )
         self._listener = Listener(
             lambda wire: Client(wire, self._services),
             clock=clock,
-            limits=SessionLimits(
-                packet_size_bytes_max=config.packet_size_bytes_max,
-                in_flight_max=config.in_flight_max,
-                connect_deadline_ms=config.connect_timeout_ms,
-            ),
+            limits=session_limits(config),
             counters=counters,
+            quotas=quotas,
             connections_max=config.connections_max,
+            connections_per_address_max=config.quotas.connections_per_address_max or None,
             output_bytes_max=config.output_bytes_max,
         )
         registry.gauge("rocketmq_mqtt_sessions", "Connected MQTT sessions", function=lambda: len(owners))
@@ -145,3 +147,14 @@ class ProxyApp:
             if address is not None:
                 return await dial(address)
         raise LightMQError("no broker is registered at " + ", ".join(self._config.controllers))
+
+
+def session_limits(config: ProxyConfig) -> SessionLimits:
+    """What one session may cost, as configured."""
+    return SessionLimits(
+        packet_size_bytes_max=config.packet_size_bytes_max,
+        in_flight_max=config.in_flight_max,
+        connect_deadline_ms=config.connect_timeout_ms,
+        topic_bytes_max=config.quotas.topic_bytes_max,
+        topic_levels_max=config.quotas.topic_levels_max,
+    )

@@ -6,9 +6,10 @@ reference page is generated from these declarations. No code of the proxy carrie
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from mqtt_proxy.quota_config import QuotaConfig
 from runtime.config import setting
 
 LOOPBACK = "127.0.0.1"
@@ -69,6 +70,8 @@ class ProxyConfig:
     """Longest pause between two attempts to reach the broker; the first one is a twentieth of it."""
     stop_deadline_ms: int = setting(5_000, minimum=100)
     """How long a stopping proxy waits for wills and session states to be confirmed."""
+    quotas: QuotaConfig = field(default_factory=QuotaConfig)
+    """What one client, one user, one address and the whole listener may use."""
 
     @property
     def listen_host(self) -> str:

@@ -26,6 +26,7 @@ class ProxyMetrics:
         "published_bytes",
         "pulled",
         "pulls",
+        "rate_pauses",
         "redelivered",
         "refused_connects",
         "refused_publishes",
@@ -50,6 +51,9 @@ class ProxyMetrics:
         )
         self.publish_pauses = counter(
             "rocketmq_mqtt_publish_pauses_total", "Times publishers were not read for a while"
+        )
+        self.rate_pauses = counter(
+            "rocketmq_mqtt_rate_pauses_total", "Times a client was not read because of a publish quota", ("quota",)
         )
         self.delivered = counter("rocketmq_mqtt_messages_out_total", "Messages handed to subscribers' sockets")
         self.redelivered = counter("rocketmq_mqtt_redeliveries_total", "Messages sent again after a session resumed")

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from mqtt_proxy.access.identity import Action, Identity, Unproven
 from mqtt_proxy.bridge.services import Access
+from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.mqtt.events import ConnectRequested
 from mqtt_proxy.mqtt.reason_codes import ConnectCode
 
@@ -21,6 +22,7 @@ class Caller(Protocol):
 
     is_loopback: bool
     peer_address: str
+    over_connect_rate: bool
 
     def peer_left(self) -> bool:
         """Whether the client has closed its side."""
@@ -38,6 +40,8 @@ async def admit(
     access: Access, event: ConnectRequested, caller: Caller, present: Callable[[], bool]
 ) -> Identity | Refusal:
     """The identity of a CONNECT that may go on, or its refusal; nothing is spent on one that is not `present`."""
+    if caller.over_connect_rate:
+        return Refusal(ConnectCode.SERVER_UNAVAILABLE, "connect_rate")
     identity = await access.authenticate(
         event.username,
         event.password,
@@ -53,3 +57,19 @@ async def admit(
     if event.will is not None and not access.authorize(identity, Action.WILL, event.will.topic):
         return Refusal(ConnectCode.NOT_AUTHORIZED, "will_topic")
     return identity
+
+
+def join(quotas: Quotas, admitted: Identity | Refusal, client_id: str) -> Identity | Refusal:
+    """Count an admitted client in under its user, or refuse it after all; `leave` when its connection ends.
+
+    Nobody owns anonymous clients.
+    """
+    if isinstance(admitted, Refusal) or admitted.anonymous or quotas.join(admitted.name, client_id):
+        return admitted
+    return Refusal(ConnectCode.SERVER_UNAVAILABLE, "connections_per_user_max")
+
+
+def leave(quotas: Quotas, identity: Identity, client_id: str) -> None:
+    """Count a client out that was joined."""
+    if not identity.anonymous:
+        quotas.leave(identity.name, client_id)

@@ -19,10 +19,12 @@ from mqtt_proxy.bridge.delivery import Delivery, Token
 from mqtt_proxy.bridge.judged_topics import JudgedTopics
 from mqtt_proxy.bridge.link import LinkDownError
 from mqtt_proxy.bridge.offsets import UNKNOWN
+from mqtt_proxy.bridge.pacing import Paced
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place
 from mqtt_proxy.bridge.subscriptions import Subscriptions
 from mqtt_proxy.bridge.wills import publish_will
+from mqtt_proxy.front.publish_rates import Publisher
 from mqtt_proxy.mqtt.events import (
     Acknowledged,
     ConnectRequested,
@@ -50,6 +52,7 @@ class Wire(Protocol):
     session: Session
     is_loopback: bool
     peer_address: str
+    over_connect_rate: bool
 
     def peer_left(self) -> bool:
         """Whether the client has closed its side."""
@@ -67,10 +70,11 @@ class Wire(Protocol):
         """Write what is pending and close."""
 
 
-class Client:
+class Client(Paced):
     """The handler of one connection."""
 
     def __init__(self, wire: Wire, services: Services) -> None:
+        super().__init__(wire, services.quotas.rates, services.clock, services.metrics)
         self._wire = wire
         self._session = wire.session
         self._services = services
@@ -114,9 +118,10 @@ class Client:
         self._publish(event.publishes)  # behind the SUBSCRIBE before it: tasks begin in the order of their making
 
     def _publish(self, publishes: list[Publish]) -> None:
-        if self._ended or not self._may_publish(publishes):
-            return
-        self._services.publisher.publish(self, self._client_id_bytes, publishes)
+        if not self._ended and self._may_publish(publishes):
+            self._services.publisher.publish(self, self._client_id_bytes, publishes)
+            if self._rates.active:
+                self.charge(self._publisher, publishes)
 
     def _may_publish(self, publishes: list[Publish]) -> bool:
         refused = self._judged_topics.first_refused(publishes)
@@ -142,16 +147,6 @@ class Client:
         """The broker did not accept some of what this client published."""
         self._give_up(reason)
 
-    def hold(self) -> None:
-        """Too much published and not confirmed, over all clients."""
-        if not self._ended:
-            self._wire.pause_reading()
-
-    def release(self) -> None:
-        """There is room again."""
-        if not self._ended:
-            self._wire.resume_reading()
-
     # -- connecting ----------------------------------------------------------------------------------------------------
 
     def _connect(self, event: ConnectRequested) -> None:
@@ -164,10 +159,13 @@ class Client:
         admitted = await admission.admit(services.access, event, self._wire, lambda: not self._gone)
         if self._gone:
             return
+        admitted = admission.join(services.quotas, admitted, event.client_id)
         if isinstance(admitted, admission.Refusal):
             self._refuse(admitted.code, admitted.reason)
             return
         self._identity = admitted
+        user = None if admitted.anonymous else admitted.name
+        self._publisher = Publisher(event.client_id, user, self._wire.peer_address)
         services.owners.take(event.client_id, self)
         try:
             opened = await self._open_session()
@@ -235,10 +233,11 @@ class Client:
             services.metrics,
             durable=self._durable,
             filters_max=services.config.subscriptions_per_session_max,
+            too_wide=services.quotas.filter_refused,
         )
-        subscriptions.epoch = opened.epoch
-        self._opened = True
+        self._opened, subscriptions.epoch = True, opened.epoch
         self._will = event.will
+        self._session.keep_alive_s = services.quotas.keep_alive_s(event.keep_alive_s)
         self._delivery.committed_key = self._client_id_bytes if self._durable else None
         for stored in opened.subscriptions:
             source = subscriptions.restore(stored.filter, stored.queue_id, stored.qos, stored.offset)
@@ -332,6 +331,9 @@ class Client:
         self._ended = True
         services = self._services
         services.metrics.closed(reason).value += 1
+        self.stop_pacing()
+        if self._identity is not None:
+            admission.leave(services.quotas, self._identity, self._client_id)
         services.publisher.forget(self)
         services.owners.release(self._client_id, self)
         services.tools.offsets.forget(self._delivery)

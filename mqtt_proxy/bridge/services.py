@@ -17,7 +17,9 @@ from mqtt_proxy.bridge.ownership import Owners
 from mqtt_proxy.bridge.publish import Publisher
 from mqtt_proxy.bridge.received import ReceivedIds
 from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.metrics import ProxyMetrics
+from runtime.clock import Clock
 
 
 class Access(Protocol):
@@ -49,6 +51,8 @@ class Services:
     owners: Owners
     tools: DeliveryTools
     access: Access
+    clock: Clock
+    quotas: Quotas
     received: ReceivedIds = field(default_factory=ReceivedIds)
     tasks: set[asyncio.Future[Any]] = field(default_factory=set)
     """Work that a stopping proxy waits for."""

@@ -18,15 +18,26 @@ from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.metrics import ProxyMetrics
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.session_body import FAILURE, Subscribe, Subscribed, Unsubscribe, decode, encode
+from runtime.logs import get_logger
+
+LOG = get_logger("proxy.subscriptions")
 
 
 class Subscriptions:
     """The filters of one session and the sources they are."""
 
-    __slots__ = ("_client_id", "_delivery", "_durable", "_link", "_max", "_metrics", "by_filter", "epoch")
+    __slots__ = ("_client_id", "_delivery", "_durable", "_link", "_max", "_metrics", "_too_wide", "by_filter", "epoch")
 
     def __init__(
-        self, client_id: str, link: Link, delivery: Delivery, metrics: ProxyMetrics, *, durable: bool, filters_max: int
+        self,
+        client_id: str,
+        link: Link,
+        delivery: Delivery,
+        metrics: ProxyMetrics,
+        *,
+        durable: bool,
+        filters_max: int,
+        too_wide: Callable[[str], bool],
     ) -> None:
         self._client_id = client_id
         self._link = link
@@ -34,6 +45,7 @@ class Subscriptions:
         self._metrics = metrics
         self._durable = durable
         self._max = filters_max
+        self._too_wide = too_wide
         self.epoch = 0
         self.by_filter: dict[str, Source] = {}
 
@@ -107,10 +119,14 @@ class Subscriptions:
         return self.restore(topic_filter, queue_id, qos, offset)
 
     def _admit(self, topic_filter: str, allowed: Callable[[str], bool]) -> bool:
-        if not allowed(topic_filter):
-            self._metrics.refused_subscriptions.child("not_authorized").value += 1
-            return False
-        if topic_filter not in self.by_filter and len(self.by_filter) >= self._max:
-            self._metrics.refused_subscriptions.child("too_many").value += 1
-            return False
-        return True
+        reason = ""
+        if self._too_wide(topic_filter):
+            reason = "too_wide"
+        elif not allowed(topic_filter):
+            reason = "not_authorized"
+        elif topic_filter not in self.by_filter and len(self.by_filter) >= self._max:
+            reason = "too_many"
+        if reason:
+            self._metrics.refused_subscriptions.child(reason).value += 1
+            LOG.info("subscription_refused", client_id=self._client_id, filter=topic_filter, reason=reason)
+        return not reason

@@ -80,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         "close_reason",
         "handler",
         "is_loopback",
+        "over_connect_rate",
         "peer_address",
         "session",
         "writable",
@@ -99,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self.session = session
         self.peer_address = ""
         self.is_loopback = False
+        self.over_connect_rate = False
         self.writable = True
         self.close_reason: str | None = None
         self.handler: ConnectionHandler | None = None

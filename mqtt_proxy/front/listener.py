@@ -15,6 +15,7 @@ from typing import Any
 from mqtt_proxy.front.connection import CLOSE_GRACE_S, Connection, HandlerFactory
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.loop_state import LoopState
+from mqtt_proxy.front.quotas import Opening, Quotas
 from mqtt_proxy.mqtt.keepalive import SLOT_MS
 from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.mqtt.session import Session
@@ -41,6 +42,7 @@ class Listener:
         clock: Clock,
         limits: SessionLimits,
         counters: FrontCounters,
+        quotas: Quotas,
         connections_max: int = 20_000,
         connections_per_address_max: int | None = None,
         output_bytes_max: int = 262_144,
@@ -52,6 +54,7 @@ class Listener:
         self._limits = limits
         self._names = TopicNames(limits)
         self._counters = counters
+        self._quotas = quotas
         self._connections_max = connections_max
         self._per_address_max = connections_max if connections_per_address_max is None else connections_per_address_max
         self._output_bytes_max = output_bytes_max
@@ -127,6 +130,8 @@ class Listener:
             reason = "connections_max"
         elif of_address >= self._per_address_max:
             reason = "connections_per_address_max"
+        else:
+            reason = self._judge_rate(connection)
         if reason is not None:
             self._counters.refused.child(reason).value += 1
             self._log.warning("mqtt_connection_refused", reason=reason, peer=address)
@@ -136,6 +141,13 @@ class Listener:
         self._counters.opened.value += 1
         self._counters.connections.value = len(self.connections)
         return None
+
+    def _judge_rate(self, connection: Connection) -> str | None:
+        """Charge the address's connect rate; who is above it is told so at CONNECT, who is far above it is cut."""
+        assert self._shared is not None
+        opening = self._quotas.opening(connection.peer_address, self._shared.now_ms())
+        connection.over_connect_rate = opening is Opening.OVER_RATE
+        return "connect_rate" if opening is Opening.CUT else None
 
     def _release(self, connection: Connection) -> None:
         """Count the connection out."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from remoting.protocol.topics import TOPIC_SIZE_BYTES_MAX
+from remoting.protocol.topics import TOPIC_LEVELS_MAX, TOPIC_SIZE_BYTES_MAX
 
 REMAINING_LENGTH_MAX = 268_435_455
 """The most the four length bytes of a fixed header can say; the standard's own ceiling for a packet."""
@@ -39,9 +39,12 @@ class SessionLimits:
     """Longest client id in UTF-8. A longer one gets CONNACK code 2."""
 
     topic_bytes_max: int = 4_096
-    """Longest topic name or filter in UTF-8, at most what `remoting.protocol.topics` takes, where the levels are
-    limited
-    too. A longer one closes the connection."""
+    """Longest topic name or filter in UTF-8, at most what `remoting.protocol.topics` takes. A longer one closes the
+    connection."""
+
+    topic_levels_max: int = TOPIC_LEVELS_MAX
+    """Most levels of a topic name or filter, at most what `remoting.protocol.topics` takes. More close the
+    connection."""
 
     filters_per_packet_max: int = 4_096
     """Most filters in one SUBSCRIBE or UNSUBSCRIBE. More closes the connection."""
@@ -53,6 +56,8 @@ class SessionLimits:
             raise ValueError(f"in_flight_max must be 1..65534: {self.in_flight_max}")
         if not 0 < self.topic_bytes_max <= TOPIC_SIZE_BYTES_MAX:
             raise ValueError(f"topic_bytes_max must be 1..{TOPIC_SIZE_BYTES_MAX}: {self.topic_bytes_max}")
+        if not 0 < self.topic_levels_max <= TOPIC_LEVELS_MAX:
+            raise ValueError(f"topic_levels_max must be 1..{TOPIC_LEVELS_MAX}: {self.topic_levels_max}")
         if self.unauthenticated_bytes_max < 64 or self.connect_deadline_ms <= 0:
             raise ValueError("unauthenticated_bytes_max must be at least 64 and connect_deadline_ms above 0")
         if self.client_id_bytes_max < 23:

@@ -53,3 +53,6 @@ class TopicNames:
         size_bytes_max = self._limits.topic_bytes_max
         if len(topic) > size_bytes_max:
             raise PacketViolation(reason, f"{what} of {len(topic)} bytes, at most {size_bytes_max}")
+        levels, levels_max = topic.count(b"/") + 1, self._limits.topic_levels_max
+        if levels > levels_max:
+            raise PacketViolation(reason, f"{what} of {levels} levels, at most {levels_max}")

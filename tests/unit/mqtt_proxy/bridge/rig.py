@@ -20,6 +20,7 @@ from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.codec import decode
@@ -63,6 +64,7 @@ class Wire:
     def __init__(self, rig: Rig) -> None:
         self.session = Session(rig.limits, assigned_client_id=lambda: "made")
         self.is_loopback = True
+        self.over_connect_rate = False
         self.peer_address = "test"
         self.reading = True
         self.closed: str | None = None
@@ -153,6 +155,8 @@ class Rig:
             owners=owners,
             tools=self.tools,
             access=self.access,
+            clock=self.clock,
+            quotas=Quotas(self.config.quotas),
         )
 
     async def client(

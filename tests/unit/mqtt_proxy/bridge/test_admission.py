@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mqtt_proxy.access.identity import ANONYMOUS, Identity
-from mqtt_proxy.bridge.admission import Refusal, admit
+from mqtt_proxy.bridge.admission import Refusal, admit, join, leave
+from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.mqtt.events import ConnectRequested
 from mqtt_proxy.mqtt.packets import Will
 from mqtt_proxy.mqtt.reason_codes import ConnectCode
+from mqtt_proxy.quota_config import QuotaConfig
 from tests.unit.mqtt_proxy.bridge.rig import FakeAccess
 
 
@@ -17,6 +19,7 @@ class Caller:
 
     is_loopback = True
     peer_address = "127.0.0.1"
+    over_connect_rate = False
 
     def peer_left(self) -> bool:
         return False
@@ -49,3 +52,26 @@ async def test_a_will_must_be_allowed() -> None:
     refused = await admit(access, connect(None, Will(b"w", b"", 0, False)), Caller(), lambda: True)
     assert refused == Refusal(ConnectCode.NOT_AUTHORIZED, "will_topic")
     assert await admit(access, connect(None, Will(b"v", b"", 0, False)), Caller(), lambda: True) is ANONYMOUS
+
+
+async def test_an_address_that_connects_too_fast_costs_no_password_check() -> None:
+    """It is refused before anybody is asked."""
+    caller = Caller()
+    caller.over_connect_rate = True
+    refused = await admit(FakeAccess(), connect("denied"), caller, lambda: True)
+    assert refused == Refusal(ConnectCode.SERVER_UNAVAILABLE, "connect_rate")
+
+
+def test_a_user_has_so_many_clients_and_nobody_has_the_anonymous() -> None:
+    """A refusal stays one; who leaves makes room."""
+    quotas = Quotas(QuotaConfig(connections_per_user_max=1))
+    ann = Identity("ann", anonymous=False)
+    claimed = Identity("ann", anonymous=True)
+    denied = Refusal(ConnectCode.NOT_AUTHORIZED, "authentication")
+    assert join(quotas, denied, "a") is denied
+    assert join(quotas, ann, "a") is ann
+    assert join(quotas, ann, "b") == Refusal(ConnectCode.SERVER_UNAVAILABLE, "connections_per_user_max")
+    assert join(quotas, claimed, "b") is claimed
+    leave(quotas, claimed, "b")
+    leave(quotas, ann, "a")
+    assert join(quotas, ann, "b") is ann

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from mqtt_proxy.front.listener import random_client_id
+from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.mqtt.limits import SessionLimits
+from mqtt_proxy.quota_config import QuotaConfig
 from tests.unit.mqtt_proxy.front.world import World, world
 
 
@@ -104,3 +106,23 @@ async def test_tls_is_only_another_transport(tmp_path: Path) -> None:
         sender.write(bytes.fromhex("c000") * 10)
         await asyncio.wait_for(plain.read(), 5)  # an alert, or nothing; then the end
         assert len(here.handlers) == 1
+
+
+async def test_an_address_that_opens_sockets_too_fast_is_marked_then_cut() -> None:
+    """Two in peace, two to be refused at CONNECT, the fifth is closed at once and counted."""
+    quotas = Quotas(QuotaConfig(connects_per_address_per_s=1, connects_per_address_burst=2))
+    async with world(quotas=quotas) as front:
+        writers = []
+        for wanted in range(1, 5):
+            _, writer = await front.open()
+            writers.append(writer)
+            while len(front.handlers) < wanted:
+                await asyncio.sleep(0)
+        assert [one.connection.over_connect_rate for one in front.handlers] == [False, False, True, True]
+        reader, writer = await front.open()
+        writers.append(writer)
+        assert await ended(reader)
+        assert front.counters.refused.child("connect_rate").value == 1
+        assert len(front.handlers) == 4
+        for writer in writers:
+            writer.close()

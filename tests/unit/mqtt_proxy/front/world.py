@@ -10,9 +10,11 @@ from typing import Any
 from mqtt_proxy.front.connection import Connection
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.listener import Listener
+from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.mqtt.encode import encode
 from mqtt_proxy.mqtt.events import ConnectRequested, Event, PublishBatch
 from mqtt_proxy.mqtt.limits import SessionLimits
+from mqtt_proxy.quota_config import QuotaConfig
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 
@@ -68,6 +70,7 @@ class World:
         self.counters = FrontCounters(Registry())
         self.handlers: list[Recorder] = []
         options.setdefault("limits", SessionLimits())
+        options.setdefault("quotas", Quotas(QuotaConfig()))
         self.listener = Listener(
             lambda connection: self._handler(connection, accept), clock=self.clock, counters=self.counters, **options
         )

@@ -15,6 +15,7 @@ from mqtt_proxy.mqtt.limits import SessionLimits
         {"in_flight_max": 0},
         {"in_flight_max": 65_535},
         {"topic_bytes_max": 70_000},
+        {"topic_levels_max": 129},
         {"unauthenticated_bytes_max": 10},
         {"connect_deadline_ms": 0},
         {"client_id_bytes_max": 22},

@@ -65,3 +65,14 @@ def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for topic in (b"a", b"b", b"c", b"x" * 299):
         names.check_name(topic)
     assert names.known == {b"c"}
+
+
+def test_levels_are_limited() -> None:
+    """Names and filters alike; the limit itself is allowed."""
+    names = TopicNames(SessionLimits(topic_levels_max=3))
+    names.check_name(b"a/b/c")
+    names.check_filter("a/+/#")
+    with pytest.raises(PacketViolation, match="4 levels, at most 3"):
+        names.check_name(b"a/b/c/d")
+    with pytest.raises(PacketViolation, match="4 levels, at most 3"):
+        names.check_filter("a/b/c/#")
