@@ -1,8 +1,10 @@
-"""MQTT throughput and CPU per message of a real `lightmq up` process, beside mosquitto in the same run if it is there.
+"""CPU per MQTT message of a real `lightmq up` process, beside mosquitto (and amqtt) in the same run.
 
 The load comes from `mqttload` (one C program, loopback only): on PATH, named by `--mqttload`, or built from its source
-named by `--mqttload-source`. Every scenario runs against a server of its own, started for it and stopped after it.
-LightMQ runs as shipped: a PUBACK follows fdatasync. mosquitto runs as it starts without a file: nothing is kept.
+named by `--mqttload-source`. Every measurement runs against a server of its own, started for it and stopped after it;
+in each round every server has its turn, because only what was measured side by side may be divided. Printed are the
+least and the median CPU per message over the rounds, rates and latencies of the best one, and the ratio of the least
+figures. LightMQ runs with its log on disk and `flush = "async"` unless the line says fdatasync.
 """
 
 from __future__ import annotations
@@ -10,63 +12,19 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import socket
+import statistics
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-SCENARIOS: dict[str, list[str]] = {
-    "ingest QoS 1, 100 publishers": ["-P", "100", "-S", "0", "-q", "1"],
-    "ingest QoS 1, 100 publishers, window 1": ["-P", "100", "-S", "0", "-q", "1", "-w", "1"],
-    "100 publishers to one # subscriber, QoS 1": ["-P", "100", "-S", "1", "-q", "1", "-f", "#"],
-    "10 to 10 pairs, QoS 1": ["-P", "10", "-S", "10", "-q", "1", "-f", "dev/%d/state"],
-    "open loop 2,000/s, 20 pairs, QoS 1": ["-P", "20", "-S", "20", "-q", "1", "-f", "dev/%d/state", "-r", "2000"],
-}
-PEER_PATH = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
-READY_TIMEOUT_S = 20.0
+from benchmarks import mqtt_servers
+from benchmarks.mqtt_lines import LINES, Line
 
+MESSAGE_BYTES = 100
+PEER = "mosquitto"
 
-@contextmanager
-def lightmq_server() -> Iterator[tuple[int, int]]:
-    """Run `lightmq up` on free ports with data in a scratch folder; yields (port, process id)."""
-    with tempfile.TemporaryDirectory(prefix="lightmq-bench-") as folder:
-        command = [sys.executable, "-m", "lightmq", "up", "--json", "--data", folder]
-        for port in ("--mqtt-port", "--remoting-port", "--admin-port"):
-            command += [port, "0"]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert child.stdout is not None
-        try:
-            yield json.loads(child.stdout.readline())["mqtt"], child.pid
-        finally:
-            child.terminate()
-            child.wait(20)
-
-
-@contextmanager
-def mosquitto_server() -> Iterator[tuple[int, int]]:
-    """Run mosquitto on a free port; yields (port, process id)."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    executable = shutil.which("mosquitto", path=PEER_PATH)
-    assert executable is not None
-    child = subprocess.Popen([executable, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while time.monotonic() < deadline:
-            with socket.socket() as attempt:
-                if attempt.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
-        yield port, child.pid
-    finally:
-        child.terminate()
-        child.wait(10)
+Report = dict[str, Any]
 
 
 def load_generator(options: argparse.Namespace, scratch: Path) -> str | None:
@@ -78,50 +36,113 @@ def load_generator(options: argparse.Namespace, scratch: Path) -> str | None:
     return options.mqttload or shutil.which("mqttload")
 
 
-def measure(generator: str, port: int, pid: int, arguments: list[str], seconds: float) -> dict[str, Any]:
-    """Run one scenario and return what the generator reports."""
-    common = ["-p", str(port), "-s", "100", "-d", str(seconds), "--pid", str(pid)]
-    finished = subprocess.run([generator, *common, *arguments], capture_output=True, text=True, check=True)
-    report: dict[str, Any] = json.loads(finished.stdout)
+def measure(generator: str, server: mqtt_servers.Server, line: Line, seconds: float) -> Report | None:
+    """Run one line against a fresh server and return what the generator reports; None when it could not finish."""
+    with server(line.flush) as (port, pids):
+        command = [generator, "-p", str(port), "-s", str(MESSAGE_BYTES), "-d", str(seconds)]
+        command += ["--pid", ",".join(map(str, pids)), *line.arguments]
+        finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode:
+        print(f"  {finished.stderr.strip()}")
+        return None
+    report: Report = json.loads(finished.stdout)
     return report
 
 
-def show(name: str, report: dict[str, Any]) -> None:
-    """Print one line of the table."""
-    broker = report["broker"]
-    latency = (report["e2e_us"] or {}).get("p99")
-    print(
-        f"  {name:<11} acked {report['acked_per_s']:>9,}/s  received {report['received_per_s']:>9,}/s  "
-        f"CPU {broker['cpu_us_per_sent']:6.2f} us/msg  RSS {broker['rss_kb'] / 1024:6.1f} MB  "
-        f"p99 {'-' if latency is None else f'{latency / 1000:.1f} ms':>9}  lost {report['lost']}",
-        flush=True,
-    )
+def cost_us(line: Line, report: Report) -> float:
+    """CPU per message, or per connection."""
+    return float(report["broker"]["cpu_us_per_connect" if line.idle else "cpu_us_per_sent"])
+
+
+def _latency(report: Report, name: str) -> str:
+    values = report[name]
+    return "-" if values is None else f"{values['p50'] / 1000:.2f}/{values['p99'] / 1000:.2f}"
+
+
+def show(line: Line, name: str, reports: list[Report]) -> None:
+    """Print one server's figures."""
+    costs = [cost_us(line, report) for report in reports]
+    best = min(reports, key=lambda report: cost_us(line, report))
+    text = f"  {name:<14} CPU {min(costs):8.2f} best {statistics.median(costs):8.2f} median us"
+    if line.idle:
+        memory = min(report["broker"]["pss_bytes_per_connection"] for report in reports)
+        text += f"  {memory:8.0f} B/connection  {best['connects_per_s']:8,} connects/s"
+    else:
+        text += f"  acked {best['acked_per_s']:>8,}/s  received {best['received_per_s']:>9,}/s"
+        text += f"  e2e p50/p99 {_latency(best, 'e2e_us')} ms  ack {_latency(best, 'ack_us')} ms"
+        text += f"  lost {best['lost']}  RSS {best['broker']['rss_kb'] / 1024:.0f} MB"
+    print(text, flush=True)
+
+
+def judge(line: Line, results: dict[str, list[Report]]) -> None:
+    """Print each of ours divided by the peers, beside the goal."""
+    for ours in [name for name in results if name.startswith("lightmq") and results[name]]:
+        own = [cost_us(line, report) for report in results[ours]]
+        words = []
+        for peer in [name for name in results if not name.startswith("lightmq") and results[name]]:
+            costs = [cost_us(line, report) for report in results[peer]]
+            ratio, middle = min(own) / min(costs), statistics.median(own) / statistics.median(costs)
+            words.append(f"{ratio:.3f} of {peer} (medians {middle:.3f})")
+        if line.goal is not None:
+            words.append(f"goal {line.goal}")
+        if line.p99_ms_max is not None:
+            words.append(f"goal p99 {line.p99_ms_max} ms")
+        if line.goal_us is not None and line.goal_bytes is not None:
+            words.append(f"goal {line.goal_us:.0f} us, {line.goal_bytes:.0f} B")
+        print(f"  {ours:<14} {'; '.join(words)}", flush=True)
+
+
+def run_line(generator: str, servers: dict[str, mqtt_servers.Server], line: Line, options: argparse.Namespace) -> None:
+    """Measure one line on every server, round by round."""
+    print(f"{line.name}", flush=True)
+    results: dict[str, list[Report]] = {name: [] for name in servers}
+    for _ in range(options.rounds):
+        for name, server in servers.items():
+            report = measure(generator, server, line, options.seconds)
+            if report is not None:
+                results[name].append(report)
+    for name, reports in results.items():
+        if reports:
+            show(line, name, reports)
+    judge(line, results)
+
+
+def chosen_servers(options: argparse.Namespace) -> dict[str, mqtt_servers.Server]:
+    """The servers to measure, in the order of their turns."""
+    servers: dict[str, mqtt_servers.Server] = {"lightmq": mqtt_servers.lightmq}
+    if options.split:
+        servers["lightmq-split"] = mqtt_servers.lightmq_split
+    if not options.no_peers and mqtt_servers.has_mosquitto():
+        servers[PEER] = mqtt_servers.mosquitto
+    if options.amqtt_python:
+        servers["amqtt"] = mqtt_servers.amqtt(options.amqtt_python)
+    return servers
 
 
 def main() -> int:
-    """Run every scenario against each server."""
+    """Run the chosen lines."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mqttload", help="the load generator; default: mqttload on PATH")
     parser.add_argument("--mqttload-source", help="its C source, built for this run")
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--only", default="", help="part of a scenario's name")
-    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--seconds", type=float, default=3.0, help="measured time of each run")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", action="append", default=[], help="part of a line's name; may be repeated")
+    parser.add_argument("--list", action="store_true", help="print the lines' names and end")
+    parser.add_argument("--split", action="store_true", help="also controller, broker and proxy as processes")
+    parser.add_argument("--amqtt-python", help="interpreter that has amqtt: measured too")
+    parser.add_argument("--no-peers", action="store_true", help="without mosquitto")
     options = parser.parse_args()
+    lines = [line for line in LINES if not options.only or any(part in line.name for part in options.only)]
+    if options.list:
+        print("\n".join(line.name for line in lines))
+        return 0
     with tempfile.TemporaryDirectory() as scratch:
         generator = load_generator(options, Path(scratch))
         if generator is None:
             print("mqttload is not on PATH; name it by --mqttload or its source by --mqttload-source")
             return 0
-        servers = {"LightMQ": lightmq_server}
-        if not options.no_peers and shutil.which("mosquitto", path=PEER_PATH):
-            servers["mosquitto"] = mosquitto_server
-        for title, arguments in SCENARIOS.items():
-            if options.only not in title:
-                continue
-            print(title)
-            for name, server in servers.items():
-                with server() as (port, pid):
-                    show(name, measure(generator, port, pid, arguments, options.seconds))
+        for line in lines:
+            run_line(generator, chosen_servers(options), line, options)
     return 0
 
 
