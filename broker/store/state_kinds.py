@@ -19,6 +19,8 @@ GROUP = 9
 WILL = 10
 RETENTION = 11
 """Group of queues with a retention of its own -> log position (i64) below which its queues show nothing."""
+SHARED = 20
+"""Shared subscription (whole filter) -> its queue and how far its group has come."""
 
 NAMES = {
     QUEUE: "queue",
@@ -32,4 +34,5 @@ NAMES = {
     GROUP: "group",
     WILL: "will",
     RETENTION: "retention",
+    SHARED: "shared",
 }

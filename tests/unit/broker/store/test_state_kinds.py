@@ -19,4 +19,5 @@ def test_numbers_are_fixed() -> None:
         9: "group",
         10: "will",
         11: "retention",
+        20: "shared",
     }
