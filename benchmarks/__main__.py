@@ -21,6 +21,8 @@ BENCHMARKS = {
     "state": "benchmarks.state_upkeep",
     "pause": "benchmarks.state_pause",
     "batch": "benchmarks.batch_records",
+    "arrow": "benchmarks.gather_read",
+    "requests": "benchmarks.broker_requests",
     "spark": "benchmarks.spark_read",
     "range_readers": "benchmarks.range_readers",
 }

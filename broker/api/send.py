@@ -7,7 +7,6 @@ counted as `delay_ignored` and said in the remark). Answered when the message is
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 from broker.api.access import CONSUME, PUBLISH
@@ -35,8 +34,6 @@ PREPARED = 0x4
 BODY_DIGITS_MAX = 4
 DELAY_KEYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-_POSITION = struct.Struct("<Q")
-_POSITION_AT = 16
 
 
 def send_message(broker: Broker, peer: Peer, command: Command) -> None:
@@ -131,13 +128,11 @@ def _answer(
             peer.send(command.reply(refused.code, refused.remark))
             return
         assert appended is not None, "who is not refused was stored"
-        offsets = appended.offsets[first : first + len(messages)]
-        queue_id = messages[0].queues[0]
-        ids = [_message_id(broker, queue_id, offset) for offset in offsets]
+        offset = appended.offsets[first]
         fields = {
-            "msgId": ",".join(ids),
+            "msgId": _message_ids(broker, messages[0].queues[0], offset, len(messages)),
             "queueId": str(index),
-            "queueOffset": str(offsets[0]),
+            "queueOffset": str(offset),
             "transactionId": unique,
             **REGION,
         }
@@ -146,11 +141,11 @@ def _answer(
     return done
 
 
-def _message_id(broker: Broker, queue_id: int, offset: int) -> str:
-    """Id made of the log position, which only the stored record knows when a segment ended in between."""
-    records = broker.store.read(queue_id, offset, 1, 1).records
-    position = _POSITION.unpack_from(records[0], _POSITION_AT)[0] if records else 0
-    return offset_message_id(broker.store_host, position)
+def _message_ids(broker: Broker, queue_id: int, offset: int, count: int) -> str:
+    """Ids made of log positions, which only the index knows when a segment ended in between; 0 for what has expired."""
+    positions = broker.store.positions(queue_id, offset, count)
+    host = broker.store_host
+    return ",".join([offset_message_id(host, position) for position in [0] * (count - len(positions)) + positions])
 
 
 def _host(address: str) -> Host:

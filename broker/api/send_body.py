@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from broker.api.fields import flag, number, text
 from broker.api.stored_message import BORN_HOST_KEY, FLAG_KEY, HIDDEN_PREFIX, RECONSUME_KEY
@@ -17,7 +18,7 @@ from broker.store.store_message import StoreMessage
 from remoting.protocol.batch_body import decode_batch
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused, RemoteViolation
-from remoting.protocol.message_id import Host, pack_host
+from remoting.protocol.message_id import HOSTS_KEPT_MAX, Host, pack_host
 from remoting.protocol.properties import KEYS, PROPERTIES_SIZE_BYTES_MAX, TAGS, decode_properties
 from remoting.protocol.record import FLAG_SYS_SHIFT, tag_hash
 
@@ -100,11 +101,16 @@ def check_properties(properties: Mapping[bytes, bytes]) -> None:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
+@lru_cache(HOSTS_KEPT_MAX)
+def _born(host: Host) -> bytes:
+    return pack_host(host).hex().encode()
+
+
 def build_message(request: SendRequest, topic: str, born_host: Host, properties: dict[bytes, bytes]) -> StoreMessage:
     """A store message without queues and body; TAGS and KEYS go where our record keeps them."""
     kept = dict(properties)
     tags, keys = kept.pop(TAGS, b""), kept.pop(KEYS, b"")
-    kept[BORN_HOST_KEY] = pack_host(born_host).hex().encode()
+    kept[BORN_HOST_KEY] = _born(born_host)
     if request.flag:
         kept[FLAG_KEY] = b"%d" % request.flag
     if request.reconsume_times:

@@ -32,6 +32,7 @@ _SHOWN = bytes.maketrans(b"\x01\x02", b"??")
 _INT_MAX = 2**31
 
 
+@lru_cache(HOSTS_KEPT_MAX)
 def ipv4_host(host: str, port: int) -> Host:
     """The host if it is an IPv4 address, else 127.0.0.1 with its port: every client reads the IPv4 form."""
     parts = host.split(".")

@@ -114,7 +114,7 @@ class LogStore:
         end = self._flushed = self._log.durable = self._log.end
         self._confirm = Confirm(end, self._index.tail, self._events)
         self._index.serve(end, self.epoch, self._registry.next_id)
-        self._registry.on_queue = self._queue_seen
+        self._registry.on_queue = self._index.set_floor
         self._reader = Reader(self._log, self._index, self._confirm, check=settings.check_on_read)
         self._times = TimeSearch(self._log, self._index)
         self._damage = DamageWatch(
@@ -235,8 +235,7 @@ class LogStore:
     def append_state(self, changes: Sequence[StateChange]) -> int:
         """Append state changes as one group; return its end position. Deletions are taken even on a full disk."""
         essential = all(change.value is None for change in changes)
-        batch = self._writer.append((), changes, atomic=True, essential=essential)
-        return batch.end_position
+        return self._writer.append((), changes, atomic=True, essential=essential).end_position
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
@@ -279,9 +278,6 @@ class LogStore:
         gone = [change for queue in queues if self.queue_name(queue) for change in self._registry.deletion(queue)]
         return self._carry((), [*changes, *gone])
 
-    def _queue_seen(self, queue: int, next_offset: int) -> None:
-        self._index.set_floor(queue, next_offset)
-
     # -- read ---------------------------------------------------------------------------------------------------------
 
     def bounds(self, queue: int) -> tuple[int, int]:
@@ -311,6 +307,10 @@ class LogStore:
     def read_at(self, position: int) -> memoryview | None:
         """Return the confirmed record at `position`, None when it has expired. Raises CorruptLog."""
         return self._reader.read_at(position)
+
+    def positions(self, queue: int, offset: int, count: int) -> list[int]:
+        """Return where the messages [offset, offset + count) of `queue` stand; fewer when the index has fewer."""
+        return [int(position) for position in self._index.read(queue, offset, count).positions]
 
     def search_time(self, queue: int, store_ms: int, upper: bool = False) -> int:
         """Return the first offset stored at or after `store_ms` (`upper`: after it)."""

@@ -273,3 +273,25 @@ def test_judge_agrees_with_the_index(bench: StoreBench) -> None:
     bench.settle()
     ends = check_dense(read_log(bench.directory))
     assert ends == {queue: bench.store.bounds(queue)[1] for queue in queues}
+
+
+def test_positions_are_those_of_the_records(tmp_path: Path) -> None:
+    """Over ends of log files, from tail and runs; no more than there are."""
+    bench = StoreBench(tmp_path / "data")
+    queue, other = bench.store.open_queues([b"q", b"other"])
+    for number in range(300):
+        bench.store.append([message([queue], b"%d" % number + bytes(200)), message([other], b"")])
+        if number == 150:
+            bench.settle()
+            bench.store.maintain(0)
+            bench.store._thread.drain()
+            bench.turn()
+    bench.settle()
+    meant = [
+        seen.position
+        for seen in read_log(bench.directory)
+        if (queue, 0) <= min(seen.dispatch, default=(-1, 0)) < (queue + 1, 0)
+    ]
+    assert bench.store.positions(queue, 0, 300) == meant
+    assert bench.store.positions(queue, 290, 99) == meant[290:]
+    bench.close()
