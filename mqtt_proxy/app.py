@@ -22,6 +22,8 @@ from mqtt_proxy.bridge.publish import Publisher
 from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.services import Services
+from mqtt_proxy.bridge.sys_tree import SysTree
+from mqtt_proxy.bridge.sys_values import SysValues
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.listener import Listener
@@ -75,6 +77,9 @@ class ProxyApp:
             access=self._authenticator,
             clock=clock,
             quotas=quotas,
+            sys_tree=SysTree(
+                SysValues(metrics, counters, clock, lambda: len(owners)), self._link, interval_s=config.sys_interval_s
+            ),
         )
         self._listener = Listener(
             lambda wire: Client(wire, self._services),
@@ -86,9 +91,13 @@ class ProxyApp:
             connections_per_address_max=config.quotas.connections_per_address_max or None,
             output_bytes_max=config.output_bytes_max,
         )
+        self._declare_gauges(registry)
+
+    def _declare_gauges(self, registry: Registry) -> None:
+        owners, tools = self._services.owners, self._services.tools
         registry.gauge("rocketmq_mqtt_sessions", "Connected MQTT sessions", function=lambda: len(owners))
         registry.gauge("rocketmq_mqtt_followed_queues", "Queues followed", function=lambda: len(tools.notifier.feeds))
-        registry.gauge("rocketmq_mqtt_cache_bytes", "Pulled records kept", function=lambda: cache.size_bytes)
+        registry.gauge("rocketmq_mqtt_cache_bytes", "Pulled records kept", function=lambda: tools.cache.size_bytes)
         registry.gauge(
             "rocketmq_mqtt_unconfirmed_bytes",
             "Published bytes the broker has not confirmed",
@@ -109,6 +118,7 @@ class ProxyApp:
         except OSError:
             await self._link.stop()
             raise
+        self._services.sys_tree.start()
         self._log.info("mqtt_listening", host=self._config.listen_host, port=self.port)
         return self.port
 
@@ -117,6 +127,7 @@ class ProxyApp:
         deadline_s = self._config.stop_deadline_ms / 1000
         await self._listener.stop(deadline_s)
         self._services.tools.offsets.stop()
+        self._services.sys_tree.stop()
         try:
             await asyncio.wait_for(self._settled(), deadline_s)
         except TimeoutError:

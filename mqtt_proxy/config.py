@@ -70,6 +70,9 @@ class ProxyConfig:
     """Longest pause between two attempts to reach the broker; the first one is a twentieth of it."""
     stop_deadline_ms: int = setting(5_000, minimum=100)
     """How long a stopping proxy waits for wills and session states to be confirmed."""
+    sys_interval_s: int = setting(10, minimum=0)
+    """How often the values of the `$SYS` tree are read anew and changes are sent to who subscribed to them; 0 serves
+    none."""
     quotas: QuotaConfig = field(default_factory=QuotaConfig)
     """What one client, one user, one address and the whole listener may use."""
 

@@ -33,6 +33,7 @@ class ProxyMetrics:
         "refused_subscriptions",
         "registry",
         "retained_delivered",
+        "subscriptions",
         "will_failures",
         "wills",
     )
@@ -65,6 +66,7 @@ class ProxyMetrics:
         self.refused_subscriptions = counter(
             "rocketmq_mqtt_subscriptions_refused_total", "Filters refused in a SUBACK", ("reason",)
         )
+        self.subscriptions = registry.gauge("rocketmq_mqtt_subscriptions", "Subscriptions of connected clients")
         self._lost = counter(
             "rocketmq_mqtt_messages_skipped_total", "Messages a session could no longer be given", ("reason",)
         )

@@ -20,6 +20,9 @@ from remoting.transport.contracts import Peer
 if TYPE_CHECKING:
     from broker.api.context import Broker
 
+COUNTED_TOPICS_MAX = 1_000
+"""With more parent topics the messages in them are not counted for the status: that would hold up everything else."""
+
 
 def topic_list(broker: Broker, peer: Peer, command: Command) -> None:
     """All topics the peer may read, with the bounds of their queues."""
@@ -54,6 +57,7 @@ def status(broker: Broker) -> dict[str, Any]:
         "end": store.end_position,
         "topics": len(broker.topics),
         "sessions": len(broker.sessions),
+        **_mqtt_numbers(broker),
         "filters": len(broker.filters),
         "followers": len(broker.followers),
         "clients": len(broker.clients),
@@ -62,6 +66,21 @@ def status(broker: Broker) -> dict[str, Any]:
         "store": store.metrics(),
         "quarantined": [{"start": each.start, "end": each.end, "reason": each.reason} for each in store.quarantined],
     }
+
+
+def _mqtt_numbers(broker: Broker) -> dict[str, int]:
+    """What the `$SYS` tree of a proxy shows of the whole broker."""
+    sessions, bounds = broker.sessions, broker.store.bounds
+    numbers = {
+        "clients_total": len(sessions),
+        "clients_connected": sessions.connected,
+        "clients_expired": sessions.expired,
+        "retained_messages": len(broker.retained),
+    }
+    if len(broker.topics) <= COUNTED_TOPICS_MAX:
+        queues = (queue for config in broker.topics for queue in broker.topics.queue_ids(config.name))
+        numbers["messages_stored"] = sum(high - low for low, high in map(bounds, queues))
+    return numbers
 
 
 def _describe(broker: Broker, topic: str) -> dict[str, Any]:

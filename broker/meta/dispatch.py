@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from broker.store.log_store import LogStore
 
 INNER_MULTI_DISPATCH = b"INNER_MULTI_DISPATCH"
+SERVER_TOPICS = b"$SYS/"
+"""What a proxy serves itself; a message there would pose as the server's word."""
+SERVER_QUEUES = names.light_queue_name(SERVER_TOPICS)
+SLASH = names.escape(b"/")
 LIGHT_QUEUES_PER_MESSAGE_MAX = 1_024
 """A RocketMQ sender may name at most so many light queues for one message; more are refused, never cut."""
 
@@ -76,6 +80,8 @@ class Dispatcher:
         for name in dict.fromkeys(named):
             if not name.startswith(names.LMQ_PREFIX) or b"\x00" in name:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"light queue name {name!r} does not begin with %LMQ%")
+            if (name + SLASH).startswith(SERVER_QUEUES):
+                raise Refused(ResponseCode.NO_PERMISSION, "queues below $SYS are the server's own")
             ids.append(self._store.open_queue(name))
         return tuple(ids)
 
@@ -84,6 +90,8 @@ class Dispatcher:
         wrong = validate_topic_name(topic)
         if wrong is not None:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, wrong)
+        if (topic + b"/").startswith(SERVER_TOPICS):
+            raise Refused(ResponseCode.NO_PERMISSION, "topics below $SYS are the server's own, nobody publishes there")
         parent = names.parent_topic(topic).decode()
         config = self._topics.get(parent)
         if config is None:

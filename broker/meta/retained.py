@@ -28,6 +28,9 @@ class Retained:
             self._changed(bytes(key), b"", position)
         store.state.subscribe(state_kinds.RETAINED, self._changed)
 
+    def __len__(self) -> int:
+        return len(self._tree)
+
     def positions(self, topic_filter: bytes) -> list[int]:
         """Log positions of the retained messages a filter matches, oldest first."""
         return sorted(position for _topic, position in self._tree.match(topic_filter))

@@ -92,6 +92,11 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def connected(self) -> int:
+        """Sessions whose client is connected through some proxy."""
+        return sum(map(len, self._owned.values()))
+
     def get(self, client_id: str) -> Session | None:
         """The session of a client id, or None."""
         return self._sessions.get(client_id)

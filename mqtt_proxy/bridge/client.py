@@ -79,12 +79,10 @@ class Client(Paced):
         self._session = wire.session
         self._services = services
         self._identity: Identity | None = None
-        self._client_id = ""
-        self._client_id_bytes = b""
+        self._client_id, self._client_id_bytes = "", b""
         self._durable = False
         self._will: Will | None = None
-        self._opened = False
-        self._ended = False
+        self._opened = self._ended = False
         self._fenced_epoch = 0
         self._unbegun = 0
         """SUBSCRIBEs and UNSUBSCRIBEs whose request has not been sent yet; what follows must not overtake them."""
@@ -234,6 +232,7 @@ class Client(Paced):
             durable=self._durable,
             filters_max=services.config.subscriptions_per_session_max,
             too_wide=services.quotas.filter_refused,
+            follower=services.sys_tree.follower(self._session, self._wire.flush, lambda: self._delivery.writable),
         )
         self._opened, subscriptions.epoch = True, opened.epoch
         self._will = event.will
@@ -250,8 +249,9 @@ class Client(Paced):
         services.metrics.connected.value += 1
         services.metrics.redelivered.value += len(again)
         self._wire.flush()
-        if planned.retained and self._delivery.sources:
-            subscriptions.begin_retained([(self._delivery.sources[0], planned.retained)])
+        subscriptions.begin_retained(
+            [(one, planned.retained) for one in self._delivery.sources[:1] if planned.retained]
+        )
         self._delivery.start()
 
     def _place(self, one: resume.Again) -> Token:

@@ -113,12 +113,14 @@ class Delivery:
         source = Source(topic_filter, feed, qos, cursor, self._serial)
         self.sources.append(source)
         self.by_queue[queue_id] = source
+        self._tools.metrics.subscriptions.value += 1
         self.wake()
         return source
 
     def remove(self, source: Source) -> None:
         """A subscription ends; what is in flight from it stays in flight."""
         self.sources.remove(source)
+        self._tools.metrics.subscriptions.value -= 1
         if self.by_queue.get(source.queue_id) is source:
             del self.by_queue[source.queue_id]
         self._tools.notifier.unfollow(source.feed, self)
@@ -136,6 +138,7 @@ class Delivery:
 
     def release(self) -> None:
         """Follow nothing any more."""
+        self._tools.metrics.subscriptions.value -= len(self.sources)
         for source in list(self.sources):
             self.sources.remove(source)
             self._tools.notifier.unfollow(source.feed, self)
@@ -158,6 +161,11 @@ class Delivery:
         """Deliver in the next turn."""
         if self._running:
             self._tools.pump.wake(self)
+
+    @property
+    def writable(self) -> bool:
+        """Whether the socket takes deliveries."""
+        return self._writable
 
     def set_writable(self, writable: bool) -> None:
         """The socket's buffer went above its mark, or below it again."""

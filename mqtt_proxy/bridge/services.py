@@ -16,6 +16,7 @@ from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.ownership import Owners
 from mqtt_proxy.bridge.publish import Publisher
 from mqtt_proxy.bridge.received import ReceivedIds
+from mqtt_proxy.bridge.sys_tree import SysTree
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.metrics import ProxyMetrics
@@ -53,6 +54,7 @@ class Services:
     access: Access
     clock: Clock
     quotas: Quotas
+    sys_tree: SysTree
     received: ReceivedIds = field(default_factory=ReceivedIds)
     tasks: set[asyncio.Future[Any]] = field(default_factory=set)
     """Work that a stopping proxy waits for."""

@@ -15,6 +15,8 @@ from mqtt_proxy.bridge.delivery import Delivery
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.retained import RetainedRun
 from mqtt_proxy.bridge.source import Source
+from mqtt_proxy.bridge.sys_tree import PREFIX as SYS_PREFIX
+from mqtt_proxy.bridge.sys_tree import Follower
 from mqtt_proxy.metrics import ProxyMetrics
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.session_body import FAILURE, Subscribe, Subscribed, Unsubscribe, decode, encode
@@ -26,7 +28,19 @@ LOG = get_logger("proxy.subscriptions")
 class Subscriptions:
     """The filters of one session and the sources they are."""
 
-    __slots__ = ("_client_id", "_delivery", "_durable", "_link", "_max", "_metrics", "_too_wide", "by_filter", "epoch")
+    __slots__ = (
+        "_client_id",
+        "_delivery",
+        "_durable",
+        "_fresh_sys",
+        "_link",
+        "_max",
+        "_metrics",
+        "_sys",
+        "_too_wide",
+        "by_filter",
+        "epoch",
+    )
 
     def __init__(
         self,
@@ -38,6 +52,7 @@ class Subscriptions:
         durable: bool,
         filters_max: int,
         too_wide: Callable[[str], bool],
+        follower: Follower,
     ) -> None:
         self._client_id = client_id
         self._link = link
@@ -46,6 +61,9 @@ class Subscriptions:
         self._durable = durable
         self._max = filters_max
         self._too_wide = too_wide
+        self._sys = follower
+        self._fresh_sys: list[str] = []
+        """`$SYS` filters whose values are still to be sent, behind the SUBACK or the CONNACK."""
         self.epoch = 0
         self.by_filter: dict[str, Source] = {}
 
@@ -53,6 +71,8 @@ class Subscriptions:
         """A stored subscription goes on at `cursor`."""
         source = self._delivery.add(topic_filter, queue_id, qos, cursor)
         self.by_filter[topic_filter] = source
+        if topic_filter.startswith(SYS_PREFIX):
+            self._fresh_sys.append(topic_filter)
         return source
 
     async def subscribe(
@@ -81,7 +101,10 @@ class Subscriptions:
         return codes, runs
 
     def begin_retained(self, runs: Sequence[tuple[Source, list[int]]]) -> None:
-        """Send the retained messages of fresh subscriptions."""
+        """Send the retained messages of fresh subscriptions, and the present `$SYS` values of fresh ones of these."""
+        for topic_filter in self._fresh_sys:
+            self._sys.follow(topic_filter)
+        self._fresh_sys.clear()
         for source, positions in runs:
             if source.retained is None:
                 source.retained = RetainedRun(self._link, positions, self._delivery.wake)
@@ -97,6 +120,7 @@ class Subscriptions:
             source = self.by_filter.pop(topic_filter, None)
             if source is not None:
                 self._delivery.remove(source)
+                self._sys.unfollow(topic_filter)
 
     async def subscribe_again(self) -> None:
         """After a loss of the broker: say all filters again; a queue that is still the same is read on, not anew."""
@@ -113,6 +137,8 @@ class Subscriptions:
         source = self.by_filter.get(topic_filter)
         if source is not None and source.queue_id == queue_id:
             source.qos = qos
+            if topic_filter.startswith(SYS_PREFIX):
+                self._fresh_sys.append(topic_filter)  # subscribed again: its values come again [MQTT-3.8.4-3]
             return source
         if source is not None:
             self._delivery.remove(source)

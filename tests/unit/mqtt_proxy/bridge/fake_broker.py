@@ -74,6 +74,8 @@ class FakeBroker:
         self.refuse: dict[int, list[Refused]] = {}
         self.refused_topic: bytes | None = None
         self.holding = False
+        self.status = b"{}"
+        self.appended: list[AppendEntry] = []
         self.held: list[tuple[Peer, Command]] = []
         self.connections: list[Connection] = []
 
@@ -128,6 +130,7 @@ class FakeBroker:
         entries = decode_entries(body)
         if any(entry.mqtt_topic == self.refused_topic for entry in entries):
             raise Refused(16, "no permission")
+        self.appended += entries
         placed = [self._place(entry) for entry in entries]
         self._notify()
         return encode_append_reply(self.end_position, placed)
@@ -170,6 +173,9 @@ class FakeBroker:
             news = [(queue_id, self.end(queue_id)) for queue_id in sorted(queues)]
             if news:
                 peer.send(Command(RequestCode.NOTIFY, flag=2, body=encode_notify(news)))
+
+    def _status(self, _peer: Peer, _body: bytes) -> bytes:
+        return self.status
 
     def _follow(self, peer: Peer, body: bytes) -> bytes:
         add, remove = decode_follow(body)
@@ -275,6 +281,7 @@ class FakeBroker:
     _answers: ClassVar[dict[int, Callable[[FakeBroker, Peer, bytes], bytes]]] = {
         RequestCode.APPEND_MANY: _append,
         RequestCode.FOLLOW: _follow,
+        RequestCode.CLUSTER_STATUS: _status,
         RequestCode.MULTI_PULL: _pull,
         RequestCode.RECORDS_AT: _records_at,
         RequestCode.APPEND_OFFSETS: _offsets,

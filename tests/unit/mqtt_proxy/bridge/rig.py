@@ -19,7 +19,10 @@ from mqtt_proxy.bridge.publish import Publisher
 from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.services import Services
+from mqtt_proxy.bridge.sys_tree import SysTree
+from mqtt_proxy.bridge.sys_values import SysValues
 from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt import packets
@@ -147,6 +150,9 @@ class Rig:
         self.tools = DeliveryTools(
             cache, Notifier(link, cache), Puller(link, cache, self.config, metrics), Pump(), self.offsets, metrics
         )
+        self.front = FrontCounters(self.registry)
+        values = SysValues(metrics, self.front, self.clock, lambda: len(owners))
+        self.sys_tree = SysTree(values, link, interval_s=self.config.sys_interval_s)
         self.services = Services(
             config=self.config,
             metrics=metrics,
@@ -157,6 +163,7 @@ class Rig:
             access=self.access,
             clock=self.clock,
             quotas=Quotas(self.config.quotas),
+            sys_tree=self.sys_tree,
         )
 
     async def client(
@@ -188,6 +195,7 @@ async def running(broker: FakeBroker | None = None, **settings: Any) -> AsyncIte
     await rig.link.start()
     await rig.link.wait_up()
     yield rig
+    rig.sys_tree.stop()
     rig.offsets.stop()
     await rig.link.stop()
 

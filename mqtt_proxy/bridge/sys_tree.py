@@ -1,0 +1,166 @@
+"""The `$SYS` tree: served by the proxy itself, never stored.
+
+A subscription whose filter begins with `$SYS/` is an ordinary one for the broker, which thereby keeps it in durable
+sessions; its queue stays empty, because nobody may publish there. What it is given comes from here: after the SUBACK,
+or after the CONNACK of a resumed session, all values it matches with the retain flag, later those that changed, all at
+QoS 0. `#` and `+/...` do not match, as the standard says of topics that begin with `$`.
+
+A subscriber that is slow is left out for a while and then given what has changed since: of a value only the newest
+counts, so that nothing waits in memory and nothing is lost that is still true.
+Invariant: one timer and one request per interval, however many follow. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from mqtt_proxy.bridge.link import Link
+from mqtt_proxy.bridge.sys_values import SysValues
+from mqtt_proxy.mqtt.session import Session
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.topics import matches
+from runtime.logs import get_logger
+
+PREFIX = "$SYS/"
+
+LOG = get_logger("proxy.sys")
+
+
+class Follower:
+    """The `$SYS` filters of one session."""
+
+    __slots__ = ("_flush", "_session", "_tree", "_writable", "filters", "seen")
+
+    def __init__(
+        self, tree: SysTree, session: Session, flush: Callable[[], None], writable: Callable[[], bool]
+    ) -> None:
+        self._tree = tree
+        self._session = session
+        self._flush = flush
+        self._writable = writable
+        self.filters: set[str] = set()
+        self.seen = 0
+        """The round it has been given everything of."""
+
+    def follow(self, topic_filter: str) -> None:
+        """Send all values the filter matches as retained messages now, and changes from now on."""
+        self.filters.add(topic_filter)
+        self._tree.follow(self, topic_filter)
+
+    def unfollow(self, topic_filter: str) -> None:
+        """The filter was unsubscribed; it need not be one of these."""
+        if topic_filter in self.filters:
+            self.filters.discard(topic_filter)
+            if not self.filters:
+                self._tree.unfollow(self)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the session has ended."""
+        return self._session.close_reason is not None
+
+    @property
+    def takes(self) -> bool:
+        """Whether it can be sent something now."""
+        return not self.gone and self._writable()
+
+    def send(self, values: Iterable[tuple[bytes, bytes]], *, retain: bool) -> None:
+        """Send these values."""
+        for topic, value in values:
+            self._session.deliver(topic, value, 0, retain, False, None)
+        self._flush()
+
+
+class SysTree:
+    """All followers, the newest values, and when each changed."""
+
+    def __init__(self, values: SysValues, link: Link, *, interval_s: int) -> None:
+        self._values = values
+        self._link = link
+        self._interval_s = interval_s
+        self._followers: dict[Follower, None] = {}
+        self._newest: dict[bytes, tuple[bytes, int]] = {}
+        self._round = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking: asyncio.Future[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self._followers)
+
+    def start(self) -> None:
+        """Read the values, ask the broker for its own, and so again every interval; nothing with an interval of 0."""
+        if self._interval_s:
+            self._read()
+            self._ask()
+            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._tick)
+
+    def stop(self) -> None:
+        """Tell nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def follower(self, session: Session, flush: Callable[[], None], writable: Callable[[], bool]) -> Follower:
+        """The follower of a session, which follows nothing yet."""
+        return Follower(self, session, flush, writable)
+
+    def follow(self, follower: Follower, topic_filter: str) -> None:
+        """Send the present values; tell it of changes."""
+        if not self._interval_s:
+            return
+        if follower not in self._followers:
+            follower.seen = self._round
+            self._followers[follower] = None
+        matching = ((topic, value) for topic, (value, _) in self._newest.items() if matches(topic_filter, topic))
+        follower.send(matching, retain=True)
+
+    def unfollow(self, follower: Follower) -> None:
+        """It follows nothing any more."""
+        self._followers.pop(follower, None)
+
+    def _tick(self) -> None:
+        self._round += 1
+        self._values.sample()
+        self.start()
+        for follower in [one for one in self._followers if one.gone]:
+            del self._followers[follower]
+        for follower in self._followers:
+            if follower.takes:
+                self._tell(follower)
+
+    def _tell(self, follower: Follower) -> None:
+        changed = [
+            (topic, value)
+            for topic, (value, since) in self._newest.items()
+            if since > follower.seen and any(matches(one, topic) for one in follower.filters)
+        ]
+        follower.seen = self._round
+        if changed:
+            follower.send(changed, retain=False)
+
+    def _read(self) -> None:
+        """Note which values changed in this round."""
+        for topic, value in self._values.read().items():
+            known = self._newest.get(topic)
+            if known is None or known[0] != value:
+                self._newest[topic] = (value, self._round)
+
+    def _ask(self) -> None:
+        """Ask the broker for its numbers; they are told in the next round."""
+        if self._link.up and (self._asking is None or self._asking.done()):
+            self._asking = self._link.post(RequestCode.CLUSTER_STATUS, b"")
+            self._asking.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Future[bytes]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
+            LOG.debug("broker_status_unknown", error=str(error))
+            return
+        try:
+            status = msgspec.json.decode(task.result(), type=dict[str, object])
+        except msgspec.DecodeError as problem:
+            LOG.warning("broker_status_unreadable", error=str(problem))
+            return
+        self._values.broker_said(status)
