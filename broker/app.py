@@ -14,6 +14,7 @@ from typing import Any
 
 from broker.api.access import make_access
 from broker.api.context import Broker
+from broker.api.direct import DirectAppends
 from broker.api.router import handlers
 from broker.api.topic_list import status
 from broker.config import BrokerConfig
@@ -78,6 +79,11 @@ class BrokerApp:
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; there once the broker has started."""
         return handlers(self._running)
+
+    @property
+    def direct(self) -> DirectAppends:
+        """What a proxy of the same process hands its publishes to."""
+        return DirectAppends(self._running)
 
     @property
     def access(self) -> Access:

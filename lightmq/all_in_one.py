@@ -87,7 +87,7 @@ class AllInOne:
                 self._configuration.proxy,
                 clock=self._clock,
                 registry=self._registry,
-                connection=inprocess.connect(self._router),
+                connection=inprocess.connect(self._router, port=self._broker.direct),
             )
             proxy = self._proxy
             await self._group.begin("proxy", _Port(self._open_mqtt, proxy.stop), ready=lambda: proxy.ready)

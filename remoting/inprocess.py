@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from remoting.protocol.commands import Command
 from remoting.transport.answering import answer
@@ -25,6 +26,7 @@ from remoting.transport.contracts import (
     Handler,
     PushCallback,
 )
+from remoting.transport.direct import NEWS_ATTRIBUTE, DirectPort, News, PlainRun, Stored
 from remoting.transport.failures import ConnectionLost
 from remoting.transport.link import run_close_callback
 from remoting.transport.turn import soon
@@ -34,23 +36,42 @@ LOG = logging.getLogger("remoting")
 ADDRESS = "in-process"
 
 
+_Call = partial[object]
+"""A call in the place of a command."""
+
+
 class _Lane:
     """Commands on their way in one direction: all of one round are delivered together in the next."""
 
     def __init__(self, deliver: Callable[[Command], None]) -> None:
         self._deliver = deliver
-        self._queue: deque[Command] = deque()
+        self._queue: deque[Command | _Call] = deque()
+        self._delivering = False
 
-    def put(self, command: Command) -> None:
+    def put(self, command: Command | _Call) -> None:
         if not self._queue:
             soon(self._run)
         self._queue.append(command)
 
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call the other side behind everything put before: now when nothing is on its way."""
+        if self._queue or self._delivering:
+            self.put(partial(function, *arguments))
+        else:
+            function(*arguments)
+
     def _run(self) -> None:
         # Commands put while delivering wait for the next round, as they would on a socket.
         queue, self._queue = self._queue, deque()
-        for command in queue:
-            self._deliver(command)
+        self._delivering = True
+        try:
+            for command in queue:
+                if isinstance(command, partial):
+                    command()
+                else:
+                    self._deliver(command)
+        finally:
+            self._delivering = False
 
 
 class _End:
@@ -97,6 +118,11 @@ class InProcessPeer(_End):
         if not self._connection.closed:
             self._lane.put(command)
 
+    def tell(self, news: News, moved: Sequence[tuple[int, int]], blobs: Sequence[bytes]) -> None:
+        """Tell the client of news, behind what was sent before; nothing when it is gone."""
+        if not self._connection.closed:
+            self._lane.call(news, moved, blobs)
+
     def close(self, reason: str) -> None:
         """End the connection from the server's side."""
         self._connection.end(reason)
@@ -110,10 +136,11 @@ class InProcessPeer(_End):
 class InProcessConnection(_End):
     """A `Connection` to a handler in this process; made by `connect`."""
 
-    def __init__(self, handler: Handler, in_flight_bytes_max: int) -> None:
+    def __init__(self, handler: Handler, in_flight_bytes_max: int, port: DirectPort | None = None) -> None:
         super().__init__()
         self.address = ADDRESS
         self.peer = InProcessPeer(self, handler)
+        self._port = port
         self._closing = False
         self._calls = Calls(ADDRESS, in_flight_bytes_max)
         self._lane = _Lane(self.peer.command_received)
@@ -146,6 +173,21 @@ class InProcessConnection(_End):
         command.opaque = self._calls.next_opaque()
         command.flag |= 2
         self._lane.put(command)
+
+    @property
+    def takes_objects(self) -> bool:
+        """Whether `append` may be used instead of frames."""
+        return self._port is not None and self._port.open
+
+    def append(self, runs: Sequence[PlainRun], stored: Stored) -> None:
+        """Hand plain publishes over as they are, behind every request made before; `stored` follows."""
+        self._check_open()
+        assert self._port is not None
+        self._lane.call(self._port.append, runs, stored)
+
+    def on_news(self, news: News) -> None:
+        """Hear of news in followed queues by `news` instead of NOTIFY; for what is followed from now on."""
+        self.peer.attributes[NEWS_ATTRIBUTE] = partial(self.peer.tell, news)
 
     def on_push(self, callback: PushCallback) -> None:
         """Call `callback(command)` for each command the handler's side sends on its own."""
@@ -185,6 +227,8 @@ class InProcessConnection(_End):
         self._ended.set()
 
 
-def connect(handler: Handler, *, in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX) -> InProcessConnection:
-    """Connect to a handler of this process; needs a running loop."""
-    return InProcessConnection(handler, in_flight_bytes_max)
+def connect(
+    handler: Handler, *, in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX, port: DirectPort | None = None
+) -> InProcessConnection:
+    """Connect to a handler of this process, and to its `port` for what need not be a frame; needs a running loop."""
+    return InProcessConnection(handler, in_flight_bytes_max, port)

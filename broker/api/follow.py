@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from broker.api.access import CONSUME
 from broker.store.appender import record_of
@@ -21,6 +21,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.follow_body import decode_follow, encode_follow_reply, encode_notify
 from remoting.transport.contracts import Peer
+from remoting.transport.direct import NEWS_ATTRIBUTE, News
 
 if TYPE_CHECKING:
     from broker.api.context import Broker
@@ -36,7 +37,7 @@ RETRY_SECONDS = 0.02
 class _Follower:
     """One proxy connection: the queues it follows and news it has not been told."""
 
-    __slots__ = ("peer", "pending", "pushed", "pushed_bytes", "queue_ids", "wants_records")
+    __slots__ = ("fresh", "news", "peer", "pending", "pushed", "pushed_bytes", "queue_ids", "wants_records")
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -46,6 +47,10 @@ class _Follower:
         self.pushed: dict[int, bytes] = {}
         """Log position -> record, for the next NOTIFY; in order of the log."""
         self.pushed_bytes = 0
+        self.news = cast("News | None", peer.attributes.get(NEWS_ATTRIBUTE))
+        """How a proxy of this process is told, instead of NOTIFY."""
+        self.fresh: Sequence[Encoded] = ()
+        """What was just confirmed, for such a proxy: it takes the records of its queues out of the blobs itself."""
 
     def push(self, batch: Encoded, position: int, size: int) -> None:
         """Send this record with the next news if there is room."""
@@ -68,6 +73,10 @@ class Followers:
         self._broker = broker
         self._by_queue: dict[int, set[_Follower]] = {}
         self._followers: dict[Peer, _Follower] = {}
+        self._pushed: list[_Follower] = []
+        """Those that are sent frames."""
+        self._told: list[_Follower] = []
+        """Those in this process."""
         self.notified = 0
         self.held_back = 0
 
@@ -84,7 +93,9 @@ class Followers:
         if follower is None:
             follower = self._followers[peer] = _Follower(peer)
             peer.on_close(lambda _reason: self._forget(peer))
-        follower.wants_records = command.fields.get(RECORDS_FIELD) == "1"
+            self._pushed = [one for one in self._followers.values() if one.news is None]
+            self._told = [one for one in self._followers.values() if one.news is not None]
+        follower.wants_records = command.fields.get(RECORDS_FIELD) == "1" and follower.news is None
         for queue_id in remove:
             self._leave(follower, queue_id)
         ends = []
@@ -97,7 +108,9 @@ class Followers:
     def confirmed(self, batches: Sequence[Encoded]) -> None:
         """These batches were confirmed: keep for each follower what it is about to be told of."""
         by_queue, hidden = self._by_queue, self._broker.stages.hidden
-        if not by_queue:
+        for told in self._told:
+            told.fresh = batches
+        if not by_queue or not self._pushed:
             return
         for batch in batches:
             queues, _offsets, positions, sizes, _tags, _counts = batch.entries.columns()
@@ -118,6 +131,8 @@ class Followers:
                     concerned[follower] = None
         for follower in concerned:
             self._tell(follower)
+        for follower in self._told:
+            follower.fresh = ()
 
     def _tell(self, follower: _Follower) -> None:
         if not follower.pending or follower.peer not in self._followers:
@@ -131,6 +146,9 @@ class Followers:
         news = [(queue_id, bounds(queue_id)[1]) for queue_id in follower.pending]
         follower.pending.clear()
         self.notified += 1
+        if follower.news is not None:
+            follower.news(news, [data for batch in follower.fresh for _position, data in batch.pieces])
+            return
         follower.peer.send(
             Command(RequestCode.NOTIFY, flag=FLAG_ONEWAY, body=encode_notify(news, follower.take_pushed()))
         )
@@ -149,3 +167,5 @@ class Followers:
         if follower is not None:
             for queue_id in list(follower.queue_ids):
                 self._leave(follower, queue_id)
+            self._pushed = [one for one in self._pushed if one is not follower]
+            self._told = [one for one in self._told if one is not follower]

@@ -13,9 +13,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from remoting.client.reconnecting import ReconnectingConnection
+from remoting.inprocess import InProcessConnection
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection, PushCallback
+from remoting.transport.direct import News
 from remoting.transport.failures import refusal
 from runtime.logs import get_logger
 
@@ -45,6 +47,7 @@ class Link:
         )
         self._connection: Connection | None = None
         self._pushes: dict[int, PushCallback] = {}
+        self._news: News | None = None
         self._stopping = False
         self._first = asyncio.Event()
         self._log = get_logger("proxy.link")
@@ -57,6 +60,14 @@ class Link:
         """Whether requests can be made now."""
         return self._connection is not None and not self._connection.closed
 
+    @property
+    def direct(self) -> InProcessConnection | None:
+        """The connection, when it leads to a broker of this process that takes publishes as objects."""
+        connection = self._connection
+        if isinstance(connection, InProcessConnection) and connection.takes_objects and not connection.closed:
+            return connection
+        return None
+
     def on_up(self, callback: Callable[[], None]) -> None:
         """Call after every connection made, in order of registration."""
         self._line.on_up(lambda _connection: callback(), at_once=False)
@@ -68,6 +79,10 @@ class Link:
     def on_push(self, code: int, callback: PushCallback) -> None:
         """Call with each command of this code that the broker sends on its own."""
         self._pushes[code] = callback
+
+    def on_news(self, news: News) -> None:
+        """Call with news of followed queues where the broker tells it without frames; else they come as NOTIFY."""
+        self._news = news
 
     async def start(self) -> None:
         """Begin to connect; does not wait for success."""
@@ -134,6 +149,8 @@ class Link:
 
     def _came_up(self, connection: Connection) -> None:
         self._connection = connection
+        if self._news is not None and isinstance(connection, InProcessConnection):
+            connection.on_news(self._news)
         self._log.info("broker_connected", address=connection.address)
         self._first.set()
 

@@ -11,12 +11,13 @@ thread.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from mqtt_proxy.bridge.cache import Feed, Follower, RecordCache, split_pushed
 from mqtt_proxy.bridge.link import Link
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
-from remoting.protocol.follow_body import decode_follow_reply, decode_notify, encode_follow
+from remoting.protocol.follow_body import Buffer, decode_follow_reply, decode_notify, encode_follow
 from remoting.transport.turn import soon
 from runtime.logs import get_logger
 
@@ -33,6 +34,7 @@ class Notifier:
         self._scheduled = False
         self._log = get_logger("proxy.notify")
         link.on_push(RequestCode.NOTIFY, self._notified)
+        link.on_news(self._heard)
         link.on_up(self._follow_again)
 
     def follow(self, queue_id: int, follower: Follower) -> Feed:
@@ -96,12 +98,15 @@ class Notifier:
 
     def _notified(self, command: Command) -> None:
         news, records = decode_notify(command.body)
+        self._heard(news, [records] if len(records) else ())
+
+    def _heard(self, news: Sequence[tuple[int, int]], blobs: Sequence[Buffer]) -> None:
         feeds = self.feeds
         moved = [(feed, end) for queue_id, end in news if (feed := feeds.get(queue_id)) is not None]
-        if len(records):
+        if blobs:
             wanted = {feed.queue_id: feed for feed, _ in moved if feed.is_near()}
-            if wanted:
-                self._keep(records, wanted)
+            for blob in blobs if wanted else ():
+                self._keep(memoryview(blob), wanted)
         for feed, end in moved:
             feed.advance(end)
 

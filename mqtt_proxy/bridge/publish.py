@@ -29,6 +29,7 @@ from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
 from remoting.protocol.codes import RequestCode, ResponseCode, response_name
 from remoting.protocol.errors import Refused
 from remoting.protocol.record import FLAG_RETAIN
+from remoting.transport.direct import PlainPublish, PlainRun
 from remoting.transport.turn import soon
 from runtime.clock import Clock
 from runtime.logs import get_logger
@@ -50,6 +51,10 @@ GATHERED_BYTES_MAX = 256 * 1024
 """Gathered publishes of this size go out however many appends are in flight."""
 
 
+PLAIN_BYTES = 128
+"""What a publish that is handed over as it is counts for beside topic and payload."""
+
+
 class Origin(Protocol):
     """Who published: a connection, or a will."""
 
@@ -68,12 +73,14 @@ class Origin(Protocol):
 
 @dataclass(slots=True)
 class Run:
-    """Consecutive messages of one origin."""
+    """Consecutive messages of one origin, as they go into a frame or, in one process, as they are."""
 
     origin: Origin
     entries: list[bytes]
     packet_ids: list[int]
     size_bytes: int
+    count: int
+    plain: PlainRun | None = None
 
 
 class Frame:
@@ -88,7 +95,26 @@ class Frame:
     def entries(self) -> Iterator[bytes]:
         """All entries in order."""
         for run in self.runs:
-            yield from run.entries
+            yield from run.entries if run.plain is None else encode_run(*run.plain)
+
+    def plain(self) -> list[PlainRun] | None:
+        """All runs as they are, None when some are for a frame only."""
+        plain = [run.plain for run in self.runs if run.plain is not None]
+        return plain if len(plain) == len(self.runs) else None
+
+
+def is_plain(publishes: Sequence[Publish]) -> bool:
+    """Whether topic, payload, QoS 0 or 1 and retain flag are all there is to say of them."""
+    return all(one.qos < 2 and getattr(one, "properties", None) is None for one in publishes)
+
+
+def encode_run(client_id: bytes, born_ms: int, publishes: Sequence[PlainPublish]) -> list[bytes]:
+    """The append entries of what one client sent in one read."""
+    encode = encode_mqtt_entry
+    return [
+        encode(one.topic, one.payload, one.qos | FLAG_RETAIN if one.retain else one.qos, born_ms, client_id)
+        for one in publishes
+    ]
 
 
 class Publisher:
@@ -115,15 +141,16 @@ class Publisher:
 
     def publish(self, origin: Origin, client_id: bytes, publishes: Sequence[Publish]) -> None:
         """Take messages over. `origin.confirmed` or `origin.rejected` follows for every QoS."""
-        encode = encode_mqtt_entry
         born_ms = self._clock.now_ms()
-        entries = [
-            encode(one.topic, one.payload, one.qos | FLAG_RETAIN if one.retain else one.qos, born_ms, client_id)
-            for one in publishes
-        ]
         packet_ids = [one.packet_id for one in publishes if one.packet_id]
-        size_bytes = sum(map(len, entries))
-        self._gathered.append(Run(origin, entries, packet_ids, size_bytes))
+        if self._link.direct is not None and is_plain(publishes):
+            size_bytes = sum([len(one.topic) + len(one.payload) for one in publishes]) + PLAIN_BYTES * len(publishes)
+            run = Run(origin, [], packet_ids, size_bytes, len(publishes), (client_id, born_ms, publishes))
+        else:
+            entries = encode_run(client_id, born_ms, publishes)
+            size_bytes = sum(map(len, entries))
+            run = Run(origin, entries, packet_ids, size_bytes, len(publishes))
+        self._gathered.append(run)
         self._metrics.published_bytes.value += size_bytes
         self.pending_bytes += size_bytes
         self._gathered_bytes += size_bytes
@@ -169,6 +196,11 @@ class Publisher:
     def _send(self, frame: Frame) -> None:
         self._in_flight[frame] = None
         self._metrics.append_frames.value += 1
+        direct = self._link.direct
+        plain = frame.plain() if direct is not None else None
+        if direct is not None and plain is not None:
+            direct.append(plain, functools.partial(self._answered, frame, b""))
+            return
         body = encode_entries(list(frame.entries()))
         self._link.call(RequestCode.APPEND_MANY, body, functools.partial(self._answered, frame), self._timeout_ms)
 
@@ -184,7 +216,7 @@ class Publisher:
         self._check_idle()
 
     def _confirm(self, frame: Frame) -> None:
-        self._metrics.published.value += sum(len(run.entries) for run in frame.runs)
+        self._metrics.published.value += sum(run.count for run in frame.runs)
         for run in frame.runs:
             run.origin.confirmed(run.packet_ids)
         self._settle(frame.size_bytes)
@@ -207,7 +239,7 @@ class Publisher:
 
     def _reject(self, runs: Sequence[Run], reason: str) -> None:
         word = reason.partition(":")[0]
-        count = sum(len(run.entries) for run in runs)
+        count = sum(run.count for run in runs)
         self._metrics.refused_publishes.child(word).value += count
         self._log.warning("publishes_refused", messages=count, reason=reason)
         for origin in dict.fromkeys(run.origin for run in runs):

@@ -128,7 +128,7 @@ def encode_batch_entry(*, topic: bytes, queue_index: int, born_ms: int, body: by
 
 
 @lru_cache(maxsize=_META_CACHE_ENTRIES_MAX)
-def _mqtt_meta(topic: bytes, client_id: bytes) -> tuple[int, int, int, bytes]:
+def mqtt_meta(topic: bytes, client_id: bytes) -> tuple[int, int, int, bytes]:
     """Return (entry size without body, parent topic length, properties length, meta) of an MQTT publish."""
     parent = parent_topic(topic)
     props = b"".join((MQTT_TOPIC_KEY, topic, CLIENT_ID_KEY, client_id))
@@ -145,7 +145,7 @@ def encode_mqtt_entry(
     topic: bytes, payload: bytes | bytearray | memoryview, flags: int, born_ms: int, client_id: bytes
 ) -> bytes:
     """Return the append entry of one MQTT publish; `flags` holds QoS (bits 0-1) and retain (bit 2)."""
-    size, parent_len, props_len, meta = _mqtt_meta(topic, client_id)
+    size, parent_len, props_len, meta = mqtt_meta(topic, client_id)
     body_len = len(payload)
     head = ENTRY.pack(
         size + body_len,

@@ -129,3 +129,56 @@ async def test_record_flags_say_qos_and_retain(qos: int, retain: bool, flags: in
         await rig.services.publisher.drain()
         (stored,) = rig.broker.by_position.values()
         assert int.from_bytes(stored[48:52], "little") == flags
+
+
+class Port:
+    """A broker of this process that takes publishes as they are."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.runs: list = []
+        self.waiting: list = []
+
+    def append(self, runs, stored) -> None:
+        self.runs += runs
+        self.waiting.append(stored)
+
+
+async def test_a_broker_of_this_process_is_given_plain_publishes_as_they_are() -> None:
+    """Acknowledged when it says so, refused as by a frame, and again in frames when it no longer takes them."""
+    async with running() as rig:
+        port = rig.broker.connections[0]._port = Port()
+        first, second, publisher = Origin(), Origin(), rig.services.publisher
+        publisher.publish(first, b"c", some("t", 3, 7))
+        publisher.publish(second, b"d", some("u", 1))
+        await settle(3)
+        assert [(client, [one.topic for one in run]) for client, _born_ms, run in port.runs] == [
+            (b"c", [b"t", b"t"]),
+            (b"d", [b"u"]),
+        ]
+        assert first.confirmed_ids == []
+        port.waiting.pop()(None)
+        assert (first.confirmed_ids, second.confirmed_ids) == ([3, 7], [1])
+        assert publisher.pending_bytes == 0
+        publisher.publish(first, b"c", some("t", 8))
+        await settle(3)
+        port.waiting.pop()(Refused(14, "the disk is full"))
+        assert first.reason is not None
+        assert "the disk is full" in first.reason
+        publisher.publish(second, b"d", some("u", 2))
+        port.open = False  # between a publish and its way to the broker
+        await publisher.drain()
+        assert second.confirmed_ids == [1, 2]
+        assert rig.broker.codes.count(RequestCode.APPEND_MANY) == 1
+
+
+async def test_what_is_not_plain_goes_by_frame() -> None:
+    """QoS 2 here; a turn that holds any goes by frame as a whole, so that the order is kept."""
+    async with running() as rig:
+        port = rig.broker.connections[0]._port = Port()
+        origin, publisher = Origin(), rig.services.publisher
+        publisher.publish(origin, b"c", some("t", 1))
+        publisher.publish(origin, b"c", [Publish(b"t", b"x", 2, False, False, 2)])
+        await publisher.drain()
+        assert not port.runs
+        assert origin.confirmed_ids == [1, 2]

@@ -1,0 +1,47 @@
+"""Publishes and news between a proxy and a broker of the same process, as objects instead of frames.
+
+Both sides offer it beside their frames and neither needs it: a connection over a socket has none, and then everything
+goes by APPEND_MANY and NOTIFY. It carries what is hot and plain only; all else stays a frame.
+Invariant: the promises are those of the frames. `stored` is called once, never inside `append`, with None only when the
+messages are confirmed; what was sent on the connection before is handled before. Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+NEWS_ATTRIBUTE = "news"
+"""Where a peer of this process keeps the `News` its followed queues are told by."""
+
+Stored = Callable[[Exception | None], None]
+"""Called once: None, or the `Refused` that an APPEND_MANY would have been answered with."""
+
+News = Callable[[Sequence[tuple[int, int]], Sequence[bytes]], None]
+"""(queue id, confirmed end) of followed queues that moved, and blobs of records just confirmed, in log order.
+
+Records of other queues may be among them, and any may be missing."""
+
+
+class PlainPublish(Protocol):
+    """A publish without properties, as a session read it."""
+
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+
+
+PlainRun = tuple[bytes, int, Sequence[PlainPublish]]
+"""(client id, born_ms, publishes): what one client sent in one read."""
+
+
+class DirectPort(Protocol):
+    """A broker of this process."""
+
+    @property
+    def open(self) -> bool:
+        """Whether everybody may publish; if not, frames go through the checks."""
+
+    def append(self, runs: Sequence[PlainRun], stored: Stored) -> None:
+        """Append messages in order; `stored` follows."""
