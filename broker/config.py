@@ -96,6 +96,12 @@ class BrokerConfig:
     """How long a sink's staged but uncommitted rows are kept; longer than a Spark job may stand still."""
     client_expiry_s: int = setting(120, minimum=5)
     """How long a RocketMQ client counts as present after its last heartbeat (clients send one each 30 s)."""
+    shared_commit_interval_ms: int = setting(200, minimum=1)
+    """How often what members of shared subscriptions have acknowledged is written. After a crash at most this much of
+    it is delivered again."""
+    shared_wait_ms: int = setting(2_000, minimum=0)
+    """How long after a restart of the broker a shared subscription waits for the members that have its messages, before
+    it hands those to others; longer than a proxy needs to come back."""
     maintain_interval_ms: int = setting(1_000, minimum=50)
     """How often retention, expiry and snapshots are looked after."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)

@@ -22,6 +22,14 @@ class BrokerMetrics:
         self.bytes_out = registry.counter("rocketmq_bytes_out_total", "Bytes of records sent to consumers")
         self.commits = registry.counter("rocketmq_sink_commits_total", "Batches of exactly-once sinks committed")
         self.fenced = registry.counter("rocketmq_sessions_fenced_total", "Sessions taken over from another connection")
+        self.shared_given = registry.counter(
+            "rocketmq_shared_messages_out_total", "Messages handed to members of shared subscriptions"
+        )
+        self.shared_returned = registry.counter(
+            "rocketmq_shared_returned_total",
+            "Messages of shared subscriptions that go to another member, by reason",
+            labels=("reason",),
+        )
         self.expired_bytes = registry.counter(
             "rocketmq_expired_bytes_total", "Bytes of log files that retention deleted, by reason", labels=("reason",)
         )

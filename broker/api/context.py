@@ -15,6 +15,7 @@ from broker.api.append import Appender, refusal_of
 from broker.api.follow import Followers
 from broker.api.long_poll import LongPolls
 from broker.api.offset_gather import OffsetGather
+from broker.api.shared import SharedRoom
 from broker.api.stored_message import ipv4_host
 from broker.meta.clients import Clients
 from broker.meta.dispatch import Dispatcher
@@ -26,6 +27,7 @@ from broker.meta.offsets import GroupOffsets
 from broker.meta.placement import Placement
 from broker.meta.retained import Retained
 from broker.meta.sessions import Sessions
+from broker.meta.shared_groups import SharedGroups
 from broker.meta.stages import Stages
 from broker.meta.topic_retention import TopicRetention
 from broker.meta.topics import Topics
@@ -96,6 +98,7 @@ class Broker:
     def _open_sessions(self, limits: LimitsConfig, now_ms: int) -> None:
         """What is kept for clients: sessions, retained messages, offsets, groups, the sinks' ledger."""
         config, store = self.config, self.store
+        self.shared_groups = SharedGroups(store, now_ms=now_ms)
         self.sessions = Sessions(
             store,
             self.filters,
@@ -125,6 +128,7 @@ class Broker:
         self.appender = Appender(self)
         self.unpacker = Unpacker()
         self.followers = Followers(self)
+        self.shared = SharedRoom(self)
         self.long_polls = LongPolls(waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max)
         self.topics.on_change(lambda _name, _created: self.long_polls.wake_all())
         self.store.on_fresh(self.followers.confirmed)
@@ -196,12 +200,14 @@ class Broker:
         """Expire what nobody uses any more; called every `maintain_interval_ms`."""
         ended = self.sessions.expire(now_ms)
         gone = self.filters.expire(now_ms)
+        shared = self.shared.maintain(now_ms)
         staged = self.ledger.expire(now_ms)
         silent = self.clients.expire(now_ms)
         self.locks.expire(now_ms)
         self.metrics.read_store(self.store)
         dropped = self.metrics.dropped
         counts = {"session_expired": ended, "filter_expired": gone, "stage_expired": staged, "client_silent": silent}
+        counts["shared_ended"] = shared
         for reason, count in counts.items():
             if count:
                 dropped.child(reason).value += count
@@ -209,6 +215,7 @@ class Broker:
 
     def _advanced(self, queue_ids: Sequence[int]) -> None:
         self.followers.advanced(queue_ids)
+        self.shared.advanced(queue_ids)
         self.long_polls.advanced(queue_ids)
 
     def _group_changed(self, group: str) -> None:

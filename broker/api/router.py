@@ -77,6 +77,8 @@ def handlers(broker: Broker) -> dict[int, Handler]:
     """The table a router is made of; `lightmq up` merges it with the controller's."""
     table = {code: _guarded(broker, handler) for code, handler in TABLE.items()}
     table[Code.FOLLOW] = broker.followers.handle
+    table[Code.SHARED_TAKE] = broker.shared.take
+    table[Code.SHARED_SETTLE] = broker.shared.settle
     return table
 
 

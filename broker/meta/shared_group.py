@@ -135,10 +135,15 @@ class SharedGroup:
         """Whether members are given time to claim what they had before a restart."""
         return bool(self._awaited)
 
-    @property
-    def capacity(self) -> int:
-        """How many offsets the members can take now."""
-        return 0 if self._awaited else sum(member.credit for member in self._ring if self._can_take(member))
+    def capacity(self, limit: int) -> int:
+        """How many offsets the members can take now, counted up to `limit`."""
+        found = 0
+        for member in () if self._awaited else self._ring:
+            if self._can_take(member):
+                found += member.credit
+                if found >= limit:
+                    return limit
+        return found
 
     def call_off(self) -> None:
         """Wait no longer: what nobody claimed goes to anybody."""
