@@ -1,8 +1,14 @@
-"""What holds for every test: servers that tests start reserve little disk, in this process and in children."""
+"""What holds for every test.
+
+Servers that tests start reserve little disk, in this process and in children. Properties are judged by what they say and
+never by how long an example takes, which a busy machine decides.
+"""
 
 from __future__ import annotations
 
 import os
+
+from hypothesis import HealthCheck, settings
 
 SEGMENT_SIZE_BYTES = 32 * 1024 * 1024
 """A log file of the default size for each of some hundred short-lived servers would fill a disk."""
@@ -12,3 +18,8 @@ RESERVED = {
 
 for _name, _value in RESERVED.items():
     os.environ.setdefault(_name, str(_value))
+
+settings.register_profile("lightmq", settings.get_profile("default"), deadline=None, suppress_health_check=[
+    HealthCheck.too_slow,
+])  # fmt: skip
+settings.load_profile("lightmq")
