@@ -1,7 +1,7 @@
 """What holds for every test.
 
-Servers that tests start reserve little disk, in this process and in children. Properties are judged by what they say and
-never by how long an example takes, which a busy machine decides.
+Servers that tests start reserve little disk, in this process and in children. Properties are judged by what they say
+and never by how long an example takes, which a busy machine decides.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RESERVED = {
 for _name, _value in RESERVED.items():
     os.environ.setdefault(_name, str(_value))
 
-settings.register_profile("lightmq", settings.get_profile("default"), deadline=None, suppress_health_check=[
+settings.register_profile("lightmq", settings.default, deadline=None, suppress_health_check=[
     HealthCheck.too_slow,
 ])  # fmt: skip
 settings.load_profile("lightmq")
