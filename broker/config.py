@@ -89,7 +89,13 @@ class BrokerConfig:
     heartbeat_interval_ms: int = setting(1_000, minimum=100)
     """How often the controllers hear that this broker lives."""
     session_expiry_s: int = setting(7 * 86_400, minimum=1)
-    """How long a durable session lives after its connection, unless the client said otherwise."""
+    """Longest time a session is kept after its connection; a client that wants it kept longer, or for ever, gets this.
+    """
+    proxy_grace_ms: int = setting(3_000, minimum=0)
+    """How long the wills of a proxy's clients wait for it after its connection was lost, or after the broker's start;
+    longer than a proxy needs to come back."""
+    will_verdict_ms: int = setting(5_000, minimum=100)
+    """How long a proxy may take to say whether a will that is due may be published; another one is asked then."""
     filter_expiry_s: int = setting(600, minimum=1)
     """How long a wildcard queue lives after its last subscription; longer than a proxy needs to come back."""
     stage_expiry_s: int = setting(86_400, minimum=60)

@@ -30,6 +30,9 @@ class BrokerMetrics:
             "Messages of shared subscriptions that go to another member, by reason",
             labels=("reason",),
         )
+        self.wills = registry.counter(
+            "rocketmq_wills_due_total", "Wills whose time had come, by what became of them", labels=("outcome",)
+        )
         self.expired_bytes = registry.counter(
             "rocketmq_expired_bytes_total", "Bytes of log files that retention deleted, by reason", labels=("reason",)
         )

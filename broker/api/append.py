@@ -7,11 +7,14 @@ leaves nothing behind. Invariant: no frame is acknowledged at or above the confi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from broker.api.access import PUBLISH
+from broker.meta import session_flow
+from broker.meta.session_record import Session
 from broker.store.errors import CorruptLog, StoreError, StoreFull
+from broker.store.state_log import StateChange
 from broker.store.store_message import Appended, StoreMessage
 from remoting.protocol.append_body import KIND_BATCH, AppendEntry, decode_entries, encode_append_reply
 from remoting.protocol.codes import ResponseCode
@@ -28,6 +31,13 @@ if TYPE_CHECKING:
 Done = Callable[[Appended | None, int, Refused | None], None]
 """(where the whole append went, index of the caller's first message in it, None) or (…, …, what the sender is told)."""
 
+ExactIds = Sequence[tuple[Session, int]]
+"""(session, packet id) of QoS 2 publishes."""
+NO_EXACT_IDS: ExactIds = ()
+NOT_STORED = (0, -1)
+"""Place of an entry that was left out."""
+Waiting = tuple[int, Done, ExactIds]
+
 
 class Appender:
     """Gathers messages of one loop turn into one append."""
@@ -35,46 +45,74 @@ class Appender:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._messages: list[StoreMessage] = []
-        self._waiting: list[tuple[int, Done]] = []
+        self._waiting: list[Waiting] = []
+        self._has_exact = False
 
-    def add(self, messages: list[StoreMessage], done: Done) -> None:
-        """Append the messages at the end of this turn and call `done` when they are in the log and confirmed."""
+    def add(self, messages: list[StoreMessage], done: Done, exact: ExactIds = NO_EXACT_IDS) -> None:
+        """Append the messages at the end of this turn and call `done` when they are in the log and confirmed.
+
+        `exact`: QoS 2 packet ids among them; they are noted in the same group.
+        """
         if not self._waiting:
             soon(self.flush)
-        self._waiting.append((len(self._messages), done))
+        self._waiting.append((len(self._messages), done, exact))
         self._messages += messages
+        if exact:
+            self._has_exact = True
 
     def flush(self) -> None:
         """Append what has gathered."""
         messages, self._messages = self._messages, []
         waiting, self._waiting = self._waiting, []
+        self._has_exact = False
         if waiting:
             self._append(messages, waiting)
 
-    def _append(self, messages: list[StoreMessage], waiting: list[tuple[int, Done]]) -> None:
+    def flush_exact(self) -> None:
+        """Append what has gathered if packet ids are among it, before somebody asks a session for its ids."""
+        if self._has_exact:
+            self.flush()
+
+    def _append(self, messages: list[StoreMessage], waiting: list[Waiting]) -> None:
         metrics = self._broker.metrics
+        exact = [one for _first, _done, ids in waiting for one in ids]
+        changes = _noted(exact) if exact else ()
         try:
-            appended = self._broker.store.append(messages)
+            appended = self._broker.store.append(messages, changes=changes)
         except LocalMisuse as error:
+            _forgotten(exact)
             if len(waiting) == 1:
                 waiting[0][1](None, 0, refusal_of(metrics, error))
                 return
             # One of the frames holds what the store cannot take; the others must not suffer for it.
-            starts = [first for first, _done in waiting] + [len(messages)]
-            for index, (first, done) in enumerate(waiting):
-                self._append(messages[first : starts[index + 1]], [(0, done)])
+            starts = [first for first, _done, _ids in waiting] + [len(messages)]
+            for index, (first, done, ids) in enumerate(waiting):
+                self._append(messages[first : starts[index + 1]], [(0, done, ids)])
             return
         except StoreError as error:
-            for _first, done in waiting:
+            _forgotten(exact)
+            for _first, done, _ids in waiting:
                 done(None, 0, refusal_of(metrics, error))
             return
         metrics.messages_in.value += sum([message.count for message in messages])
 
         def confirmed(error: Exception | None) -> None:
-            for first, done in waiting:
+            for first, done, _ids in waiting:
                 done(appended, first, None if error is None else refusal_of(metrics, error))
 
         self._broker.store.when_confirmed(appended.end_position, confirmed)
+
+
+def _noted(exact: ExactIds) -> list[StateChange]:
+    by_session: dict[str, tuple[Session, list[int]]] = {}
+    for session, packet_id in exact:
+        by_session.setdefault(session.client_id, (session, []))[1].append(packet_id)
+    return [change for session, ids in by_session.values() for change in session_flow.receive(session, ids)]
+
+
+def _forgotten(exact: ExactIds) -> None:
+    for session, packet_id in exact:
+        session_flow.release(session, (packet_id,))
 
 
 def refusal_of(metrics: BrokerMetrics, error: Exception) -> Refused:
@@ -127,7 +165,17 @@ def append_many(broker: Broker, peer: Peer, command: Command) -> None:
     entries = decode_entries(command.body)
     authorize_entries(broker, peer, command, entries)
     place = broker.placement.place
-    messages = [place(entry_message(entry), entry.kind, entry.queue_index) for entry in entries]
+    exact: ExactIds = NO_EXACT_IDS
+    left_out: list[int] = []
+    if any(entry.packet_id for entry in entries):
+        exact, left_out = exact_ids(broker, peer, entries)
+    if len(left_out) == len(entries) > 0:
+        broker.appender.flush_exact()  # what is stored already may be a repetition of what gathers
+        end = broker.store.end_position
+        broker.reply_at(end, peer, command.reply(body=encode_append_reply(end, [NOT_STORED] * len(entries))))
+        return
+    wanted = entries if not left_out else [one for at, one in enumerate(entries) if at not in set(left_out)]
+    messages = [place(entry_message(entry), entry.kind, entry.queue_index) for entry in wanted]
 
     def done(appended: Appended | None, first: int, refused: Refused | None) -> None:
         if command.is_oneway:
@@ -138,6 +186,34 @@ def append_many(broker: Broker, peer: Peer, command: Command) -> None:
         assert appended is not None, "who is not refused was stored"
         offsets = appended.offsets
         placed = [(message.queues[0], offsets[first + index]) for index, message in enumerate(messages)]
+        for at in left_out:
+            placed.insert(at, NOT_STORED)
         peer.send(command.reply(body=encode_append_reply(appended.end_position, placed)))
 
-    broker.appender.add(messages, done)
+    broker.appender.add(messages, done, exact)
+
+
+def exact_ids(broker: Broker, peer: Peer, entries: list[AppendEntry]) -> tuple[ExactIds, list[int]]:
+    """The packet ids to note, and the entries that are not to be stored.
+
+    Left out is what is stored already, and what came from a proxy that has lost the session: its client sends it again
+    through the proxy that has it, and was told nothing else meanwhile.
+    """
+    exact: list[tuple[Session, int]] = []
+    left_out = []
+    taken = set()
+    for at, entry in enumerate(entries):
+        packet_id = entry.packet_id
+        if not packet_id:
+            continue
+        session = broker.sessions.owned(entry.client_id.decode("utf-8", "replace"), peer)
+        if session is None:
+            broker.metrics.dropped.child("publish_fenced").value += 1
+            left_out.append(at)
+        elif session_flow.is_received(session, packet_id) or (session.client_id, packet_id) in taken:
+            broker.metrics.dropped.child("publish_repeated").value += 1
+            left_out.append(at)
+        else:
+            taken.add((session.client_id, packet_id))
+            exact.append((session, packet_id))
+    return exact, left_out

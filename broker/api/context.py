@@ -17,6 +17,7 @@ from broker.api.long_poll import LongPolls
 from broker.api.offset_gather import OffsetGather
 from broker.api.shared import SharedRoom
 from broker.api.stored_message import ipv4_host
+from broker.api.wills import WillRoom
 from broker.meta.clients import Clients
 from broker.meta.dispatch import Dispatcher
 from broker.meta.filters import Filters
@@ -102,7 +103,8 @@ class Broker:
         self.sessions = Sessions(
             store,
             self.filters,
-            default_expiry_s=config.session_expiry_s,
+            expiry_s_max=config.session_expiry_s,
+            will_grace_ms=config.proxy_grace_ms,
             sessions_max=limits.sessions_max,
             subscriptions_max=limits.subscriptions_per_session_max,
             now_ms=now_ms,
@@ -126,6 +128,7 @@ class Broker:
         self.commits: dict[str, CommitRun] = {}
         self.clients = Clients(expiry_ms=self.config.client_expiry_s * 1_000, on_group_changed=self._group_changed)
         self.appender = Appender(self)
+        self.will_room = WillRoom(self)
         self.unpacker = Unpacker()
         self.followers = Followers(self)
         self.shared = SharedRoom(self)
@@ -193,12 +196,18 @@ class Broker:
         """The peer as an owner of sessions: when its connection ends, so does its ownership."""
         if _OWNER_ATTRIBUTE not in peer.attributes:
             peer.attributes[_OWNER_ATTRIBUTE] = True
-            peer.on_close(lambda _reason: self.sessions.owner_gone(peer, self.clock.now_ms()))
+            peer.on_close(lambda _reason: self._owner_gone(peer))
         return peer
+
+    def _owner_gone(self, peer: Peer) -> None:
+        self.appender.flush_exact()
+        self.sessions.owner_gone(peer, self.clock.now_ms())
+        self.will_room.run()
 
     def maintain(self, now_ms: int) -> None:
         """Expire what nobody uses any more; called every `maintain_interval_ms`."""
         ended = self.sessions.expire(now_ms)
+        self.will_room.run()
         gone = self.filters.expire(now_ms)
         shared = self.shared.maintain(now_ms)
         staged = self.ledger.expire(now_ms)

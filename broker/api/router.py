@@ -10,7 +10,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.api import admin, bounds, clients, offsets, pull, pull_many, query, send, sessions, sink, topic_list
+from broker.api import (
+    admin,
+    bounds,
+    clients,
+    offsets,
+    pull,
+    pull_many,
+    query,
+    send,
+    session_list,
+    sessions,
+    sink,
+    topic_list,
+    wills,
+)
 from broker.api.append import append_many, refusal_of
 from broker.store.errors import StoreError
 from remoting.protocol.codes import RequestCode as Code
@@ -33,6 +47,10 @@ TABLE: dict[int, BrokerHandler] = {
     Code.SESSION_CLOSE: sessions.session_close,
     Code.SUBSCRIBE: sessions.subscribe,
     Code.UNSUBSCRIBE: sessions.unsubscribe,
+    Code.SESSION_FLOW: sessions.session_flow,
+    Code.WILL_WATCH: wills.will_watch,
+    Code.WILL_VERDICT: wills.will_verdict,
+    Code.SESSION_LIST: session_list.session_list,
     Code.STAGE: sink.stage,
     Code.COMMIT_BATCH: sink.commit_batch,
     Code.ABORT_BATCH: sink.abort_batch,

@@ -1,4 +1,4 @@
-"""SESSION_OPEN, SESSION_CLOSE, SUBSCRIBE, UNSUBSCRIBE (9010-9013), APPEND_OFFSETS (9006), SESSION_FENCED (9016).
+"""SESSION_OPEN, -CLOSE, SUBSCRIBE, UNSUBSCRIBE, SESSION_FLOW (9010-9014), APPEND_OFFSETS (9006), SESSION_FENCED (9016).
 
 The rules are in `broker.meta.sessions`; here requests are decoded, the previous owner is told that it is fenced (with
 the epoch it held), and every answer waits until what it shows is confirmed. A subscription's queue, start offset and
@@ -15,6 +15,8 @@ from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.offsets_body import decode_offsets
 from remoting.protocol.session_body import (
     FAILURE,
+    FilterRequest,
+    FlowBatch,
     SessionClose,
     SessionFenced,
     SessionOpen,
@@ -30,17 +32,21 @@ from remoting.transport.contracts import Peer
 if TYPE_CHECKING:
     from broker.api.context import Broker
 
+RETAIN_HANDLING_SHIFT = 2
+
 
 def session_open(broker: Broker, peer: Peer, command: Command) -> None:
     """Take a client id over; answers what to resume."""
     request = decode(SessionOpen, command.body)
     broker.authorizer.authorize(peer, command, SESSION, request.client_id)
+    broker.appender.flush_exact()
     opened = broker.sessions.open(request, broker.watch_owner(peer), broker.clock.now_ms())
     if opened.fenced is not None:
         owner, epoch = opened.fenced
         broker.metrics.fenced.value += 1
         body = encode(SessionFenced(request.client_id, epoch))
         cast("Peer", owner).send(Command(RequestCode.SESSION_FENCED, flag=FLAG_ONEWAY, body=body))
+    broker.will_room.run()
     broker.reply_at(opened.position, peer, command.reply(body=encode(opened.reply)))
 
 
@@ -48,22 +54,29 @@ def session_close(broker: Broker, peer: Peer, command: Command) -> None:
     """Give a client id back, keeping or forgetting the session."""
     request = decode(SessionClose, command.body)
     position = broker.sessions.close(request, broker.clock.now_ms())
+    broker.will_room.run()
     broker.reply_at(position, peer, command.reply())
 
 
 def subscribe(broker: Broker, peer: Peer, command: Command) -> None:
     """Add subscriptions; answers queue, start offset and the retained messages of each."""
     request = decode(Subscribe, command.body)
-    for topic_filter, _qos in request.filters:
-        broker.authorizer.authorize(peer, command, CONSUME, topic_filter)
+    for wanted in request.filters:
+        broker.authorizer.authorize(peer, command, CONSUME, wanted.filter)
     results, position = broker.sessions.subscribe(request)
     retained = []
-    for index, (topic_filter, _qos) in enumerate(request.filters):
-        if results[index].code != FAILURE:
-            positions = broker.retained.positions(topic_filter.encode())
+    for index, (wanted, result) in enumerate(zip(request.filters, results, strict=True)):
+        if result.code < FAILURE and _wants_retained(wanted, existed=result.existed):
+            positions = broker.retained.positions(wanted.filter.encode())
             if positions:
                 retained.append((index, positions))
     broker.reply_at(position, peer, command.reply(body=encode(Subscribed(results, retained))))
+
+
+def _wants_retained(wanted: FilterRequest, *, existed: bool) -> bool:
+    """Retain handling [MQTT-3.3.1-9] to [MQTT-3.3.1-11]: 0 always, 1 for a new subscription, 2 never."""
+    handling = wanted.options >> RETAIN_HANDLING_SHIFT
+    return handling == 0 or (handling == 1 and not existed)
 
 
 def unsubscribe(broker: Broker, peer: Peer, command: Command) -> None:
@@ -71,6 +84,14 @@ def unsubscribe(broker: Broker, peer: Peer, command: Command) -> None:
     request = decode(Unsubscribe, command.body)
     found, position = broker.sessions.unsubscribe(request, broker.clock.now_ms())
     broker.reply_at(position, peer, command.reply(body=encode(Unsubscribed(found))))
+
+
+def session_flow(broker: Broker, peer: Peer, command: Command) -> None:
+    """Note steps of QoS 2 of many sessions as one record."""
+    before = broker.sessions.flows_fenced
+    position = broker.sessions.flow(decode(FlowBatch, command.body))
+    broker.metrics.dropped.child("flow_fenced").value += broker.sessions.flows_fenced - before
+    broker.reply_at(position, peer, command.reply())
 
 
 def append_offsets(broker: Broker, peer: Peer, command: Command) -> Command | None:

@@ -1,43 +1,39 @@
 """MQTT sessions of the whole cluster: who owns a client id, what it subscribed to, how far it has read.
 
-Rules (MQTT 3.1.1 §3.1.2.4, §3.1.4, §4.1; the epoch is ours):
+Rules (MQTT 3.1.1 §3.1.2.4, §3.1.4, §4.1; MQTT 5 §3.1.2.4, §3.1.2.11.2, §3.14.2.2.2; the epoch is ours):
 - One client id, one session. Opening it raises its epoch and fences the previous owner; what carries an older epoch is
   refused from then on.
-- `present` is true exactly when a durable session with that id existed and clean was not asked for.
+- `present` is true exactly when a session with that id lived on and clean was not asked for.
 - A session belongs to the user that opened it; another user may neither resume it, take it over nor clean it away.
-- Wildcard queue, subscription and start offset are in the log before a subscription is answered; they are captured in
-  one call, so no message falls between them.
-- A clean session lives in memory and dies with its connection or its proxy. A durable one is a SESSION record and dies
-  by expiry, counted from its close.
+- Wildcard queue, subscription and start offset are in the log before a subscription is answered
+  (`session_subscriptions`); so are the steps of QoS 2 (`session_flow`) and the will of a connection (`wills`).
+- A session without expiry lives in memory and dies with its connection or its proxy. A durable one is a SESSION record
+  and dies by expiry, counted from its close.
 
 Every method that changes or shows state returns the log position its answer must wait for. Loop thread only.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.meta.session_record import (
-    Session,
-    Subscription,
-    load_session,
-    offset_key,
-    pack_offset,
-    split_offset_key,
-    unpack_offset,
-)
+from broker.meta import session_flow
+from broker.meta.session_expiry import ExpiryQueue, due_ms
+from broker.meta.session_loading import load_sessions
+from broker.meta.session_record import Session, offset_key, pack_offset
+from broker.meta.session_subscriptions import SubscriptionBook
+from broker.meta.wills import WillRecord, Wills
 from broker.store import state_kinds
 from broker.store.errors import StoreFull
 from broker.store.state_log import StateChange
-from remoting.protocol import names, topics
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
 from remoting.protocol.session_body import (
-    FAILURE,
+    WILL_DUE,
+    FlowBatch,
     InflightEntry,
     SessionClose,
     SessionOpen,
@@ -63,34 +59,41 @@ class Opened:
 
 
 class Sessions:
-    """Door to all sessions of this broker group."""
+    """Door to all sessions of this broker group. `expiry_s_max` is the longest any of them is kept."""
 
     def __init__(
         self,
         store: LogStore,
         filters: Filters,
         *,
-        default_expiry_s: int,
+        expiry_s_max: int,
         sessions_max: int,
         subscriptions_max: int,
         now_ms: int,
+        will_grace_ms: int = 0,
     ) -> None:
         self._store = store
-        self._filters = filters
-        self._default_expiry_s = default_expiry_s
+        self._expiry_s_max = expiry_s_max
         self._sessions_max = sessions_max
-        self._subscriptions_max = subscriptions_max
-        self._sessions: dict[str, Session] = {}
-        self._owned: dict[object, set[str]] = {}
-        self._due: list[tuple[int, str]] = []
         self._epochs = 0
+        self._sessions = load_sessions(store.state, self._next_epoch, now_ms)
+        self._owned: dict[object, set[str]] = {}
+        self._expiry = ExpiryQueue(self._sessions)
+        self._book = SubscriptionBook(store, filters, subscriptions_max=subscriptions_max)
+        self.wills = Wills(store, grace_ms=will_grace_ms, now_ms=now_ms)
         self.expired = 0
         self.taken_over = 0
         self.offsets_fenced = 0
-        self._load(now_ms)
+        self.flows_fenced = 0
+        for session in self._sessions.values():
+            self._book.restore(session)
+            self._expiry.schedule(session)
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
 
     @property
     def connected(self) -> int:
@@ -101,59 +104,81 @@ class Sessions:
         """The session of a client id, or None."""
         return self._sessions.get(client_id)
 
+    def owned(self, client_id: str, owner: object) -> Session | None:
+        """The durable session of a client id while `owner` holds it."""
+        session = self._sessions.get(client_id)
+        return session if session is not None and session.owner is owner and session.durable else None
+
     # ---- open and close
 
     def open(self, request: SessionOpen, owner: object, now_ms: int) -> Opened:
         """Take the client id for `owner` and say what to resume.
 
         Raises:
-            Refused: NO_PERMISSION when it belongs to another user, SYSTEM_BUSY when `sessions_max` is reached.
+            Refused: NO_PERMISSION when it belongs to another user, SYSTEM_BUSY when `sessions_max` is reached,
+                ILLEGAL_OPERATION when a connection wants to go on whose session was taken over.
         """
-        known = self._sessions.get(request.client_id)
-        if known is not None and known.user != request.user:
-            raise Refused(ResponseCode.NO_PERMISSION, "the session of this client id belongs to another user")
-        if known is None and len(self._sessions) >= self._sessions_max:
-            raise Refused(ResponseCode.SYSTEM_BUSY, f"sessions_max {self._sessions_max} sessions exist already")
+        known = self._known(request, owner, now_ms)
         fenced = self._fence(known)
-        present = known is not None and known.durable and not request.clean
+        present = known is not None and known.durable and known.expiry_s > 0 and not request.clean
         if known is not None and not present:
             self._drop(known, now_ms)
         session = known if present and known is not None else self._create(request)
         previous_epoch, session.epoch = session.epoch, self._next_epoch()
-        session.expiry_s = request.expiry_s if request.expiry_s > 0 else self._default_expiry_s
+        session.expiry_s = min(request.expiry_s, self._expiry_s_max)
         session.closed_ms = 0
         session.owner = owner
         self._owned.setdefault(owner, set()).add(session.client_id)
+        changes = self._hold_will(request, session, now_ms, present=present)
         if present:
-            self._save_if_room(session)
+            self._save_if_room(session, changes)
         elif session.durable:
-            self._save_first(session)
+            self._save_first(session, changes)
+        elif changes:
+            with suppress(StoreFull):
+                self._store.append_state(changes)
         return Opened(self._describe(session, previous_epoch, present=present), fenced, self._store.end_position)
 
     def close(self, request: SessionClose, now_ms: int) -> int:
-        """The connection is gone: keep offsets and in-flight list of a durable session, forget a clean one."""
+        """The connection is gone: keep offsets and in-flight list of a session that lives on, forget any other."""
         session = self.require(request.client_id, request.epoch)
         self._disown(session)
-        if not request.durable:
-            self._drop(session, now_ms)
+        if request.expiry_s is not None:
+            session.expiry_s = min(request.expiry_s, self._expiry_s_max)
+        lives_on = request.durable and session.durable and session.expiry_s > 0
+        changes = self.wills.closed(
+            session.client_id,
+            session.epoch,
+            now_ms,
+            is_due=request.will == WILL_DUE,
+            expiry_s=session.expiry_s if lives_on else 0,
+        )
+        if not lives_on:
+            self._drop(session, now_ms, changes)
             return self._store.end_position
-        session.durable = True
         session.closed_ms = now_ms
-        session.inflight = [(entry.packet_id, entry.queue_id, entry.offset) for entry in request.inflight]
-        changes = [self._advance(session, queue_id, offset) for queue_id, offset in request.offsets]
-        self._save_if_room(session, [change for change in changes if change is not None])
-        self._schedule(session)
+        session.inflight = [(one.packet_id, one.queue_id, one.offset) for one in request.inflight if one.qos < 2]
+        for reason, count in request.removed:
+            session.removed = session.removed or {}
+            session.removed[reason] = session.removed.get(reason, 0) + count
+        moved = [self._advance(session, queue_id, offset) for queue_id, offset in request.offsets]
+        self._save_if_room(session, [*changes, *[change for change in moved if change is not None]])
+        self._expiry.schedule(session)
         return session.position
 
     def owner_gone(self, owner: object, now_ms: int) -> int:
-        """A proxy's connection is gone: its clean sessions end, its durable ones are closed; returns how many."""
+        """A proxy's connection is gone: sessions without expiry end, the others are closed; returns how many.
+
+        Their wills wait a while for the proxy, and longer for a delay.
+        """
         gone = self._owned.pop(owner, set())
         for client_id in gone:
             session = self._sessions[client_id]
+            self.wills.proxy_lost(client_id, session.epoch, now_ms)
             session.owner = None
             session.closed_ms = now_ms
-            if session.durable:
-                self._schedule(session)
+            if session.durable and session.expiry_s > 0:
+                self._expiry.schedule(session)
             else:
                 self._drop(session, now_ms)
         return len(gone)
@@ -165,16 +190,13 @@ class Sessions:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"session of epoch {epoch} is fenced or closed")
         return session
 
-    # ---- subscriptions
+    # ---- subscriptions, offsets, QoS 2
 
     def subscribe(self, request: Subscribe) -> tuple[list[SubscribeResult], int]:
-        """Add or change subscriptions; a filter that is not granted gets code 0x80 and no queue."""
+        """Add or change subscriptions; a filter that is not granted gets a code from 0x80 on and no queue."""
         session = self.require(request.client_id, request.epoch)
-        session.durable = session.durable or request.durable
-        results = []
         changes: list[StateChange] = []
-        for topic_filter, qos in request.filters:
-            results.append(self._subscribe_one(session, topic_filter, qos, changes))
+        results = [self._book.subscribe(session, wanted, changes) for wanted in request.filters]
         if session.durable:
             self._save(session, changes)
         return results, self._store.end_position
@@ -188,7 +210,7 @@ class Sessions:
             subscription = session.subscriptions.pop(topic_filter, None)
             found.append(subscription is not None)
             if subscription is not None:
-                self._forget(session, topic_filter, subscription, now_ms, changes)
+                self._book.forget(session, topic_filter, subscription, now_ms, changes)
         if session.durable:
             self._save(session, changes)
         return found, self._store.end_position
@@ -204,54 +226,67 @@ class Sessions:
             session.inflight = [entry for entry in session.inflight if entry[1] != queue_id or entry[2] >= offset]
         return change if session.durable else None
 
+    def flow(self, batch: FlowBatch) -> int:
+        """Note steps of QoS 2; those of fenced sessions are left out and counted."""
+        changes: list[StateChange] = []
+        for flow in batch.flows:
+            session = self._sessions.get(flow.client_id)
+            if session is None or session.owner is None or session.epoch != flow.epoch:
+                self.flows_fenced += 1
+            elif session.durable:
+                changes += session_flow.advance(session, flow)
+        return self._store.append_state(changes) if changes else 0
+
     # ---- expiry
 
     def expire(self, now_ms: int) -> int:
         """End the durable sessions whose expiry has come; returns how many."""
-        ended = 0
-        while self._due and self._due[0][0] <= now_ms:
-            _due_ms, client_id = heapq.heappop(self._due)
-            session = self._sessions.get(client_id)
-            if session is None or session.owner is not None or self._due_ms(session) > now_ms:
-                continue
+        over = self._expiry.over(now_ms)
+        for session in over:
             self._drop(session, now_ms)
-            ended += 1
-        self.expired += ended
-        return ended
+        self.expired += len(over)
+        return len(over)
 
     # ---- inner parts
 
-    def _load(self, now_ms: int) -> None:
-        state = self._store.state
-        for key, (value, position) in list(state.items(state_kinds.SESSION)):
-            client_id = bytes(key).decode()
-            session = load_session(client_id, value, epoch=self._next_epoch(), now_ms=now_ms)
-            session.position = position
-            self._sessions[client_id] = session
-            for topic_filter in session.subscriptions:
-                if topics.is_wildcard(topic_filter):
-                    self._filters.acquire(topic_filter.encode())
-            self._schedule(session)
-        for key, (value, position) in list(state.items(state_kinds.SESSION_OFFSET)):
-            client_id, queue_id = split_offset_key(bytes(key))
-            owner = self._sessions.get(client_id)
-            if owner is None:
-                continue
-            offset = unpack_offset(value)
-            owner.offsets[queue_id] = offset
-            if position > owner.position:  # acknowledged after the list was written
-                owner.inflight = [e for e in owner.inflight if e[1] != queue_id or e[2] >= offset]
+    def _known(self, request: SessionOpen, owner: object, now_ms: int) -> Session | None:
+        known = self._sessions.get(request.client_id)
+        if known is not None and known.owner is None and due_ms(known) <= now_ms:
+            self._drop(known, now_ms)
+            self.expired += 1
+            known = None
+        if known is None:
+            if len(self._sessions) >= self._sessions_max:
+                raise Refused(ResponseCode.SYSTEM_BUSY, f"sessions_max {self._sessions_max} sessions exist already")
+            return None
+        if known.user != request.user:
+            raise Refused(ResponseCode.NO_PERMISSION, "the session of this client id belongs to another user")
+        if request.continues and known.owner not in (None, owner) and known.epoch != request.continues:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, "the session was taken over by another connection")
+        return known
 
     def _create(self, request: SessionOpen) -> Session:
         session = Session(
             client_id=request.client_id,
             user=request.user,
-            durable=not request.clean,
+            durable=request.expiry_s > 0,
             expiry_s=request.expiry_s,
             epoch=0,
         )
         self._sessions[request.client_id] = session
         return session
+
+    def _hold_will(self, request: SessionOpen, session: Session, now_ms: int, *, present: bool) -> list[StateChange]:
+        record = None if request.will is None else WillRecord(request.user, session.expiry_s, 0, request.will)
+        return self.wills.opened(
+            session.client_id,
+            session.epoch,
+            record,
+            now_ms,
+            continues=request.continues,
+            present=present,
+            proxy=session.owner,
+        )
 
     def _fence(self, session: Session | None) -> tuple[object, int] | None:
         if session is None or session.owner is None:
@@ -270,6 +305,8 @@ class Sessions:
         session.owner = None
 
     def _describe(self, session: Session, previous_epoch: int, *, present: bool) -> SessionOpened:
+        ends = session.exact_below or {}
+        exact = [InflightEntry(packet_id, *entry, qos=2) for packet_id, entry in (session.exact or {}).items()]
         return SessionOpened(
             present=present,
             epoch=session.epoch,
@@ -279,70 +316,40 @@ class Sessions:
                     qos=item.qos,
                     queue_id=item.queue_id,
                     offset=session.offsets.get(item.queue_id, 0),
+                    options=item.options,
+                    subscription_id=item.subscription_id,
+                    exact_from=item.exact_from,
+                    exact_below=ends.get(item.queue_id, 0),
                 )
                 for topic_filter, item in session.subscriptions.items()
             ],
-            inflight=[InflightEntry(*entry) for entry in session.inflight],
+            inflight=[*[InflightEntry(*entry) for entry in session.inflight], *exact],
             previous_epoch=previous_epoch,
+            received=session_flow.received_ids(session),
+            expiry_s=session.expiry_s,
         )
-
-    def _subscribe_one(
-        self, session: Session, topic_filter: str, qos: int, changes: list[StateChange]
-    ) -> SubscribeResult:
-        known = session.subscriptions.get(topic_filter)
-        if known is not None:
-            known.qos = qos
-            return SubscribeResult(code=qos, queue_id=known.queue_id, offset=session.offsets[known.queue_id])
-        full = len(session.subscriptions) >= self._subscriptions_max
-        if full or topics.validate_filter(topic_filter) is not None:
-            return SubscribeResult(code=FAILURE, queue_id=0, offset=0)
-        try:
-            queue_id = self._queue_of(topic_filter)
-        except Refused:
-            return SubscribeResult(code=FAILURE, queue_id=0, offset=0)
-        offset = self._store.next_offset(queue_id)
-        session.subscriptions[topic_filter] = Subscription(qos, queue_id)
-        session.offsets[queue_id] = offset
-        changes.append(self._offset_change(session, queue_id, offset))
-        return SubscribeResult(code=qos, queue_id=queue_id, offset=offset)
-
-    def _queue_of(self, topic_filter: str) -> int:
-        encoded = topic_filter.encode()
-        if topics.is_wildcard(topic_filter):
-            return self._filters.acquire(encoded)
-        return self._store.open_queue(names.light_queue_name(encoded))
-
-    def _forget(
-        self, session: Session, topic_filter: str, subscription: Subscription, now_ms: int, changes: list[StateChange]
-    ) -> None:
-        if topics.is_wildcard(topic_filter):
-            self._filters.release(topic_filter.encode(), now_ms)
-        session.offsets.pop(subscription.queue_id, None)
-        key = offset_key(session.client_id, subscription.queue_id)
-        if self._store.state.get(state_kinds.SESSION_OFFSET, key) is not None:
-            changes.append(StateChange(state_kinds.SESSION_OFFSET, key, None))
 
     def _advance(self, session: Session, queue_id: int, offset: int) -> StateChange | None:
         if offset <= session.offsets.get(queue_id, offset):
             return None
         session.offsets[queue_id] = offset
-        return self._offset_change(session, queue_id, offset)
-
-    @staticmethod
-    def _offset_change(session: Session, queue_id: int, offset: int) -> StateChange:
-        return StateChange(state_kinds.SESSION_OFFSET, offset_key(session.client_id, queue_id), pack_offset(offset))
+        value = pack_offset(offset, (session.exact_below or {}).get(queue_id, 0))
+        return StateChange(state_kinds.SESSION_OFFSET, offset_key(session.client_id, queue_id), value)
 
     def _save(self, session: Session, changes: Sequence[StateChange] = ()) -> None:
         record = StateChange(state_kinds.SESSION, session.client_id.encode(), session.record())
         session.position = self._store.append_state([record, *changes])
 
-    def _save_first(self, session: Session) -> None:
+    def _save_first(self, session: Session, changes: Sequence[StateChange]) -> None:
         """Write a new session; it does not exist when it cannot be written."""
         try:
-            self._save(session)
+            self._save(session, changes)
         except StoreFull:
             self._disown(session)
             del self._sessions[session.client_id]
+            will = self.wills.get(session.client_id, session.epoch)
+            if will is not None:
+                self.wills.remove(will)
             raise
 
     def _save_if_room(self, session: Session, changes: Sequence[StateChange] = ()) -> None:
@@ -353,23 +360,17 @@ class Sessions:
         with suppress(StoreFull):
             self._save(session, changes)
 
-    def _drop(self, session: Session, now_ms: int) -> None:
-        changes: list[StateChange] = []
+    def _drop(self, session: Session, now_ms: int, changes: Sequence[StateChange] = ()) -> None:
+        written = list(changes)
         for topic_filter, subscription in session.subscriptions.items():
-            self._forget(session, topic_filter, subscription, now_ms, changes)
+            self._book.forget(session, topic_filter, subscription, now_ms, written)
         key = session.client_id.encode()
         if self._store.state.get(state_kinds.SESSION, key) is not None:
-            changes.append(StateChange(state_kinds.SESSION, key, None))
-        if changes:
-            self._store.append_state(changes)
+            written.append(StateChange(state_kinds.SESSION, key, None))
+        written += session_flow.forget(session)
+        if written:
+            self._store.append_state(written)
         del self._sessions[session.client_id]
-
-    def _schedule(self, session: Session) -> None:
-        heapq.heappush(self._due, (self._due_ms(session), session.client_id))
-
-    @staticmethod
-    def _due_ms(session: Session) -> int:
-        return session.closed_ms + session.expiry_s * 1_000
 
     def _next_epoch(self) -> int:
         self._epochs += 1

@@ -19,6 +19,10 @@ GROUP = 9
 WILL = 10
 RETENTION = 11
 """Group of queues with a retention of its own -> log position (i64) below which its queues show nothing."""
+SESSION_INFLIGHT = 12
+"""Client id and block of packet ids -> QoS 2 deliveries whose handshake is not over."""
+SESSION_RECEIVED = 13
+"""Client id and block of packet ids -> QoS 2 publishes taken and not released."""
 SHARED = 20
 """Shared subscription (whole filter) -> its queue and how far its group has come."""
 
@@ -34,5 +38,7 @@ NAMES = {
     GROUP: "group",
     WILL: "will",
     RETENTION: "retention",
+    SESSION_INFLIGHT: "session_inflight",
+    SESSION_RECEIVED: "session_received",
     SHARED: "shared",
 }

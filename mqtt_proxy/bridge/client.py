@@ -188,8 +188,8 @@ class Client(Paced):
         assert self._identity is not None
         # An anonymous client's name proves nothing, so its session belongs to nobody in particular.
         user = None if self._identity.anonymous else self._identity.name
-        config = self._services.config
-        request = SessionOpen(self._client_id, not self._durable, user, config.session_expiry_s)
+        expiry_s = self._services.config.session_expiry_s if self._durable else 0
+        request = SessionOpen(self._client_id, not self._durable, user, expiry_s)
         return decode(SessionOpened, await self._services.link.request(RequestCode.SESSION_OPEN, encode(request)))
 
     def _taken_meanwhile(self, epoch: int) -> bool:

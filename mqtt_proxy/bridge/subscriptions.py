@@ -19,7 +19,7 @@ from mqtt_proxy.bridge.sys_tree import PREFIX as SYS_PREFIX
 from mqtt_proxy.bridge.sys_tree import Follower
 from mqtt_proxy.metrics import ProxyMetrics
 from remoting.protocol.codes import RequestCode
-from remoting.protocol.session_body import FAILURE, Subscribe, Subscribed, Unsubscribe, decode, encode
+from remoting.protocol.session_body import FAILURE, FilterRequest, Subscribe, Subscribed, Unsubscribe, decode, encode
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.subscriptions")
@@ -86,13 +86,15 @@ class Subscriptions:
         asked = [index for index, (topic_filter, _) in enumerate(filters) if self._admit(topic_filter, allowed)]
         if not asked:
             return codes, []
-        request = Subscribe(self._client_id, self.epoch, self._durable, [filters[index] for index in asked])
+        request = Subscribe(
+            self._client_id, self.epoch, self._durable, [FilterRequest(*filters[index]) for index in asked]
+        )
         reply = decode(Subscribed, await self._link.request(RequestCode.SUBSCRIBE, encode(request)))
         retained = dict(reply.retained)
         runs = []
         for order, (index, result) in enumerate(zip(asked, reply.results, strict=True)):
-            codes[index] = result.code
-            if result.code == FAILURE:
+            codes[index] = min(result.code, FAILURE)
+            if result.code >= FAILURE:
                 self._metrics.refused_subscriptions.child("broker").value += 1
                 continue
             source = self._granted(filters[index][0], result.queue_id, result.code, result.offset)
@@ -124,14 +126,14 @@ class Subscriptions:
 
     async def subscribe_again(self) -> None:
         """After a loss of the broker: say all filters again; a queue that is still the same is read on, not anew."""
-        filters = [(topic_filter, source.qos) for topic_filter, source in self.by_filter.items()]
+        filters = [FilterRequest(topic_filter, source.qos) for topic_filter, source in self.by_filter.items()]
         if not filters:
             return
         request = Subscribe(self._client_id, self.epoch, self._durable, filters)
         reply = decode(Subscribed, await self._link.request(RequestCode.SUBSCRIBE, encode(request)))
-        for (topic_filter, _), result in zip(filters, reply.results, strict=True):
-            if result.code != FAILURE:
-                self._granted(topic_filter, result.queue_id, result.code, result.offset)
+        for wanted, result in zip(filters, reply.results, strict=True):
+            if result.code < FAILURE:
+                self._granted(wanted.filter, result.queue_id, result.code, result.offset)
 
     def _granted(self, topic_filter: str, queue_id: int, qos: int, offset: int) -> Source:
         source = self.by_filter.get(topic_filter)

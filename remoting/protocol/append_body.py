@@ -8,8 +8,10 @@
 
 `meta` is the record's: lengths table, topic, keys, tags, properties; the broker copies it into the log as it stands,
 so it is checked here once. A batch is one entry of several messages, whose keys, tags and properties are in its body;
-the reply says the offset of the first. Invariant: of an MQTT entry the topic is the parent topic and the first property
-the full MQTT topic; a batch has nothing but a topic. Thread rule: pure functions.
+the reply says the offset of the first. In an MQTT entry `messages - 1` is the packet id of a QoS 2 publish of a durable
+session, noted with the message, else 0; its place in the reply is {0, -1} when it was stored before. Invariant: of an
+MQTT entry the topic is the parent topic and the first property the full MQTT topic; a batch has nothing but a topic.
+Thread rule: pure functions.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ import msgspec
 
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.protocol.names import parent_topic
-from remoting.protocol.record import BATCH_COUNT_MAX, CLIENT_ID_KEY, FLAG_MQTT, FORMAT_ARROW, MQTT_TOPIC_KEY
+from remoting.protocol.record import (
+    BATCH_COUNT_MAX,
+    CLIENT_ID_KEY,
+    FLAG_MQTT,
+    FLAG_QOS_MASK,
+    FORMAT_ARROW,
+    MQTT_TOPIC_KEY,
+)
 
 KIND_MQTT = 0
 KIND_QUEUE = 1
@@ -36,6 +45,7 @@ _COUNT = struct.Struct("<I")
 _REPLY = struct.Struct("<Iq")
 _PLACED = struct.Struct("<Iq")
 _LENGTHS = tuple(struct.Struct(f"<{2 * n}H") for n in range(17))
+_CLIENT_ID_LENGTHS = struct.Struct("<HHH")
 _MQTT_TOPIC_KEY_SIZE = len(MQTT_TOPIC_KEY)
 _CLIENT_ID_KEY_SIZE = len(CLIENT_ID_KEY)
 _META_CACHE_ENTRIES_MAX = 8_192
@@ -57,6 +67,15 @@ class AppendEntry(msgspec.Struct, gc=False):
     meta: bytes
     body: bytes
     count: int = 1
+    packet_id: int = 0
+
+    @property
+    def client_id(self) -> bytes:
+        """MQTT client id: the second property of an MQTT entry that has a packet id."""
+        meta = self.meta
+        value_len, key_len, length = _CLIENT_ID_LENGTHS.unpack_from(meta, 2)
+        at = 4 * self.n_props + self.topic_len + self.keys_len + self.tags_len + _MQTT_TOPIC_KEY_SIZE + value_len
+        return meta[at + key_len : at + key_len + length]
 
     @property
     def topic(self) -> bytes:
@@ -142,9 +161,17 @@ def mqtt_meta(topic: bytes, client_id: bytes) -> tuple[int, int, int, bytes]:
 
 
 def encode_mqtt_entry(
-    topic: bytes, payload: bytes | bytearray | memoryview, flags: int, born_ms: int, client_id: bytes
+    topic: bytes,
+    payload: bytes | bytearray | memoryview,
+    flags: int,
+    born_ms: int,
+    client_id: bytes,
+    packet_id: int = 0,
 ) -> bytes:
-    """Return the append entry of one MQTT publish; `flags` holds QoS (bits 0-1) and retain (bit 2)."""
+    """Return the append entry of one MQTT publish; `flags` holds QoS (bits 0-1) and retain (bit 2).
+
+    `packet_id`: of a QoS 2 publish whose id the broker has to note.
+    """
     size, parent_len, props_len, meta = mqtt_meta(topic, client_id)
     body_len = len(payload)
     head = ENTRY.pack(
@@ -158,7 +185,7 @@ def encode_mqtt_entry(
         0,
         0,
         props_len,
-        0,
+        packet_id,
         body_len,
     )
     return b"".join((head, meta, payload))
@@ -194,6 +221,7 @@ def decode_entries(body: bytes) -> list[AppendEntry]:
             at += size
             if body_at + body_len != at or at > end:
                 raise RemoteViolation(f"append entry {len(entries)}: sizes contradict each other")
+            packet_id = 0
             # What every publish of a proxy looks like is checked in line, everything else by the careful function.
             if n_props == 2 and kind == KIND_MQTT and not more:
                 key, value, key_1, value_1 = two_pairs(body, meta_at)
@@ -204,10 +232,13 @@ def decode_entries(body: bytes) -> list[AppendEntry]:
             if not plain:
                 _check_properties(kind, n_props, props_len, body, meta_at, meta_at + texts, len(entries))
                 _check_count(kind, more, texts + props_len - topic_len, len(entries))
+                if more and kind == KIND_MQTT:
+                    _check_exact(flags, n_props, len(entries))
+                    packet_id, more = more, 0
             add(
                 make(
                     kind, flags, queue_index, born_ms, n_props, topic_len, keys_len, tags_len, props_len,
-                    body[meta_at:body_at], body[body_at:at], more + 1,
+                    body[meta_at:body_at], body[body_at:at], more + 1, packet_id,
                 )
             )  # fmt: skip
     except struct.error as error:
@@ -233,10 +264,16 @@ def _check_properties(
 
 def _check_count(kind: int, more: int, other_meta: int, index: int) -> None:
     """Only a batch holds more than one message, and its record says nothing of any of them but the topic."""
-    if more and kind != KIND_BATCH:
+    if more and kind == KIND_QUEUE:
         raise RemoteViolation(f"append entry {index}: {more + 1} messages, but it is no batch")
     if other_meta and kind == KIND_BATCH:
         raise RemoteViolation(f"append entry {index}: a batch has keys, tags and properties in its body alone")
+
+
+def _check_exact(flags: int, n_props: int, index: int) -> None:
+    """A packet id stands in entries of QoS 2 that say whose it is."""
+    if flags & FLAG_QOS_MASK != 2 or n_props < 2:
+        raise RemoteViolation(f"append entry {index}: a packet id, but no QoS 2 publish of a client")
 
 
 def _lengths(n_props: int) -> struct.Struct:

@@ -1,9 +1,10 @@
-"""Bodies of the MQTT session requests, as msgpack arrays: SESSION_OPEN/CLOSE/FENCED, SUBSCRIBE, UNSUBSCRIBE.
+"""Bodies of the MQTT session requests, as msgpack arrays: SESSION_OPEN/CLOSE/FENCED/FLOW, SUBSCRIBE, UNSUBSCRIBE.
 
 The broker's log owns a session; a proxy opens it, gets an epoch and what to resume, and names that epoch in
 everything it says about the session afterwards. Invariant: of two owners only the one with the higher epoch is heard.
-Offsets are queue offsets; positions are byte offsets in the commit log. Use `encode(message)` and `decode(Kind,
-body)`. Thread rule: plain values, pure functions.
+Members with a default were added later: who does not send them means the default. Offsets are queue offsets; positions
+are byte offsets in the commit log. Use `encode(message)` and `decode(Kind, body)`. Thread rule: plain values, pure
+functions.
 """
 
 from __future__ import annotations
@@ -14,16 +15,25 @@ import msgspec
 from msgspec import Meta
 
 from remoting.protocol.packed import decode, encode
+from remoting.protocol.will_body import WillSpec
 
 __all__ = [
+    "EXPIRY_NEVER",
     "FAILURE",
+    "PHASE_PUBLISH",
+    "PHASE_PUBREL",
     "U32",
+    "WILL_DISCARD",
+    "WILL_DUE",
+    "FilterRequest",
+    "FlowBatch",
     "InflightEntry",
     "Offset",
     "PacketId",
     "Qos",
     "SessionClose",
     "SessionFenced",
+    "SessionFlow",
     "SessionOpen",
     "SessionOpened",
     "SessionSubscription",
@@ -32,6 +42,7 @@ __all__ = [
     "Subscribed",
     "Unsubscribe",
     "Unsubscribed",
+    "WillSpec",
     "decode",
     "encode",
 ]
@@ -40,46 +51,74 @@ U32 = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 Offset = Annotated[int, Meta(ge=0)]
 PacketId = Annotated[int, Meta(ge=0, le=0xFFFF)]
 Qos = Annotated[int, Meta(ge=0, le=2)]
+OptionBits = Annotated[int, Meta(ge=0, le=0x0F)]
 
 FAILURE = 0x80
-"""SubscribeResult.code of a filter that was not granted; else the granted QoS."""
+"""SubscribeResult codes from here on are refusals: reason codes of MQTT 5. Below it is the granted QoS."""
+EXPIRY_NEVER = 0xFFFFFFFF
+"""SessionOpen.expiry_s: keep the session as long as the broker keeps any."""
+PHASE_PUBLISH = 0
+"""The message was sent, and must be sent again."""
+PHASE_PUBREL = 1
+"""QoS 2: the client has the message (PUBREC), and must be sent PUBREL again."""
+WILL_DISCARD = 0
+WILL_DUE = 1
+"""SessionClose.will: the client took its leave, or it did not."""
 
 
 class SessionOpen(msgspec.Struct, array_like=True):
-    """Take a client's session over; `clean` forgets what was stored, `expiry_s` 0 ends it with the connection."""
+    """Take a client's session over; `clean` forgets what was stored.
+
+    `expiry_s`: 0 ends it with the connection, EXPIRY_NEVER is the broker's maximum. `continues`: the epoch under which
+    the same connection held the session before its proxy or the broker was lost, 0 for a new connection.
+    """
 
     client_id: str
     clean: bool
     user: str | None
     expiry_s: U32
+    will: WillSpec | None = None
+    continues: Offset = 0
 
 
 class SessionSubscription(msgspec.Struct, array_like=True):
-    """A stored subscription: its queue and the first queue offset not yet acknowledged."""
+    """A stored subscription: its queue and the first queue offset not yet acknowledged.
+
+    What was sent with QoS 2 from `exact_from` to below `exact_below` is either among the deliveries in flight or with
+    the client: it is not sent again.
+    """
 
     filter: str
     qos: Qos
     queue_id: U32
     offset: Offset
+    options: OptionBits = 0
+    subscription_id: U32 = 0
+    exact_from: Offset = 0
+    exact_below: Offset = 0
 
 
 class InflightEntry(msgspec.Struct, array_like=True):
     """A delivery sent but not acknowledged: its packet id and where its message is. The broker keeps it unread.
 
     Packet id 0 is a proxy's own note: everything of the queue below `offset` that is not listed is acknowledged.
-    Queue id 0xFFFFFFFF means that `offset` is a log position (a retained message).
+    Queue id 0xFFFFFFFF means that `offset` is a log position (a retained message). Entries of QoS 2 are not part of
+    what a SESSION_CLOSE leaves: the broker knows them by SESSION_FLOW.
     """
 
     packet_id: PacketId
     queue_id: U32
     offset: Offset
+    phase: Annotated[int, Meta(ge=0, le=1)] = PHASE_PUBLISH
+    qos: Qos = 1
 
 
 class SessionOpened(msgspec.Struct, array_like=True):
     """Reply to SESSION_OPEN; `present` goes into CONNACK, `epoch` into every later request.
 
     `previous_epoch` is the one the session had before, 0 for a new session: who remembers something of that epoch knows
-    that nobody else has held the session since.
+    that nobody else has held the session since. `received`: packet ids of QoS 2 publishes that are stored and wait for
+    their PUBREL. `expiry_s` is what was granted.
     """
 
     present: bool
@@ -87,33 +126,76 @@ class SessionOpened(msgspec.Struct, array_like=True):
     subscriptions: list[SessionSubscription]
     inflight: list[InflightEntry]
     previous_epoch: Offset = 0
+    received: list[PacketId] = []
+    expiry_s: U32 = 0
 
 
 class SessionClose(msgspec.Struct, array_like=True):
-    """Give a session back; `durable` keeps it: (queue id, next offset) per queue, unacknowledged deliveries."""
+    """Give a session back; `durable` keeps it: (queue id, next offset) per queue, unacknowledged deliveries.
+
+    `expiry_s` replaces what SESSION_OPEN said, None leaves it. `removed`: (reason, messages) the session did not get
+    because retention or their expiry had removed them.
+    """
 
     client_id: str
     epoch: Offset
     durable: bool
     offsets: list[tuple[U32, Offset]]
     inflight: list[InflightEntry]
+    expiry_s: U32 | None = None
+    will: Annotated[int, Meta(ge=WILL_DISCARD, le=WILL_DUE)] = WILL_DISCARD
+    removed: list[tuple[str, Offset]] = []
+
+
+class SessionFlow(msgspec.Struct, array_like=True):
+    """What happened to the QoS 2 packet ids of one session; the members take effect in this order.
+
+    `released`: inbound, PUBREL came. Outbound: `completed`, PUBCOMP (or a refusal) came; `received`, PUBREC came;
+    `reserved`: (packet id, queue id, offset) of messages about to be sent for the first time.
+    """
+
+    client_id: str
+    epoch: Offset
+    released: list[PacketId] = []
+    completed: list[PacketId] = []
+    received: list[PacketId] = []
+    reserved: list[tuple[PacketId, U32, Offset]] = []
+
+
+class FlowBatch(msgspec.Struct, array_like=True):
+    """SESSION_FLOW: the steps of many sessions; the empty reply comes when all are durable."""
+
+    flows: list[SessionFlow]
+
+
+class FilterRequest(msgspec.Struct, array_like=True):
+    """One filter of a SUBSCRIBE. Options: bit 0 no local, 1 retain as published, 2-3 retain handling."""
+
+    filter: str
+    qos: Qos
+    options: OptionBits = 0
+    subscription_id: U32 = 0
 
 
 class Subscribe(msgspec.Struct, array_like=True):
-    """Subscribe to (filter, QoS) pairs; queues, subscription and start offset are stored before the reply."""
+    """Subscribe to filters; queues, subscription and start offset are stored before the reply."""
 
     client_id: str
     epoch: Offset
     durable: bool
-    filters: list[tuple[str, Qos]]
+    filters: list[FilterRequest]
 
 
 class SubscribeResult(msgspec.Struct, array_like=True):
-    """What became of one filter: granted QoS or FAILURE, its queue and the offset deliveries start at."""
+    """What became of one filter: granted QoS or a code from FAILURE on, its queue, where deliveries start.
+
+    `existed`: the session had this filter before.
+    """
 
     code: int
     queue_id: U32
     offset: Offset
+    existed: bool = False
 
 
 class Subscribed(msgspec.Struct, array_like=True):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 
+from broker.api.append import NOT_STORED
 from remoting.protocol.append_body import decode_append_reply, encode_entries, encode_mqtt_entry
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
+from remoting.protocol.session_body import SessionOpen, SessionOpened, decode, encode
 
 
 async def test_frames_of_one_turn_share_one_append_and_each_gets_its_own_places(running) -> None:
@@ -71,3 +73,58 @@ async def test_a_full_disk_is_said_clearly(running) -> None:
     reply = await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1")))
     assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "full" in reply.remark
+
+
+def exact(*publishes: tuple[bytes, int], client_id: bytes = b"c") -> Command:
+    entries = [encode_mqtt_entry(b"t", body, 2, 1, client_id, packet_id) for body, packet_id in publishes]
+    return Command(RequestCode.APPEND_MANY, body=encode_entries(entries))
+
+
+async def opened(connection) -> SessionOpened:
+    body = encode(SessionOpen("c", False, None, 60))
+    return decode(SessionOpened, (await connection.request(Command(RequestCode.SESSION_OPEN, body=body))).body)
+
+
+async def test_a_packet_id_is_noted_with_its_message_and_a_repetition_is_not_stored(running) -> None:
+    connection = running.connect()
+    await opened(connection)
+    reply = await connection.request(exact((b"one", 1), (b"two", 2)))
+    assert all(place != NOT_STORED for place in decode_append_reply(reply.body)[1])
+    again = await connection.request(exact((b"one", 1), (b"three", 3), (b"three", 3)))
+    assert [place == NOT_STORED for place in decode_append_reply(again.body)[1]] == [True, False, True]
+    only_known = await connection.request(exact((b"two", 2)))
+    assert decode_append_reply(only_known.body)[1] == [NOT_STORED]
+    assert running.store.metrics()["messages_total"] == 3
+    assert running.registry.values()["rocketmq_broker_drops_total{publish_repeated}"] == 3
+    await running.restart()
+    assert (await opened(running.connect())).received == [1, 2, 3]
+
+
+async def test_a_proxy_that_lost_the_session_stores_nothing_for_it(running) -> None:
+    old, new = running.connect(), running.connect()
+    await opened(old)
+    await opened(new)
+    reply = await old.request(exact((b"one", 1)))
+    assert decode_append_reply(reply.body)[1] == [NOT_STORED]
+    assert running.store.metrics()["messages_total"] == 0
+    assert running.registry.values()["rocketmq_broker_drops_total{publish_fenced}"] == 1
+
+
+async def test_who_takes_a_session_over_hears_of_ids_of_the_same_turn(running) -> None:
+    old, new = running.connect(), running.connect()
+    await opened(old)
+    reply, taken = await asyncio.gather(old.request(exact((b"one", 7))), opened(new))
+    assert reply.code == 0
+    assert taken.received == [7]
+
+
+async def test_an_id_whose_message_was_not_stored_is_not_noted(running) -> None:
+    connection = running.connect()
+    await opened(connection)
+    running.broker.placement._message_size_bytes_max = 10**9
+    replies = await asyncio.gather(*[connection.request(exact(one)) for one in [(b"x" * 6_000_000, 1), (b"small", 2)]])
+    assert [reply.code for reply in replies] == [ResponseCode.MESSAGE_ILLEGAL, 0]
+    assert (await opened(connection)).received == [2]
+    running.store._guard.full = True
+    assert (await connection.request(exact((b"y", 3)))).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (await opened(connection)).received == [2]

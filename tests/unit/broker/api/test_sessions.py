@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.offsets_body import encode_offsets
 from remoting.protocol.pull_body import encode_records_at
 from remoting.protocol.record import FLAG_RETAIN, iter_records
 from remoting.protocol.session_body import (
+    PHASE_PUBLISH,
+    PHASE_PUBREL,
+    FilterRequest,
+    FlowBatch,
+    InflightEntry,
     SessionClose,
     SessionFenced,
+    SessionFlow,
     SessionOpen,
     SessionOpened,
     Subscribe,
@@ -53,7 +61,7 @@ async def test_retained_messages_come_with_the_subscription_they_match(running) 
     opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
     subscribe = Subscribe("c", opened.epoch, True, [("none/#", 1), ("a/#/x", 1), ("+/1", 1)])
     answer = await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)
-    assert [result.code for result in answer.results] == [1, 0x80, 1]
+    assert [result.code for result in answer.results] == [1, 0x8F, 1]
     ((index, positions),) = answer.retained
     assert index == 2
     blob = (await connection.request(Command(RequestCode.RECORDS_AT, body=encode_records_at(positions)))).body
@@ -90,3 +98,34 @@ async def test_a_gone_proxy_takes_its_clean_sessions_with_it(running) -> None:
     await connection.close()
     assert running.broker.sessions.get("c") is None
     assert running.broker.sessions.get("d").owner is None
+
+
+@pytest.mark.parametrize(("handling", "first", "second"), [(0, 1, 1), (1, 1, 0), (2, 0, 0)])
+async def test_retain_handling_says_when_retained_messages_come(running, handling, first, second) -> None:
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a", flags=FLAG_RETAIN)))
+    opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    subscribe = Subscribe("c", opened.epoch, True, [FilterRequest("a", 1, handling << 2)])
+    for expected in (first, second):
+        answer = await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)
+        assert len(answer.retained) == expected
+
+
+async def test_steps_of_qos_2_survive_a_restart_and_a_fenced_proxy_is_not_heard(running) -> None:
+    connection = running.connect()
+    opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    subscribe = Subscribe("c", opened.epoch, True, [FilterRequest("a", 2, 2, 5)])
+    queue_id = (await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)).results[0].queue_id
+    steps = SessionFlow("c", opened.epoch, reserved=[(1, queue_id, 0), (2, queue_id, 1)])
+    stale = SessionFlow("c", opened.epoch - 1, reserved=[(3, queue_id, 2)])
+    await call(connection, RequestCode.SESSION_FLOW, FlowBatch([steps, stale]))
+    await call(connection, RequestCode.SESSION_FLOW, FlowBatch([SessionFlow("c", opened.epoch, received=[1])]))
+    assert running.registry.values()["rocketmq_broker_drops_total{flow_fenced}"] == 1
+    await running.restart()
+    again = await call(running.connect(), RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    assert again.inflight == [
+        InflightEntry(1, queue_id, 0, PHASE_PUBREL, 2),
+        InflightEntry(2, queue_id, 1, PHASE_PUBLISH, 2),
+    ]
+    (stored,) = again.subscriptions
+    assert (stored.options, stored.subscription_id, stored.exact_from, stored.exact_below) == (2, 5, 0, 2)

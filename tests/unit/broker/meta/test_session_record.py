@@ -21,7 +21,8 @@ CLIENT_IDS = st.text(min_size=1, max_size=30).filter(lambda text: "\x00" not in 
 @given(CLIENT_IDS, st.integers(0, 2**32 - 1), st.integers(0, 2**62))
 def test_keys_and_offsets_round_trip(client_id: str, queue_id: int, offset: int) -> None:
     assert split_offset_key(offset_key(client_id, queue_id)) == (client_id, queue_id)
-    assert unpack_offset(pack_offset(offset)) == offset
+    assert unpack_offset(pack_offset(offset)) == (offset, 0)
+    assert unpack_offset(pack_offset(offset, offset + 1)) == (offset, offset + 1)
 
 
 def test_a_session_comes_back_as_closed_at_the_start_of_the_broker() -> None:

@@ -19,5 +19,7 @@ def test_numbers_are_fixed() -> None:
         9: "group",
         10: "will",
         11: "retention",
+        12: "session_inflight",
+        13: "session_received",
         20: "shared",
     }

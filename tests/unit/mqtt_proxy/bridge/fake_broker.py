@@ -256,9 +256,12 @@ class FakeBroker:
     def _subscribe(self, _peer: Peer, body: bytes) -> bytes:
         request = decode(Subscribe, body)
         session = self._session(request.client_id, request.epoch)
-        results = [self._subscribe_one(session, topic_filter, qos) for topic_filter, qos in request.filters]
+        results = [
+            self._subscribe_one(session, topic_filter, qos)
+            for topic_filter, qos in ((one.filter, one.qos) for one in request.filters)
+        ]
         retained: list[tuple[int, list[int]]] = []
-        for index, (topic_filter, _) in enumerate(request.filters):
+        for index, topic_filter in enumerate([one.filter for one in request.filters]):
             found = [at for topic, at in self.retained.items() if matches(topic_filter, topic.decode())]
             if found:
                 retained.append((index, found))

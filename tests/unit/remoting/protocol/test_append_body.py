@@ -196,8 +196,15 @@ def test_only_a_batch_says_a_number_of_messages_and_only_its_body_says_more() ->
         ab.decode_entries(changed(1, 1))
     mqtt = bytearray(ab.encode_mqtt_entry(b"a/b", b"x", 1, 2, b"client"))
     mqtt[26] = 1
-    with pytest.raises(RemoteViolation, match="2 messages, but it is no batch"):
+    with pytest.raises(RemoteViolation, match="no QoS 2 publish"):
         ab.decode_entries(ab.encode_entries([bytes(mqtt)]))
     for wrong in ({"keys": b"k"}, {"tags": b"g"}, {"properties": [(b"a", b"b")]}):
         with pytest.raises(RemoteViolation, match="in its body alone"):
             ab.decode_entries(changed(2, 0, **wrong))
+
+
+def test_a_qos_2_publish_carries_its_packet_id_and_whose_it_is() -> None:
+    (entry,) = ab.decode_entries(ab.encode_entries([ab.encode_mqtt_entry(b"a/b", b"x", 2, 5, b"dev-1", 65_535)]))
+    assert (entry.packet_id, entry.count, entry.client_id, entry.mqtt_topic) == (65_535, 1, b"dev-1", b"a/b")
+    (plain,) = ab.decode_entries(ab.encode_entries([ab.encode_mqtt_entry(b"a/b", b"x", 2, 5, b"dev-1")]))
+    assert (plain.packet_id, plain.count) == (0, 1)

@@ -10,14 +10,19 @@ from remoting.protocol.errors import RemoteViolation
 
 MESSAGES = [
     sb.SessionOpen("dev-1", clean=False, user=None, expiry_s=0xFFFFFFFF),
+    sb.SessionOpen("dev-1", False, "anna", 5, sb.WillSpec(b"a/b", b"gone", 1, True, 9, [(b"k", b"v")]), 77),
+    sb.SessionFlow("dev-1", 3, [1], [2], [3], [(4, 7, 12)]),
+    sb.FlowBatch([sb.SessionFlow("dev-1", 3)]),
     sb.SessionOpened(
         present=True,
         epoch=3,
         subscriptions=[sb.SessionSubscription("a/+", 1, 7, 12)],
-        inflight=[sb.InflightEntry(1, 7, 11)],
+        inflight=[sb.InflightEntry(1, 7, 11), sb.InflightEntry(2, 7, 12, sb.PHASE_PUBREL, 2)],
+        received=[3, 9],
+        expiry_s=60,
     ),
     sb.SessionClose("dev-1", 3, durable=True, offsets=[(7, 12)], inflight=[sb.InflightEntry(1, 7, 11)]),
-    sb.Subscribe("dev-1", 3, durable=True, filters=[("a/+", 1), ("b", 0)]),
+    sb.Subscribe("dev-1", 3, durable=True, filters=[sb.FilterRequest("a/+", 1, 0b1001, 7), sb.FilterRequest("b", 0)]),
     sb.Subscribed([sb.SubscribeResult(1, 7, 12), sb.SubscribeResult(sb.FAILURE, 0, 0)], [(0, [4096, 8192])]),
     sb.Unsubscribe("dev-1", 3, durable=True, filters=["a/+"]),
     sb.Unsubscribed([True, False]),

@@ -1,0 +1,161 @@
+"""WILL_WATCH, WILL_DUE, WILL_VERDICT (9015, 9017, 9018): a will that is due becomes a message, once.
+
+    due -> WILL_DUE to one proxy -> WILL_VERDICT -> message and removal in one append -> the proxy's reply
+
+Proxies say with WILL_WATCH that they judge. The proxy whose client it was is asked first, because what that client
+published before is on its way through it; without an answer in `will_verdict_ms` the next one is. While no proxy is
+there, or the disk is full, a will stays due. A denied or impossible will is counted and logged; nobody is left to hear.
+Invariant: no will is published without a verdict, none twice. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from broker.api.access import SESSION
+from broker.api.append import entry_message
+from broker.meta.wills import Will
+from broker.store.errors import StoreError
+from broker.store.store_message import StoreMessage
+from remoting.protocol.append_body import KIND_MQTT, QUEUE_INDEX_ANY, decode_entries, encode_entries, encode_entry
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import FLAG_ONEWAY, Command
+from remoting.protocol.errors import LightMQError, LocalMisuse
+from remoting.protocol.names import parent_topic
+from remoting.protocol.packed import decode, encode
+from remoting.protocol.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY
+from remoting.protocol.will_body import WillDue, WillVerdict
+from remoting.transport.contracts import Peer
+
+if TYPE_CHECKING:
+    from broker.api.context import Broker
+
+ASKED_PER_RUN_MAX = 1_024
+"""Wills handed to proxies at once; the others follow a moment later, so that many at a time hold up nobody."""
+RUN_PAUSE_MS = 10
+
+
+class WillRoom:
+    """Asks proxies about wills that are due."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._judges: dict[Peer, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    def watch(self, peer: Peer) -> None:
+        """A proxy judges from now on, until its connection ends."""
+        if peer not in self._judges:
+            self._judges[peer] = None
+            peer.on_close(lambda _reason: self._judges.pop(peer, None))
+            self.run()
+
+    def run(self) -> None:
+        """Ask about what is due now, and come back when something else will be."""
+        wills = self._broker.sessions.wills
+        if wills.next_due_ms() is None or not self._judges:
+            return
+        now_ms = self._broker.clock.now_ms()
+        for asked, will in enumerate(wills.due(now_ms), 1):
+            self._ask(will)
+            wills.later(will, now_ms + self._broker.config.will_verdict_ms)
+            if asked >= ASKED_PER_RUN_MAX:
+                break
+        due_ms = wills.next_due_ms()
+        if due_ms is not None:
+            self._come_back(max(due_ms, now_ms + RUN_PAUSE_MS), now_ms)
+
+    def _ask(self, will: Will) -> None:
+        record = will.record()
+        judge = will.proxy if will.proxy in self._judges else next(iter(self._judges))
+        will.proxy = None  # who does not answer is not the first to be asked again
+        self._judges[judge] = self._judges.pop(judge)
+        body = encode(WillDue(will.client_id, will.epoch, record.user, record.spec.topic))
+        judge.send(Command(RequestCode.WILL_DUE, flag=FLAG_ONEWAY, body=body))
+
+    def _come_back(self, at_ms: int, now_ms: int) -> None:
+        if self._timer is not None:
+            if self._timer_ms <= at_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = at_ms
+        self._timer = asyncio.get_running_loop().call_later((at_ms - now_ms) / 1_000, self._awake)
+
+    def _awake(self) -> None:
+        self._timer = None
+        self.run()
+
+    def stop(self) -> None:
+        """Ask nobody any more."""
+        self._judges.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def will_watch(broker: Broker, peer: Peer, command: Command) -> Command:
+    """A proxy says that it judges wills."""
+    broker.authorizer.authorize(peer, command, SESSION, "wills")
+    broker.will_room.watch(peer)
+    return command.reply()
+
+
+def will_verdict(broker: Broker, peer: Peer, command: Command) -> None:
+    """Publish or drop a will; a verdict about one that is gone changes nothing."""
+    verdict = decode(WillVerdict, command.body)
+    broker.authorizer.authorize(peer, command, SESSION, verdict.client_id)
+    will = broker.sessions.wills.get(verdict.client_id, verdict.epoch)
+    if will is not None and will.is_asked:
+        broker.appender.flush()
+        if verdict.allowed:
+            _publish(broker, will)
+        else:
+            _drop(broker, will, "denied", verdict.reason)
+    broker.reply_at(broker.store.end_position, peer, command.reply())
+
+
+def _publish(broker: Broker, will: Will) -> None:
+    try:
+        message = _message(broker, will)
+    except StoreError:
+        raise
+    except LightMQError as error:
+        _drop(broker, will, "refused", str(error))
+        return
+    wills = broker.sessions.wills
+    removal = wills.remove(will)
+    try:
+        broker.store.append([message], changes=[removal])
+    except LocalMisuse as error:
+        wills.keep(will)
+        _drop(broker, will, "refused", str(error))
+    except StoreError:
+        wills.keep(will)
+        raise
+    else:
+        broker.metrics.messages_in.value += 1
+        broker.metrics.wills.child("published").value += 1
+
+
+def _drop(broker: Broker, will: Will, outcome: str, reason: str) -> None:
+    broker.store.append_state([broker.sessions.wills.remove(will)])
+    broker.metrics.wills.child(outcome).value += 1
+    broker.log.warning("will_not_published", client_id=will.client_id, outcome=outcome, reason=reason)
+
+
+def _message(broker: Broker, will: Will) -> StoreMessage:
+    """The will as a publish of its client, placed. Raises Refused or LocalMisuse when it can be none."""
+    spec = will.record().spec
+    entry = encode_entry(
+        kind=KIND_MQTT,
+        flags=spec.qos | FLAG_MQTT | (FLAG_RETAIN if spec.retain else 0),
+        queue_index=QUEUE_INDEX_ANY,
+        born_ms=broker.clock.now_ms(),
+        topic=parent_topic(spec.topic),
+        properties=[(MQTT_TOPIC_KEY, spec.topic), (CLIENT_ID_KEY, will.client_id.encode()), *spec.properties],
+        body=spec.payload,
+    )
+    (decoded,) = decode_entries(encode_entries([entry]))
+    return broker.placement.place(entry_message(decoded), decoded.kind, decoded.queue_index)

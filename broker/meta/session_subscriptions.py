@@ -1,0 +1,92 @@
+"""The subscriptions of a session: which queue a filter is, where it starts, what is written and given back.
+
+A wildcard filter holds its light queue (`filters`), an exact topic uses the light queue of its name. A filter said
+again takes the new QoS, options and identifier; its place in the log stays [MQTT-3.8.4-3]. A filter that is not granted
+gets the reason code of MQTT 5 that says why, and touches nothing.
+
+Invariant: queue, subscription and start offset are taken in one call, so no message falls between them. The records to
+write are added to `changes`; the caller writes them with the session's. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.meta.session_record import Session, Subscription, offset_key, pack_offset
+from broker.store import state_kinds
+from broker.store.state_log import StateChange
+from remoting.protocol import names, topics
+from remoting.protocol.errors import Refused
+from remoting.protocol.session_body import FAILURE, FilterRequest, SubscribeResult
+
+if TYPE_CHECKING:
+    from broker.meta.filters import Filters
+    from broker.store.log_store import LogStore
+
+NOT_VALID = 0x8F
+QUOTA = 0x97
+
+
+class SubscriptionBook:
+    """Adds and removes subscriptions."""
+
+    def __init__(self, store: LogStore, filters: Filters, *, subscriptions_max: int) -> None:
+        self._store = store
+        self._filters = filters
+        self._subscriptions_max = subscriptions_max
+
+    def restore(self, session: Session) -> None:
+        """A session was read from the log: it holds its filters."""
+        for topic_filter in session.subscriptions:
+            if topics.is_wildcard(topic_filter):
+                self._filters.acquire(topic_filter.encode())
+
+    def subscribe(self, session: Session, wanted: FilterRequest, changes: list[StateChange]) -> SubscribeResult:
+        """Add or change one subscription."""
+        known = session.subscriptions.get(wanted.filter)
+        if known is not None:
+            if known.qos != wanted.qos:
+                known.qos, known.exact_from = wanted.qos, self._store.next_offset(known.queue_id)
+            known.options, known.subscription_id = wanted.options, wanted.subscription_id
+            return SubscribeResult(wanted.qos, known.queue_id, session.offsets[known.queue_id], existed=True)
+        if topics.validate_filter(wanted.filter) is not None:
+            return _refused(NOT_VALID)
+        if len(session.subscriptions) >= self._subscriptions_max:
+            return _refused(QUOTA)
+        try:
+            queue_id = self._queue_of(wanted.filter)
+        except Refused:
+            return _refused(QUOTA)
+        offset = self._store.next_offset(queue_id)
+        session.subscriptions[wanted.filter] = Subscription(
+            wanted.qos, queue_id, wanted.options, wanted.subscription_id
+        )
+        session.offsets[queue_id] = offset
+        changes.append(
+            StateChange(state_kinds.SESSION_OFFSET, offset_key(session.client_id, queue_id), pack_offset(offset))
+        )
+        return SubscribeResult(wanted.qos, queue_id, offset)
+
+    def forget(
+        self, session: Session, topic_filter: str, subscription: Subscription, now_ms: int, changes: list[StateChange]
+    ) -> None:
+        """A subscription has been taken out: give back what it held."""
+        if topics.is_wildcard(topic_filter):
+            self._filters.release(topic_filter.encode(), now_ms)
+        session.offsets.pop(subscription.queue_id, None)
+        if session.exact_below is not None:
+            session.exact_below.pop(subscription.queue_id, None)
+        key = offset_key(session.client_id, subscription.queue_id)
+        if self._store.state.get(state_kinds.SESSION_OFFSET, key) is not None:
+            changes.append(StateChange(state_kinds.SESSION_OFFSET, key, None))
+
+    def _queue_of(self, topic_filter: str) -> int:
+        encoded = topic_filter.encode()
+        if topics.is_wildcard(topic_filter):
+            return self._filters.acquire(encoded)
+        return self._store.open_queue(names.light_queue_name(encoded))
+
+
+def _refused(code: int) -> SubscribeResult:
+    assert code >= FAILURE, code
+    return SubscribeResult(code=code, queue_id=0, offset=0)

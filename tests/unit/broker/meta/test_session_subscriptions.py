@@ -1,0 +1,71 @@
+"""Subscriptions of a session: queues, start offsets, options, and the reason codes of what is not granted."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.meta.filters import Filters
+from broker.meta.session_record import Session
+from broker.meta.session_subscriptions import NOT_VALID, QUOTA, SubscriptionBook
+from broker.store import state_kinds
+from remoting.protocol import names
+from remoting.protocol.session_body import FilterRequest
+
+
+@pytest.fixture
+def filters(bench) -> Filters:
+    return Filters(bench.store, expiry_ms=1_000, filters_max=1, now_ms=0)
+
+
+@pytest.fixture
+def book(bench, filters) -> SubscriptionBook:
+    return SubscriptionBook(bench.store, filters, subscriptions_max=2)
+
+
+def make() -> Session:
+    return Session("c", None, durable=True, expiry_s=5, epoch=1)
+
+
+def test_a_new_subscription_has_a_queue_and_a_start_to_write(book, bench) -> None:
+    session, changes = make(), []
+    result = book.subscribe(session, FilterRequest("a/b", 1, 0b0011, 9), changes)
+    assert (result.code, result.offset, result.existed) == (1, 0, False)
+    assert bench.store.queue_name(result.queue_id) == names.light_queue_name(b"a/b")
+    assert [change.kind for change in changes] == [state_kinds.SESSION_OFFSET]
+    stored = session.subscriptions["a/b"]
+    assert (stored.qos, stored.options, stored.subscription_id) == (1, 0b0011, 9)
+
+
+def test_saying_it_again_changes_options_but_not_the_place(book) -> None:
+    session = make()
+    first = book.subscribe(session, FilterRequest("a/b", 1), [])
+    session.offsets[first.queue_id] = 5
+    changes = []
+    again = book.subscribe(session, FilterRequest("a/b", 2, 0b0001, 3), changes)
+    assert (again.code, again.queue_id, again.offset, again.existed) == (2, first.queue_id, 5, True)
+    assert not changes
+    stored = session.subscriptions["a/b"]
+    assert (stored.qos, stored.options, stored.subscription_id) == (2, 0b0001, 3)
+
+
+def test_what_is_not_granted_says_why_and_touches_nothing(book, filters) -> None:
+    session = make()
+    assert book.subscribe(session, FilterRequest("a/#/b", 1), []).code == NOT_VALID
+    assert book.subscribe(session, FilterRequest("a/+", 1), []).code == 1
+    assert book.subscribe(session, FilterRequest("b/+", 1), []).code == QUOTA  # filters_max
+    assert book.subscribe(session, FilterRequest("a", 1), []).code == 1
+    assert book.subscribe(session, FilterRequest("b", 1), []).code == QUOTA  # subscriptions_max
+    assert set(session.subscriptions) == {"a/+", "a"}
+    assert filters.holders(b"a/+") == 1
+
+
+def test_a_session_read_from_the_log_holds_its_filters_and_gives_them_back(book, filters) -> None:
+    session = make()
+    result = book.subscribe(session, FilterRequest("a/+", 1), [])
+    book.restore(session)
+    assert filters.holders(b"a/+") == 2
+    session.exact_below = {result.queue_id: 4}
+    book.forget(session, "a/+", session.subscriptions.pop("a/+"), 0, [])
+    assert filters.holders(b"a/+") == 1
+    assert session.offsets == {}
+    assert session.exact_below == {}
