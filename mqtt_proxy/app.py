@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 
-from mqtt_proxy.access.auth import Authenticator
 from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.access.gate import Gate
 from mqtt_proxy.bridge.cache import RecordCache
 from mqtt_proxy.bridge.client import Client
 from mqtt_proxy.bridge.delivery import DeliveryTools
@@ -65,7 +65,9 @@ class ProxyApp:
             OffsetCommitter(self._link, interval_ms=config.offsets_commit_interval_ms),
             metrics,
         )
-        self._authenticator = Authenticator(config.password_file, clock=clock, counters=AccessCounters(registry))
+        self._gate = Gate(
+            password_file=config.password_file, acl=config.acl_file, clock=clock, counters=AccessCounters(registry)
+        )
         quotas = Quotas(config.quotas)
         self._services = Services(
             config=config,
@@ -74,7 +76,7 @@ class ProxyApp:
             publisher=Publisher(self._link, config, clock, metrics),
             owners=owners,
             tools=tools,
-            access=self._authenticator,
+            access=self._gate,
             clock=clock,
             quotas=quotas,
             sys_tree=SysTree(
@@ -91,6 +93,7 @@ class ProxyApp:
             connections_per_address_max=config.quotas.connections_per_address_max or None,
             output_bytes_max=config.output_bytes_max,
         )
+        self._gate.on_change(owners.rules_changed)
         self._declare_gauges(registry)
 
     def _declare_gauges(self, registry: Registry) -> None:
@@ -119,8 +122,13 @@ class ProxyApp:
             await self._link.stop()
             raise
         self._services.sys_tree.start()
+        self._gate.start()
         self._log.info("mqtt_listening", host=self._config.listen_host, port=self.port)
         return self.port
+
+    def reload(self) -> None:
+        """Read the files again that may change while the proxy runs."""
+        self._gate.reload()
 
     async def stop(self) -> None:
         """Close all connections, have wills and session states confirmed, then leave the broker."""
@@ -135,7 +143,7 @@ class ProxyApp:
         await self._link.stop()
         if self._routes is not None:
             await self._routes.close()
-        self._authenticator.close()
+        await self._gate.close()
 
     async def _settled(self) -> None:
         """Everything said to the broker has been answered."""

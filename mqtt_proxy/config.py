@@ -35,6 +35,9 @@ class ProxyConfig:
     """Broker as host:port; set it to go there directly without asking a controller."""
     password_file: Path | None = None
     """Users and argon2 hashes; without it everybody on loopback and nobody else may connect."""
+    acl_file: Path | None = None
+    """Who may read and write which topics; see docs/howto/access.md. Without it everybody who was let in may do
+    everything, with it what no rule allows is denied."""
     connections_max: int = setting(20_000, minimum=1)
     """Most open sockets; a further one is closed at once and counted."""
     connect_timeout_ms: int = setting(10_000, minimum=100)

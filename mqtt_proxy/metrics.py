@@ -33,6 +33,7 @@ class ProxyMetrics:
         "refused_subscriptions",
         "registry",
         "retained_delivered",
+        "revoked_subscriptions",
         "subscriptions",
         "will_failures",
         "wills",
@@ -69,6 +70,9 @@ class ProxyMetrics:
         self.subscriptions = registry.gauge("rocketmq_mqtt_subscriptions", "Subscriptions of connected clients")
         self._lost = counter(
             "rocketmq_mqtt_messages_skipped_total", "Messages a session could no longer be given", ("reason",)
+        )
+        self.revoked_subscriptions = counter(
+            "rocketmq_mqtt_subscriptions_revoked_total", "Subscriptions ended because the rules no longer allow them"
         )
         self.pulls = counter("rocketmq_mqtt_pull_requests_total", "Pull requests sent to the broker")
         self.pulled = counter("rocketmq_mqtt_pulled_records_total", "Records pulled from the broker")

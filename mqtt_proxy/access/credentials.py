@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import argon2
 
 from mqtt_proxy.access.fair_queue import FairQueue
+from mqtt_proxy.access.identity import always
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
@@ -56,11 +57,6 @@ def verify(stored: str, password: bytes) -> bool:
         return argon2.PasswordHasher().verify(stored, password)
     except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
         return False
-
-
-def always() -> bool:
-    """Somebody who does not leave."""
-    return True
 
 
 @dataclass(slots=True, eq=False)

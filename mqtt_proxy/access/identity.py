@@ -6,8 +6,13 @@ only what the client calls itself. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mqtt_proxy.access.rules import Rule
 
 
 class Action:
@@ -26,6 +31,34 @@ class Identity:
 
     name: str
     anonymous: bool
+    client_id: str = ""
+    groups: tuple[str, ...] = ()
+    """Groups that a token or hook has named."""
+    rules: tuple[Rule, ...] = ()
+    """Rules that a token or hook has brought along, beside those of the access list."""
+    until_ms: int | None = None
+    """When what proved it expires (wall clock); None: never."""
+
+
+def always() -> bool:
+    """Somebody who does not leave."""
+    return True
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Shown:
+    """What a CONNECT shows to prove who it is."""
+
+    client_id: str = ""
+    username: str | None = None
+    password: bytes | None = field(default=None, repr=False)
+    loopback: bool = False
+    address: str = ""
+    """The peer's."""
+    certificate: str | None = None
+    """The name in the client certificate that the listener has verified."""
+    wanted: Callable[[], bool] = always
+    """Asked before work is begun; false means that the client has gone."""
 
 
 class Unproven(StrEnum):

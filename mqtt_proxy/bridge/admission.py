@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from mqtt_proxy.access.identity import Action, Identity, Unproven
+from mqtt_proxy.access.identity import Action, Identity, Shown, Unproven
 from mqtt_proxy.bridge.services import Access
 from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.mqtt.events import ConnectRequested
@@ -43,18 +43,22 @@ async def admit(
     if caller.over_connect_rate:
         return Refusal(ConnectCode.SERVER_UNAVAILABLE, "connect_rate")
     identity = await access.authenticate(
-        event.username,
-        event.password,
-        loopback=caller.is_loopback,
-        address=caller.peer_address,
-        wanted=lambda: present() and not caller.peer_left(),
+        Shown(
+            client_id=event.client_id,
+            username=event.username,
+            password=event.password,
+            loopback=caller.is_loopback,
+            address=caller.peer_address,
+            wanted=lambda: present() and not caller.peer_left(),
+        )
     )
     if identity is Unproven.DENIED:
         code = ConnectCode.NOT_AUTHORIZED if event.username is None else ConnectCode.BAD_USER_NAME_OR_PASSWORD
         return Refusal(code, "authentication")
     if isinstance(identity, Unproven):
         return Refusal(ConnectCode.SERVER_UNAVAILABLE, identity.value)
-    if event.will is not None and not access.authorize(identity, Action.WILL, event.will.topic):
+    will = event.will
+    if will is not None and not access.authorize(identity, Action.WILL, will.topic, qos=will.qos, retain=will.retain):
         return Refusal(ConnectCode.NOT_AUTHORIZED, "will_topic")
     return identity
 

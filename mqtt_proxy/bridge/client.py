@@ -11,19 +11,19 @@ there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from mqtt_proxy.access.identity import Action, Identity
 from mqtt_proxy.bridge import admission, resume
 from mqtt_proxy.bridge.delivery import Delivery, Token
-from mqtt_proxy.bridge.judged_topics import JudgedTopics
 from mqtt_proxy.bridge.link import LinkDownError
 from mqtt_proxy.bridge.offsets import UNKNOWN
 from mqtt_proxy.bridge.pacing import Paced
+from mqtt_proxy.bridge.permissions import Permissions
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place
 from mqtt_proxy.bridge.subscriptions import Subscriptions
 from mqtt_proxy.bridge.wills import publish_will
+from mqtt_proxy.bridge.wire import Wire
 from mqtt_proxy.front.publish_rates import Publisher
 from mqtt_proxy.mqtt.events import (
     Acknowledged,
@@ -37,37 +37,12 @@ from mqtt_proxy.mqtt.events import (
 )
 from mqtt_proxy.mqtt.packets import Publish, Will
 from mqtt_proxy.mqtt.reason_codes import ConnectCode
-from mqtt_proxy.mqtt.session import Session
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.session_body import SessionClose, SessionOpen, SessionOpened, decode, encode
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.client")
-
-
-class Wire(Protocol):
-    """What a client needs of its connection."""
-
-    session: Session
-    is_loopback: bool
-    peer_address: str
-    over_connect_rate: bool
-
-    def peer_left(self) -> bool:
-        """Whether the client has closed its side."""
-
-    def flush(self) -> None:
-        """Write the session's output at the end of the turn."""
-
-    def pause_reading(self) -> None:
-        """Read nothing for now."""
-
-    def resume_reading(self) -> None:
-        """Read again."""
-
-    def close(self, reason: str) -> None:
-        """Write what is pending and close."""
 
 
 class Client(Paced):
@@ -78,7 +53,8 @@ class Client(Paced):
         self._wire = wire
         self._session = wire.session
         self._services = services
-        self._identity: Identity | None = None
+        self._may: Permissions | None = None
+        """Known once the CONNECT is admitted."""
         self._client_id, self._client_id_bytes = "", b""
         self._durable = False
         self._will: Will | None = None
@@ -86,7 +62,6 @@ class Client(Paced):
         self._fenced_epoch = 0
         self._unbegun = 0
         """SUBSCRIBEs and UNSUBSCRIBEs whose request has not been sent yet; what follows must not overtake them."""
-        self._judged_topics = JudgedTopics(self._judge_topic)
         self.epoch = 0
         self._delivery = Delivery(wire.session, services.tools, wire.flush, self._give_up)
         self._subscriptions: Subscriptions | None = None
@@ -122,16 +97,12 @@ class Client(Paced):
                 self.charge(self._publisher, publishes)
 
     def _may_publish(self, publishes: list[Publish]) -> bool:
-        refused = self._judged_topics.first_refused(publishes)
+        assert self._may is not None
+        refused = self._may.first_refused(publishes)
         if refused is None:
             return True
-        self._services.metrics.refused_publishes.child("not_authorized").value += len(publishes)
-        self._give_up(f"not_authorized: publish to {refused.decode('utf-8', 'replace')!r}")
+        self._give_up(f"not_authorized: publish to {refused.topic.decode('utf-8', 'replace')!r}")
         return False
-
-    def _judge_topic(self, topic: bytes) -> bool:
-        assert self._identity is not None
-        return self._services.access.authorize(self._identity, Action.PUBLISH, topic)
 
     def confirmed(self, packet_ids: list[int]) -> None:
         """The broker holds these durably: acknowledge them."""
@@ -161,7 +132,7 @@ class Client(Paced):
         if isinstance(admitted, admission.Refusal):
             self._refuse(admitted.code, admitted.reason)
             return
-        self._identity = admitted
+        self._may = Permissions(services.access, admitted, services.metrics)
         user = None if admitted.anonymous else admitted.name
         self._publisher = Publisher(event.client_id, user, self._wire.peer_address)
         services.owners.take(event.client_id, self)
@@ -185,9 +156,9 @@ class Client(Paced):
         return self._ended or self._session.close_reason is not None
 
     async def _open_session(self) -> SessionOpened:
-        assert self._identity is not None
+        assert self._may is not None
         # An anonymous client's name proves nothing, so its session belongs to nobody in particular.
-        user = None if self._identity.anonymous else self._identity.name
+        user = None if self._may.identity.anonymous else self._may.identity.name
         expiry_s = self._services.config.session_expiry_s if self._durable else 0
         request = SessionOpen(self._client_id, not self._durable, user, expiry_s)
         return decode(SessionOpened, await self._services.link.request(RequestCode.SESSION_OPEN, encode(request)))
@@ -241,6 +212,10 @@ class Client(Paced):
         for stored in opened.subscriptions:
             source = subscriptions.restore(stored.filter, stored.queue_id, stored.qos, stored.offset)
             source.cursor = planned.cursors[stored.queue_id]
+        assert self._may is not None
+        self._revise(self._may)
+        again = self._may.still_readable(again)
+        self._delivery.may_be_given = self._may.may_be_given
         places = [(one.packet_id, self._place(one)) for one in again]
         self._session.accept(opened.present, places, services.received.take(self._client_id, opened.previous_epoch))
         for one, (packet_id, token) in zip(again, places, strict=True):
@@ -268,15 +243,30 @@ class Client(Paced):
     async def _do_subscribe(self, event: SubscribeRequested) -> None:
         self._unbegun -= 1
         assert self._subscriptions is not None
-        codes, runs = await self._subscriptions.subscribe(event.filters, self._may_subscribe)
+        assert self._may is not None
+        revision = self._may.revision
+        codes, runs = await self._subscriptions.subscribe(event.filters, self._may.qos_allowed)
         if not self._ended:
+            if self._may.revision != revision:
+                self._revise(self._may)
             self._session.grant(event.packet_id, codes)
             self._wire.flush()
             self._subscriptions.begin_retained(runs)
 
-    def _may_subscribe(self, topic_filter: str) -> bool:
-        assert self._identity is not None
-        return self._services.access.authorize(self._identity, Action.SUBSCRIBE, topic_filter)
+    def rules_changed(self) -> None:
+        """What was allowed before is judged again."""
+        if self._may is not None:
+            self._may.rules_changed()
+            if self._opened and not self._ended:
+                self._revise(self._may)
+
+    def _revise(self, may: Permissions) -> None:
+        """Give up, now and at the broker, what may not be read any more."""
+        assert self._subscriptions is not None
+        lost = may.revoked(self._subscriptions.by_filter.items())
+        if lost:
+            self._subscriptions.drop(lost)
+            self._services.spawn(self._guarded(self._subscriptions.unsubscribe, lost))
 
     def _unsubscribe(self, event: UnsubscribeRequested) -> None:
         self._unbegun += 1
@@ -332,13 +322,13 @@ class Client(Paced):
         services = self._services
         services.metrics.closed(reason).value += 1
         self.stop_pacing()
-        if self._identity is not None:
-            admission.leave(services.quotas, self._identity, self._client_id)
+        if self._may is not None:
+            admission.leave(services.quotas, self._may.identity, self._client_id)
         services.publisher.forget(self)
         services.owners.release(self._client_id, self)
         services.tools.offsets.forget(self._delivery)
         self._delivery.stop()
-        if will_due and self._will is not None:
+        if will_due and self._will is not None and self._may is not None and self._may.may_leave(self._will):
             publish_will(services.publisher, self._client_id, self._will, services.metrics)
         if self._opened and not fenced and services.link.up:
             services.keep(services.link.post(RequestCode.SESSION_CLOSE, encode(self._closing())))

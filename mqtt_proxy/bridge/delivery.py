@@ -84,6 +84,7 @@ class Delivery:
         "_writable",
         "by_queue",
         "committed_key",
+        "may_be_given",
         "sources",
     )
 
@@ -103,6 +104,8 @@ class Delivery:
         self.by_queue: dict[int, Source] = {}
         self.committed_key: bytes | None = None
         """The key offsets are committed under; None when the session is not durable."""
+        self.may_be_given: Callable[[bytes], bool] = lambda _topic: True
+        """Whether a retained message of this topic may be given to the client."""
 
     # -- sources -------------------------------------------------------------------------------------------------------
 
@@ -339,6 +342,10 @@ class Delivery:
         sent = 0
         while run.ready and sent < portion and self._budget_bytes > 0:
             position, topic, payload, published_qos = run.ready[0]
+            if not self.may_be_given(topic):
+                run.ready.popleft()
+                self._tools.metrics.skipped("not_authorized").value += 1
+                continue
             qos = min(published_qos, source.qos)
             if qos and session.window_free <= 0:
                 break

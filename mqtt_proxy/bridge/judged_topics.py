@@ -1,37 +1,60 @@
 """Which topics a client may publish to, remembered for the few it uses.
 
 A device publishes to a handful of topics over and over; the first publish to each asks the access check, the others
-cost one look-up. Invariant: what is remembered is what the access check said. Loop rule: on the loop's thread.
+cost one look-up. What is remembered is a mask of the kinds of message allowed (QoS, retained), so that one entry
+answers for all of them. Invariant: what is remembered is what the rules in force say; `forget` when they change. Loop
+rule: on the loop's thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from mqtt_proxy.access.rules import WRITE_ALL_MASK
 from mqtt_proxy.mqtt.packets import Publish
 
 JUDGED_TOPICS_MAX = 256
 """Topics per connection whose permission is remembered. Beyond it all are judged again."""
 
+RETAIN_SHIFT = 3
+"""Bits of the mask between a QoS and the same QoS retained, as in `rules.write_bit`."""
+
 
 class JudgedTopics:
     """The verdicts of one connection."""
 
-    __slots__ = ("_judge", "_verdicts")
+    __slots__ = ("_judge", "_masks")
 
-    def __init__(self, judge: Callable[[bytes], bool]) -> None:
+    def __init__(self, judge: Callable[[bytes], int]) -> None:
+        """`judge` gives the mask of a topic."""
         self._judge = judge
-        self._verdicts: dict[bytes, bool] = {}
+        self._masks: dict[bytes, int] = {}
 
-    def first_refused(self, publishes: Sequence[Publish]) -> bytes | None:
-        """The first topic that may not be published to; None when all may."""
-        verdicts = self._verdicts
+    def forget(self) -> None:
+        """The rules have changed."""
+        self._masks.clear()
+
+    def first_refused(self, publishes: Sequence[Publish]) -> Publish | None:
+        """The first message that may not be published; None when all may."""
+        masks = self._masks
         for publish in publishes:
-            verdict = verdicts.get(publish.topic)
-            if verdict is None:
-                if len(verdicts) >= JUDGED_TOPICS_MAX:
-                    verdicts.clear()
-                verdict = verdicts[publish.topic] = self._judge(publish.topic)
-            if not verdict:
-                return publish.topic
+            mask = masks.get(publish.topic)
+            if mask is None:
+                mask = self._ask(publish.topic)
+            if mask != WRITE_ALL_MASK and not mask >> (publish.qos + RETAIN_SHIFT * publish.retain) & 1:
+                return publish
         return None
+
+    def sift(self, publishes: Sequence[Publish]) -> tuple[list[Publish], list[Publish]]:
+        """(those that may be published, those that may not), each in their order."""
+        allowed: list[Publish] = []
+        refused: list[Publish] = []
+        for publish in publishes:
+            (allowed if self.first_refused((publish,)) is None else refused).append(publish)
+        return allowed, refused
+
+    def _ask(self, topic: bytes) -> int:
+        if len(self._masks) >= JUDGED_TOPICS_MAX:
+            self._masks.clear()
+        mask = self._masks[topic] = self._judge(topic)
+        return mask

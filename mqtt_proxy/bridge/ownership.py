@@ -29,6 +29,9 @@ class Owner(Protocol):
     def fence(self, epoch: int) -> None:
         """The broker says that the session of this epoch has another owner now; newer ones are not meant."""
 
+    def rules_changed(self) -> None:
+        """What was allowed before may not be any more."""
+
     def reopen(self) -> None:
         """The broker was lost and is back: take the session again."""
 
@@ -62,6 +65,11 @@ class Owners:
         """The connection has ended; nothing happens if the id has another owner by now."""
         if self._owners.get(client_id) is owner:
             del self._owners[client_id]
+
+    def rules_changed(self) -> None:
+        """The rules have changed: each connection looks again at what it was allowed."""
+        for owner in self:
+            owner.rules_changed()
 
     def _fenced(self, command: Command) -> None:
         fenced = decode(SessionFenced, command.body)

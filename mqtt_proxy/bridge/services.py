@@ -6,11 +6,12 @@ Invariant: parts only, no behaviour but keeping track of tasks. Loop rule: on th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from mqtt_proxy.access.identity import Identity, Unproven
+from mqtt_proxy.access.identity import Identity, Shown, Unproven
+from mqtt_proxy.access.rules import Verdict
 from mqtt_proxy.bridge.delivery import DeliveryTools
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.ownership import Owners
@@ -24,21 +25,18 @@ from runtime.clock import Clock
 
 
 class Access(Protocol):
-    """Who may do what; the front's authenticator."""
+    """Who may do what: the gate."""
 
-    async def authenticate(
-        self,
-        username: str | None,
-        password: bytes | None,
-        *,
-        loopback: bool,
-        address: str = "",
-        wanted: Callable[[], bool] = ...,
-    ) -> Identity | Unproven:
-        """Who this is, or why nobody knows; `wanted`: whether the client is still there to hear it."""
+    async def authenticate(self, shown: Shown) -> Identity | Unproven:
+        """Who this is, or why nobody knows."""
 
-    def authorize(self, identity: Identity, action: str, topic: bytes | str) -> bool:
-        """Whether it may `publish` to or `subscribe` to this topic or filter."""
+    def authorize(
+        self, identity: Identity, action: str, topic: bytes | str, *, qos: int = 0, retain: bool = False
+    ) -> Verdict:
+        """Whether it may do this with the topic or filter; a refusal is counted and logged."""
+
+    def write_mask(self, identity: Identity, topic: bytes) -> int:
+        """Which messages it may publish to the topic, as bits of `rules.write_bit`; nothing is counted."""
 
 
 @dataclass(kw_only=True, slots=True)

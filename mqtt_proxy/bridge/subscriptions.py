@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from mqtt_proxy.bridge.delivery import Delivery
 from mqtt_proxy.bridge.link import Link
+from mqtt_proxy.bridge.permissions import REFUSED
 from mqtt_proxy.bridge.retained import RetainedRun
 from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.bridge.sys_tree import PREFIX as SYS_PREFIX
@@ -76,18 +77,24 @@ class Subscriptions:
         return source
 
     async def subscribe(
-        self, filters: Sequence[tuple[str, int]], allowed: Callable[[str], bool]
+        self, filters: Sequence[tuple[str, int]], qos_allowed: Callable[[str], int]
     ) -> tuple[list[int], list[tuple[Source, list[int]]]]:
         """Subscribe; (SUBACK codes, retained positions per source, for `begin_retained` once the SUBACK is out).
+
+        `qos_allowed` says up to which QoS a filter may be read, and less than 0 when it may not.
 
         Raises Refused or LinkDownError; nothing of the request holds then.
         """
         codes = [FAILURE] * len(filters)
-        asked = [index for index, (topic_filter, _) in enumerate(filters) if self._admit(topic_filter, allowed)]
+        highest = [self._admit(topic_filter, qos_allowed) for topic_filter, _ in filters]
+        asked = [index for index, qos in enumerate(highest) if qos >= 0]
         if not asked:
             return codes, []
         request = Subscribe(
-            self._client_id, self.epoch, self._durable, [FilterRequest(*filters[index]) for index in asked]
+            self._client_id,
+            self.epoch,
+            self._durable,
+            [FilterRequest(filters[index][0], min(filters[index][1], highest[index])) for index in asked],
         )
         reply = decode(Subscribed, await self._link.request(RequestCode.SUBSCRIBE, encode(request)))
         retained = dict(reply.retained)
@@ -118,11 +125,16 @@ class Subscriptions:
         """Unsubscribe; unknown filters are no error [MQTT-3.10.4-5]. Raises Refused or LinkDownError."""
         request = Unsubscribe(self._client_id, self.epoch, self._durable, list(filters))
         await self._link.request(RequestCode.UNSUBSCRIBE, encode(request))
+        self.drop(filters)
+
+    def drop(self, filters: Sequence[str]) -> None:
+        """Deliver nothing from these any more."""
         for topic_filter in filters:
             source = self.by_filter.pop(topic_filter, None)
             if source is not None:
                 self._delivery.remove(source)
                 self._sys.unfollow(topic_filter)
+        self._fresh_sys = [topic_filter for topic_filter in self._fresh_sys if topic_filter in self.by_filter]
 
     async def subscribe_again(self) -> None:
         """After a loss of the broker: say all filters again; a queue that is still the same is read on, not anew."""
@@ -146,15 +158,19 @@ class Subscriptions:
             self._delivery.remove(source)
         return self.restore(topic_filter, queue_id, qos, offset)
 
-    def _admit(self, topic_filter: str, allowed: Callable[[str], bool]) -> bool:
-        reason = ""
-        if self._too_wide(topic_filter):
+    def _admit(self, topic_filter: str, qos_allowed: Callable[[str], int]) -> int:
+        """Up to which QoS the filter may be subscribed to; REFUSED when it may not."""
+        reason, qos = "", REFUSED
+        if topic_filter.startswith("$share/"):  # granting it as a plain filter would deliver nothing, silently
+            reason = "shared"
+        elif self._too_wide(topic_filter):
             reason = "too_wide"
-        elif not allowed(topic_filter):
+        elif (qos := qos_allowed(topic_filter)) == REFUSED:
             reason = "not_authorized"
         elif topic_filter not in self.by_filter and len(self.by_filter) >= self._max:
             reason = "too_many"
-        if reason:
-            self._metrics.refused_subscriptions.child(reason).value += 1
-            LOG.info("subscription_refused", client_id=self._client_id, filter=topic_filter, reason=reason)
-        return not reason
+        if not reason:
+            return qos
+        self._metrics.refused_subscriptions.child(reason).value += 1
+        LOG.info("subscription_refused", client_id=self._client_id, filter=topic_filter, reason=reason)
+        return REFUSED

@@ -1,99 +1,83 @@
-"""Authentication and authorisation: loopback, the password file and its changes, the server's own topics."""
+"""The chain of methods: order, whose word counts, and what nobody feels responsible for."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import argon2
-import pytest
+import structlog
 
 from mqtt_proxy.access.auth import Authenticator
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.identity import Action, Identity, Unproven
-from mqtt_proxy.access.password_file import PasswordFileError
-from runtime.clock import ManualClock
+from mqtt_proxy.access.identity import Identity, Shown, Unproven
 from runtime.metrics import Registry
 
-HASHER = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+ANN = Identity("ann", anonymous=False)
 
 
-def make(path: Path | None, **options: object) -> tuple[Authenticator, AccessCounters, ManualClock]:
-    counters, clock = AccessCounters(Registry()), ManualClock(monotonic_ns=10_000_000)
-    return Authenticator(path, clock=clock, counters=counters, **options), counters, clock  # type: ignore[arg-type]
+class Fixed:
+    """Always the same answer."""
+
+    def __init__(self, name: str, answer: Identity | Unproven | None) -> None:
+        self.name = name
+        self._answer = answer
+        self.asked = 0
+        self.looked = self.closed = False
+
+    async def check(self, shown: Shown) -> Identity | Unproven | None:
+        self.asked += 1
+        return self._answer
+
+    def look_again(self) -> None:
+        self.looked = True
+
+    def close(self) -> None:
+        self.closed = True
 
 
-def write(path: Path, text: str) -> Path:
-    path.write_text(text)
-    path.chmod(0o600)
-    return path
+def chain(*methods: Fixed) -> tuple[Authenticator, AccessCounters]:
+    counters = AccessCounters(Registry())
+    return Authenticator(methods, counters), counters
+
+
+async def test_the_first_that_answers_decides() -> None:
+    """A refusal is final: no method behind it may let in whom it kept out."""
+    first, second, third = Fixed("a", None), Fixed("b", Unproven.DENIED), Fixed("c", ANN)
+    auth, counters = chain(first, second, third)
+    assert await auth.authenticate(Shown(username="ann")) is Unproven.DENIED
+    assert (first.asked, second.asked, third.asked) == (1, 1, 0)
+    assert counters.authentications.child("denied", "b").value == 1
+    auth, counters = chain(first, third, second)
+    assert await auth.authenticate(Shown(username="ann")) == ANN
+    assert counters.authentications.child("accepted", "c").value == 1
 
 
 async def test_anonymous_is_for_loopback_only() -> None:
-    """Without a password file everybody on this machine and nobody else."""
-    auth, counters, _ = make(None)
-    assert await auth.authenticate(None, None, loopback=True) == Identity("", anonymous=True)
-    assert await auth.authenticate("ann", b"x", loopback=True) == Identity("ann", anonymous=True)
-    assert await auth.authenticate(None, None, loopback=False) is Unproven.DENIED
-    assert await auth.authenticate("ann", b"x", loopback=False) is Unproven.DENIED
-    assert counters.authentications.child("not_loopback").value == 2
+    """Without any method a name is only claimed; with one it must be proved, also on loopback."""
+    auth, counters = chain()
+    assert await auth.authenticate(Shown(client_id="c", loopback=True)) == Identity("", True, "c")
+    assert await auth.authenticate(Shown(username="ann", loopback=True)) == Identity("ann", True)
+    assert await auth.authenticate(Shown()) is Unproven.DENIED
+    assert await auth.authenticate(Shown(username="ann", password=b"x")) is Unproven.DENIED
+    assert counters.authentications.child("not_loopback", "none").value == 2
+    auth, counters = chain(Fixed("a", None))
+    assert await auth.authenticate(Shown(loopback=True)) == Identity("", True)
+    assert await auth.authenticate(Shown(username="ann", loopback=True)) is Unproven.DENIED
+    assert counters.authentications.child("no_method", "none").value == 1
 
 
-async def test_password_file(tmp_path: Path) -> None:
-    """A user name is always checked when there is a file, also on loopback."""
-    auth, counters, _ = make(write(tmp_path / "users", f"ann:{HASHER.hash('right')}\ngarbage\n"))
-    assert await auth.authenticate("ann", b"right", loopback=False) == Identity("ann", anonymous=False)
-    assert await auth.authenticate("ann", b"wrong", loopback=True) is Unproven.DENIED
-    assert await auth.authenticate("ann", None, loopback=True) is Unproven.DENIED
-    assert await auth.authenticate("garbage", b"", loopback=True) is Unproven.DENIED
-    assert await auth.authenticate(None, None, loopback=False) is Unproven.DENIED
-    assert counters.authentications.child("denied").value == 3
-    assert counters.password_file_problems.value == 1
+async def test_no_secret_is_logged() -> None:
+    """Neither by a refusal, nor by what holds the password."""
+    auth, _ = chain(Fixed("a", Unproven.DENIED))
+    shown = Shown(username="ann", password=b"s3cret", address="10.0.0.9")
+    with structlog.testing.capture_logs() as said:
+        await auth.authenticate(shown)
+        await chain()[0].authenticate(shown)
+    assert len(said) == 2
+    assert "s3cret" not in repr(said) + repr(shown)
+
+
+def test_all_methods_hear_of_changes_and_the_end() -> None:
+    """Each has its own files and threads."""
+    methods = [Fixed("a", None), Fixed("b", None)]
+    auth, _ = chain(*methods)
+    auth.look_again()
     auth.close()
-
-
-async def test_changes_take_effect_and_a_broken_file_denies_everybody(tmp_path: Path) -> None:
-    """The file is looked at again after a second; when it may not be used any more nobody gets in."""
-    path = write(tmp_path / "users", f"ann:{HASHER.hash('one')}\n")
-    auth, _, clock = make(path)
-    assert isinstance(await auth.authenticate("ann", b"one", loopback=False), Identity)
-    write(path, f"ann:{HASHER.hash('two')}\n# changed\n")
-    clock.advance_ms(1_000)
-    assert await auth.authenticate("ann", b"one", loopback=False) is Unproven.DENIED
-    assert isinstance(await auth.authenticate("ann", b"two", loopback=False), Identity)
-    path.chmod(0o644)
-    clock.advance_ms(1_000)
-    assert await auth.authenticate("ann", b"two", loopback=False) is Unproven.DENIED
-    path.chmod(0o600)
-    clock.advance_ms(1_000)
-    assert isinstance(await auth.authenticate("ann", b"two", loopback=False), Identity)
-    path.unlink()
-    clock.advance_ms(1_000)
-    assert await auth.authenticate("ann", b"two", loopback=False) is Unproven.DENIED
-    auth.close()
-
-
-def test_a_file_that_may_not_be_used_stops_the_start(tmp_path: Path) -> None:
-    """Starting without the users that were asked for would be a surprise."""
-    path = tmp_path / "users"
-    with pytest.raises(PasswordFileError):
-        make(path)
-    path.write_text("")
-    path.chmod(0o604)
-    with pytest.raises(PasswordFileError, match="chmod 600"):
-        make(path)
-
-
-def test_authorize() -> None:
-    """Allowed by default, `$` topics never for publishing, rules on top."""
-    auth, counters, _ = make(None, rules=lambda who, action, topic: topic != b"secret" or who.name == "ann")
-    ann, bob = Identity("ann", anonymous=False), Identity("bob", anonymous=False)
-    assert auth.authorize(ann, Action.PUBLISH, b"a/b")
-    assert auth.authorize(ann, Action.SUBSCRIBE, "a/#")
-    assert not auth.authorize(ann, Action.PUBLISH, b"$SYS/x")
-    assert not auth.authorize(ann, Action.WILL, "$SYS/x")
-    assert auth.authorize(ann, Action.SUBSCRIBE, "$SYS/#")
-    assert not auth.authorize(ann, Action.SUBSCRIBE, "$share/group/a")
-    assert auth.authorize(ann, Action.SUBSCRIBE, "secret")
-    assert not auth.authorize(bob, Action.SUBSCRIBE, "secret")
-    assert counters.denials.child("publish", "dollar_topic").value == 1
-    assert counters.denials.child("subscribe", "rules").value == 1
+    assert all(one.looked and one.closed for one in methods)

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mqtt_proxy.access.identity import ANONYMOUS, Identity, Unproven
+from mqtt_proxy.access.identity import ANONYMOUS, Identity, Shown, Unproven
+from mqtt_proxy.access.rules import WRITE_ALL_MASK, Verdict
 from mqtt_proxy.bridge.cache import RecordCache
 from mqtt_proxy.bridge.client import Client
 from mqtt_proxy.bridge.delivery import DeliveryTools
@@ -47,18 +48,27 @@ class FakeAccess:
 
     def __init__(self) -> None:
         self.forbidden: set[bytes] = set()
+        self.qos_max = 2
+        self.asked: list[tuple[str, bytes]] = []
 
-    async def authenticate(
-        self, username: str | None, password: bytes | None, **circumstances: object
-    ) -> Identity | Unproven:
+    async def authenticate(self, shown: Shown) -> Identity | Unproven:
         """Anonymous, or a user with any password; a user may be named after what keeps it out."""
+        username = shown.username
         if username in set(Unproven):
             return Unproven(username)
         return ANONYMOUS if username is None else Identity(username, anonymous=False)
 
-    def authorize(self, identity: Identity, action: str, topic: bytes | str) -> bool:
+    def authorize(
+        self, identity: Identity, action: str, topic: bytes | str, *, qos: int = 0, retain: bool = False
+    ) -> Verdict:
         """Everything that is not forbidden."""
-        return (topic.encode() if isinstance(topic, str) else topic) not in self.forbidden
+        raw = topic.encode() if isinstance(topic, str) else topic
+        self.asked.append((action, raw))
+        return Verdict(allowed=raw not in self.forbidden, qos_max=self.qos_max)
+
+    def write_mask(self, identity: Identity, topic: bytes) -> int:
+        """As `authorize`."""
+        return 0 if topic in self.forbidden else WRITE_ALL_MASK
 
 
 class Wire:

@@ -1,33 +1,54 @@
-"""Permissions of one connection's topics: asked once, bounded."""
+"""Permissions of one connection's topics: asked once, bounded, forgotten when the rules change."""
 
 from __future__ import annotations
 
+from mqtt_proxy.access.rules import WRITE_ALL_MASK, write_bit
 from mqtt_proxy.bridge.judged_topics import JUDGED_TOPICS_MAX, JudgedTopics
 from mqtt_proxy.mqtt.packets import Publish
 
 
-def publish(topic: bytes) -> Publish:
-    return Publish(topic, b"", 0, False, dup=False, packet_id=0)
+def publish(topic: bytes, qos: int = 0, *, retain: bool = False) -> Publish:
+    return Publish(topic, b"", qos, retain, dup=False, packet_id=0)
 
 
 def test_each_topic_is_judged_once() -> None:
     """The first refused one is named."""
     asked: list[bytes] = []
 
-    def judge(topic: bytes) -> bool:
+    def judge(topic: bytes) -> int:
         asked.append(topic)
-        return topic != b"no"
+        return 0 if topic == b"no" else WRITE_ALL_MASK
 
     topics = JudgedTopics(judge)
+    no = publish(b"no")
     assert topics.first_refused([publish(b"a"), publish(b"b"), publish(b"a")]) is None
-    assert topics.first_refused([publish(b"a"), publish(b"no"), publish(b"c")]) == b"no"
+    assert topics.first_refused([publish(b"a"), no, publish(b"c")]) is no
     assert asked == [b"a", b"b", b"no"]
+    topics.forget()
+    topics.first_refused([publish(b"a")])
+    assert asked[3:] == [b"a"]
+
+
+def test_one_verdict_answers_for_every_kind_of_message() -> None:
+    """QoS and retained are bits of it."""
+    mask = write_bit(0, retain=False) | write_bit(1, retain=True)
+    topics = JudgedTopics(lambda _topic: mask)
+    messages = [publish(b"a", qos, retain=retain) for qos in range(3) for retain in (False, True)]
+    allowed, refused = topics.sift(messages)
+    assert [(one.qos, one.retain) for one in allowed] == [(0, False), (1, True)]
+    assert len(refused) == 4
+    assert topics.first_refused(messages) is refused[0]
 
 
 def test_what_is_remembered_is_bounded() -> None:
     """Beyond the limit all are judged again."""
     asked: list[bytes] = []
-    topics = JudgedTopics(lambda topic: not asked.append(topic))
+
+    def judge(topic: bytes) -> int:
+        asked.append(topic)
+        return WRITE_ALL_MASK
+
+    topics = JudgedTopics(judge)
     for number in range(JUDGED_TOPICS_MAX + 1):
         topics.first_refused([publish(b"%d" % number)])
     topics.first_refused([publish(b"0")])

@@ -1,0 +1,119 @@
+"""Access control of one proxy as a whole: who a CONNECT is, what it may do, and files that change while it runs.
+
+Invariants: the access list in force is a whole, valid one. At the start a list that is no use denies everything until
+it is mended; later it leaves in force what was. Either is an error in the log that names the lines, and a counter.
+Loop rule: made anywhere, started and used on one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from mqtt_proxy.access import acl_file
+from mqtt_proxy.access.auth import Authenticator, Method
+from mqtt_proxy.access.authority import Authority
+from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.access.identity import Identity, Shown, Unproven
+from mqtt_proxy.access.password_method import PasswordMethod
+from mqtt_proxy.access.rules import RuleSet, Verdict
+from mqtt_proxy.access.watched import WatchedFile
+from remoting.protocol.errors import LightMQError
+from runtime.clock import Clock
+from runtime.logs import get_logger
+
+LOOK_INTERVAL_S = 1.0
+"""How often changed files are looked for; a change takes effect after two looks at most."""
+
+
+class Gate:
+    """What the bridge asks: `authenticate` and `authorize`."""
+
+    def __init__(self, *, password_file: Path | None, acl: Path | None, clock: Clock, counters: AccessCounters) -> None:
+        """Reads the files. PasswordFileError when the password file may not be used: do not start then."""
+        self._log = get_logger("mqtt_proxy.access")
+        self._counters = counters
+        methods: list[Method] = []
+        if password_file is not None:
+            methods.append(PasswordMethod(password_file, clock=clock, counters=counters))
+        self._authenticator = Authenticator(methods, counters)
+        self._watched: list[WatchedFile[RuleSet]] = []
+        self.authority = Authority(RuleSet(open=True), clock=clock, counters=counters)
+        self._looking: asyncio.Task[None] | None = None
+        self._reloads: set[asyncio.Task[None]] = set()
+        if acl is not None:
+            self._first_acl(acl)
+
+    async def authenticate(self, shown: Shown) -> Identity | Unproven:
+        """The identity of a CONNECT, or why there is none."""
+        return await self._authenticator.authenticate(shown)
+
+    def authorize(
+        self, identity: Identity, action: str, topic: bytes | str, *, qos: int = 0, retain: bool = False
+    ) -> Verdict:
+        """See `Authority.authorize`."""
+        return self.authority.authorize(identity, action, topic, qos=qos, retain=retain)
+
+    def write_mask(self, identity: Identity, topic: bytes) -> int:
+        """See `Authority.write_mask`."""
+        return self.authority.write_mask(identity, topic)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each change of the rules."""
+        self.authority.on_change(listener)
+
+    def start(self) -> None:
+        """Look for changed files from now on."""
+        if self._watched:
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    def reload(self) -> None:
+        """Read all files again now, changed or not: what SIGHUP asks for."""
+        task = asyncio.get_running_loop().create_task(self._reload())
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    async def close(self) -> None:
+        """Stop looking, and the threads that check passwords."""
+        tasks = [*self._reloads, *([self._looking] if self._looking is not None else [])]
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._authenticator.close()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            for watched in self._watched:
+                await watched.look()
+
+    async def _reload(self) -> None:
+        self._authenticator.look_again()
+        for watched in self._watched:
+            await watched.look(now=True)
+
+    def _first_acl(self, path: Path) -> None:
+        watched = WatchedFile(path, acl_file.load, applied=self._acl_read, failed=self._acl_failed)
+        self._watched.append(watched)
+        try:
+            self.authority.rules = watched.first()
+        except LightMQError as error:
+            self.authority.rules = RuleSet()
+            self._counters.acl_reloads.child("unusable").value += 1
+            self._log.error("mqtt_acl_unusable", problem=str(error), consequence="everything is denied")
+        else:
+            self._counters.acl_reloads.child("read").value += 1
+            self._log.info("mqtt_acl_read", path=str(path), rules=self.authority.rules.count)
+
+    def _acl_read(self, rules: RuleSet) -> None:
+        self._counters.acl_reloads.child("read").value += 1
+        self._log.info("mqtt_acl_read", rules=rules.count)
+        self.authority.replace(rules)
+
+    def _acl_failed(self, error: LightMQError) -> None:
+        self._counters.acl_reloads.child("kept").value += 1
+        self._log.error("mqtt_acl_unusable", problem=str(error), consequence="the rules from before stay in force")

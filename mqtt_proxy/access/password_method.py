@@ -1,0 +1,99 @@
+"""Users of the password file: name and password.
+
+A user the file does not name is left to the methods behind this one; when there is none, such a user costs the same
+work as a wrong password, so that names cannot be told apart by time. The file is looked at when somebody connects, at
+most once a second.
+
+Invariant: fails closed: a file that cannot be used any more lets none of its users in, and is tried again at each look.
+Loop rule: one loop.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mqtt_proxy.access import password_file
+from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.access.credentials import CredentialCheck
+from mqtt_proxy.access.identity import Identity, Shown, Unproven
+from mqtt_proxy.access.password_file import PasswordFile, PasswordFileError
+from runtime.clock import Clock
+from runtime.logs import get_logger
+
+RELOAD_INTERVAL_MS = 1_000
+"""How often a change of the password file is looked for, at most, and only when somebody connects."""
+
+
+class PasswordMethod:
+    """Passwords of the password file."""
+
+    name = "password"
+
+    def __init__(self, path: Path, *, clock: Clock, counters: AccessCounters, last: bool = True) -> None:
+        """Reads the file; PasswordFileError when it may not be used: do not start then. `last`: nobody else is asked
+        about users the file does not name."""
+        self._path = path
+        self._clock = clock
+        self._counters = counters
+        self._last = last
+        self._log = get_logger("mqtt_proxy.auth")
+        self._check = CredentialCheck(clock)
+        self._looked_ms = 0
+        self._told = ""
+        self._fingerprint = password_file.fingerprint(path)
+        self._users = password_file.load(path)
+        self._report_problems()
+
+    async def check(self, shown: Shown) -> Identity | Unproven | None:
+        """The user whose password was right."""
+        if shown.username is None:
+            return None
+        self._reload_if_changed()
+        stored = self._users.hashes.get(shown.username)
+        if stored is None and not self._last:
+            return None
+        result = await self._check.check(
+            shown.username, shown.password or b"", stored, address=shown.address, wanted=shown.wanted
+        )
+        if result == "accepted":
+            return Identity(shown.username, anonymous=False, client_id=shown.client_id)
+        return Unproven(result)
+
+    def stored(self, username: str) -> str | None:
+        """What the file holds for the user."""
+        self._reload_if_changed()
+        return self._users.hashes.get(username)
+
+    def look_again(self) -> None:
+        """Look at the file at the next CONNECT, however soon."""
+        self._looked_ms = 0
+
+    def close(self) -> None:
+        """Stop the threads that check passwords."""
+        self._check.close()
+
+    def _reload_if_changed(self) -> None:
+        now_ms = self._clock.monotonic_ns() // 1_000_000
+        if self._looked_ms and now_ms - self._looked_ms < RELOAD_INTERVAL_MS:
+            return
+        self._looked_ms = now_ms
+        found = password_file.fingerprint(self._path)
+        if found is not None and found == self._fingerprint:
+            return
+        self._fingerprint = found
+        try:
+            self._users = password_file.load(self._path)
+        except PasswordFileError as error:
+            self._users, self._fingerprint = PasswordFile(), None
+            if str(error) != self._told:
+                self._told = str(error)
+                self._log.error("mqtt_password_file_unusable", problem=str(error), consequence="its users are denied")
+            return
+        self._told = ""
+        self._log.info("mqtt_password_file_read", users=len(self._users.hashes))
+        self._report_problems()
+
+    def _report_problems(self) -> None:
+        for problem in self._users.problems:
+            self._counters.password_file_problems.value += 1
+            self._log.warning("mqtt_password_file_line", path=str(self._path), problem=problem)

@@ -1,0 +1,237 @@
+"""What one identity may do: rules of the access list, compiled for it.
+
+A rule allows or denies reading (subscribing, deliveries, retained messages, history) or writing (publishing, wills)
+under one filter. A deny wins over every allow, wherever it stands; what no rule allows is denied. A topic name must
+be covered by an allowing rule; a filter must lie inside one as a whole and share no topic with a deny.
+
+    pattern readwrite devices/%c/#      client id "press-7"  -> devices/press-7/#
+                                        client id "#", "a/b" -> the rule allows nothing
+
+Placeholders are filled with literal text, once: a value that is empty, holds `+`, `#`, `/` or U+0000, or would begin
+the topic with `$`, fits no allowing rule; a deny is then read as broadly as it could be meant. So no name can widen a
+rule.
+
+Invariant: for any identity the verdict depends on its name, groups and client id only as literal text. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from mqtt_proxy.access.filters import HASH, Levels, contains, covers, intersects, split
+from mqtt_proxy.access.identity import Identity
+
+PLACEHOLDER = re.compile(rb"%c|%u|\$\{clientid\}|\$\{username\}")
+UNFIT = re.compile(rb"[+#/\x00]")
+QOS_MAX = 2
+
+EVERYTHING: Levels = ()
+"""Levels of a deny that could not be filled in at its first level: it denies whatever is asked."""
+
+WRITE_ALL_MASK = 0xFFF
+"""All bits of `Grants.write_mask`: every QoS, retained or not, as message or as will."""
+
+
+@dataclass(slots=True, frozen=True)
+class Rule:
+    """One line of the access list; `place` names it for people."""
+
+    place: str
+    text: str
+    filter: bytes
+    allow: bool
+    read: bool
+    write: bool
+    pattern: bool = False
+    """Whether placeholders are filled in."""
+    qos_max: int = QOS_MAX
+    retain: bool = True
+    """Writing: messages may be retained."""
+    will: bool = True
+    retained: bool = True
+    """Reading: retained messages are given."""
+    history: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}"
+
+
+@dataclass(slots=True, frozen=True)
+class Verdict:
+    """An answer; `reason` is a metric label and empty when it is yes, `rule` is what decided, if a rule did."""
+
+    allowed: bool
+    reason: str = ""
+    rule: Rule | None = None
+    qos_max: int = QOS_MAX
+    retained: bool = True
+    """Whether retained messages are given to a subscription."""
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+ALLOWED = Verdict(allowed=True)
+
+
+@dataclass(slots=True)
+class RuleSet:
+    """All rules, by whom they are for; never changed once it is in use."""
+
+    users: dict[str, list[Rule]] = field(default_factory=dict)
+    groups: dict[str, list[Rule]] = field(default_factory=dict)
+    anonymous: list[Rule] = field(default_factory=list)
+    everyone: list[Rule] = field(default_factory=list)
+    open: bool = False
+    """Everybody who was let in may do everything: what holds without an access list."""
+
+    @property
+    def count(self) -> int:
+        """How many rules there are."""
+        return sum(map(len, (*self.users.values(), *self.groups.values(), self.anonymous, self.everyone)))
+
+    def of(self, identity: Identity) -> list[Rule]:
+        """The rules for one identity. Whose name is not proven has none that are made for a name."""
+        named: Sequence[Rule] = self.anonymous if identity.anonymous else self.users.get(identity.name, ())
+        found = [*named, *self.everyone, *identity.rules]
+        for group in identity.groups:
+            found += self.groups.get(group, ())
+        return found
+
+
+def write_bit(qos: int, *, retain: bool, will: bool = False) -> int:
+    """The bit of `Grants.write_mask` for one kind of message."""
+    return 1 << (qos + (3 if retain else 0) + (6 if will else 0))
+
+
+class Grants:
+    """The compiled rules of one identity."""
+
+    __slots__ = ("_allow_read", "_allow_write", "_deny_read", "_deny_write", "_open")
+
+    def __init__(self, rules: RuleSet, identity: Identity) -> None:
+        self._open = rules.open and not identity.rules
+        lists: dict[tuple[bool, bool], list[tuple[Levels, Rule]]] = {}
+        for rule in rules.of(identity):
+            levels = fill(rule, identity) if rule.pattern else split(rule.filter)
+            if levels is None:
+                continue
+            for write in (False, True):
+                if rule.write if write else rule.read:
+                    lists.setdefault((rule.allow, write), []).append((levels, rule))
+        self._allow_read = lists.get((True, False), [])
+        self._allow_write = lists.get((True, True), [])
+        self._deny_read = lists.get((False, False), [])
+        self._deny_write = lists.get((False, True), [])
+
+    def write_mask(self, topic: bytes) -> int:
+        """Which messages may be written to this topic name, as bits of `write_bit`."""
+        if self._open:
+            return WRITE_ALL_MASK
+        levels = tuple(topic.split(b"/"))
+        if _denies(self._deny_write, levels) is not None:
+            return 0
+        mask = 0
+        for wanted, rule in self._allow_write:
+            if covers(wanted, levels):
+                mask |= _mask_of(rule)
+        return mask
+
+    def write(self, topic: bytes, qos: int, *, retain: bool, will: bool = False) -> Verdict:
+        """Whether this message may be written, and which rule says so."""
+        if self._open:
+            return ALLOWED
+        levels = tuple(topic.split(b"/"))
+        denying = _denies(self._deny_write, levels)
+        if denying is not None:
+            return Verdict(allowed=False, reason="deny_rule", rule=denying)
+        short = None
+        for wanted, rule in self._allow_write:
+            if covers(wanted, levels):
+                if _mask_of(rule) & write_bit(qos, retain=retain, will=will):
+                    return Verdict(allowed=True, rule=rule)
+                short = short or rule
+        return _refused(short, "qos_retain_or_will" if short is not None else "no_rule")
+
+    def read(self, topic_filter: str | bytes, *, history: bool = False) -> Verdict:
+        """Whether the filter may be subscribed to, and with what; several rules add up."""
+        if self._open:
+            return ALLOWED
+        levels = split(topic_filter)
+        for denied, rule in self._deny_read:
+            if denied == EVERYTHING or intersects(denied, levels):
+                return Verdict(allowed=False, reason="deny_rule", rule=rule)
+        return _summed([rule for wanted, rule in self._allow_read if contains(wanted, levels)], history=history)
+
+    def deliver(self, topic: bytes, *, retained: bool) -> Verdict:
+        """Whether a message of this topic name may be given to the client."""
+        if self._open:
+            return ALLOWED
+        levels = tuple(topic.split(b"/"))
+        denying = _denies(self._deny_read, levels)
+        if denying is not None:
+            return Verdict(allowed=False, reason="deny_rule", rule=denying)
+        verdict = _summed([rule for wanted, rule in self._allow_read if covers(wanted, levels)], history=False)
+        if verdict and retained and not verdict.retained:
+            return _refused(verdict.rule, "retained")
+        return verdict
+
+
+def fill(rule: Rule, identity: Identity) -> Levels | None:
+    """The rule's filter for this identity; None for an allowing rule whose placeholders cannot be filled."""
+    filled: list[bytes] = []
+    client_id = identity.client_id.encode("utf-8", "surrogatepass")
+    # The name of an anonymous client is only claimed.
+    name = b"" if identity.anonymous else identity.name.encode("utf-8", "surrogatepass")
+    for level in rule.filter.split(b"/"):
+        text = PLACEHOLDER.sub(lambda found: client_id if found[0] in (b"%c", b"${clientid}") else name, level)
+        if PLACEHOLDER.search(level):
+            values = {client_id if one in (b"%c", b"${clientid}") else name for one in PLACEHOLDER.findall(level)}
+            dollar = not filled and text.startswith(b"$") and not _literal_dollar(level)
+            if dollar or not all(values) or any(UNFIT.search(value) for value in values):
+                return None if rule.allow else ((*filled, HASH) if filled else EVERYTHING)
+        filled.append(text)
+    return split(b"/".join(filled))
+
+
+def _literal_dollar(level: bytes) -> bool:
+    return level.startswith(b"$") and PLACEHOLDER.match(level) is None
+
+
+def _denies(denies: Sequence[tuple[Levels, Rule]], topic: Levels) -> Rule | None:
+    for wanted, rule in denies:
+        if wanted == EVERYTHING or covers(wanted, topic):
+            return rule
+    return None
+
+
+def _mask_of(rule: Rule) -> int:
+    mask = 0
+    for qos in range(rule.qos_max + 1):
+        for retain in (False, True) if rule.retain else (False,):
+            for will in (False, True) if rule.will else (False,):
+                mask |= write_bit(qos, retain=retain, will=will)
+    return mask
+
+
+def _summed(rules: Iterable[Rule], *, history: bool) -> Verdict:
+    """What several allowing rules give together: the highest QoS, and whatever one of them gives."""
+    best: Rule | None = None
+    retained = False
+    short = None
+    for rule in rules:
+        if history and not rule.history:
+            short = short or rule
+            continue
+        retained = retained or rule.retained
+        if best is None or rule.qos_max > best.qos_max:
+            best = rule
+    if best is None:
+        return _refused(short, "history" if short is not None else "no_rule")
+    return Verdict(allowed=True, rule=best, qos_max=best.qos_max, retained=retained)
+
+
+def _refused(rule: Rule | None, reason: str) -> Verdict:
+    return Verdict(allowed=False, reason=reason, rule=rule)

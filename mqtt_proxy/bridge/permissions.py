@@ -1,0 +1,109 @@
+"""What the client of one connection may do, asked of the one `authorize` and remembered where it is asked often.
+
+When the rules change, a subscription that is no longer allowed stops delivering in the same moment, its filter is
+given up at the broker, and it is counted and logged; one that is allowed a lower QoS goes on with that. What was sent
+and not acknowledged is sent again only where its topic may still be read. Whatever is lost does not come back when
+the rules do: the client subscribes again. The same holds for rules that changed while a stored session was without
+its client.
+
+Invariant: nothing is published or delivered that `authorize` would refuse at that moment. Loop rule: on the loop's
+thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mqtt_proxy.access.identity import Action, Identity
+from mqtt_proxy.bridge.judged_topics import JudgedTopics
+from mqtt_proxy.bridge.resume import Again
+from mqtt_proxy.bridge.services import Access
+from mqtt_proxy.bridge.source import RETAINED_QUEUE, Source
+from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt.packets import Publish, Will
+from runtime.logs import get_logger
+
+LOG = get_logger("proxy.permissions")
+
+REFUSED = -1
+"""Instead of a QoS: not at all."""
+
+
+class Permissions:
+    """The access of one connection, once it is known whose it is."""
+
+    __slots__ = ("_access", "_judged", "_metrics", "identity", "revision")
+
+    def __init__(self, access: Access, identity: Identity, metrics: ProxyMetrics) -> None:
+        self._access = access
+        self._metrics = metrics
+        self._judged = JudgedTopics(lambda topic: access.write_mask(identity, topic))
+        self.identity = identity
+        self.revision = 0
+        """How often the rules have changed: what was asked before an await may have to be asked again after it."""
+
+    def rules_changed(self) -> None:
+        """Remember nothing of the rules from before."""
+        self.revision += 1
+        self._judged.forget()
+
+    def first_refused(self, publishes: Sequence[Publish]) -> Publish | None:
+        """The first message that may not be published, counted and logged; None when all may."""
+        refused = self._judged.first_refused(publishes)
+        if refused is not None:
+            self._refuse(refused)
+        return refused
+
+    def sift(self, publishes: Sequence[Publish]) -> tuple[list[Publish], list[Publish]]:
+        """(messages that may be published, messages that may not), in their order; refusals are counted and logged."""
+        allowed, refused = self._judged.sift(publishes)
+        for one in refused:
+            self._refuse(one)
+        return allowed, refused
+
+    def may_leave(self, will: Will) -> bool:
+        """Whether this will may be published now, whatever was said at the CONNECT."""
+        verdict = self._access.authorize(self.identity, Action.WILL, will.topic, qos=will.qos, retain=will.retain)
+        if not verdict.allowed:
+            self._metrics.will_failures.child("not_authorized").value += 1
+        return verdict.allowed
+
+    def qos_allowed(self, topic_filter: str) -> int:
+        """Up to which QoS the filter may be subscribed to; REFUSED when it may not."""
+        verdict = self._access.authorize(self.identity, Action.SUBSCRIBE, topic_filter)
+        return verdict.qos_max if verdict.allowed else REFUSED
+
+    def may_be_given(self, topic: bytes) -> bool:
+        """Whether a retained message of this topic may be delivered."""
+        return self._may_read(topic, retained=True)
+
+    def revoked(self, subscriptions: Iterable[tuple[str, Source]]) -> list[str]:
+        """Filters of these that may not be read any more; the QoS of the others is lowered where it must be."""
+        lost = []
+        for topic_filter, source in subscriptions:
+            qos = self.qos_allowed(topic_filter)
+            if qos == REFUSED:
+                lost.append(topic_filter)
+            elif qos < source.qos:
+                source.qos = qos
+        if lost:
+            self._metrics.revoked_subscriptions.value += len(lost)
+            LOG.warning(
+                "subscriptions_revoked", client_id=self.identity.client_id, user=self.identity.name, filters=lost
+            )
+        return lost
+
+    def still_readable(self, again: Iterable[Again]) -> list[Again]:
+        """Those deliveries in flight whose topic may still be read; the others are counted."""
+        given = list(again)
+        kept = [one for one in given if self._may_read(one.topic, retained=one.queue_id == RETAINED_QUEUE)]
+        if len(kept) < len(given):
+            self._metrics.skipped("not_authorized").value += len(given) - len(kept)
+        return kept
+
+    def _may_read(self, topic: bytes, *, retained: bool) -> bool:
+        return self._access.authorize(self.identity, Action.DELIVER, topic, retain=retained).allowed
+
+    def _refuse(self, one: Publish) -> None:
+        self._metrics.refused_publishes.child("not_authorized").value += 1
+        self._access.authorize(self.identity, Action.PUBLISH, one.topic, qos=one.qos, retain=one.retain)

@@ -1,0 +1,102 @@
+"""Users of the password file, and changes of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import argon2
+import pytest
+
+from mqtt_proxy.access import password_file
+from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.access.identity import Identity, Shown, Unproven
+from mqtt_proxy.access.password_file import PasswordFileError
+from mqtt_proxy.access.password_method import PasswordMethod
+from runtime.clock import ManualClock
+from runtime.metrics import Registry
+
+HASHER = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+
+
+def make(path: Path, *, last: bool = True) -> tuple[PasswordMethod, AccessCounters, ManualClock]:
+    counters, clock = AccessCounters(Registry()), ManualClock(monotonic_ns=10_000_000)
+    return PasswordMethod(path, clock=clock, counters=counters, last=last), counters, clock
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+def shown(name: str | None, password: bytes | None) -> Shown:
+    return Shown(client_id="c", username=name, password=password)
+
+
+async def test_who_is_in_the_file(tmp_path: Path) -> None:
+    """The right password, and nothing else; a CONNECT without user name is not this method's matter."""
+    method, counters, _ = make(write(tmp_path / "users", f"ann:{HASHER.hash('right')}\ngarbage\n"))
+    assert await method.check(shown("ann", b"right")) == Identity("ann", False, "c")
+    assert await method.check(shown("ann", b"wrong")) is Unproven.DENIED
+    assert await method.check(shown("ann", None)) is Unproven.DENIED
+    assert await method.check(shown("garbage", b"")) is Unproven.DENIED
+    assert await method.check(shown(None, None)) is None
+    assert counters.password_file_problems.value == 1
+    assert method.stored("ann") is not None
+    assert method.stored("bob") is None
+    method.close()
+
+
+async def test_users_of_other_methods_are_left_to_them(tmp_path: Path) -> None:
+    """Only those the file does not name: a wrong password is wrong."""
+    method, _, _ = make(write(tmp_path / "users", f"ann:{HASHER.hash('right')}\n"), last=False)
+    assert await method.check(shown("bob", b"x")) is None
+    assert await method.check(shown("ann", b"x")) is Unproven.DENIED
+    method.close()
+
+
+async def test_changes_take_effect_and_a_broken_file_denies_its_users(tmp_path: Path) -> None:
+    """The file is looked at again after a second; when it may not be used any more none of its users gets in."""
+    path = write(tmp_path / "users", f"ann:{HASHER.hash('one')}\n")
+    method, _, clock = make(path)
+    assert isinstance(await method.check(shown("ann", b"one")), Identity)
+    write(path, f"ann:{HASHER.hash('two')}\n# changed\n")
+    method.look_again()
+    assert await method.check(shown("ann", b"one")) is Unproven.DENIED
+    assert isinstance(await method.check(shown("ann", b"two")), Identity)
+    for break_it, mend in ((lambda: path.chmod(0o644), lambda: path.chmod(0o600)), (path.unlink, lambda: None)):
+        break_it()
+        clock.advance_ms(1_000)
+        assert await method.check(shown("ann", b"two")) is Unproven.DENIED
+        mend()
+        clock.advance_ms(1_000)
+        assert isinstance(await method.check(shown("ann", b"two")), Identity) is path.exists()
+    method.close()
+
+
+async def test_a_passing_trouble_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that could not be read for want of descriptors is read once there are some, though it did not change."""
+    path = write(tmp_path / "users", f"ann:{HASHER.hash('one')}\n")
+    method, _, clock = make(path)
+    write(path, f"ann:{HASHER.hash('two')}\n# changed\n")
+
+    def no_descriptor(_path: Path) -> None:
+        raise PasswordFileError("Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(password_file, "load", no_descriptor)
+        assert await method.check(shown("ann", b"two")) is Unproven.DENIED
+    clock.advance_ms(1_000)
+    assert isinstance(await method.check(shown("ann", b"two")), Identity)
+    method.close()
+
+
+def test_a_file_that_may_not_be_used_stops_the_start(tmp_path: Path) -> None:
+    """Starting without the users that were asked for would be a surprise."""
+    path = tmp_path / "users"
+    with pytest.raises(PasswordFileError):
+        make(path)
+    path.write_text("")
+    path.chmod(0o604)
+    with pytest.raises(PasswordFileError, match="chmod 600"):
+        make(path)

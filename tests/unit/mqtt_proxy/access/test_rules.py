@@ -1,0 +1,165 @@
+"""Verdicts of compiled rules: deny wins, what several rules give adds up, names never widen anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqtt_proxy.access.acl_file import parse
+from mqtt_proxy.access.filters import split
+from mqtt_proxy.access.identity import Identity
+from mqtt_proxy.access.rules import EVERYTHING, WRITE_ALL_MASK, Grants, Rule, RuleSet, fill, write_bit
+
+STRANGE = ["#", "+", "a/b", "a/#", "", "/", "x\0y", "+/+"]
+
+
+def grants(text: str, name: str = "ann", client_id: str = "c1", **more: object) -> Grants:
+    return Grants(parse(text.encode(), name="acl"), Identity(name, bool(not name), client_id, **more))  # type: ignore[arg-type]
+
+
+def test_what_no_rule_allows_is_denied() -> None:
+    """An empty list denies all, a rule for somebody else says nothing."""
+    for given in (grants(""), grants("user bob\ntopic #\n"), grants("topic #\n"), grants("group g\ntopic #\n")):
+        assert given.write_mask(b"a") == 0
+        assert given.write(b"a", 0, retain=False).reason == "no_rule"
+        assert not given.read("a")
+        assert not given.deliver(b"a", retained=False)
+
+
+def test_whom_a_rule_is_for() -> None:
+    """User, group, clients without a proven name, everybody."""
+    text = "topic read open/#\nuser ann\ntopic read ann/#\ngroup g\ntopic read g/#\npattern read all/#\n"
+    ann, nobody = grants(text, groups=("g",)), grants(text, name="")
+    assert [bool(ann.read(one)) for one in ("ann/#", "g/#", "all/#", "open/#")] == [True, True, True, False]
+    assert [bool(nobody.read(one)) for one in ("ann/#", "g/#", "all/#", "open/#")] == [False, False, True, True]
+
+
+def test_a_claimed_name_is_no_name() -> None:
+    """An anonymous client that calls itself ann is not ann, and `%u` is empty for it."""
+    rules = parse(b"user ann\ntopic #\npattern u/%u/#\n", name="acl")
+    claimed = Grants(rules, Identity("ann", True, "c"))
+    assert not claimed.read("x")
+    assert not claimed.read("u/ann/x")
+    assert Grants(rules, Identity("ann", False, "c")).read("u/ann/x")
+
+
+def test_deny_wins_wherever_it_stands() -> None:
+    """Over reading and writing, or one of both."""
+    text = "user ann\ntopic deny a/secret/#\ntopic a/#\ntopic deny-write a/ro\ntopic deny-read a/wo\n"
+    ann = grants(text)
+    assert ann.write(b"a/secret/x", 0, retain=False).rule.place == "acl:2"  # type: ignore[union-attr]
+    assert ann.write_mask(b"a/secret") == 0
+    assert ann.write_mask(b"a/x") == WRITE_ALL_MASK
+    assert ann.write_mask(b"a/ro") == 0
+    assert ann.read("a/ro")
+    assert ann.write_mask(b"a/wo")
+    assert not ann.read("a/wo")
+    assert ann.read("a/#").reason == "deny_rule"
+    assert ann.deliver(b"a/secret/x", retained=False).reason == "deny_rule"
+    assert ann.deliver(b"a/x", retained=True)
+
+
+def test_a_filter_must_lie_inside_an_allowed_one() -> None:
+    """Neither a wider one, nor one that reaches beside it."""
+    ann = grants("user ann\ntopic read a/+/b\ntopic read c/#\n")
+    assert ann.read("a/+/b")
+    assert ann.read("a/x/b")
+    assert ann.read("c")
+    assert ann.read("c/+/d/#")
+    for wider in ("#", "a/#", "a/+/+", "+/x/b", "+", "$SYS/#"):
+        assert not ann.read(wider), wider
+
+
+def test_kinds_of_messages() -> None:
+    """QoS, retained and will: one rule must allow all of it."""
+    ann = grants("user ann\ntopic write qos=1 retain=no a\ntopic write qos=0 will=no a\n")
+    allowed = {
+        (qos, retain, will)
+        for qos in range(3)
+        for retain in (False, True)
+        for will in (False, True)
+        if ann.write(b"a", qos, retain=retain, will=will)
+    }
+    assert allowed == {(0, False, False), (1, False, False), (0, False, True), (1, False, True), (0, True, False)}
+    assert ann.write_mask(b"a") == sum(write_bit(qos, retain=r, will=w) for qos, r, w in allowed)
+    refused = ann.write(b"a", 2, retain=False)
+    assert refused.reason == "qos_retain_or_will"
+    assert refused.rule.place == "acl:2"  # type: ignore[union-attr]
+
+
+def test_what_a_subscription_gets() -> None:
+    """The highest QoS of its rules; retained messages and history where one of them gives those."""
+    ann = grants("user ann\ntopic read qos=0 retained=no history=no a/#\ntopic read qos=1 retained=no a/b\n")
+    assert ann.read("a/#").qos_max == 0
+    assert ann.read("a/b").qos_max == 1
+    assert not ann.read("a/b").retained
+    assert ann.read("a/b", history=True)
+    assert ann.read("a/#", history=True).reason == "history"
+    assert ann.deliver(b"a/c", retained=True).reason == "retained"
+    assert ann.deliver(b"a/c", retained=False)
+
+
+@pytest.mark.parametrize("name", STRANGE)
+@pytest.mark.parametrize("placeholder", ["%c", "${clientid}", "%u", "${username}"])
+def test_a_strange_name_fits_no_allowing_rule(name: str, placeholder: str) -> None:
+    """Neither as client id nor as user name, nor as part of a level."""
+    rules = parse(f"pattern d/{placeholder}/#\npattern e/x-{placeholder}\n".encode(), name="acl")
+    mine = Grants(rules, Identity(name, False, name))
+    for asked in ("d/#", "d/+/#", "d/a/b/#", "d/x/#", "e/#", "e/x-a/b", "d//#", "d/" + name, "e/x-" + name):
+        assert not mine.read(asked), asked
+        assert mine.write_mask(asked.encode()) == 0
+
+
+@pytest.mark.parametrize("name", [".*", "%u", "%c", "${username}", "*", "a b", "ä", "$x"])
+def test_a_name_is_literal_text(name: str) -> None:
+    """Filled in once, matching itself and nothing else."""
+    rules = parse(b"pattern d/%c/#\n", name="acl")
+    mine = Grants(rules, Identity("victim", False, name))
+    assert mine.read(f"d/{name}/x")
+    assert not mine.read("d/victim/x")
+    assert not mine.read("d/abc/x")
+
+
+def test_a_name_does_not_begin_the_topic_with_a_dollar() -> None:
+    """`%c/#` is not a way into the server's own topics; a rule that names them is."""
+    rules = parse(b"pattern %c/#\npattern ${clientid}/#\npattern read $SYS/%c/#\n", name="acl")
+    assert not Grants(rules, Identity("", True, "$SYS")).read("$SYS/x")
+    assert Grants(rules, Identity("", True, "c")).read("$SYS/c/x")
+    assert Grants(rules, Identity("", True, "c")).read("c/x")
+
+
+def test_a_deny_that_cannot_be_filled_denies_more() -> None:
+    """From the level on that has the placeholder; everything when that is the first."""
+    deny = Rule("acl:1", "", b"a/%c/x", allow=False, read=True, write=True, pattern=True)
+    assert fill(deny, Identity("", True, "b")) == split("a/b/x")
+    assert fill(deny, Identity("", True, "b/c")) == split("a/#")
+    rules = parse(b"pattern deny %c/x\npattern #\npattern $SYS/#\n", name="acl")
+    odd = Grants(rules, Identity("", True, "+"))
+    assert not odd.read("b")
+    assert not odd.read("$SYS/b")
+    assert odd.write_mask(b"b") == 0
+    assert not odd.deliver(b"b", retained=False)
+    assert (
+        fill(Rule("", "", b"%c", allow=False, read=True, write=True, pattern=True), Identity("", True, "#"))
+        == EVERYTHING
+    )
+
+
+def test_without_a_list_everything_is_open_but_what_a_token_narrows() -> None:
+    """Rules that came with the identity hold even where there are no others."""
+    anybody = Grants(RuleSet(open=True), Identity("ann", False))
+    assert anybody.read("#")
+    assert anybody.write(b"a", 2, retain=True)
+    assert anybody.deliver(b"a", retained=True)
+    assert anybody.write_mask(b"a") == WRITE_ALL_MASK
+    own = Rule("token", "", b"a/%c", allow=True, read=True, write=False, pattern=True)
+    narrowed = Grants(RuleSet(open=True), Identity("ann", False, "c", rules=(own,)))
+    assert narrowed.read("a/c")
+    assert not narrowed.read("#")
+    assert narrowed.write_mask(b"a/c") == 0
+
+
+def test_a_rule_names_its_place() -> None:
+    """For people: where it stands and what it says."""
+    rules = parse(b"user ann\ntopic read a\n", name="acl")
+    assert str(rules.users["ann"][0]) == "acl:2: topic read a"
+    assert rules.count == 1

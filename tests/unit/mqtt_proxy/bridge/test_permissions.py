@@ -1,0 +1,81 @@
+"""What one client may do, under real rules that change."""
+
+from __future__ import annotations
+
+from mqtt_proxy.access.acl_file import parse
+from mqtt_proxy.access.authority import Authority
+from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.access.identity import Identity
+from mqtt_proxy.bridge.cache import Feed
+from mqtt_proxy.bridge.permissions import REFUSED, Permissions
+from mqtt_proxy.bridge.resume import Again
+from mqtt_proxy.bridge.source import RETAINED_QUEUE, Source
+from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt.packets import Publish, Will
+from runtime.clock import ManualClock
+from runtime.metrics import Registry
+
+LIST = b"user ann\ntopic a/#\ntopic read qos=0 retained=no r/#\n"
+
+
+def make(text: bytes = LIST) -> tuple[Permissions, Authority, Registry]:
+    registry = Registry()
+    authority = Authority(parse(text, name="acl"), clock=ManualClock(), counters=AccessCounters(registry))
+    may = Permissions(authority, Identity("ann", False, "c"), ProxyMetrics(registry))  # type: ignore[arg-type]
+    authority.on_change(may.rules_changed)
+    return may, authority, registry
+
+
+def publish(topic: bytes, qos: int = 1) -> Publish:
+    return Publish(topic, b"", qos, False, dup=False, packet_id=qos)
+
+
+def source(topic_filter: str, qos: int) -> tuple[str, Source]:
+    return topic_filter, Source(topic_filter, Feed(1), qos, 0, 0)
+
+
+def test_publishing() -> None:
+    """The first refused one, or all of them apart; counted by message, forgotten with the rules."""
+    may, authority, registry = make()
+    batch = [publish(b"a/x"), publish(b"b"), publish(b"a/y"), publish(b"r/x")]
+    assert may.first_refused(batch[:1]) is None
+    assert may.first_refused(batch) is batch[1]
+    assert may.sift(batch) == ([batch[0], batch[2]], [batch[1], batch[3]])
+    counted = registry.values()
+    assert counted["rocketmq_mqtt_publishes_refused_total{not_authorized}"] == 3
+    assert counted["rocketmq_mqtt_denials_total{publish,no_rule}"] == 3
+    authority.replace(parse(b"user ann\ntopic b\n", name="acl"))
+    assert may.revision == 1
+    assert may.sift(batch[:2]) == ([batch[1]], [batch[0]])
+
+
+def test_wills_are_asked_for_when_they_are_due() -> None:
+    """Not when they were left."""
+    may, authority, registry = make()
+    will = Will(b"a/gone", b"", 1, True)
+    assert may.may_leave(will)
+    authority.replace(parse(b"user ann\ntopic write retain=no a/#\n", name="acl"))
+    assert not may.may_leave(will)
+    assert registry.values()["rocketmq_mqtt_wills_failed_total{not_authorized}"] == 1
+
+
+def test_subscriptions_are_judged_again() -> None:
+    """Gone, lowered, or as before."""
+    may, authority, registry = make()
+    assert (may.qos_allowed("a/+"), may.qos_allowed("r/x"), may.qos_allowed("#")) == (2, 0, REFUSED)
+    held = [source("a/+", 1), source("r/#", 1), source("a/x", 1)]
+    assert may.revoked(held) == []
+    assert [one.qos for _, one in held] == [1, 0, 1]
+    authority.replace(parse(LIST + b"topic deny a/x\n", name="acl"))
+    assert may.revoked(held) == ["a/+", "a/x"]
+    assert registry.values()["rocketmq_mqtt_subscriptions_revoked_total"] == 2
+
+
+def test_what_is_given_beside_a_subscription() -> None:
+    """Retained messages and repeated deliveries are asked for by topic."""
+    may, _, registry = make()
+    assert may.may_be_given(b"a/x")
+    assert not may.may_be_given(b"r/x")
+    again = [Again(1, 5, 0, b"a/x"), Again(2, 5, 1, b"b"), Again(3, 5, 2, b"r/x"), Again(4, RETAINED_QUEUE, 9, b"r/x")]
+    assert [one.packet_id for one in may.still_readable(again)] == [1, 3]
+    assert registry.values()["rocketmq_mqtt_messages_skipped_total{not_authorized}"] == 2
