@@ -1,7 +1,8 @@
 """Whether a CONNECT may have its session: who it is, and whether that one may leave this will.
 
 Invariant: a refusal has a code for the CONNACK and a reason for its counter. A server too busy to look at a password
-says so with code 3, which says nothing about the password. Loop rule: on the loop's thread.
+says so, which says nothing about the password. Extended authentication: no method is known here. Loop rule: on the
+loop's thread.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mqtt_proxy.access.identity import Action, Identity, Shown, Unproven
 from mqtt_proxy.bridge.services import Access
 from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.mqtt.events import ConnectRequested
-from mqtt_proxy.mqtt.reason_codes import ConnectCode
+from mqtt_proxy.mqtt.reason_codes import ReasonCode
 
 
 class Caller(Protocol):
@@ -41,7 +42,9 @@ async def admit(
 ) -> Identity | Refusal:
     """The identity of a CONNECT that may go on, or its refusal; nothing is spent on one that is not `present`."""
     if caller.over_connect_rate:
-        return Refusal(ConnectCode.SERVER_UNAVAILABLE, "connect_rate")
+        return Refusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
+    if event.auth_method is not None:
+        return Refusal(ReasonCode.BAD_AUTHENTICATION_METHOD, "auth_method")
     identity = await access.authenticate(
         Shown(
             client_id=event.client_id,
@@ -53,13 +56,13 @@ async def admit(
         )
     )
     if identity is Unproven.DENIED:
-        code = ConnectCode.NOT_AUTHORIZED if event.username is None else ConnectCode.BAD_USER_NAME_OR_PASSWORD
+        code = ReasonCode.NOT_AUTHORIZED if event.username is None else ReasonCode.BAD_USER_NAME_OR_PASSWORD
         return Refusal(code, "authentication")
     if isinstance(identity, Unproven):
-        return Refusal(ConnectCode.SERVER_UNAVAILABLE, identity.value)
+        return Refusal(ReasonCode.SERVER_BUSY, identity.value)
     will = event.will
     if will is not None and not access.authorize(identity, Action.WILL, will.topic, qos=will.qos, retain=will.retain):
-        return Refusal(ConnectCode.NOT_AUTHORIZED, "will_topic")
+        return Refusal(ReasonCode.NOT_AUTHORIZED, "will_topic")
     return identity
 
 
@@ -70,7 +73,7 @@ def join(quotas: Quotas, admitted: Identity | Refusal, client_id: str) -> Identi
     """
     if isinstance(admitted, Refusal) or admitted.anonymous or quotas.join(admitted.name, client_id):
         return admitted
-    return Refusal(ConnectCode.SERVER_UNAVAILABLE, "connections_per_user_max")
+    return Refusal(ReasonCode.QUOTA_EXCEEDED, "connections_per_user_max")
 
 
 def leave(quotas: Quotas, identity: Identity, client_id: str) -> None:

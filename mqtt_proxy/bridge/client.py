@@ -15,9 +15,9 @@ from typing import Any
 
 from mqtt_proxy.bridge import admission, resume
 from mqtt_proxy.bridge.delivery import Delivery, Token
+from mqtt_proxy.bridge.inbound import Inbound
 from mqtt_proxy.bridge.link import LinkDownError
 from mqtt_proxy.bridge.offsets import UNKNOWN
-from mqtt_proxy.bridge.pacing import Paced
 from mqtt_proxy.bridge.permissions import Permissions
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place
@@ -27,16 +27,20 @@ from mqtt_proxy.bridge.wire import Wire
 from mqtt_proxy.front.publish_rates import Publisher
 from mqtt_proxy.mqtt.events import (
     Acknowledged,
+    AuthReceived,
     ConnectRequested,
     Disconnected,
     Event,
     PublishBatch,
+    Received,
+    Released,
     SubscribeRequested,
     UnsubscribeRequested,
     Violated,
 )
-from mqtt_proxy.mqtt.packets import Publish, Will
-from mqtt_proxy.mqtt.reason_codes import ConnectCode
+from mqtt_proxy.mqtt.outgoing import PHASE_PUBLISH
+from mqtt_proxy.mqtt.packets import Will
+from mqtt_proxy.mqtt.reason_codes import ReasonCode
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.session_body import SessionClose, SessionOpen, SessionOpened, decode, encode
@@ -45,23 +49,23 @@ from runtime.logs import get_logger
 LOG = get_logger("proxy.client")
 
 
-class Client(Paced):
+class Client:
     """The handler of one connection."""
 
     def __init__(self, wire: Wire, services: Services) -> None:
-        super().__init__(wire, services.quotas.rates, services.clock, services.metrics)
         self._wire = wire
         self._session = wire.session
         self._services = services
         self._may: Permissions | None = None
         """Known once the CONNECT is admitted."""
-        self._client_id, self._client_id_bytes = "", b""
+        self._client_id = ""
         self._durable = False
         self._will: Will | None = None
         self._opened = self._ended = False
         self._fenced_epoch = 0
         self._unbegun = 0
         """SUBSCRIBEs and UNSUBSCRIBEs whose request has not been sent yet; what follows must not overtake them."""
+        self._inbound = Inbound(wire, services, self._give_up, self._leave_received)
         self.epoch = 0
         self._delivery = Delivery(wire.session, services.tools, wire.flush, self._give_up)
         self._subscriptions: Subscriptions | None = None
@@ -85,41 +89,15 @@ class Client(Paced):
         if self._unbegun:
             self._services.spawn(self._publish_behind(event))
             return
-        self._publish(event.publishes)
+        self._inbound.publish(event.publishes)
 
     async def _publish_behind(self, event: PublishBatch) -> None:
-        self._publish(event.publishes)  # behind the SUBSCRIBE before it: tasks begin in the order of their making
-
-    def _publish(self, publishes: list[Publish]) -> None:
-        if not self._ended and self._may_publish(publishes):
-            self._services.publisher.publish(self, self._client_id_bytes, publishes)
-            if self._rates.active:
-                self.charge(self._publisher, publishes)
-
-    def _may_publish(self, publishes: list[Publish]) -> bool:
-        assert self._may is not None
-        refused = self._may.first_refused(publishes)
-        if refused is None:
-            return True
-        self._give_up(f"not_authorized: publish to {refused.topic.decode('utf-8', 'replace')!r}")
-        return False
-
-    def confirmed(self, packet_ids: list[int]) -> None:
-        """The broker holds these durably: acknowledge them."""
-        if packet_ids:
-            self._session.acknowledge(packet_ids)
-            self._wire.flush()
-            if self._ended:
-                self._leave_received()
-
-    def rejected(self, reason: str) -> None:
-        """The broker did not accept some of what this client published."""
-        self._give_up(reason)
+        self._inbound.publish(event.publishes)  # behind what came before it: tasks begin in the order of their making
 
     # -- connecting ----------------------------------------------------------------------------------------------------
 
     def _connect(self, event: ConnectRequested) -> None:
-        self._client_id, self._client_id_bytes = event.client_id, event.client_id.encode()
+        self._client_id, self._inbound.client_id = event.client_id, event.client_id.encode()
         self._durable = not event.clean
         self._services.spawn(self._open(event))
 
@@ -134,7 +112,7 @@ class Client(Paced):
             return
         self._may = Permissions(services.access, admitted, services.metrics)
         user = None if admitted.anonymous else admitted.name
-        self._publisher = Publisher(event.client_id, user, self._wire.peer_address)
+        self._inbound.begin(self._may, Publisher(event.client_id, user, self._wire.peer_address))
         services.owners.take(event.client_id, self)
         try:
             opened = await self._open_session()
@@ -175,7 +153,7 @@ class Client(Paced):
             return
         foreign = isinstance(error, Refused) and error.code == ResponseCode.NO_PERMISSION
         LOG.warning("session_not_opened", client_id=self._client_id, error=str(error))
-        code = ConnectCode.NOT_AUTHORIZED if foreign else ConnectCode.SERVER_UNAVAILABLE
+        code = ReasonCode.NOT_AUTHORIZED if foreign else ReasonCode.SERVER_UNAVAILABLE
         self._refuse(code, "foreign_session" if foreign else "broker")
 
     def _refuse(self, code: int, reason: str) -> None:
@@ -207,8 +185,7 @@ class Client(Paced):
         )
         self._opened, subscriptions.epoch = True, opened.epoch
         self._will = event.will
-        self._session.keep_alive_s = services.quotas.keep_alive_s(event.keep_alive_s)
-        self._delivery.committed_key = self._client_id_bytes if self._durable else None
+        self._delivery.committed_key = self._inbound.client_id if self._durable else None
         for stored in opened.subscriptions:
             source = subscriptions.restore(stored.filter, stored.queue_id, stored.qos, stored.offset)
             source.cursor = planned.cursors[stored.queue_id]
@@ -216,11 +193,18 @@ class Client(Paced):
         self._revise(self._may)
         again = self._may.still_readable(again)
         self._delivery.may_be_given = self._may.may_be_given
-        places = [(one.packet_id, self._place(one)) for one in again]
-        self._session.accept(opened.present, places, services.received.take(self._client_id, opened.previous_epoch))
-        for one, (packet_id, token) in zip(again, places, strict=True):
+        places = [(one.packet_id, self._place(one), PHASE_PUBLISH) for one in again]
+        self._session.accept(
+            opened.present,
+            places,
+            services.received.take(self._client_id, opened.previous_epoch),
+            server_keep_alive_s=services.quotas.keep_alive_s(event.keep_alive_s),
+        )
+        for one, (packet_id, token, _) in zip(again, places, strict=True):
             retain = one.queue_id == RETAINED_QUEUE
-            self._session.redeliver(packet_id, one.topic, one.payload, 1, retain, token)
+            subscribed = self._delivery.by_queue.get(one.queue_id)
+            qos = max(1, min(one.qos, subscribed.qos if subscribed is not None else 1))
+            self._session.redeliver(packet_id, one.topic, one.payload, qos, retain, token)
         services.metrics.connected.value += 1
         services.metrics.redelivered.value += len(again)
         self._wire.flush()
@@ -245,7 +229,8 @@ class Client(Paced):
         assert self._subscriptions is not None
         assert self._may is not None
         revision = self._may.revision
-        codes, runs = await self._subscriptions.subscribe(event.filters, self._may.qos_allowed)
+        filters = [(request.filter, request.qos) for request in event.filters]
+        codes, runs = await self._subscriptions.subscribe(filters, self._may.qos_allowed)
         if not self._ended:
             if self._may.revision != revision:
                 self._revise(self._may)
@@ -292,6 +277,19 @@ class Client(Paced):
     def _acknowledged(self, event: Acknowledged) -> None:
         self._delivery.acknowledged(event.tokens)
 
+    def _received(self, event: Received) -> None:
+        self._session.release(event.packet_ids)
+        self._wire.flush()
+
+    def _released(self, event: Released) -> None:
+        self._session.complete(event.packet_ids)
+        self._wire.flush()
+
+    def _authenticating(self, event: AuthReceived) -> None:
+        del event  # no method is admitted, so none can be continued
+        self._session.disconnect(ReasonCode.BAD_AUTHENTICATION_METHOD)
+        self._wire.flush()
+
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _over(self, event: Disconnected | Violated) -> None:
@@ -321,10 +319,9 @@ class Client(Paced):
         self._ended = True
         services = self._services
         services.metrics.closed(reason).value += 1
-        self.stop_pacing()
+        self._inbound.end()
         if self._may is not None:
             admission.leave(services.quotas, self._may.identity, self._client_id)
-        services.publisher.forget(self)
         services.owners.release(self._client_id, self)
         services.tools.offsets.forget(self._delivery)
         self._delivery.stop()
@@ -345,7 +342,7 @@ class Client(Paced):
         inflight = self._session.inflight() if self._durable else []
         again = [
             resume.Again(packet_id, token[0].queue_id, token[1])  # type: ignore[index]  # every token of ours is one
-            for packet_id, token in inflight
+            for packet_id, token, _ in inflight
         ]
         retained = self._delivery.retained_to_note() if self._durable else []
         return SessionClose(
@@ -383,6 +380,9 @@ _HANDLERS: dict[type, Callable[[Client, Any], None]] = {
     ConnectRequested: Client._connect,  # noqa: SLF001 - the table belongs to the class
     PublishBatch: Client._published,  # noqa: SLF001
     Acknowledged: Client._acknowledged,  # noqa: SLF001
+    Received: Client._received,  # noqa: SLF001
+    Released: Client._released,  # noqa: SLF001
+    AuthReceived: Client._authenticating,  # noqa: SLF001
     SubscribeRequested: Client._subscribe,  # noqa: SLF001
     UnsubscribeRequested: Client._unsubscribe,  # noqa: SLF001
     Disconnected: Client._over,  # noqa: SLF001

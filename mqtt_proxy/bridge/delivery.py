@@ -275,6 +275,7 @@ class Delivery:
     def _send_plain(self, source: Source, records: Sequence[Record], index: int, portion: int) -> int:
         """The hot path: a session with one subscription needs no look at overlaps."""
         session = self._session
+        level = session.level
         send = session.deliver_prepared
         free = session.window_free
         unacked = source.unacked
@@ -294,9 +295,9 @@ class Delivery:
                 if qos:
                     free -= 1
                     unacked[offset] = None
-                    send(publish_head(topic, size, qos, False), payload, qos, (source, offset))
+                    send(publish_head(topic, size, qos, False, False, level), payload, qos, (source, offset))
                 else:
-                    send(publish_head(topic, size, 0, False), payload, 0, None)
+                    send(publish_head(topic, size, 0, False, False, level), payload, 0, None)
             offset += 1
             index += 1
         source.cursor = offset
@@ -325,7 +326,7 @@ class Delivery:
                 if qos:
                     free -= 1
                     source.unacked[offset] = None
-                head = publish_head(topic, len(payload), qos, False)
+                head = publish_head(topic, len(payload), qos, False, False, session.level)
                 session.deliver_prepared(head, payload, qos, (source, offset) if qos else None)
                 sent += 1
             elif topic:

@@ -35,6 +35,8 @@ class Again:
     offset: int
     topic: bytes = b""
     payload: bytes | memoryview = b""
+    qos: int = 1
+    """QoS the message was published with."""
 
 
 @dataclass(slots=True)
@@ -87,11 +89,12 @@ async def fetch(link: Link, again: Sequence[Again]) -> list[Again]:
         results = decode_multi_pull_reply(await link.request(RequestCode.MULTI_PULL, body))
         for one, result in zip(queued, results, strict=True):
             if result.count and result.first_offset == one.offset:
-                one.topic, one.payload, _, _ = parse_records(result.blob)[0]
+                one.topic, one.payload, flags, _ = parse_records(result.blob)[0]
+                one.qos = flags & 3
                 found.add(one.packet_id)
     if retained:
         for record in iter_records(await link.request(RequestCode.RECORDS_AT, encode_records_at(list(retained)))):
             one = retained[record.position]
-            one.topic, one.payload = record.mqtt_topic or record.topic, record.body
+            one.topic, one.payload, one.qos = record.mqtt_topic or record.topic, record.body, record.flags & 3
             found.add(one.packet_id)
     return [one for one in again if one.packet_id in found]

@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._pause(_OUTPUT)
         if session.close_reason is not None:
             self.close(session.close_reason)
-        elif self._pauses & _UNDECIDED and session.state is State.CONNECTED:
+        elif self._pauses & _UNDECIDED and session.state is not State.DECIDING:
             self._shared.ring.watch(self)
             self._resume(_UNDECIDED)
             if session.input_held:

@@ -1,22 +1,23 @@
 """Bytes to packets and back, one table row per packet type.
 
-Invariant: `decode` accepts exactly what MQTT 3.1.1 allows in a packet by itself (what is allowed *when* is the
-session's table); `decode(*split(encode(packet))) == packet`; whatever bytes come, `decode` returns a packet or raises
-`PacketViolation`. The hot packets, PUBLISH and PUBACK in runs, are taken by `scan` instead; this module is their
-complete form and the judge of theirs.
+Invariant: `decode` accepts exactly what MQTT 3.1.1, or MQTT 5 at level 5, allows in a packet by itself (what is allowed
+*when* is the session's table); `decode(*split(encode(packet)), level) == packet`; whatever bytes come, `decode` returns
+a packet or raises `PacketViolation`. `codec5` has the rows that MQTT 5 changes; a CONNECT says its level itself. The
+hot packets, PUBLISH and PUBACK in runs, are taken by `scan` instead; this module is their complete form and the judge
+of theirs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt import codec5, packets
 from mqtt_proxy.mqtt.encode import encode
-from mqtt_proxy.mqtt.packets import Packet
+from mqtt_proxy.mqtt.packets import LEVEL_3, LEVEL_5, Packet
 from mqtt_proxy.mqtt.reason_codes import SUBSCRIBE_FAILURE, PacketViolation, Reason
 from mqtt_proxy.mqtt.wire import fixed_header, read_binary, read_packet_id, read_string
 
-__all__ = ["PROTOCOL_NAMES", "UnsupportedLevel", "decode", "encode", "split"]
+__all__ = ["PROTOCOL_NAMES", "UnsupportedLevel", "decode", "encode", "level_of", "split"]
 
 PROTOCOL_NAMES = (b"MQTT", b"MQIsdp")
 """Protocol names that get an answer; any other is not MQTT and is closed on."""
@@ -29,10 +30,10 @@ class UnsupportedLevel(PacketViolation):
 
     def __init__(self, name: bytes, level: int) -> None:
         super().__init__(
-            Reason.PROTOCOL_LEVEL, f"protocol {name.decode()} level {level}; this server speaks MQTT level 4 (3.1.1)"
+            Reason.PROTOCOL_LEVEL, f"protocol {name.decode()} level {level}; this server speaks 4 (3.1.1) and 5"
         )
         self.level = level
-        self.is_level_5 = name == b"MQTT" and level == 5
+        self.is_later = name == b"MQTT" and LEVEL_5 < level < 0x80  # the high bit marks a bridge of 3.1.1
 
 
 def split(data: bytes) -> tuple[int, bytes]:
@@ -43,55 +44,68 @@ def split(data: bytes) -> tuple[int, bytes]:
     return data[0], data[header[0] :]
 
 
-def decode(first: int, body: bytes) -> Packet:
+def decode(first: int, body: bytes, level: int = LEVEL_3) -> Packet:
     """The packet with first byte `first` and `body` = the remaining length's bytes. Raises PacketViolation."""
     packet_type = first >> 4
     flags = first & 0x0F
-    decoder = _DECODERS.get(packet_type)
+    decoder = codec5.DECODERS.get(packet_type) if level == LEVEL_5 else None
+    decoder = decoder or _DECODERS.get(packet_type)
     if decoder is None:
         raise PacketViolation(Reason.MALFORMED, f"packet type {packet_type} is reserved")
-    if packet_type != packets.PUBLISH and flags != _FLAGS[packet_type]:
+    if packet_type != packets.PUBLISH and flags != _FLAGS.get(packet_type, 0):
         name = packets.PACKET_NAMES[packet_type]
         raise PacketViolation(Reason.FLAGS, f"{name} with fixed header flags {flags:#x} [MQTT-2.2.2-2]")
     return decoder(flags, body)
 
 
 def _connect(_: int, body: bytes) -> Packet:
-    position = _protocol(body)
+    level, position = _protocol(body)
     if position + 3 > len(body):
         raise PacketViolation(Reason.MALFORMED, "CONNECT ends before its keep-alive")
     flags = body[position]
-    _check_connect_flags(flags)
+    _check_connect_flags(flags, level)
     keep_alive_s = body[position + 1] << 8 | body[position + 2]
-    client_id, position = read_string(body, position + 3, "client id")
-    will = username = password = None
-    if flags & _FLAG_WILL:
-        topic, position = read_string(body, position, "will topic")
-        payload, position = read_binary(body, position, "will message")
-        will = packets.Will(topic.encode(), payload, flags >> 3 & 3, bool(flags & _FLAG_WILL_RETAIN))
+    position += 3
+    properties = will = username = password = None
+    if level == LEVEL_5:
+        properties, client_id, will, position = codec5.connect_fields(body, position, bool(flags & _FLAG_WILL))
+    else:
+        client_id, position = read_string(body, position, "client id")
+        if flags & _FLAG_WILL:
+            topic, position = read_string(body, position, "will topic")
+            payload, position = read_binary(body, position, "will message")
+            will = packets.Will(topic.encode(), payload, 0, False)
+    if will is not None:
+        will.qos, will.retain = flags >> 3 & 3, bool(flags & _FLAG_WILL_RETAIN)
     if flags & _FLAG_USERNAME:
         username, position = read_string(body, position, "user name")
     if flags & _FLAG_PASSWORD:
         password, position = read_binary(body, position, "password")
     if position != len(body):
         raise PacketViolation(Reason.MALFORMED, f"{len(body) - position} bytes behind the last field of CONNECT")
-    return packets.Connect(client_id, bool(flags & _FLAG_CLEAN), keep_alive_s, username, password, will)
+    clean = bool(flags & _FLAG_CLEAN)
+    return packets.Connect(client_id, clean, keep_alive_s, username, password, will, level, properties or None)
 
 
-def _protocol(body: bytes) -> int:
-    """Check protocol name and level; the position of the connect flags."""
+def _protocol(body: bytes) -> tuple[int, int]:
+    """Check protocol name and level; the level, and the position of the connect flags."""
     name, position = read_binary(body, 0, "protocol name")
     if name not in PROTOCOL_NAMES:
         raise PacketViolation(Reason.PROTOCOL_NAME, f"protocol name {name[:32]!r} [MQTT-3.1.2-1]")
     if position >= len(body):
         raise PacketViolation(Reason.MALFORMED, "CONNECT ends before its protocol level")
     level = body[position]
-    if name != b"MQTT" or level != 4:
+    if name != b"MQTT" or level not in (LEVEL_3, LEVEL_5):
         raise UnsupportedLevel(name, level)
-    return position + 1
+    return level, position + 1
 
 
-def _check_connect_flags(flags: int) -> None:
+def level_of(body: bytes) -> int:
+    """The level to answer a CONNECT at, whatever else is wrong with it."""
+    return LEVEL_5 if body.startswith(b"\x00\x04MQTT\x05") else LEVEL_3
+
+
+def _check_connect_flags(flags: int, level: int) -> None:
     if flags & 1:
         raise PacketViolation(Reason.FLAGS, "reserved connect flag is set [MQTT-3.1.2-3]")
     will_qos = flags >> 3 & 3
@@ -99,7 +113,7 @@ def _check_connect_flags(flags: int) -> None:
         raise PacketViolation(Reason.QOS, "will QoS 3 [MQTT-3.1.2-14]")
     if not flags & _FLAG_WILL and (will_qos or flags & _FLAG_WILL_RETAIN):
         raise PacketViolation(Reason.FLAGS, "will QoS or will retain without a will [MQTT-3.1.2-13] [MQTT-3.1.2-15]")
-    if flags & _FLAG_PASSWORD and not flags & _FLAG_USERNAME:
+    if level == LEVEL_3 and flags & _FLAG_PASSWORD and not flags & _FLAG_USERNAME:
         raise PacketViolation(Reason.FLAGS, "password without a user name [MQTT-3.1.2-22]")
 
 

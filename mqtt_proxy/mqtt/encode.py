@@ -1,8 +1,8 @@
-"""Packets to bytes: one function per packet that carries anything, constants for those that do not.
+"""Packets of MQTT 3.1.1 to bytes: one function per packet that carries anything, constants for those that do not.
 
 Invariant: what is encoded here decodes to an equal packet; values that the wire cannot carry are LocalMisuse, not
 corrupt bytes. `publish_head` and `acknowledgements` are the hot ones: a fan-out makes one head for all its receivers, a
-batch one pack call.
+batch one pack call. `encode5` has what MQTT 5 changes.
 """
 
 from __future__ import annotations
@@ -11,29 +11,40 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mqtt_proxy.mqtt import packets
-from mqtt_proxy.mqtt.packets import Packet
-from mqtt_proxy.mqtt.reason_codes import LEVEL_5_UNSUPPORTED
+from mqtt_proxy.mqtt import encode5, packets
+from mqtt_proxy.mqtt.packets import LEVEL_3, LEVEL_5, Packet
 from mqtt_proxy.mqtt.wire import encode_binary, encode_length, encode_string
 
 PINGRESP_BYTES = b"\xd0\x00"
-CONNACK_LEVEL_5_UNSUPPORTED = bytes((0x20, 3, 0, LEVEL_5_UNSUPPORTED, 0))
-"""CONNACK in the layout of MQTT 5 (flags, reason code, empty properties): what a client of that version understands."""
 
 PUBACK_WORD = 0x4002_0000
 PUBREC_WORD = 0x5002_0000
-"""A whole PUBACK / PUBREC as a big-endian u32; the packet id is its low half."""
+PUBREL_WORD = 0x6202_0000
+PUBCOMP_WORD = 0x7002_0000
+"""A whole PUBACK / PUBREC / PUBREL / PUBCOMP as a big-endian u32; the packet id is its low half."""
 
 
-def encode(packet: Packet) -> bytes:
-    """The bytes of `packet`, fixed header included. LocalMisuse on what cannot be encoded."""
-    first, body = _ENCODERS[type(packet)](packet)
+def encode(packet: Packet, level: int = LEVEL_3) -> bytes:
+    """The bytes of `packet` at a protocol level (a CONNECT says its own), fixed header included. LocalMisuse on what
+    cannot be encoded.
+    """
+    if type(packet) is packets.Connect:
+        level = packet.level
+    encoder = encode5.ENCODERS.get(type(packet)) if level == LEVEL_5 else None
+    first, body = (encoder or _ENCODERS[type(packet)])(packet)
     return bytes((first,)) + encode_length(len(body)) + body
 
 
-def publish_head(topic: bytes, payload_size_bytes: int, qos: int, retain: bool, dup: bool = False) -> bytes:
-    """Everything of a PUBLISH before its packet id (QoS > 0) or payload (QoS 0); the same for every receiver."""
+def publish_head(
+    topic: bytes, payload_size_bytes: int, qos: int, retain: bool, dup: bool = False, level: int = LEVEL_3
+) -> bytes:
+    """Everything of a PUBLISH before its packet id (QoS > 0) or payload (QoS 0); the same for every receiver of a
+    level. At level 5 it is a PUBLISH without properties.
+    """
     first = 0x30 | dup << 3 | qos << 1 | retain
+    if level == LEVEL_5:
+        head = bytes((first,)) + encode_length(len(topic) + payload_size_bytes + (5 if qos else 3))
+        return head + encode_binary(topic) if qos else head + encode_binary(topic) + b"\x00"
     remaining = len(topic) + payload_size_bytes + (4 if qos else 2)
     if remaining < 0x80:
         return bytes((first, remaining, len(topic) >> 8, len(topic) & 0xFF)) + topic
@@ -48,11 +59,6 @@ def acknowledgements(words: Sequence[int]) -> bytes:
 def connack(session_present: bool, code: int) -> bytes:
     """A CONNACK."""
     return bytes((0x20, 2, session_present, code))
-
-
-def pubcomp(packet_id: int) -> bytes:
-    """A PUBCOMP."""
-    return bytes((0x70, 2, packet_id >> 8, packet_id & 0xFF))
 
 
 def suback(packet_id: int, codes: Sequence[int]) -> bytes:

@@ -1,4 +1,4 @@
-"""SUBSCRIBE and UNSUBSCRIBE: filters checked, the QoS lowered to what is granted, the rest is the owner's.
+"""SUBSCRIBE and UNSUBSCRIBE: filters checked, options taken apart, the rest is the owner's.
 
 Rule: every filter of a packet must be valid, or the connection is closed and none of them takes effect.
 """
@@ -7,27 +7,44 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from mqtt_proxy.mqtt.events import SubscribeRequested, UnsubscribeRequested
+from mqtt_proxy.mqtt import properties as props
+from mqtt_proxy.mqtt.codec5 import RETAIN_HANDLING_SHIFT
+from mqtt_proxy.mqtt.events import SubscribeRequested, SubscriptionRequest, UnsubscribeRequested
 from mqtt_proxy.mqtt.packets import Packet, Subscribe, Unsubscribe
-from mqtt_proxy.mqtt.reason_codes import QOS_GRANTED_MAX, PacketViolation, Reason
+from mqtt_proxy.mqtt.reason_codes import PacketViolation, Reason
 
 if TYPE_CHECKING:
     from mqtt_proxy.mqtt.session import Session
 
+_NO_LOCAL, _RETAIN_AS_PUBLISHED = 0x04, 0x08
+
 
 def subscribe(session: Session, packet: Packet) -> None:
-    """Ask the owner for subscriptions; a request for QoS 2 becomes one for QoS 1 [MQTT-3.8.4-6]."""
+    """Ask the owner for subscriptions."""
     packet = cast("Subscribe", packet)
     _check_filters(session, [topic_filter for topic_filter, _ in packet.filters])
-    granted = [(topic_filter, min(qos, QOS_GRANTED_MAX)) for topic_filter, qos in packet.filters]
-    session.emit(SubscribeRequested(packet.packet_id, granted))
+    requests = [
+        SubscriptionRequest(
+            topic_filter,
+            options & 3,
+            bool(options & _NO_LOCAL),
+            bool(options & _RETAIN_AS_PUBLISHED),
+            options >> RETAIN_HANDLING_SHIFT,
+        )
+        for topic_filter, options in packet.filters
+    ]
+    found = packet.properties or {}
+    session.emit(
+        SubscribeRequested(packet.packet_id, requests, found.get(props.SUBSCRIPTION_ID, 0), found.get(props.USER, []))
+    )
 
 
 def unsubscribe(session: Session, packet: Packet) -> None:
     """Ask the owner to give up subscriptions."""
     packet = cast("Unsubscribe", packet)
     _check_filters(session, packet.filters)
-    session.emit(UnsubscribeRequested(packet.packet_id, packet.filters))
+    user = (packet.properties or {}).get(props.USER, [])
+    session.emit(UnsubscribeRequested(packet.packet_id, packet.filters, user))
 
 
 def _check_filters(session: Session, filters: list[str]) -> None:

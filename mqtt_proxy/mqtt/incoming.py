@@ -2,37 +2,54 @@
 again.
 
 Invariant: acknowledgements leave in the order of receipt [MQTT-4.6.0-2] [MQTT-4.6.0-3], whatever order the caller
-confirms in; an id in `exactly_once` was handed to the caller once and is not handed out again before its PUBREL
-[MQTT-4.3.3-2]. Idle cost: an empty list and an empty dict.
+confirms or refuses in; an id in `exactly_once` was handed to the caller once and is not handed out again before its
+PUBREL [MQTT-4.3.3-2]. Idle cost: an empty list and two empty dicts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mqtt_proxy.mqtt.encode import PUBACK_WORD, PUBREC_WORD, acknowledgements
+from mqtt_proxy.mqtt.encode import PUBACK_WORD, PUBCOMP_WORD, PUBREC_WORD, acknowledgements
 from remoting.protocol.errors import LocalMisuse
+
+TAKEN, CONFIRMED, RELEASED = 0, 1, 2
+"""Where a QoS 2 id is: handed to the caller, its PUBREC sent, its PUBREL come and PUBCOMP waiting for the caller."""
 
 
 class Incoming:
     """The receiver's half of QoS 1 and QoS 2."""
 
-    __slots__ = ("_early", "exactly_once", "pending")
+    __slots__ = ("_early", "_refused", "_taken", "exactly_once", "pending")
 
     def __init__(self) -> None:
         self.pending: list[int] = []
         """Packet ids in order of receipt, from PUBLISH to PUBACK or PUBREC; the hot loop appends here."""
-        self.exactly_once: dict[int, bool] = {}
-        """QoS 2 id -> whether its PUBREC has been sent; from PUBLISH to PUBREL."""
+        self.exactly_once: dict[int, int] = {}
+        """QoS 2 id -> TAKEN, CONFIRMED or RELEASED; from PUBLISH to PUBCOMP."""
+        self._taken = 0
+        """How many of `exactly_once` are TAKEN: those stand in `pending` too."""
         self._early: dict[int, int] = {}
+        self._refused: dict[int, bytes] = {}
+        """Packet id -> reason code and properties of its refusal, until that has left."""
 
-    def acknowledge(self, packet_ids: Iterable[int]) -> bytes:
-        """The acknowledgements that may leave now that these publishes are durable.
+    @property
+    def in_use(self) -> int:
+        """Publishes with QoS > 0 that the client has not been answered: what its quota counts [4.9]."""
+        return len(self.pending) + len(self.exactly_once) - self._taken
 
-        LocalMisuse for an id nobody waits for.
+    def restore(self, packet_ids: Iterable[int]) -> None:
+        """QoS 2 ids that the session's previous connection had confirmed."""
+        self.exactly_once = dict.fromkeys(packet_ids, CONFIRMED)
+
+    def acknowledge(self, packet_ids: Iterable[int], refusal: bytes = b"") -> bytes:
+        """The acknowledgements that may leave now that these publishes are durable, or refused: `refusal` is then the
+        reason code with its properties. LocalMisuse for an id nobody waits for.
         """
         confirmed = list(packet_ids)
         pending = self.pending
+        if refusal:
+            self._refused.update(dict.fromkeys(confirmed, refusal))
         if not self._early and pending[: len(confirmed)] == confirmed:
             del pending[: len(confirmed)]
             return self._encode(confirmed)
@@ -61,29 +78,55 @@ class Incoming:
 
     def _encode(self, packet_ids: list[int]) -> bytes:
         exactly_once = self.exactly_once
-        if not exactly_once:
+        if not exactly_once and not self._refused:
             return acknowledgements([PUBACK_WORD | packet_id for packet_id in packet_ids])
-        words = []
-        for packet_id in packet_ids:
-            if exactly_once.get(packet_id) is False:
-                exactly_once[packet_id] = True
-                words.append(PUBREC_WORD | packet_id)
+        return b"".join([self._answer(packet_id) for packet_id in packet_ids])
+
+    def _answer(self, packet_id: int) -> bytes:
+        """PUBACK or PUBREC of one publish; a refused QoS 2 id is free again at once."""
+        refusal = self._refused.pop(packet_id, b"")
+        word = PUBACK_WORD
+        if self.exactly_once.get(packet_id) == TAKEN:
+            word = PUBREC_WORD
+            self._taken -= 1
+            if refusal:
+                del self.exactly_once[packet_id]
             else:
-                words.append(PUBACK_WORD | packet_id)
-        return acknowledgements(words)
+                self.exactly_once[packet_id] = CONFIRMED
+        if not refusal:
+            return acknowledgements([word | packet_id])
+        assert len(refusal) < 0x7E, "a refusal is a code, or a code and a short reason"
+        return bytes((word >> 24, 2 + len(refusal))) + packet_id.to_bytes(2, "big") + refusal
 
     def receive_exactly_once(self, packet_id: int) -> tuple[bool, bytes]:
         """A QoS 2 PUBLISH came: whether it is new, and the PUBREC to repeat at once if it is an old one already
         confirmed.
         """
-        confirmed = self.exactly_once.get(packet_id)
-        if confirmed is None:
-            self.exactly_once[packet_id] = False
+        phase = self.exactly_once.get(packet_id)
+        if phase is None:
+            self.exactly_once[packet_id] = TAKEN
+            self._taken += 1
             self.pending.append(packet_id)
             return True, b""
-        return False, acknowledgements([PUBREC_WORD | packet_id]) if confirmed else b""
+        return False, acknowledgements([PUBREC_WORD | packet_id]) if phase == CONFIRMED else b""
 
-    def release(self, packet_id: int) -> None:
-        """PUBREL came: the id may carry a new message from now on."""
-        if self.exactly_once.get(packet_id):
+    def release(self, packet_id: int) -> int | None:
+        """PUBREL came: the phase the id was in; None when it is not known."""
+        phase = self.exactly_once.get(packet_id)
+        if phase == CONFIRMED:
+            self.exactly_once[packet_id] = RELEASED
+        return phase
+
+    def complete(self, packet_ids: Iterable[int]) -> bytes:
+        """The PUBCOMPs: these ids may carry new messages from now on."""
+        words = []
+        for packet_id in packet_ids:
+            if self.exactly_once.get(packet_id) != RELEASED:
+                raise LocalMisuse(f"packet id {packet_id} completed, but no PUBREL waits for it")
             del self.exactly_once[packet_id]
+            words.append(PUBCOMP_WORD | packet_id)
+        return acknowledgements(words)
+
+    def confirmed(self) -> list[int]:
+        """QoS 2 ids that are durable and not completed."""
+        return [packet_id for packet_id, phase in self.exactly_once.items() if phase != TAKEN]

@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mqtt_proxy.mqtt.packets import PACKET_ID_MAX
 from remoting.protocol.topics import TOPIC_LEVELS_MAX, TOPIC_SIZE_BYTES_MAX
 
 REMAINING_LENGTH_MAX = 268_435_455
 """The most the four length bytes of a fixed header can say; the standard's own ceiling for a packet."""
+
+PACKET_SIZE_BYTES_MAX = REMAINING_LENGTH_MAX + 5
+"""The largest packet there can be, fixed header included."""
+
+PROPERTIES_BYTES_MAX = 16_384
+"""Properties of this size fit into RocketMQ's 32,767 bytes also when each of them has to be escaped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +53,18 @@ class SessionLimits:
     """Most levels of a topic name or filter, at most what `remoting.protocol.topics` takes. More close the
     connection."""
 
+    receive_maximum: int = 1_024
+    """Publishes with QoS > 0 of an MQTT 5 client that may wait for their acknowledgement; announced in CONNACK. More
+    closes the connection with 0x93. MQTT 3.1.1 has no such promise: there reading stops instead."""
+
+    topic_alias_maximum: int = 64
+    """Topic aliases an MQTT 5 client may use; announced in CONNACK. A higher one closes the connection with 0x94. Each
+    may hold a topic of `topic_bytes_max`."""
+
+    properties_bytes_max: int = 16_384
+    """Largest sum of the properties of one message: they must fit into a record. A larger one closes the connection
+    with 0x95."""
+
     filters_per_packet_max: int = 4_096
     """Most filters in one SUBSCRIBE or UNSUBSCRIBE. More closes the connection."""
 
@@ -60,5 +79,9 @@ class SessionLimits:
             raise ValueError(f"topic_levels_max must be 1..{TOPIC_LEVELS_MAX}: {self.topic_levels_max}")
         if self.unauthenticated_bytes_max < 64 or self.connect_deadline_ms <= 0:
             raise ValueError("unauthenticated_bytes_max must be at least 64 and connect_deadline_ms above 0")
+        if not 0 < self.receive_maximum <= PACKET_ID_MAX or not 0 <= self.topic_alias_maximum <= 65_535:
+            raise ValueError("receive_maximum must be 1..65535 and topic_alias_maximum 0..65535")
+        if not 0 <= self.properties_bytes_max <= PROPERTIES_BYTES_MAX:
+            raise ValueError(f"properties_bytes_max must be 0..{PROPERTIES_BYTES_MAX}: {self.properties_bytes_max}")
         if self.client_id_bytes_max < 23:
             raise ValueError("client_id_bytes_max must be at least 23, which every server must allow [MQTT-3.1.3-5]")

@@ -1,13 +1,25 @@
-"""The control packets of MQTT 3.1.1 as values, and the numbers of their types.
+"""The control packets of MQTT 3.1.1 and MQTT 5 as values, and the numbers of their types.
+
+What only MQTT 5 has comes last in each packet and has a default, which is what 3.1.1 means by leaving it out.
 
 Invariant: a packet object holds exactly what is on the wire, nothing derived; `codec.decode(codec.encode(packet)) ==
-packet`. Topic names stay bytes (they are keys, never text, on the hot path); client ids, user names and filters are
-text. Pure: no input or output, no clock. `msgspec.Struct` because an object costs a third of a slots dataclass.
+packet` at its level. Topic names stay bytes (they are keys, never text, on the hot path); client ids, user names and
+filters are text. Pure: no input or output, no clock. `msgspec.Struct` because an object costs a third of a slots
+dataclass.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
+
+from remoting.protocol.mqtt_properties import MessageProperties
+
+LEVEL_3 = 4
+"""Protocol level of MQTT 3.1.1."""
+LEVEL_5 = 5
+"""Protocol level of MQTT 5."""
 
 CONNECT = 1
 CONNACK = 2
@@ -23,6 +35,7 @@ UNSUBACK = 11
 PINGREQ = 12
 PINGRESP = 13
 DISCONNECT = 14
+AUTH = 15
 
 PACKET_NAMES = {
     CONNECT: "CONNECT",
@@ -39,8 +52,9 @@ PACKET_NAMES = {
     PINGREQ: "PINGREQ",
     PINGRESP: "PINGRESP",
     DISCONNECT: "DISCONNECT",
+    AUTH: "AUTH",
 }
-"""Packet type -> its name in the standard; 0 and 15 are reserved and have none."""
+"""Packet type -> its name in the standard; 0 is reserved and has none, 15 exists in MQTT 5 only."""
 
 PACKET_ID_MAX = 65_535
 """Packet ids are 1..65,535; 0 is never valid [MQTT-2.3.1-1]."""
@@ -53,10 +67,12 @@ class Will(msgspec.Struct, gc=False):
     payload: bytes
     qos: int
     retain: bool
+    properties: MessageProperties | None = None
+    delay_s: int = 0
 
 
 class Connect(msgspec.Struct, gc=False):
-    """CONNECT of protocol level 4; `keep_alive_s` 0 means no keep-alive."""
+    """CONNECT; `clean` is Clean Start at level 5, `keep_alive_s` 0 means no keep-alive."""
 
     client_id: str
     clean: bool
@@ -64,6 +80,8 @@ class Connect(msgspec.Struct, gc=False):
     username: str | None = None
     password: bytes | None = None
     will: Will | None = None
+    level: int = LEVEL_3
+    properties: dict[int, Any] | None = None
 
 
 class Connack(msgspec.Struct, gc=False):
@@ -71,6 +89,7 @@ class Connack(msgspec.Struct, gc=False):
 
     session_present: bool
     code: int
+    properties: dict[int, Any] | None = None
 
 
 class Publish(msgspec.Struct, gc=False):
@@ -82,37 +101,49 @@ class Publish(msgspec.Struct, gc=False):
     retain: bool
     dup: bool
     packet_id: int
+    properties: MessageProperties | None = None
+    topic_alias: int = 0
+    subscription_ids: tuple[int, ...] = ()
 
 
 class Puback(msgspec.Struct, gc=False):
     """PUBACK: a QoS 1 message has been taken over."""
 
     packet_id: int
+    reason: int = 0
+    properties: dict[int, Any] | None = None
 
 
 class Pubrec(msgspec.Struct, gc=False):
     """PUBREC: a QoS 2 message has been taken over, step one."""
 
     packet_id: int
+    reason: int = 0
+    properties: dict[int, Any] | None = None
 
 
 class Pubrel(msgspec.Struct, gc=False):
     """PUBREL: the sender of a QoS 2 message will not send it again."""
 
     packet_id: int
+    reason: int = 0
+    properties: dict[int, Any] | None = None
 
 
 class Pubcomp(msgspec.Struct, gc=False):
     """PUBCOMP: the id of a QoS 2 message is free again."""
 
     packet_id: int
+    reason: int = 0
+    properties: dict[int, Any] | None = None
 
 
 class Subscribe(msgspec.Struct, gc=False):
-    """SUBSCRIBE: (filter, requested QoS) pairs, at least one."""
+    """SUBSCRIBE: (filter, options) pairs, at least one; options are the requested QoS, at level 5 with further bits."""
 
     packet_id: int
     filters: list[tuple[str, int]]
+    properties: dict[int, Any] | None = None
 
 
 class Suback(msgspec.Struct, gc=False):
@@ -120,6 +151,7 @@ class Suback(msgspec.Struct, gc=False):
 
     packet_id: int
     codes: list[int]
+    properties: dict[int, Any] | None = None
 
 
 class Unsubscribe(msgspec.Struct, gc=False):
@@ -127,12 +159,15 @@ class Unsubscribe(msgspec.Struct, gc=False):
 
     packet_id: int
     filters: list[str]
+    properties: dict[int, Any] | None = None
 
 
 class Unsuback(msgspec.Struct, gc=False):
-    """UNSUBACK: the filters of that UNSUBSCRIBE are gone."""
+    """UNSUBACK: the filters of that UNSUBSCRIBE are gone; a code for each at level 5."""
 
     packet_id: int
+    codes: list[int] = []
+    properties: dict[int, Any] | None = None
 
 
 class Pingreq(msgspec.Struct, gc=False):
@@ -144,7 +179,17 @@ class Pingresp(msgspec.Struct, gc=False):
 
 
 class Disconnect(msgspec.Struct, gc=False):
-    """DISCONNECT: the client ends the connection properly; its will is dropped."""
+    """DISCONNECT: one side ends the connection properly."""
+
+    reason: int = 0
+    properties: dict[int, Any] | None = None
+
+
+class Auth(msgspec.Struct, gc=False):
+    """AUTH: a step of an extended authentication (MQTT 5)."""
+
+    reason: int = 0
+    properties: dict[int, Any] | None = None
 
 
 Packet = (
@@ -162,5 +207,6 @@ Packet = (
     | Pingreq
     | Pingresp
     | Disconnect
+    | Auth
 )
 """Any control packet."""

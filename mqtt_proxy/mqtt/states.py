@@ -10,5 +10,6 @@ class State(Enum):
 
     EXPECT_CONNECT = "nothing has come yet, only CONNECT may"
     DECIDING = "CONNECT is with the owner, who accepts or refuses"
+    AUTHENTICATING = "the owner has asked for more before it decides, only AUTH may come"
     CONNECTED = "accepted"
     CLOSED = "ended; input is discarded"

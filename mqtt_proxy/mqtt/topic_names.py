@@ -1,5 +1,5 @@
-"""Which topic names and filters a session accepts: the standard's rules plus the limits, with a cache of names seen
-before.
+"""Which topic names, filters and message properties a session accepts: the standard's rules plus the limits, with a
+cache of names seen before.
 
 Invariant: a name in the cache has passed every check, so the hot loop asks one set. The cache is bounded: when full it
 is emptied, never grown. One instance serves all sessions of a process; it belongs to the event loop.
@@ -10,6 +10,7 @@ from __future__ import annotations
 from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.mqtt.reason_codes import PacketViolation, Reason
 from mqtt_proxy.mqtt.wire import check_text
+from remoting.protocol.mqtt_properties import MessageProperties
 from remoting.protocol.topics import validate_filter, validate_topic_name
 
 KNOWN_TOPICS_MAX = 65_536
@@ -56,3 +57,14 @@ class TopicNames:
         levels, levels_max = topic.count(b"/") + 1, self._limits.topic_levels_max
         if levels > levels_max:
             raise PacketViolation(reason, f"{what} of {levels} levels, at most {levels_max}")
+
+
+def check_properties(limits: SessionLimits, properties: MessageProperties | None) -> None:
+    """Accept the properties of a message, or raise PacketViolation: a record must be able to hold them."""
+    if properties is None:
+        return
+    named = (properties.content_type, properties.response_topic, properties.correlation_data)
+    size_bytes = sum(len(value) for value in named if value) + sum(len(k) + len(v) + 5 for k, v in properties.user)
+    if size_bytes > limits.properties_bytes_max:
+        detail = f"properties of {size_bytes} bytes, at most {limits.properties_bytes_max}"
+        raise PacketViolation(Reason.TOO_LARGE, detail)

@@ -15,6 +15,8 @@ from mqtt_proxy.mqtt.events import (
     Event,
     Publish,
     PublishBatch,
+    Received,
+    Released,
     SubscribeRequested,
     UnsubscribeRequested,
 )
@@ -95,8 +97,12 @@ class CoreClient:
             for publish in event.publishes:
                 self.target.publish(publish)
         elif isinstance(event, SubscribeRequested):
-            self.filters.update(event.filters)
-            self.session.grant(event.packet_id, [qos for _, qos in event.filters])
+            self.filters.update({request.filter: request.qos for request in event.filters})
+            self.session.grant(event.packet_id, [request.qos for request in event.filters])
+        elif isinstance(event, Received):
+            self.session.release(event.packet_ids)
+        elif isinstance(event, Released):
+            self.session.complete(event.packet_ids)
         elif isinstance(event, UnsubscribeRequested):
             for name in event.filters:
                 self.filters.pop(name, None)

@@ -30,6 +30,7 @@ from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.codec import decode
 from mqtt_proxy.mqtt.encode import encode
 from mqtt_proxy.mqtt.limits import SessionLimits
+from mqtt_proxy.mqtt.properties import SUBSCRIPTION_ID
 from mqtt_proxy.mqtt.session import Session
 from mqtt_proxy.mqtt.wire import fixed_header
 from runtime.clock import ManualClock
@@ -106,7 +107,7 @@ class Wire:
 
     def send(self, *sent: Any) -> None:
         """What the client puts on the wire, in one read."""
-        events = self.session.feed(b"".join(map(encode, sent)), 0)
+        events = self.session.feed(b"".join(encode(one, self.session.level) for one in sent), 0)
         if events:
             self.handler.on_events(events)
 
@@ -120,7 +121,7 @@ class Wire:
             header = fixed_header(data, at, len(data))
             assert header is not None
             body, length = header
-            found.append(decode(data[at], data[body : body + length]) if data[at] >> 4 != 2 else connack(data, body))
+            found.append(decode(data[at], data[body : body + length], self.session.level))
             at = body + length
         return found
 
@@ -135,11 +136,6 @@ class Wire:
     def lose(self) -> None:
         """The socket breaks."""
         self.close("peer_closed")
-
-
-def connack(data: bytes, body: int) -> packets.Connack:
-    """A CONNACK, which the server's own codec does not decode."""
-    return packets.Connack(bool(data[body]), data[body + 1])
 
 
 class Rig:
@@ -177,18 +173,34 @@ class Rig:
         )
 
     async def client(
-        self, client_id: str, *, clean: bool = True, will: packets.Will | None = None, username: str | None = None
+        self,
+        client_id: str,
+        *,
+        clean: bool = True,
+        will: packets.Will | None = None,
+        username: str | None = None,
+        level: int = 4,
+        properties: dict[int, Any] | None = None,
     ) -> Wire:
         """A client that has sent CONNECT and was answered."""
         wire = Wire(self)
-        wire.send(packets.Connect(client_id, clean, 0, username, b"" if username else None, will))
+        password = b"" if username else None
+        wire.send(packets.Connect(client_id, clean, 0, username, password, will, level, properties))
         await settle()
         return wire
 
-    async def subscriber(self, client_id: str, *filters: tuple[str, int], clean: bool = True) -> Wire:
+    async def subscriber(
+        self,
+        client_id: str,
+        *filters: tuple[str, int],
+        clean: bool = True,
+        level: int = 4,
+        properties: dict[int, Any] | None = None,
+        subscription_id: int = 0,
+    ) -> Wire:
         """A client that has subscribed and read its CONNACK and SUBACK."""
-        wire = await self.client(client_id, clean=clean)
-        wire.send(packets.Subscribe(1, list(filters)))
+        wire = await self.client(client_id, clean=clean, level=level, properties=properties)
+        wire.send(packets.Subscribe(1, list(filters), {SUBSCRIPTION_ID: subscription_id} if subscription_id else None))
         await settle()
         wire.received()
         return wire

@@ -9,7 +9,7 @@ from mqtt_proxy.bridge.admission import Refusal, admit, join, leave
 from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.mqtt.events import ConnectRequested
 from mqtt_proxy.mqtt.packets import Will
-from mqtt_proxy.mqtt.reason_codes import ConnectCode
+from mqtt_proxy.mqtt.reason_codes import ReasonCode
 from mqtt_proxy.quota_config import QuotaConfig
 from tests.unit.mqtt_proxy.bridge.rig import FakeAccess
 
@@ -35,9 +35,9 @@ def connect(username: str | None, will: Will | None = None) -> ConnectRequested:
     [
         (None, ANONYMOUS),
         ("ann", Identity("ann", anonymous=False)),
-        ("denied", Refusal(ConnectCode.BAD_USER_NAME_OR_PASSWORD, "authentication")),
-        ("busy", Refusal(ConnectCode.SERVER_UNAVAILABLE, "busy")),
-        ("left", Refusal(ConnectCode.SERVER_UNAVAILABLE, "left")),
+        ("denied", Refusal(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "authentication")),
+        ("busy", Refusal(ReasonCode.SERVER_BUSY, "busy")),
+        ("left", Refusal(ReasonCode.SERVER_BUSY, "left")),
     ],
 )
 async def test_who_and_why_not(username: str | None, result: object) -> None:
@@ -50,7 +50,7 @@ async def test_a_will_must_be_allowed() -> None:
     access = FakeAccess()
     access.forbidden.add(b"w")
     refused = await admit(access, connect(None, Will(b"w", b"", 0, False)), Caller(), lambda: True)
-    assert refused == Refusal(ConnectCode.NOT_AUTHORIZED, "will_topic")
+    assert refused == Refusal(ReasonCode.NOT_AUTHORIZED, "will_topic")
     assert await admit(access, connect(None, Will(b"v", b"", 0, False)), Caller(), lambda: True) is ANONYMOUS
 
 
@@ -59,7 +59,7 @@ async def test_an_address_that_connects_too_fast_costs_no_password_check() -> No
     caller = Caller()
     caller.over_connect_rate = True
     refused = await admit(FakeAccess(), connect("denied"), caller, lambda: True)
-    assert refused == Refusal(ConnectCode.SERVER_UNAVAILABLE, "connect_rate")
+    assert refused == Refusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
 
 
 def test_a_user_has_so_many_clients_and_nobody_has_the_anonymous() -> None:
@@ -67,11 +67,19 @@ def test_a_user_has_so_many_clients_and_nobody_has_the_anonymous() -> None:
     quotas = Quotas(QuotaConfig(connections_per_user_max=1))
     ann = Identity("ann", anonymous=False)
     claimed = Identity("ann", anonymous=True)
-    denied = Refusal(ConnectCode.NOT_AUTHORIZED, "authentication")
+    denied = Refusal(ReasonCode.NOT_AUTHORIZED, "authentication")
     assert join(quotas, denied, "a") is denied
     assert join(quotas, ann, "a") is ann
-    assert join(quotas, ann, "b") == Refusal(ConnectCode.SERVER_UNAVAILABLE, "connections_per_user_max")
+    assert join(quotas, ann, "b") == Refusal(ReasonCode.QUOTA_EXCEEDED, "connections_per_user_max")
     assert join(quotas, claimed, "b") is claimed
     leave(quotas, claimed, "b")
     leave(quotas, ann, "a")
     assert join(quotas, ann, "b") is ann
+
+
+async def test_no_extended_authentication_is_known() -> None:
+    """Whoever asks for one is told that its method is the matter."""
+    asked = connect(None)
+    asked.auth_method = "SCRAM-SHA-1"
+    refused = await admit(FakeAccess(), asked, Caller(), lambda: True)
+    assert refused == Refusal(ReasonCode.BAD_AUTHENTICATION_METHOD, "auth_method")

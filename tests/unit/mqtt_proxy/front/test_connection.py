@@ -69,7 +69,7 @@ async def test_refusal_is_written_before_the_close() -> None:
         await _until(lambda: here.handlers)
         handler = here.handlers[0]
         await handler.wait(ConnectRequested)
-        handler.connection.session.refuse(5)
+        handler.connection.session.refuse(0x87)
         handler.connection.flush()
         assert await reader.read() == b"\x20\x02\x00\x05"
         assert await asyncio.wait_for(handler.closed, 5) == ("connect_refused", False)

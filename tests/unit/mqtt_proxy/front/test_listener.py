@@ -99,7 +99,7 @@ async def test_tls_is_only_another_transport(tmp_path: Path) -> None:
     async with world(tls=context) as here:
         trusting = ssl.create_default_context(cafile=str(certificate))
         reader, writer = await asyncio.open_connection("127.0.0.1", here.port, ssl=trusting)
-        writer.write(bytes.fromhex("100d00044d5154540502003c000161"))
+        writer.write(bytes.fromhex("100d00044d5154540602003c000161"))
         assert await asyncio.wait_for(reader.read(), 5) == bytes.fromhex("2003008400")
         assert await asyncio.wait_for(here.handlers[0].closed, 5) == ("protocol_level", False)
         plain, sender = await here.open()

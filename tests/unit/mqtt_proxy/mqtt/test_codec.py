@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_proxy.mqtt import packets
-from mqtt_proxy.mqtt.codec import UnsupportedLevel, decode, encode, split
+from mqtt_proxy.mqtt.codec import UnsupportedLevel, decode, encode, level_of, split
 from mqtt_proxy.mqtt.reason_codes import PacketViolation
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
@@ -109,7 +109,7 @@ CONNECT_HEAD = b"\x00\x04MQTT\x04"
         (0x10, CONNECT_HEAD + b"\x02\0", "malformed_packet"),
         (0x10, b"\x00\x04MQTT", "malformed_packet"),
         (0x10, b"\x00\x04MQTX\x04\x02\0\0\0\x01a", "protocol_name"),
-        (0x10, b"\x00\x04MQTT\x05\x02\0\0\0\0\x01a", "protocol_level"),
+        (0x10, b"\x00\x04MQTT\x06\x02\0\0\0\0\x01a", "protocol_level"),
         (0x10, b"\x00\x06MQIsdp\x03\x02\0\0\0\x01a", "protocol_level"),
         (0x36, b"\0\x01a\0\x01", "invalid_qos"),
         (0x38, b"\0\x01a", "reserved_flags"),
@@ -141,11 +141,12 @@ def test_refusals(first: int, body: bytes, reason: str) -> None:
 
 
 def test_level_5_is_told_apart() -> None:
-    """Only MQTT level 5 is answered in the layout of level 5."""
-    for body, is_level_5 in [(b"\0\x04MQTT\x05", True), (b"\0\x04MQTT\x06", False), (b"\0\x06MQIsdp\x05", False)]:
+    """A later level of MQTT is answered in the layout of level 5, everything else in that of 3.1.1."""
+    for body, is_later in [(b"\0\x04MQTT\x06", True), (b"\0\x04MQTT\x03", False), (b"\0\x06MQIsdp\x05", False)]:
         with pytest.raises(UnsupportedLevel) as refused:
             decode(0x10, body)
-        assert refused.value.is_level_5 is is_level_5
+        assert refused.value.is_later is is_later
+    assert [level_of(b"\0\x04MQTT\x05"), level_of(b"\0\x04MQTT\x04")] == [5, 4]
 
 
 def test_split_wants_one_packet() -> None:

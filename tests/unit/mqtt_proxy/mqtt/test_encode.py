@@ -37,9 +37,8 @@ def test_small_answers() -> None:
     assert made.suback(7, [0, 1, 128]) == made.encode(packets.Suback(7, [0, 1, 128]))
     assert made.suback(7, [1] * 200) == made.encode(packets.Suback(7, [1] * 200))
     assert made.unsuback(258) == made.encode(packets.Unsuback(258))
-    assert made.pubcomp(258) == made.encode(packets.Pubcomp(258))
+    assert made.acknowledgements([made.PUBCOMP_WORD | 258]) == made.encode(packets.Pubcomp(258))
     assert made.encode(packets.Pingresp()) == made.PINGRESP_BYTES
-    assert made.CONNACK_LEVEL_5_UNSUPPORTED == b"\x20\x03\x00\x84\x00"
 
 
 def test_what_the_wire_cannot_carry() -> None:

@@ -11,4 +11,4 @@ def test_every_event_is_exported() -> None:
     """What a handler may get is what it may import."""
     names = {kind.__name__ for kind in get_args(events.Event)}
     assert names < set(events.__all__)
-    assert events.Disconnected().clean
+    assert not events.Disconnected().will_due

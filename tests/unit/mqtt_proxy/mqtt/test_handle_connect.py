@@ -6,7 +6,7 @@ import pytest
 
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
-from mqtt_proxy.mqtt.events import ConnectRequested, Disconnected, Violated
+from mqtt_proxy.mqtt.events import NEVER, ConnectRequested, Disconnected, Violated
 from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.mqtt.session import Session
 
@@ -22,7 +22,7 @@ def test_everything_of_a_connect_is_handed_on() -> None:
     session = fresh()
     sent = packets.Connect("dev", False, 77, username="ann", password=b"\0\xff", will=WILL)
     assert session.feed(encode(sent), 0) == [
-        ConnectRequested("dev", False, 77, "ann", b"\0\xff", WILL, 4, server_made_id=False)
+        ConnectRequested("dev", False, 77, "ann", b"\0\xff", WILL, 4, server_made_id=False, session_expiry_s=NEVER)
     ]
     assert (session.client_id, session.keep_alive_s, session.will_due) == ("dev", 77, False)
     session.accept(True)
@@ -48,7 +48,7 @@ def test_rejected_ids(sent: packets.Connect) -> None:
 @pytest.mark.parametrize(
     ("head", "answer"),
     [
-        (b"\0\x04MQTT\x05", b"\x20\x03\x00\x84\x00"),
+        (b"\0\x04MQTT\x06", b"\x20\x03\x00\x84\x00"),
         (b"\0\x04MQTT\x03", b"\x20\x02\x00\x01"),
         (b"\0\x04MQTT\x84", b"\x20\x02\x00\x01"),
         (b"\0\x06MQIsdp\x03", b"\x20\x02\x00\x01"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
-from mqtt_proxy.mqtt.events import Acknowledged, PublishBatch, Violated
+from mqtt_proxy.mqtt.events import Acknowledged, PublishBatch, Received, Released, Violated
 from mqtt_proxy.mqtt.session import Session
 from tests.unit.mqtt_proxy.mqtt.sessions import connected
 
@@ -25,8 +27,12 @@ def test_qos_2_is_handed_on_once() -> None:
     assert send(session, again) == []
     assert session.take_bytes() == encode(packets.Pubrec(7))
     assert session.received_ids() == [7]
-    assert send(session, packets.Pubrel(7), packets.Pubrel(7)) == []
-    assert session.take_bytes() == encode(packets.Pubcomp(7)) * 2
+    assert send(session, packets.Pubrel(7), packets.Pubrel(7)) == [Released([7])]
+    assert session.take_bytes() == b""
+    session.complete([7])
+    assert session.take_bytes() == encode(packets.Pubcomp(7))
+    assert send(session, packets.Pubrel(7)) == []
+    assert session.take_bytes() == encode(packets.Pubcomp(7))
     assert send(session, message) == [PublishBatch([message])]
 
 
@@ -51,7 +57,7 @@ def test_the_publishes_before_a_violation_count() -> None:
 
 
 def test_stray_acknowledgements_are_counted() -> None:
-    """PUBACK of nothing in flight, PUBREC and PUBCOMP of a server that sends no QoS 2."""
+    """PUBACK, PUBREC and PUBCOMP of nothing in flight; the PUBREC is answered so that its sender can go on."""
     session = connected()
     session.deliver(b"t", b"", 1, False, False, "token")
     events = send(
@@ -59,3 +65,28 @@ def test_stray_acknowledgements_are_counted() -> None:
     )
     assert events == [Acknowledged(["token"])]
     assert session.stray_acknowledgements == 4
+    assert session.take_bytes().endswith(encode(packets.Pubrel(1)))
+
+
+def test_a_qos_2_delivery() -> None:
+    """PUBLISH, PUBREC, PUBREL when the owner says so, PUBCOMP; a repeated PUBREC repeats the PUBREL."""
+    session = connected()
+    assert session.deliver(b"t", b"m", 2, False, False, "token") == 1
+    assert session.take_bytes() == encode(packets.Publish(b"t", b"m", 2, False, False, 1))
+    assert send(session, packets.Pubcomp(1)) == []
+    assert send(session, packets.Pubrec(1), packets.Pubrec(1)) == [Received(["token"], [1])]
+    assert session.take_bytes() == b""
+    session.release([1])
+    assert send(session, packets.Pubrec(1)) == []
+    assert session.take_bytes() == encode(packets.Pubrel(1)) * 2
+    assert session.window_free == session.limits.in_flight_max - 1
+    assert send(session, packets.Pubcomp(1)) == [Acknowledged(["token"])]
+    assert session.window_free == session.limits.in_flight_max
+
+
+@pytest.mark.parametrize(("qos", "wrong"), [(1, packets.Pubrec(1)), (2, packets.Puback(1))])
+def test_the_acknowledgement_of_the_other_qos_ends_it(qos: int, wrong: packets.Packet) -> None:
+    """The client is confused about what it got."""
+    session = connected()
+    session.deliver(b"t", b"m", qos, False, False, "token")
+    assert [event.reason for event in send(session, wrong)] == ["protocol_error"]  # type: ignore[attr-defined]

@@ -6,16 +6,20 @@ import pytest
 
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
-from mqtt_proxy.mqtt.events import SubscribeRequested, UnsubscribeRequested
+from mqtt_proxy.mqtt.events import SubscribeRequested, SubscriptionRequest, UnsubscribeRequested
 from tests.unit.mqtt_proxy.mqtt.sessions import connected
 
 
 def test_requests_and_answers() -> None:
-    """Filters in order, QoS 2 lowered to 1, answers with the packet's id."""
+    """Filters in order, answers with the packet's id."""
     session = connected(filters_per_packet_max=3)
     subscribe = packets.Subscribe(5, [("a/#", 2), ("a/#", 0), ("b", 1)])
-    assert session.feed(encode(subscribe), 0) == [SubscribeRequested(5, [("a/#", 1), ("a/#", 0), ("b", 1)])]
-    session.grant(5, [1, 0, 0x80])
+    assert session.feed(encode(subscribe), 0) == [
+        SubscribeRequested(
+            5, [SubscriptionRequest("a/#", 2), SubscriptionRequest("a/#", 0), SubscriptionRequest("b", 1)]
+        )
+    ]
+    session.grant(5, [1, 0, 0x87])
     assert session.feed(encode(packets.Unsubscribe(6, ["b", "c"])), 0) == [UnsubscribeRequested(6, ["b", "c"])]
     session.unsubscribed(6)
     assert session.take_bytes() == b"\x90\x05\0\x05\x01\x00\x80" + b"\xb0\x02\0\x06"

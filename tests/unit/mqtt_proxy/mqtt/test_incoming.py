@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_proxy.mqtt.encode import PUBACK_WORD, PUBREC_WORD, acknowledgements
-from mqtt_proxy.mqtt.incoming import Incoming
+from mqtt_proxy.mqtt.encode import PUBACK_WORD, PUBCOMP_WORD, PUBREC_WORD, acknowledgements
+from mqtt_proxy.mqtt.incoming import CONFIRMED, RELEASED, Incoming
 from remoting.protocol.errors import LocalMisuse
 
 
@@ -54,6 +54,26 @@ def test_exactly_once() -> None:
     pubrec = acknowledgements([PUBREC_WORD | 7])
     assert incoming.acknowledge([7, 8]) == pubrec + pubacks(8)
     assert incoming.receive_exactly_once(7) == (False, pubrec)
-    incoming.release(7)
-    incoming.release(7)
+    assert [incoming.release(7), incoming.release(7), incoming.release(9)] == [CONFIRMED, RELEASED, None]
+    assert incoming.receive_exactly_once(7) == (False, b"")
+    assert incoming.confirmed() == [7]
+    assert incoming.complete([7]) == acknowledgements([PUBCOMP_WORD | 7])
+    assert incoming.receive_exactly_once(7) == (True, b"")
+    with pytest.raises(LocalMisuse):
+        incoming.complete([7])
+
+
+def test_refusals_keep_the_order_and_free_the_id() -> None:
+    """A refused QoS 2 id is new again; what the quota counts follows."""
+    incoming = Incoming()
+    incoming.restore([30])
+    incoming.receive_exactly_once(7)
+    incoming.pending.append(8)
+    incoming.receive_exactly_once(9)
+    assert incoming.in_use == 4
+    assert incoming.acknowledge([8], b"\x87") == b""
+    assert incoming.acknowledge([7], b"\x97\x00") == b"\x50\x04\x00\x07\x97\x00" + b"\x40\x03\x00\x08\x87"
+    assert incoming.in_use == 2
+    assert incoming.acknowledge([9]) == acknowledgements([PUBREC_WORD | 9])
+    assert incoming.in_use == 2
     assert incoming.receive_exactly_once(7) == (True, b"")

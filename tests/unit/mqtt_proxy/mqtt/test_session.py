@@ -15,6 +15,7 @@ from mqtt_proxy.mqtt.events import (
     Event,
     PublishBatch,
     SubscribeRequested,
+    SubscriptionRequest,
     Violated,
 )
 from mqtt_proxy.mqtt.limits import SessionLimits
@@ -73,7 +74,7 @@ def test_one_batch_per_run() -> None:
     assert events == [
         PublishBatch([publish(1), publish(2), publish(3, qos=0)]),
         Acknowledged(["token"]),
-        SubscribeRequested(9, [("a", 1)]),
+        SubscribeRequested(9, [SubscriptionRequest("a", 2)]),
         PublishBatch([publish(4)]),
     ]
     assert session.take_bytes() == b"\xd0\x00"
@@ -146,7 +147,7 @@ def test_input_behind_connect_waits() -> None:
             session.accept(False)
             assert session.feed(b"", 1_000) == [PublishBatch([publish(1), publish(2)])]
         else:
-            session.refuse(5)
+            session.refuse(0x87)
             assert session.feed(b"", 1_000) == []
             assert session.take_bytes() == b"\x20\x02\x00\x05"
             assert not session.will_due
@@ -216,7 +217,7 @@ def test_deliveries_and_window() -> None:
         session.deliver(b"t", b"p", 1, False, False, 3)
     assert session.deliver(b"t", memoryview(b"p"), 0, False, False, None) == 0
     assert session.deliver_prepared(publish_head(b"t", 1, 0, False), b"p", 0, None) == 0
-    assert session.inflight() == [(1, 0), (2, 1)]
+    assert session.inflight() == [(1, 0, 0), (2, 1, 0)]
     assert session.output_pending
     assert session.take_bytes() == (
         b"\x33\x06\0\x01t\0\x01p" + b"\x33\x06\0\x01t\0\x02p" + b"\x30\x04\0\x01tp" + b"\x30\x04\0\x01tp"
@@ -230,12 +231,12 @@ def test_resume() -> None:
     """What was in flight is sent again with DUP and its id, in order; what is gone is forgotten."""
     session = fresh()
     session.feed(encode(packets.Connect("dev", False, 0)), 1_000)
-    session.accept(True, [(7, "old"), (3, "older"), (5, "gone")], received_ids=[9])
+    session.accept(True, [(7, "old", 0), (3, "older", 0), (5, "gone", 0)], received_ids=[9])
     session.redeliver(7, b"t", b"p", 1, False, "new")
     session.redeliver(3, b"t", b"q", 1, False, "newer")
     session.forget(5)
     assert session.take_bytes() == b"\x20\x02\x01\x00" + b"\x3a\x06\0\x01t\0\x07p" + b"\x3a\x06\0\x01t\0\x03q"
-    assert session.inflight() == [(7, "new"), (3, "newer")]
+    assert session.inflight() == [(7, "new", 0), (3, "newer", 0)]
     assert session.received_ids() == [9]
     assert session.feed(encode(publish(9, qos=2)), 1_000) == []
     assert session.take_bytes() == encode(packets.Pubrec(9))
@@ -263,7 +264,7 @@ def test_answers_need_their_state() -> None:
     session.grant(1, [0])
     session.unsubscribed(1)
     session.accept(False)
-    session.refuse(3)
+    session.refuse(0x88)
     session.redeliver(1, b"t", b"", 1, False, None)
     assert session.deliver(b"t", b"", 1, False, False, None) == 0
     assert session.take_bytes() == b""

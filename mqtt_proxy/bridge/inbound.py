@@ -1,0 +1,89 @@
+"""What one client publishes: judged, handed on, charged to its quotas, acknowledged when the broker has it.
+
+A publish that may not be is refused in its acknowledgement to a client of MQTT 5 (with QoS 0 there is none: it is
+dropped and counted) and closes the connection of a client of 3.1.1, which has no word for it.
+Invariant: nothing is acknowledged that the broker has not confirmed; acknowledgements keep the order of receipt.
+Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mqtt_proxy.bridge.pacing import Paced
+from mqtt_proxy.bridge.permissions import Permissions
+from mqtt_proxy.bridge.services import Services
+from mqtt_proxy.bridge.wire import Wire
+from mqtt_proxy.front.publish_rates import Publisher
+from mqtt_proxy.mqtt.packets import LEVEL_3, Publish
+from mqtt_proxy.mqtt.reason_codes import ReasonCode
+
+
+class Inbound(Paced):
+    """The publishing half of one client."""
+
+    def __init__(
+        self, wire: Wire, services: Services, give_up: Callable[[str], None], confirmed_late: Callable[[], None]
+    ) -> None:
+        """`confirmed_late` is called when something is confirmed after `end`."""
+        super().__init__(wire, services.quotas.rates, services.clock, services.metrics)
+        self._wire = wire
+        self._session = wire.session
+        self._services = services
+        self._give_up = give_up
+        self._confirmed_late = confirmed_late
+        self._ended = False
+        self._may: Permissions | None = None
+        self._who: Publisher | None = None
+        self.client_id = b""
+
+    def begin(self, may: Permissions, who: Publisher) -> None:
+        """The CONNECT is admitted: whose publishes these are."""
+        self._may, self._who = may, who
+
+    def publish(self, publishes: list[Publish]) -> None:
+        """Take over what the client published."""
+        if self._ended:
+            return
+        allowed = self._sift(publishes)
+        if allowed:
+            self._services.publisher.publish(self, self.client_id, allowed)
+        if self._rates.active and not self._ended:
+            assert self._who is not None
+            self.charge(self._who, publishes)
+
+    def _sift(self, publishes: list[Publish]) -> list[Publish]:
+        """Those that may be published; the others are refused."""
+        assert self._may is not None
+        if self._session.level == LEVEL_3:
+            first = self._may.first_refused(publishes)
+            if first is None:
+                return publishes
+            self._give_up(f"not_authorized: publish to {first.topic.decode('utf-8', 'replace')!r}")
+            return []
+        allowed, refused = self._may.sift(publishes)
+        refused_ids = [one.packet_id for one in refused if one.qos]
+        if refused_ids:
+            self._session.refuse_publishes(refused_ids, ReasonCode.NOT_AUTHORIZED)
+            self._wire.flush()
+        return allowed
+
+    def end(self) -> None:
+        """The connection has ended."""
+        self._ended = True
+        self.stop_pacing()
+        self._services.publisher.forget(self)
+
+    # -- from the publisher --------------------------------------------------------------------------------------------
+
+    def confirmed(self, packet_ids: list[int]) -> None:
+        """The broker holds these durably: acknowledge them."""
+        if packet_ids:
+            self._session.acknowledge(packet_ids)
+            self._wire.flush()
+            if self._ended:
+                self._confirmed_late()
+
+    def rejected(self, reason: str) -> None:
+        """The broker did not accept some of what this client published."""
+        self._give_up(reason)
