@@ -24,7 +24,7 @@ BEFORE_CONNECT = {
     "publish first": (wire.publish("a"), b""),
     "protocol name": (wire.connect("x", name="MQTX"), b""),
     "version 3.1": (wire.connect("x", name="MQIsdp", level=3), b"\x20\x02\x00\x01"),
-    "version 5": (wire.connect("x", level=5), b"\x20\x03\x00\x84\x00"),
+    "version 6": (wire.connect("x", level=6), b"\x20\x03\x00\x84\x00"),
     "no id, but a session": (wire.connect("", flags=0), b"\x20\x02\x00\x02"),
     "reserved flag": (wire.connect("x", flags=3), b""),
     "will with QoS 3": (wire.connect("x", flags=0x1E, rest=wire.text("w") + wire.text("m")), b""),
