@@ -20,6 +20,7 @@ from controller.app import ControllerApp
 from lightmq.configuration import Configuration
 from lightmq.ports import explain
 from mqtt_proxy.app import ProxyApp
+from mqtt_proxy.listening import PortUnavailable
 from remoting import inprocess
 from remoting.protocol.errors import LightMQError
 from remoting.server.router import Router
@@ -111,7 +112,12 @@ class AllInOne:
         assert self._server is not None
         assert self._proxy is not None
         ports = {"mqtt": self._proxy.port, "remoting": self._server.port, "admin": self._admin.port}
-        return ports | self._broker.reader_ports()
+        return ports | self._broker.reader_ports() | self._proxy.ports()
+
+    def reload(self) -> None:
+        """Read again what may change while this runs."""
+        if self._proxy is not None:
+            self._proxy.reload()
 
     def status(self) -> dict[str, Any]:
         """The picture of the administration page."""
@@ -147,11 +153,10 @@ class AllInOne:
 
     async def _open_mqtt(self) -> None:
         assert self._proxy is not None
-        config = self._configuration.proxy
         try:
             await self._proxy.start()
-        except OSError as error:
-            raise explain(config.listen_host, config.port, "--mqtt-port", error) from error
+        except PortUnavailable as error:
+            raise explain(self._configuration.proxy.listen_host, error.port, error.option, error) from error
 
     async def _open_admin(self) -> None:
         try:

@@ -44,7 +44,7 @@ def up_greeting(ports: Mapping[str, int], up: UpConfig, proxy: ProxyConfig) -> s
     server = "" if (here, remoting) == ("127.0.0.1", 9876) else f" --server {here}:{remoting}"
     return f"""\
 LightMQ is ready; data in {up.data_directory}
-  MQTT      {host}:{mqtt}   ({who_gets_in(proxy)})
+  MQTT      {host}:{mqtt}   ({who_gets_in(proxy)}){_further(host, ports, proxy)}
   remoting  {here}:{remoting}   (RocketMQ clients and Spark: name server and broker)
   admin     http://{here}:{admin}/status   /metrics   /readyz
 
@@ -61,6 +61,21 @@ From Spark:
           .option("mqttFilter", "plant/#").load())
 
 Ctrl-C stops it."""
+
+
+def _further(host: str, ports: Mapping[str, int], proxy: ProxyConfig) -> str:
+    """Lines for the other MQTT listeners that are open."""
+    kinds = {
+        "mqtt-tls": ("MQTTS     ", "", "TLS"),
+        "mqtt-ws": ("WebSocket ws://", proxy.listen.ws_path, "no TLS"),
+        "mqtt-wss": ("WebSocket wss://", proxy.listen.ws_path, "TLS"),
+    }
+    lines = [
+        f"\n  {head}{host}:{ports[name]}{path}   ({what})"
+        for name, (head, path, what) in kinds.items()
+        if name in ports
+    ]
+    return "".join(lines)
 
 
 def part_greeting(part: str, ports: Mapping[str, int]) -> str:

@@ -27,6 +27,10 @@ async def never() -> Exception:
     return await waiting
 
 
+def nothing() -> None:
+    """For a part that has nothing to read again."""
+
+
 class Part:
     """One application with an administration port."""
 
@@ -43,8 +47,10 @@ class Part:
         more_ports: Callable[[], Mapping[str, int]] = dict,
         until_failed: Callable[[], Awaitable[Exception]] = never,
         reason: Callable[[], str] = str,
+        reload: Callable[[], None] = nothing,
     ) -> None:
         """``port`` is what the application's port speaks and how to read its number; ``reason`` why it is not ready."""
+        self.reload = reload
         self.until_failed = until_failed
         self._group = ServiceGroup()
         self._admin = AdminServer(
@@ -118,6 +124,8 @@ def proxy_part(config: ProxyConfig) -> Part:
         registry=registry,
         admin=(config.admin_host, config.admin_port),
         ready=lambda: application.ready,
-        status=lambda: {"port": application.port, "metrics": registry.values()},
+        status=lambda: {"port": application.port, "ports": application.ports(), "metrics": registry.values()},
         port=("mqtt", lambda: application.port),
+        more_ports=application.ports,
+        reload=application.reload,
     )

@@ -1,8 +1,8 @@
 """A server process from its first to its last breath: start, say the ports, wait for a signal, stop.
 
 Invariant: the ports are said once and only when everything is ready; SIGTERM and SIGINT end cleanly with status 0, a
-second signal ends at once (what was acknowledged is durable anyway). A service that cannot go on is stopped as well,
-and its reason is raised.
+second signal ends at once (what was acknowledged is durable anyway). SIGHUP reads again what may change meanwhile. A
+service that cannot go on is stopped as well, and its reason is raised.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ class Server(Service, Protocol):
         """Wait until the started service cannot go on by itself; return why."""
         ...
 
+    def reload(self) -> None:
+        """Read again what may change while it runs: certificates."""
+        ...
+
 
 def serve(
     make: Callable[[], Server],
@@ -58,6 +62,7 @@ async def _serve(
     for number in SIGNALS:
         loop.add_signal_handler(number, _end, loop, ended)
     service = make()
+    loop.add_signal_handler(signal.SIGHUP, service.reload)
     starting = asyncio.ensure_future(service.start())  # a signal while starting must end it as well
     ending = asyncio.ensure_future(ended.wait())
     try:

@@ -27,7 +27,9 @@ from mqtt_proxy.bridge.sys_values import SysValues
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.listener import Listener
+from mqtt_proxy.front.open_sockets import OpenSockets
 from mqtt_proxy.front.quotas import Quotas
+from mqtt_proxy.listening import Listening
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.limits import SessionLimits
 from remoting.client.connection import dial
@@ -83,18 +85,27 @@ class ProxyApp:
                 SysValues(metrics, counters, clock, lambda: len(owners)), self._link, interval_s=config.sys_interval_s
             ),
         )
-        self._listener = Listener(
+        self._listener = self._make_listener(clock, counters, quotas)
+        self._listening = Listening(config, self._listener, counters)
+        self._gate.on_change(owners.rules_changed)
+        self._declare_gauges(registry)
+
+    def _make_listener(self, clock: Clock, counters: FrontCounters, quotas: Quotas) -> Listener:
+        config = self._config
+        return Listener(
             lambda wire: Client(wire, self._services),
             clock=clock,
             limits=session_limits(config),
             counters=counters,
-            quotas=quotas,
-            connections_max=config.connections_max,
-            connections_per_address_max=config.quotas.connections_per_address_max or None,
+            sockets=OpenSockets(
+                counters,
+                quotas,
+                connections_max=config.connections_max,
+                connections_per_address_max=config.quotas.connections_per_address_max,
+            ),
             output_bytes_max=config.output_bytes_max,
+            reuse_port=config.listen.reuse_port,
         )
-        self._gate.on_change(owners.rules_changed)
-        self._declare_gauges(registry)
 
     def _declare_gauges(self, registry: Registry) -> None:
         owners, tools = self._services.owners, self._services.tools
@@ -117,18 +128,23 @@ class ProxyApp:
         await self._link.start()
         await self._link.wait_up()
         try:
-            self.port = await self._listener.start(self._config.listen_host, self._config.port)
+            await self._listening.start()
         except OSError:
             await self._link.stop()
             raise
         self._services.sys_tree.start()
         self._gate.start()
-        self._log.info("mqtt_listening", host=self._config.listen_host, port=self.port)
+        self.port = self._listening.ports["tcp"]
         return self.port
 
+    def ports(self) -> dict[str, int]:
+        """Open MQTT ports by what they speak: mqtt, mqtt-tls, mqtt-ws, mqtt-wss."""
+        return {"mqtt" if name == "tcp" else f"mqtt-{name}": port for name, port in self._listening.ports.items()}
+
     def reload(self) -> None:
-        """Read the files again that may change while the proxy runs."""
+        """Read the files again that may change while the proxy runs. What is wrong is logged and the old one stays."""
         self._gate.reload()
+        self._listener.reload()
 
     async def stop(self) -> None:
         """Close all connections, have wills and session states confirmed, then leave the broker."""

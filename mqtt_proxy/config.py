@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mqtt_proxy.listen_config import ListenConfig
 from mqtt_proxy.quota_config import QuotaConfig
 from runtime.config import setting
 
@@ -78,6 +79,8 @@ class ProxyConfig:
     none."""
     quotas: QuotaConfig = field(default_factory=QuotaConfig)
     """What one client, one user, one address and the whole listener may use."""
+    listen: ListenConfig = field(default_factory=ListenConfig)
+    """Listeners besides the plain one, and how they end."""
 
     @property
     def listen_host(self) -> str:

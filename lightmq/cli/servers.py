@@ -5,6 +5,7 @@ Invariant: what can be known to be wrong (configuration, ports) is told before a
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from lightmq.data_directory import prepare
 from lightmq.greeting import part_greeting, up_greeting, who_gets_in
 from lightmq.ports import check_free
 from lightmq.serving import serve
+from mqtt_proxy.config import ProxyConfig
 from runtime.config import Flag
 
 NONE = ConfigOptions()
@@ -25,8 +27,48 @@ RemotingPort = Annotated[int | None, Parameter(name=["--remoting-port"], help="R
 AdminPort = Annotated[int | None, Parameter(name=["--admin-port"], help="Administration port; 0: any free one.")]
 Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="Print the ports as one JSON line once ready.")]
 Passwords = Annotated[Path | None, Parameter(name=["--password-file"], help="MQTT users; see lightmq passwd.")]
+TlsPort = Annotated[int | None, Parameter(name=["--tls-port"], help="MQTT over TLS; 0: any free one.")]
+WsPort = Annotated[int | None, Parameter(name=["--ws-port"], help="MQTT over WebSocket; 0: any free one.")]
+WssPort = Annotated[int | None, Parameter(name=["--wss-port"], help="MQTT over WebSocket and TLS; 0: any free one.")]
+TlsCertificate = Annotated[Path | None, Parameter(name=["--tls-certificate"], help="PEM file; needed with TLS.")]
+TlsKey = Annotated[Path | None, Parameter(name=["--tls-key"], help="PEM file of the certificate's key.")]
 Readers = Annotated[int | None, Parameter(name=["--readers"], help="Reader processes for Spark; 0: none.")]
 Controllers = Annotated[str | None, Parameter(name=["--controllers"], help="host:port of controllers, with commas.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ListenOptions:
+    """MQTT listeners besides the plain one."""
+
+    tls_port: TlsPort = None
+    ws_port: WsPort = None
+    wss_port: WssPort = None
+    tls_certificate: TlsCertificate = None
+    tls_key: TlsKey = None
+
+    def flags(self) -> list[Flag]:
+        """What was given."""
+        return [
+            Flag(f"proxy.listen.{each.name}", "--" + each.name.replace("_", "-"), getattr(self, each.name))
+            for each in fields(self)
+        ]
+
+
+NO_LISTENERS = ListenOptions()
+
+
+def check_mqtt_ports(config: ProxyConfig) -> None:
+    """Raise PortTaken when an MQTT port cannot be listened on."""
+    listen = config.listen
+    check_free(config.listen_host, config.port, "--mqtt-port")
+    for port, option in (
+        (listen.tls_port, "--tls-port"),
+        (listen.ws_port, "--ws-port"),
+        (listen.wss_port, "--wss-port"),
+    ):
+        if port is not None:
+            check_free(config.listen_host, port, option)
 
 
 def up(
@@ -38,6 +80,7 @@ def up(
     password_file: Passwords = None,
     readers: Readers = None,
     json_output: Json = False,
+    listen: ListenOptions = NO_LISTENERS,
     options: ConfigOptions = NONE,
 ) -> None:
     """Start controller, broker and MQTT proxy in one process, with durable storage."""
@@ -48,9 +91,10 @@ def up(
         Flag("up.admin_port", "--admin-port", admin_port),
         Flag("proxy.password_file", "--password-file", password_file),
         Flag("broker.range_readers", "--readers", readers),
+        *listen.flags(),
     ]
     value = configuration(options, flags).value
-    check_free(value.proxy.listen_host, value.proxy.port, "--mqtt-port")
+    check_mqtt_ports(value.proxy)
     check_free(value.up.host, value.up.remoting_port, "--remoting-port")
     check_free(value.up.host, value.up.admin_port, "--admin-port")
     prepare(value.up.data_directory, "--data")
@@ -132,6 +176,7 @@ def proxy(
     broker_address: Annotated[str | None, Parameter(name=["--broker"], help="host:port of the broker.")] = None,
     password_file: Passwords = None,
     json_output: Json = False,
+    listen: ListenOptions = NO_LISTENERS,
     options: ConfigOptions = NONE,
 ) -> None:
     """Start an MQTT proxy as a process of its own."""
@@ -141,9 +186,10 @@ def proxy(
         Flag("proxy.controllers", "--controllers", controllers),
         Flag("proxy.broker", "--broker", broker_address),
         Flag("proxy.password_file", "--password-file", password_file),
+        *listen.flags(),
     ]
     value = configuration(options, flags).value
-    check_free(value.proxy.listen_host, value.proxy.port, "--mqtt-port")
+    check_mqtt_ports(value.proxy)
     check_free(value.proxy.admin_host, value.proxy.admin_port, "--admin-port")
     from lightmq.parts import proxy_part
 

@@ -14,14 +14,14 @@ Loop rule: everything on the loop's thread.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import select
 import socket
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.loop_state import LoopState
+from mqtt_proxy.front.peer import Peer, direct_peer
 from mqtt_proxy.mqtt.events import Disconnected, Event, Violated
 from mqtt_proxy.mqtt.session import Session
 from mqtt_proxy.mqtt.states import State
@@ -61,25 +61,93 @@ class ConnectionHandler(Protocol):
 HandlerFactory = Callable[["Connection"], ConnectionHandler]
 
 
+class Wire(Protocol):
+    """What a connection writes to: a transport of the loop, or what speaks WebSocket over one."""
+
+    def write(self, data: bytes) -> None:
+        """Send, or keep until the socket takes it."""
+        ...
+
+    def close(self) -> None:
+        """Send what is kept, then end."""
+        ...
+
+    def abort(self) -> None:
+        """End at once."""
+        ...
+
+    def is_closing(self) -> bool:
+        """Whether the end has begun."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Take no input."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Take input again."""
+        ...
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes kept."""
+        ...
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Marks of `pause_writing` and `resume_writing`."""
+        ...
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What is known of the socket."""
+        ...
+
+
+class Arrival(Protocol):
+    """The way a socket came here."""
+
+    def arrived(self, transport: asyncio.BaseTransport) -> Peer | None:
+        """Who is at the other end; None when the socket has to be cut."""
+        ...
+
+
+class ConnectionHost(Protocol):
+    """What the connections of one listener share; the listener itself."""
+
+    make_handler: HandlerFactory
+    counters: FrontCounters
+    output_bytes_max: int
+    """Bytes waiting in one socket above which its deliveries stop."""
+
+    def admit(self, peer: Peer) -> Peer | None:
+        """Count a socket in that was just taken; None when it is over a limit and has to be cut."""
+        ...
+
+    def register(self, connection: Connection) -> None:
+        """Know a connection whose peer was admitted."""
+        ...
+
+    def release(self, connection: Connection) -> None:
+        """Count it out; once per connection that was registered."""
+        ...
+
+
 class Connection(asyncio.BufferedProtocol):
     """The asyncio side of one MQTT client."""
 
     __slots__ = (
-        "_admit",
+        "_arrival",
         "_closing",
-        "_counters",
         "_dirty",
-        "_make_handler",
-        "_output_bytes_max",
+        "_host",
         "_pauses",
-        "_release",
         "_reported",
         "_shared",
         "_transport",
         "_will_due",
+        "certificate_name",
         "close_reason",
         "handler",
         "is_loopback",
+        "listener",
         "over_connect_rate",
         "peer_address",
         "session",
@@ -87,30 +155,23 @@ class Connection(asyncio.BufferedProtocol):
     )
 
     def __init__(
-        self,
-        session: Session,
-        shared: LoopState,
-        *,
-        make_handler: HandlerFactory,
-        admit: Callable[[Connection], str | None],
-        release: Callable[[Connection], None],
-        counters: FrontCounters,
-        output_bytes_max: int,
+        self, session: Session, shared: LoopState, host: ConnectionHost, arrival: Arrival | None = None
     ) -> None:
+        """`arrival` knows who comes when something stood before MQTT; without it the socket itself tells."""
         self.session = session
         self.peer_address = ""
         self.is_loopback = False
         self.over_connect_rate = False
+        self.listener = "tcp"
+        self.certificate_name: str | None = None
+        """The name in the client's certificate, verified by TLS; None without one."""
         self.writable = True
         self.close_reason: str | None = None
         self.handler: ConnectionHandler | None = None
         self._shared = shared
-        self._make_handler = make_handler
-        self._admit = admit
-        self._release = release
-        self._counters = counters
-        self._output_bytes_max = output_bytes_max
-        self._transport: asyncio.Transport | None = None
+        self._host = host
+        self._arrival = arrival
+        self._transport: Wire | None = None
         self._pauses = 0
         self._dirty = self._closing = self._reported = self._will_due = False
 
@@ -155,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         session.close(reason)
         if not transport.is_closing():
             data = session.take_bytes()
-            self._counters.bytes_out.value += len(data)
+            self._host.counters.bytes_out.value += len(data)
             transport.write(data)
             transport.close()
             if transport.get_write_buffer_size():
@@ -166,19 +227,36 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket, or refuse it when a limit is reached."""
-        self._transport = cast("asyncio.Transport", transport)
-        self.peer_address = _address(transport.get_extra_info("peername"))
-        self.is_loopback = _is_loopback(self.peer_address)
-        reason = self._admit(self)
-        if reason is not None:
+        wire = cast("asyncio.Transport", transport)
+        peer: Peer | None
+        if self._arrival is None:
+            peer = self._host.admit(direct_peer(transport.get_extra_info("peername"), "tcp"))
+        else:
+            peer, self._arrival = self._arrival.arrived(transport), None
+        if peer is None:
+            self._transport = wire
             self._closing = self._reported = True
-            self.close_reason = reason
-            self._transport.abort()
-            return
-        self._transport.set_write_buffer_limits(high=self._output_bytes_max, low=self._output_bytes_max // 4)
-        _send_small_packets_at_once(transport.get_extra_info("socket"))
-        self.handler = self._make_handler(self)
+            wire.abort()
+        else:
+            self.begin(wire, peer)
+
+    def begin(self, wire: Wire, peer: Peer) -> None:
+        """Take a wire whose peer was admitted."""
+        self._transport = wire
+        self.peer_address, self.is_loopback = peer.address, peer.loopback
+        self.listener, self.certificate_name = peer.listener, peer.certificate_name
+        self.over_connect_rate = peer.over_connect_rate
+        self._host.register(self)
+        wire.set_write_buffer_limits(high=self._host.output_bytes_max, low=self._host.output_bytes_max // 4)
+        _send_small_packets_at_once(wire.get_extra_info("socket"))
+        self.handler = self._host.make_handler(self)
         self._shared.ring.watch(self)
+
+    def receive(self, data: bytes) -> None:
+        """Bytes that came by another way than the socket's own buffer."""
+        if data and not self._closing:
+            self._host.counters.bytes_in.value += len(data)
+            self._process(data)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the shared buffer has one size
         """The loop's shared buffer; only the beginning of it before the client is accepted."""
@@ -188,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""
-        self._counters.bytes_in.value += nbytes
+        self._host.counters.bytes_in.value += nbytes
         self._process(bytes(self._shared.buffer[:nbytes]))
 
     def pause_writing(self) -> None:
@@ -209,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reported and self.handler is None:
             return  # was never admitted
         self.close("peer_closed" if exc is None else "connection_error")
-        self._release(self)
+        self._host.release(self)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -242,10 +320,13 @@ class Connection(asyncio.BufferedProtocol):
             return
         if session.out:
             data = session.take_bytes()
-            self._counters.bytes_out.value += len(data)
+            self._host.counters.bytes_out.value += len(data)
             transport.write(data)
-            if not self.writable and transport.get_write_buffer_size() > self._output_bytes_max * OUTPUT_STOP_FACTOR:
-                self._counters.reads_paused.value += not self._pauses & _OUTPUT
+            if (
+                not self.writable
+                and transport.get_write_buffer_size() > self._host.output_bytes_max * OUTPUT_STOP_FACTOR
+            ):
+                self._host.counters.reads_paused.value += not self._pauses & _OUTPUT
                 self._pause(_OUTPUT)
         if session.close_reason is not None:
             self.close(session.close_reason)
@@ -272,7 +353,7 @@ class Connection(asyncio.BufferedProtocol):
         last = events[-1]
         self.handler.on_events(events)
         if isinstance(last, Violated):
-            self._counters.violations.child(last.reason).value += 1
+            self._host.counters.violations.child(last.reason).value += 1
             LOG.info(
                 "violation", peer=self.peer_address, client_id=self.session.client_id, reason=last.reason,
                 detail=last.detail,
@@ -298,20 +379,6 @@ class Connection(asyncio.BufferedProtocol):
         if not self._reported and self.handler is not None:
             self._reported = True
             self.handler.on_closed(self.close_reason or "closed", self._will_due)
-
-
-def _address(peername: object) -> str:
-    """The peer's IP address as text; empty when the socket has none (already gone, or not IP)."""
-    return str(peername[0]) if isinstance(peername, tuple) and peername else ""
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(parsed, "ipv4_mapped", None)
-    return (mapped or parsed).is_loopback
 
 
 def _send_small_packets_at_once(sock: socket.socket | None) -> None:

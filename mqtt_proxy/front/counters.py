@@ -15,7 +15,10 @@ class FrontCounters:
     __slots__ = (
         "bytes_in",
         "bytes_out",
+        "certificate_failures",
+        "certificate_reloads",
         "connections",
+        "handshake_failures",
         "opened",
         "reads_paused",
         "refused",
@@ -27,6 +30,17 @@ class FrontCounters:
         self.opened = registry.counter("rocketmq_mqtt_sockets_opened_total", "MQTT sockets taken")
         self.refused = registry.counter(
             "rocketmq_mqtt_sockets_refused_total", "MQTT sockets closed at once because of a limit", ("reason",)
+        )
+        self.handshake_failures = registry.counter(
+            "rocketmq_mqtt_handshakes_failed_total",
+            "Sockets closed before MQTT began on them: in the PROXY header, TLS or the WebSocket handshake",
+            ("reason",),
+        )
+        self.certificate_reloads = registry.counter(
+            "rocketmq_mqtt_certificate_reloads_total", "Times a changed certificate was taken into use"
+        )
+        self.certificate_failures = registry.counter(
+            "rocketmq_mqtt_certificate_failures_total", "Times a changed certificate was refused and the old one kept"
         )
         self.violations = registry.counter(
             "rocketmq_mqtt_violations_total",

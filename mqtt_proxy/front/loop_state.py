@@ -8,7 +8,7 @@ locks.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mqtt_proxy.mqtt.keepalive import ExpiryRing
 from runtime.clock import Clock
@@ -20,6 +20,18 @@ READ_BUFFER_BYTES = 262_144
 """One read takes at most this much; a quarter of a megabyte holds some thousand small publishes."""
 
 
+class Watched(Protocol):
+    """What has a deadline on this loop: a connection, or a socket on its way to become one."""
+
+    def next_deadline_ms(self) -> int | None:
+        """When it is due if nothing happens; None = never."""
+        ...
+
+    def expire(self) -> None:
+        """It is due."""
+        ...
+
+
 class LoopState:
     """Shared by the connections of one loop."""
 
@@ -29,7 +41,7 @@ class LoopState:
         self.loop = loop
         self._clock = clock
         self.buffer = memoryview(bytearray(READ_BUFFER_BYTES))
-        self.ring: ExpiryRing[Connection] = ExpiryRing(self.now_ms())
+        self.ring: ExpiryRing[Watched] = ExpiryRing(self.now_ms())
         self._dirty: list[Connection] = []
 
     def now_ms(self) -> int:

@@ -25,6 +25,15 @@ def test_other_ports_appear_in_every_command() -> None:
     assert "http://127.0.0.1:3/status" in text
 
 
+def test_further_listeners_are_named_with_how_to_reach_them() -> None:
+    ports = {"mqtt": 1883, "remoting": 9876, "admin": 8080}
+    assert "WebSocket" not in up_greeting(ports, UpConfig(), LOCAL)
+    text = up_greeting(ports | {"mqtt-tls": 8883, "mqtt-ws": 9001, "mqtt-wss": 8884}, UpConfig(), LOCAL)
+    assert "\n  MQTTS     127.0.0.1:8883   (TLS)\n" in text
+    assert "ws://127.0.0.1:9001/mqtt " in text
+    assert "wss://127.0.0.1:8884/mqtt " in text
+
+
 def test_options_of_the_snippet_exist() -> None:
     from spark_connector.options import ReadOptions
 

@@ -33,6 +33,9 @@ class Part:
     def ports(self) -> dict[str, int]:
         return {"mqtt": 5}
 
+    def reload(self) -> None:
+        self.story.append("reload")
+
     async def until_failed(self) -> Exception:
         return await asyncio.get_running_loop().create_future()
 
@@ -65,6 +68,21 @@ def test_ports_are_said_once_and_a_signal_ends_cleanly(capsys: pytest.CaptureFix
     run(part)
     assert part.story == ["start", "stop"]
     assert json.loads(capsys.readouterr().out) == {"mqtt": 5}
+
+
+def test_a_hangup_reads_again_and_goes_on() -> None:
+    part = Part()
+    previous = signal.getsignal(signal.SIGHUP)
+    os_start = part.start
+
+    async def start() -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await os_start()
+
+    part.start = start  # type: ignore[method-assign]
+    run(part)
+    signal.signal(signal.SIGHUP, previous)
+    assert part.story == ["start", "reload", "stop"]
 
 
 def test_people_get_a_greeting(capsys: pytest.CaptureFixture[str]) -> None:

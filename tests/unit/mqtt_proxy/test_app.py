@@ -91,7 +91,7 @@ async def test_the_default_listens_on_loopback_and_a_password_file_opens_it(tmp_
         config = ProxyConfig(port=0, **settings)
         app = ProxyApp(config, clock=SystemClock(), registry=registry, connection=await broker.connect())
         await app.start()
-        assert app._listener._server.sockets[0].getsockname()[0] == address
+        assert app._listener._servers[0].sockets[0].getsockname()[0] == address
         await app.stop()
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mqtt_proxy.front.connection import _is_loopback
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
 from mqtt_proxy.mqtt.events import Acknowledged, ConnectRequested, Disconnected, PublishBatch, Violated
@@ -180,22 +179,6 @@ async def test_close_twice_reports_once() -> None:
         assert await asyncio.wait_for(handler.closed, 5) == ("taken_over", True)
         handler.connection.flush()
         assert await reader.read() == b""
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        ("127.0.0.1", True),
-        ("::1", True),
-        ("::ffff:127.0.0.5", True),
-        ("10.0.0.1", False),
-        ("", False),
-        ("fe80::1%lo", False),
-    ],
-)
-def test_loopback(address: str, expected: bool) -> None:
-    """Loopback in either family, also mapped."""
-    assert _is_loopback(address) is expected
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from mqtt_proxy.front.door import Door
 from mqtt_proxy.front.listener import random_client_id
 from mqtt_proxy.front.quotas import Quotas
+from mqtt_proxy.front.tls import TlsFiles
 from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.quota_config import QuotaConfig
+from tests.support.certificates import HAVE_OPENSSL, Authority
 from tests.unit.mqtt_proxy.front.world import World, world
 
 
@@ -87,25 +87,56 @@ def test_made_ids_are_distinct() -> None:
     assert len(random_client_id()) < 65
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
-async def test_tls_is_only_another_transport(tmp_path: Path) -> None:
-    """With a context the same listener speaks TLS; a client without TLS gets nowhere."""
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
-    async with world(tls=context) as here:
-        trusting = ssl.create_default_context(cafile=str(certificate))
-        reader, writer = await asyncio.open_connection("127.0.0.1", here.port, ssl=trusting)
-        writer.write(bytes.fromhex("100d00044d5154540602003c000161"))
-        assert await asyncio.wait_for(reader.read(), 5) == bytes.fromhex("2003008400")
-        assert await asyncio.wait_for(here.handlers[0].closed, 5) == ("protocol_level", False)
-        plain, sender = await here.open()
-        sender.write(bytes.fromhex("c000") * 10)
-        await asyncio.wait_for(plain.read(), 5)  # an alert, or nothing; then the end
-        assert len(here.handlers) == 1
+async def test_doors_share_limits_and_end_together(tmp_path: Path) -> None:
+    """Several ports of one listener count together; after stop none of them is open."""
+    async with world(connections_max=2) as here:
+        other = await here.door(Door(name="second"))
+        kept = [await here.open(), await here.open_at(other)]
+        while len(here.handlers) < len(kept):
+            await asyncio.sleep(0)
+        reader, _ = await here.open_at(other)
+        assert await ended(reader)
+        assert here.counters.refused.child("connections_max").value == 1
+    for port in (here.port, other):
+        with pytest.raises(OSError):
+            await here.open_at(port)
+
+
+async def test_ports_can_be_shared_only_when_both_say_so() -> None:
+    """Two listeners with `reuse_port` have one port together; the kernel deals sockets out to both."""
+    async with world(reuse_port=True) as here:
+        other = World(reuse_port=True)
+        assert await other.listener.start("127.0.0.1", here.port) == here.port
+        kept = []
+        while not (here.handlers and other.handlers):
+            kept.append(await here.open())
+            await asyncio.sleep(0)
+        await other.listener.stop()
+
+
+@pytest.mark.skipif(not HAVE_OPENSSL, reason="makes its certificates with openssl")
+async def test_reload_reads_every_certificate(tmp_path: Path) -> None:
+    """On demand, and by itself when the files have changed; one bad door does not keep the others from it."""
+    authority = Authority(tmp_path)
+    good, bad = authority.issue(), authority.issue()
+    async with world() as here:
+        doors = [
+            Door(name=name, tls=TlsFiles(each.certificate, each.key, counters=here.counters))
+            for name, each in (("bad", bad), ("good", good))
+        ]
+        for door in doors:
+            await here.door(door)
+        assert here.listener.reload()
+        bad.key.write_text("none")
+        assert not here.listener.reload()
+        assert here.counters.certificate_reloads.value == 3
+        renewed = authority.issue()
+        good.key.write_bytes(renewed.key.read_bytes())
+        good.certificate.write_bytes(renewed.certificate.read_bytes())
+        for _ in range(3):
+            here.clock.advance_ms(2_000)
+            here.listener._expire()
+        assert here.counters.certificate_reloads.value == 4
 
 
 async def test_an_address_that_opens_sockets_too_fast_is_marked_then_cut() -> None:

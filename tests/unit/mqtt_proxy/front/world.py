@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
 from mqtt_proxy.front.connection import Connection
 from mqtt_proxy.front.counters import FrontCounters
+from mqtt_proxy.front.door import PLAIN, Door
 from mqtt_proxy.front.listener import Listener
+from mqtt_proxy.front.open_sockets import OpenSockets
 from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.mqtt.encode import encode
 from mqtt_proxy.mqtt.events import ConnectRequested, Event, PublishBatch
@@ -17,6 +20,8 @@ from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.quota_config import QuotaConfig
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
+
+SOCKET_OPTIONS = ("connections_max", "connections_per_address_max")
 
 
 class Recorder:
@@ -70,26 +75,39 @@ class World:
         self.counters = FrontCounters(Registry())
         self.handlers: list[Recorder] = []
         options.setdefault("limits", SessionLimits())
-        options.setdefault("quotas", Quotas(QuotaConfig()))
+        of_sockets = {name: options.pop(name) for name in SOCKET_OPTIONS if name in options}
+        quotas = options.pop("quotas", Quotas(QuotaConfig()))
+        options.setdefault("sockets", OpenSockets(self.counters, quotas, **of_sockets))
         self.listener = Listener(
             lambda connection: self._handler(connection, accept), clock=self.clock, counters=self.counters, **options
         )
         self.port = 0
+        self._kept: list[asyncio.StreamWriter] = []
 
     def _handler(self, connection: Connection, accept: bool) -> Recorder:
         self.handlers.append(Recorder(connection, accept))
         return self.handlers[-1]
 
+    async def door(self, door: Door) -> int:
+        """Open a further port."""
+        return await self.listener.start("127.0.0.1", 0, door)
+
     async def open(self, *sent: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        return await self.open_at(self.port, *sent)
+
+    async def open_at(
+        self, port: int, *sent: object, tls: ssl.SSLContext | None = None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
+        self._kept.append(writer)  # a writer that nobody holds closes its socket
         writer.write(b"".join(p if isinstance(p, bytes) else encode(p) for p in sent))  # type: ignore[arg-type]
         return reader, writer
 
 
 @contextlib.asynccontextmanager
-async def world(**options: Any) -> AsyncIterator[World]:
+async def world(*, door: Door = PLAIN, **options: Any) -> AsyncIterator[World]:
     made = World(**options)
-    made.port = await made.listener.start("127.0.0.1", 0)
+    made.port = await made.door(door)
     try:
         yield made
     finally:

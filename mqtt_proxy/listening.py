@@ -1,0 +1,78 @@
+"""From the configuration to open ports: which doors the proxy has, opened together or not at all.
+
+Invariant: after a failed `start` no port is open and the error names the one that could not be had.
+Loop rule: made and used on one event loop.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.front.counters import FrontCounters
+from mqtt_proxy.front.door import Door, Networks
+from mqtt_proxy.front.listener import Listener
+from mqtt_proxy.front.tls import TlsFiles
+from remoting.protocol.errors import LocalMisuse
+from runtime.logs import get_logger
+
+
+class PortUnavailable(OSError):
+    """A port of the proxy cannot be listened on: which, and which option sets it."""
+
+    def __init__(self, port: int, option: str, cause: OSError) -> None:
+        super().__init__(cause.errno, cause.strerror or str(cause))
+        self.port = port
+        self.option = option
+
+
+class Listening:
+    """The open ports of one proxy."""
+
+    def __init__(self, config: ProxyConfig, listener: Listener, counters: FrontCounters) -> None:
+        """CertificateProblem when the certificate cannot be used."""
+        self._host = config.listen_host
+        self._listener = listener
+        self._doors = _doors(config, counters)
+        self._log = get_logger("proxy")
+        self.ports: dict[str, int] = {}
+        """Open ports by the name of their listener."""
+
+    async def start(self) -> None:
+        """Open every port. PortUnavailable when one cannot be had, with none left open."""
+        for door, port, option in self._doors:
+            try:
+                self.ports[door.name] = await self._listener.start(self._host, port, door)
+            except OSError as error:
+                self.ports.clear()
+                await self._listener.stop()
+                raise PortUnavailable(port, option, error) from error
+            self._log.info("mqtt_listening", listener=door.name, host=self._host, port=self.ports[door.name])
+
+
+def _doors(config: ProxyConfig, counters: FrontCounters) -> list[tuple[Door, int, str]]:
+    """(door, wanted port, the option that sets it) of every listener that is wanted."""
+    listen = config.listen
+    if (listen.ws_port, listen.wss_port) != (None, None):
+        raise LocalMisuse("there is no WebSocket listener yet: unset ws_port and wss_port")
+    tls = None
+    if listen.tls_port is not None:
+        assert listen.tls_certificate is not None
+        assert listen.tls_key is not None
+        tls = TlsFiles(
+            listen.tls_certificate,
+            listen.tls_key,
+            counters=counters,
+            client_ca=listen.tls_client_ca,
+            client_required=listen.tls_client_required,
+            client_name=listen.tls_client_name,
+        )
+    networks = tuple(ipaddress.ip_network(each) for each in listen.proxy_protocol_from)
+
+    def balancers(name: str) -> Networks | None:
+        return networks if name in listen.proxy_protocol else None
+
+    doors = [(Door(name="tcp", balancers=balancers("tcp")), config.port, "--mqtt-port")]
+    if listen.tls_port is not None:
+        doors.append((Door(name="tls", tls=tls, balancers=balancers("tls")), listen.tls_port, "--tls-port"))
+    return doors
