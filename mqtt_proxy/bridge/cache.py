@@ -14,7 +14,8 @@ from collections import OrderedDict
 from operator import attrgetter
 from typing import Protocol
 
-from remoting.protocol.record import dispatch_fields, publish_fields
+from mqtt_proxy import hot
+from remoting.protocol.record import publish_fields
 
 Record = tuple[bytes, "memoryview | bytes", int, int]
 """(MQTT topic, payload, record flags, start in the chunk's blob); an empty topic is no MQTT message."""
@@ -29,7 +30,10 @@ CHUNK_OVERHEAD_BYTES = 400
 PUSHED_SHARE_MIN = 16
 """A chunk that needs less than this fraction (1/n) of what was pushed takes a copy instead of keeping all of it."""
 
-NEAR_RECORDS_MAX = 256
+START_BYTES = 4
+"""Size of one place in `Chunk.starts`."""
+
+NEAR_RECORDS_MAX = 4_096
 """A reader at most so far behind is served from what the broker pushes; one further behind pulls in large steps."""
 
 
@@ -52,70 +56,57 @@ class Follower(Protocol):
 class Chunk:
     """Consecutive records of one queue."""
 
-    __slots__ = ("blob", "feed", "first", "next", "records", "size_bytes")
+    __slots__ = ("_records", "blob", "feed", "first", "next", "shared", "size_bytes", "starts")
 
     def __init__(
-        self,
-        feed: Feed,
-        first: int,
-        blob: bytes | memoryview,
-        records: list[Record] | None = None,
-        size_bytes: int = 0,
+        self, feed: Feed, first: int, blob: bytes | memoryview, starts: bytes | None = None, size_bytes: int = -1
     ) -> None:
-        """`records` are those of the blob that belong here, `size_bytes` what they take of it; default: all."""
+        """`starts` are the places of its records in the blob, `size_bytes` what counts of it; default: all."""
         self.feed = feed
         self.first = first
         self.blob = blob
-        if records is None:
-            records, size_bytes = parse_records(blob), len(blob)
-        self.records = records
-        self.next = first + len(records)
-        self.size_bytes = CHUNK_OVERHEAD_BYTES + size_bytes + RECORD_OVERHEAD_BYTES * len(records)
+        self.starts = hot.core.starts_of(blob) if starts is None else starts
+        count = len(self.starts) // START_BYTES
+        self.next = first + count
+        size_bytes = len(blob) if size_bytes < 0 else size_bytes
+        self.size_bytes = CHUNK_OVERHEAD_BYTES + size_bytes + RECORD_OVERHEAD_BYTES * count
+        self.shared: object = None
+        """Packets made of it that another session can send as they are."""
+        self._records: list[Record] | None = None
+
+    @property
+    def records(self) -> list[Record]:
+        """What a delivery needs of each record, for those that are not sent as runs."""
+        if self._records is None:
+            blob = self.blob
+            self._records = [_record(blob, start) for start in memoryview(self.starts).cast("I")]
+        return self._records
+
+
+def _record(blob: bytes | memoryview, start: int) -> Record:
+    topic, body, flags, _, _ = publish_fields(blob, start)
+    return topic, body, flags, start  # type: ignore[return-value]  # a slice of a view is a view
 
 
 def parse_records(blob: bytes | memoryview) -> list[Record]:
     """Split raw records, back to back, into what a delivery needs."""
-    records: list[Record] = []
-    position, end = 0, len(blob)
-    while position < end:
-        topic, body, flags, _, total = publish_fields(blob, position)
-        records.append((topic, body, flags, position))  # type: ignore[arg-type]  # a slice of a view is a view
-        position += total
-    assert position == end, (position, end)
-    return records
+    return [_record(blob, start) for start in memoryview(hot.core.starts_of(blob)).cast("I")]
 
 
 def split_pushed(blob: memoryview, wanted: dict[int, Feed]) -> list[Chunk]:
     """Return a chunk for each run of pushed records of the wanted queues.
 
     A record lies in several queues and says which. A run ends where an offset is missing; what follows is pulled.
+    A chunk keeps its whole blob in memory: it counts for all of it, or takes a copy of the little that it needs.
     """
-    runs: dict[int, tuple[Feed, int, list[Record], list[int]]] = {}
-    position, end = 0, len(blob)
-    while position < end:
-        topic, body, flags, _, total = publish_fields(blob, position)
-        record: Record = (topic, body, flags, position)  # type: ignore[assignment]  # a slice of a view is a view
-        for queue_id, offset in dispatch_fields(blob, position):
-            feed = wanted.get(queue_id)
-            if feed is None:
-                continue
-            run = runs.get(queue_id)
-            if run is None:
-                runs[queue_id] = (feed, offset, [record], [total])
-            elif offset == run[1] + len(run[2]):
-                run[2].append(record)
-                run[3].append(total)
-        position += total
-    assert position == end, (position, end)
-    return [_pushed_chunk(blob, *run) for run in runs.values()]
-
-
-def _pushed_chunk(blob: memoryview, feed: Feed, first: int, records: list[Record], sizes: list[int]) -> Chunk:
-    """A chunk keeps its whole blob in memory: it counts for all of it, or takes a copy of the little that it needs."""
-    if sum(sizes) * PUSHED_SHARE_MIN >= len(blob):
-        return Chunk(feed, first, blob, records, len(blob))
-    own = b"".join([blob[record[3] : record[3] + size] for record, size in zip(records, sizes, strict=True)])
-    return Chunk(feed, first, memoryview(own))
+    chunks = []
+    for queue_id, first, starts, size_bytes in hot.core.split(blob, wanted):
+        feed = wanted[queue_id]
+        if size_bytes * PUSHED_SHARE_MIN >= len(blob):
+            chunks.append(Chunk(feed, first, blob, starts, len(blob)))
+        else:
+            chunks.append(Chunk(feed, first, memoryview(hot.core.pick(blob, starts))))
+    return chunks
 
 
 class Feed:
@@ -176,7 +167,7 @@ class RecordCache:
         index = bisect_right(chunks, chunk.first, key=attrgetter("first"))
         after = chunks[index].first if index < len(chunks) else None
         before = chunks[index - 1].next if index else 0
-        if not chunk.records or chunk.first < before or (after is not None and chunk.next > after):
+        if chunk.next == chunk.first or chunk.first < before or (after is not None and chunk.next > after):
             return
         chunks.insert(index, chunk)
         self._recent[chunk] = None

@@ -21,6 +21,7 @@ from mqtt_proxy.bridge.overlap import WAIT, decide
 from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX
+from mqtt_proxy.bridge.runs import send_run
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place, Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.encode import publish_head
@@ -263,7 +264,10 @@ class Delivery:
                 self._tools.puller.need(feed, offset, self)
                 return 0
         if len(self.sources) == 1:
-            sent = self._send_plain(source, chunk.records, offset - chunk.first, portion)
+            sent, spent, special = send_run(self._session, source, chunk, portion, self._budget_bytes)
+            self._budget_bytes -= spent
+            if special:
+                sent += self._send_plain(source, chunk.records, source.cursor - chunk.first, portion - sent)
         else:
             sent = self._send_merged(source, chunk.records, offset - chunk.first, portion)
         if source.cursor >= chunk.next:
@@ -273,7 +277,7 @@ class Delivery:
         return sent
 
     def _send_plain(self, source: Source, records: Sequence[Record], index: int, portion: int) -> int:
-        """The hot path: a session with one subscription needs no look at overlaps."""
+        """Messages of which some are more than plain; a session with one subscription needs no look at overlaps."""
         session = self._session
         level = session.level
         send = session.deliver_prepared

@@ -38,7 +38,7 @@ The last counts only while the newest entry is live; otherwise everything below 
 
 COUNT_AT, END_AT = range(2)
 """Where among the counters of the tail's file the entry count and the end position stand."""
-KEPT_BYTES_MAX = 64 * 1024
+KEPT_BYTES_MAX = 1024 * 1024
 """A batch written by a pen keeps its bytes up to this size, for those who want what was just written."""
 
 Found = tuple[Column, Column, Column, Column, int]

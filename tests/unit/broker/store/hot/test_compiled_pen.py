@@ -20,20 +20,20 @@ def _compiled(twin: str) -> None:
 
 def test_large_batches_follow_each_other(tmp_path: Path) -> None:
     """A smaller one behind a larger one writes its own bytes, and no more of them."""
-    bench, path, size = Bench(hot.core), tmp_path / "file", 1 << 21
+    bench, path, size = Bench(hot.core), tmp_path / "file", 1 << 22
     path.write_bytes(bytes(size))
     descriptor = os.open(path, os.O_RDWR)
     encoder = hot.core.make_encoder(3, size, 8)
     pen, position = hot.core.make_pen(encoder), 0
     pen.aim(bench.ring, QUEUES, memoryview(bytearray(48)).cast("q"), descriptor, 0, size)
-    for byte, count in ((b"a", 40), (b"b", 20), (b"c", 60)):
+    for byte, count in ((b"a", 160), (b"b", 140), (b"c", 200)):
         batch = [StoreMessage((), 5, 0, 0, 0, 0, 0, 0, 0, b"", byte * 8112)] * count
         position = pen.write(batch, False, 77, position, 1, 1).end_position
     os.close(descriptor)
     data = path.read_bytes()
-    assert position == 120 * 8192
+    assert position == 500 * 8192
     assert [data[at + 80 : at + 8192] for at in range(0, position, 8192)] == (
-        [b"a" * 8112] * 40 + [b"b" * 8112] * 20 + [b"c" * 8112] * 60
+        [b"a" * 8112] * 160 + [b"b" * 8112] * 140 + [b"c" * 8112] * 200
     )
     assert not any(data[position:])
 

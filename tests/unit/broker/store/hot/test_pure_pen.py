@@ -19,7 +19,7 @@ from broker.store.store_message import StoreMessage
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.batches import CAPACITY, QUEUES, Bench, seen
 
-SIZE = 1 << 20
+SIZE = 1 << 22
 
 
 class PenBench(Bench):

@@ -1,0 +1,49 @@
+"""Runs of plain messages straight from a chunk's records into a session's output.
+
+Most deliveries need nothing but head, packet id and payload: `hot.core.write_run` makes the packets of a whole run in
+one call. QoS 0 packets are the same for every subscriber that stands at the same place, so the chunk keeps the last
+ones made and the next session sends the very same bytes. Whatever is not plain is left to the caller.
+Invariant: the cursor, the window and the unacknowledged offsets move with the packets written. Loop rule: on the loop's
+thread.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from mqtt_proxy import hot
+from mqtt_proxy.bridge.cache import Chunk
+from mqtt_proxy.bridge.source import Source
+from mqtt_proxy.hot.contracts import FULL, SPECIAL, Written
+from mqtt_proxy.mqtt.session import Session
+
+LEVEL = 4
+"""Protocol level whose packets are written here."""
+
+Shared = tuple[tuple[int, int, int, int], Written]
+"""What run it is (index, portion, QoS, bytes that may be begun) and its packets."""
+
+
+def send_run(session: Session, source: Source, chunk: Chunk, portion: int, budget: int) -> tuple[int, int, bool]:
+    """Send up to `portion` plain messages at the source's cursor; (how many, payload bytes, whether the next is not
+    plain).
+    """
+    offset = source.cursor
+    key = (offset - chunk.first, portion, source.qos, budget)
+    shared = cast("Shared | None", chunk.shared)
+    if shared is not None and shared[0] == key:
+        written = shared[1]
+    else:
+        outgoing = session.outgoing
+        written = hot.core.write_run(
+            chunk.blob, chunk.starts, offset - chunk.first, portion, source.qos, LEVEL, session.window_free, budget,
+            outgoing._last_id, outgoing.window, source.unacked, source, offset,  # noqa: SLF001 - hot: no call for a number
+        )  # fmt: skip
+        outgoing._last_id = written[4]  # noqa: SLF001
+        if written[1] and not written[2] and written[5] != FULL:  # full is this session's window, not the next one's
+            chunk.shared = key, written
+    packets, taken, _with_qos, spent, _last_id, reason = written
+    if taken:
+        session.out.append(packets)
+        source.cursor = offset + taken
+    return taken, spent, reason == SPECIAL
