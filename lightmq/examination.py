@@ -101,10 +101,11 @@ def check_crc32c() -> Finding:
 
 
 def check_compiled_core() -> Finding:
-    """The hot loops of store and connector are compiled; without that everything works, several times slower."""
+    """The hot loops are compiled, of store, proxy and connector; without that everything works, far slower."""
     from broker.store import hot
+    from mqtt_proxy import hot as proxy_hot
 
-    reasons = {"store": hot.choice.reason}
+    reasons = {"store": hot.choice.reason, "proxy": proxy_hot.choice.reason}
     try:
         from spark_connector import compiled_columns
     except ImportError:  # without pyarrow there is nothing to decode into
@@ -113,7 +114,7 @@ def check_compiled_core() -> Finding:
         reasons["connector"] = compiled_columns.choice.reason
     pure = [f"pure Python for the {part}: {reason}" for part, reason in reasons.items() if reason]
     if not pure:
-        return Finding("compiled core", OK, f"in use by {' and '.join(reasons)}")
+        return Finding("compiled core", OK, f"in use by {', '.join(reasons)}")
     return Finding("compiled core", WARNING, "; ".join(pure), REBUILD)
 
 

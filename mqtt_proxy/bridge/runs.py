@@ -15,29 +15,37 @@ from mqtt_proxy import hot
 from mqtt_proxy.bridge.cache import Chunk
 from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.hot.contracts import FULL, SPECIAL, Written
+from mqtt_proxy.mqtt.limits import PACKET_SIZE_BYTES_MAX
 from mqtt_proxy.mqtt.session import Session
 
-LEVEL = 4
-"""Protocol level whose packets are written here."""
+Shared = tuple[tuple[int, int, int, int, int], Written]
+"""What run it is (index, portion, QoS, level, bytes that may be begun) and its packets."""
 
-Shared = tuple[tuple[int, int, int, int], Written]
-"""What run it is (index, portion, QoS, bytes that may be begun) and its packets."""
+
+def takes_runs(session: Session) -> bool:
+    """Whether a plain message is the same packet for this session as for any other of its level.
+
+    Whatever a session or a subscription may ask for beyond a QoS must be asked here.
+    """
+    return session.is_plain and session.packet_size_out_max == PACKET_SIZE_BYTES_MAX
 
 
 def send_run(session: Session, source: Source, chunk: Chunk, portion: int, budget: int) -> tuple[int, int, bool]:
     """Send up to `portion` plain messages at the source's cursor; (how many, payload bytes, whether the next is not
     plain).
     """
+    if not takes_runs(session):
+        return 0, 0, True
     offset = source.cursor
-    key = (offset - chunk.first, portion, source.qos, budget)
+    key = (offset - chunk.first, portion, source.qos, session.level, budget)
     shared = cast("Shared | None", chunk.shared)
     if shared is not None and shared[0] == key:
         written = shared[1]
     else:
         outgoing = session.outgoing
         written = hot.core.write_run(
-            chunk.blob, chunk.starts, offset - chunk.first, portion, source.qos, LEVEL, session.window_free, budget,
-            outgoing._last_id, outgoing.window, source.unacked, source, offset,  # noqa: SLF001 - hot: no call for a number
+            chunk.blob, chunk.starts, offset - chunk.first, portion, source.qos, session.level, session.window_free,
+            budget, outgoing._last_id, outgoing.window, source.unacked, source, offset,  # noqa: SLF001 - hot
         )  # fmt: skip
         outgoing._last_id = written[4]  # noqa: SLF001
         if written[1] and not written[2] and written[5] != FULL:  # full is this session's window, not the next one's

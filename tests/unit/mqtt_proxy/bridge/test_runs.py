@@ -5,6 +5,7 @@ from __future__ import annotations
 from mqtt_proxy.bridge.cache import Chunk, Feed
 from mqtt_proxy.bridge.runs import send_run
 from mqtt_proxy.bridge.source import Source
+from mqtt_proxy.mqtt.aliases import OutgoingAliases
 from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.mqtt.session import Session
 from tests.support.records import make_mqtt_record
@@ -66,3 +67,19 @@ def test_what_is_not_plain_stops_the_run() -> None:
     reader = source(special)
     assert send_run(session(), reader, special, 10, AMPLE) == (2, 2, True)
     assert reader.cursor == 102
+
+
+def test_levels_do_not_share_and_special_sessions_do_not_run() -> None:
+    """MQTT 5 puts a property length into each packet; a small packet limit and topic aliases need a look at each."""
+    chunk = chunk_of(1, 8)
+    old, new, small, aliasing = (session() for _ in range(4))
+    for one in (new, small, aliasing):
+        one.level = 5
+    small.packet_size_out_max = 100
+    aliasing.aliases_out = OutgoingAliases(3)
+    assert send_run(old, source(chunk), chunk, 10, AMPLE) == (1, 2, False)
+    assert send_run(new, source(chunk), chunk, 10, AMPLE) == (1, 2, False)
+    assert old.take_bytes() == b"\x30\x05\x00\x01txy"
+    assert new.take_bytes() == b"\x30\x06\x00\x01t\x00xy"
+    for one in (small, aliasing):
+        assert send_run(one, source(chunk), chunk, 10, AMPLE) == (0, 0, True)
