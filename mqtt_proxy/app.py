@@ -24,6 +24,7 @@ from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.bridge.sys_tree import SysTree
 from mqtt_proxy.bridge.sys_values import SysValues
+from mqtt_proxy.bridge.wills import WillJudge
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.listener import Listener
@@ -85,6 +86,7 @@ class ProxyApp:
                 SysValues(metrics, counters, clock, lambda: len(owners)), self._link, interval_s=config.sys_interval_s
             ),
         )
+        WillJudge(self._link, self._services.publisher, self._gate, metrics)
         self._listener = self._make_listener(clock, counters, quotas)
         self._listening = Listening(config, self._listener, counters)
         self._gate.on_change(owners.rules_changed)

@@ -68,11 +68,11 @@ class WillRoom:
             self._come_back(max(due_ms, now_ms + RUN_PAUSE_MS), now_ms)
 
     def _ask(self, will: Will) -> None:
-        record = will.record()
+        spec = will.record().spec
         judge = will.proxy if will.proxy in self._judges else next(iter(self._judges))
         will.proxy = None  # who does not answer is not the first to be asked again
         self._judges[judge] = self._judges.pop(judge)
-        body = encode(WillDue(will.client_id, will.epoch, record.user, record.spec.topic))
+        body = encode(WillDue(will.client_id, will.epoch, spec.topic, spec.qos, spec.retain, spec.author))
         judge.send(Command(RequestCode.WILL_DUE, flag=FLAG_ONEWAY, body=body))
 
     def _come_back(self, at_ms: int, now_ms: int) -> None:

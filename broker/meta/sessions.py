@@ -277,7 +277,7 @@ class Sessions:
         return session
 
     def _hold_will(self, request: SessionOpen, session: Session, now_ms: int, *, present: bool) -> list[StateChange]:
-        record = None if request.will is None else WillRecord(request.user, session.expiry_s, 0, request.will)
+        record = None if request.will is None else WillRecord(session.expiry_s, 0, request.will)
         return self.wills.opened(
             session.client_id,
             session.epoch,

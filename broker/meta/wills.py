@@ -41,7 +41,6 @@ _STALE_ENTRIES_MIN = 1_024
 class WillRecord(msgspec.Struct, array_like=True):
     """A will in the log. `due_ms`: 0 while it is held."""
 
-    user: str | None
     expiry_s: int
     due_ms: int
     spec: WillSpec

@@ -1,7 +1,7 @@
 """One MQTT client of the proxy: takes the session core's events and hands each to the part that knows what to do.
 
     CONNECT -> authenticate -> own the client id -> SESSION_OPEN -> read what must be sent again -> CONNACK -> deliver
-    close   -> give the client id up -> will, unless DISCONNECT -> SESSION_CLOSE with offsets and what is in flight
+    close   -> give the client id up -> SESSION_CLOSE with offsets and what is in flight; the will is the broker's
 
 Invariant: after `_end` nothing is sent to the session, and the broker was told about the session exactly once.
 Loop rule: on the loop's thread; what must wait for the broker runs as a task that looks whether the client is still
@@ -15,6 +15,7 @@ from typing import Any
 
 from mqtt_proxy.bridge import admission, resume
 from mqtt_proxy.bridge.delivery import Delivery, Token
+from mqtt_proxy.bridge.hold import Hold
 from mqtt_proxy.bridge.inbound import Inbound
 from mqtt_proxy.bridge.link import LinkDownError
 from mqtt_proxy.bridge.offsets import UNKNOWN
@@ -22,7 +23,6 @@ from mqtt_proxy.bridge.permissions import Permissions
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place
 from mqtt_proxy.bridge.subscriptions import Subscriptions
-from mqtt_proxy.bridge.wills import publish_will
 from mqtt_proxy.bridge.wire import Wire
 from mqtt_proxy.front.publish_rates import Publisher
 from mqtt_proxy.mqtt.events import (
@@ -39,11 +39,10 @@ from mqtt_proxy.mqtt.events import (
     Violated,
 )
 from mqtt_proxy.mqtt.outgoing import PHASE_PUBLISH
-from mqtt_proxy.mqtt.packets import Will
 from mqtt_proxy.mqtt.reason_codes import ReasonCode
-from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import LightMQError, Refused
-from remoting.protocol.session_body import SessionClose, SessionOpen, SessionOpened, decode, encode
+from remoting.protocol.session_body import SessionOpened
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.client")
@@ -59,14 +58,12 @@ class Client:
         self._may: Permissions | None = None
         """Known once the CONNECT is admitted."""
         self._client_id = ""
-        self._durable = False
-        self._will: Will | None = None
-        self._opened = self._ended = False
+        self._hold = Hold(services)
+        self._ended = False
         self._fenced_epoch = 0
         self._unbegun = 0
         """SUBSCRIBEs and UNSUBSCRIBEs whose request has not been sent yet; what follows must not overtake them."""
         self._inbound = Inbound(wire, services, self._give_up, self._leave_received)
-        self.epoch = 0
         self._delivery = Delivery(wire.session, services.tools, wire.flush, self._give_up)
         self._subscriptions: Subscriptions | None = None
 
@@ -98,7 +95,7 @@ class Client:
 
     def _connect(self, event: ConnectRequested) -> None:
         self._client_id, self._inbound.client_id = event.client_id, event.client_id.encode()
-        self._durable = not event.clean
+        self._hold.want(event)
         self._services.spawn(self._open(event))
 
     async def _open(self, event: ConnectRequested) -> None:
@@ -115,10 +112,10 @@ class Client:
         self._inbound.begin(self._may, Publisher(event.client_id, user, self._wire.peer_address))
         services.owners.take(event.client_id, self)
         try:
-            opened = await self._open_session()
+            opened = await self._hold.take(admitted, clean=event.clean)
             if self._taken_meanwhile(opened.epoch):
                 return
-            self.epoch = opened.epoch
+            self._hold.epoch = opened.epoch
             planned = resume.plan(opened)
             again = [] if self._gone else await resume.fetch(services.link, planned.again)
             if self._gone:
@@ -132,14 +129,6 @@ class Client:
     def _gone(self) -> bool:
         """Whether the connection has ended, also when it has not been reported yet."""
         return self._ended or self._session.close_reason is not None
-
-    async def _open_session(self) -> SessionOpened:
-        assert self._may is not None
-        # An anonymous client's name proves nothing, so its session belongs to nobody in particular.
-        user = None if self._may.identity.anonymous else self._may.identity.name
-        expiry_s = self._services.config.session_expiry_s if self._durable else 0
-        request = SessionOpen(self._client_id, not self._durable, user, expiry_s)
-        return decode(SessionOpened, await self._services.link.request(RequestCode.SESSION_OPEN, encode(request)))
 
     def _taken_meanwhile(self, epoch: int) -> bool:
         if self._fenced_epoch < epoch:
@@ -164,10 +153,8 @@ class Client:
 
     def _give_back(self, opened: SessionOpened) -> None:
         """The client left before its session was open: leave the session as it was found."""
-        link = self._services.link
-        if link.up and self._fenced_epoch < opened.epoch:
-            request = SessionClose(self._client_id, opened.epoch, self._durable, [], opened.inflight)
-            self._services.keep(link.post(RequestCode.SESSION_CLOSE, encode(request)))
+        if self._fenced_epoch < opened.epoch:
+            self._hold.give_back(opened)
 
     def _resume(
         self, event: ConnectRequested, opened: SessionOpened, planned: resume.ResumePlan, again: list[resume.Again]
@@ -178,14 +165,13 @@ class Client:
             services.link,
             self._delivery,
             services.metrics,
-            durable=self._durable,
+            durable=self._hold.durable,
             filters_max=services.config.subscriptions_per_session_max,
             too_wide=services.quotas.filter_refused,
             follower=services.sys_tree.follower(self._session, self._wire.flush, lambda: self._delivery.writable),
         )
-        self._opened, subscriptions.epoch = True, opened.epoch
-        self._will = event.will
-        self._delivery.committed_key = self._inbound.client_id if self._durable else None
+        self._hold.is_open, subscriptions.epoch = True, opened.epoch
+        self._delivery.committed_key = self._inbound.client_id if self._hold.durable else None
         for stored in opened.subscriptions:
             source = subscriptions.restore(stored.filter, stored.queue_id, stored.qos, stored.offset)
             source.cursor = planned.cursors[stored.queue_id]
@@ -242,7 +228,7 @@ class Client:
         """What was allowed before is judged again."""
         if self._may is not None:
             self._may.rules_changed()
-            if self._opened and not self._ended:
+            if self._hold.is_open and not self._ended:
                 self._revise(self._may)
 
     def _revise(self, may: Permissions) -> None:
@@ -310,7 +296,7 @@ class Client:
     def fence(self, epoch: int) -> None:
         """The session of this epoch belongs to another proxy now."""
         self._fenced_epoch = max(self._fenced_epoch, epoch)
-        if self._opened and self.epoch <= epoch:
+        if self._hold.is_open and self._hold.epoch <= epoch:
             self.evict("taken_over: the client id connected through another proxy", fenced=True)
 
     def _end(self, reason: str, *, will_due: bool, fenced: bool) -> None:
@@ -325,53 +311,36 @@ class Client:
         services.owners.release(self._client_id, self)
         services.tools.offsets.forget(self._delivery)
         self._delivery.stop()
-        if will_due and self._will is not None and self._may is not None and self._may.may_leave(self._will):
-            publish_will(services.publisher, self._client_id, self._will, services.metrics)
-        if self._opened and not fenced and services.link.up:
-            services.keep(services.link.post(RequestCode.SESSION_CLOSE, encode(self._closing())))
+        if not fenced:
+            self._hold.close(self._session, self._delivery, will_due=will_due)
         self._delivery.release()
         self._leave_received()
 
     def _leave_received(self) -> None:
         """Let the next connection of the session know which QoS 2 messages were taken."""
-        if self._opened and self._durable:
-            self._services.received.keep(self._client_id, self.epoch, self._session.received_ids())
-
-    def _closing(self) -> SessionClose:
-        sources = self._delivery.sources if self._durable else []
-        inflight = self._session.inflight() if self._durable else []
-        again = [
-            resume.Again(packet_id, token[0].queue_id, token[1])  # type: ignore[index]  # every token of ours is one
-            for packet_id, token, _ in inflight
-        ]
-        retained = self._delivery.retained_to_note() if self._durable else []
-        return SessionClose(
-            self._client_id,
-            self.epoch,
-            self._durable,
-            [(source.queue_id, source.lowest()) for source in sources],
-            resume.note([(source.queue_id, source.cursor) for source in sources], again, retained),
-        )
+        if self._hold.is_open and self._hold.durable:
+            self._services.received.keep(self._client_id, self._hold.epoch, self._session.received_ids())
 
     # -- a broker that comes back --------------------------------------------------------------------------------------
 
     def reopen(self) -> None:
         """The broker was lost and is back: take the session again and go on at our own cursors."""
-        if self._opened and not self._ended:
+        if self._hold.is_open and not self._ended:
             self._services.spawn(self._guarded(self._do_reopen, None))
 
     async def _do_reopen(self, _event: None) -> None:
         assert self._subscriptions is not None
-        opened = await self._open_session()
+        assert self._may is not None
+        opened = await self._hold.take(self._may.identity, clean=not self._hold.durable)
         if self._ended or self._taken_meanwhile(opened.epoch):
             return
-        self.epoch = self._subscriptions.epoch = opened.epoch
+        self._hold.epoch = self._subscriptions.epoch = opened.epoch
         stored = {subscription.filter for subscription in opened.subscriptions}
         if stored != set(self._subscriptions.by_filter):
             await self._subscriptions.subscribe_again()
         for source in self._delivery.sources:
             source.committed = UNKNOWN
-        if self._durable:
+        if self._hold.durable:
             self._services.tools.offsets.mark(self._delivery)
         self._delivery.wake()
 

@@ -20,7 +20,7 @@ from mqtt_proxy.bridge.resume import Again
 from mqtt_proxy.bridge.services import Access
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Source
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.mqtt.packets import Publish, Will
+from mqtt_proxy.mqtt.packets import Publish
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.permissions")
@@ -60,13 +60,6 @@ class Permissions:
         for one in refused:
             self._refuse(one)
         return allowed, refused
-
-    def may_leave(self, will: Will) -> bool:
-        """Whether this will may be published now, whatever was said at the CONNECT."""
-        verdict = self._access.authorize(self.identity, Action.WILL, will.topic, qos=will.qos, retain=will.retain)
-        if not verdict.allowed:
-            self._metrics.will_failures.child("not_authorized").value += 1
-        return verdict.allowed
 
     def qos_allowed(self, topic_filter: str) -> int:
         """Up to which QoS the filter may be subscribed to; REFUSED when it may not."""

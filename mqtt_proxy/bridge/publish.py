@@ -56,7 +56,7 @@ PLAIN_BYTES = 128
 
 
 class Origin(Protocol):
-    """Who published: a connection, or a will."""
+    """Who published: a connection."""
 
     def confirmed(self, packet_ids: list[int]) -> None:
         """These are durable."""
@@ -170,6 +170,11 @@ class Publisher:
         self._check_idle()
         await self._idle.wait()
 
+    def hurry(self) -> None:
+        """Send what has gathered now, so that what the caller says next cannot overtake it."""
+        if self._link.up:
+            self._send_gathered()
+
     def _schedule(self) -> None:
         if not self._scheduled and self._gathered:
             self._scheduled = True
@@ -177,8 +182,10 @@ class Publisher:
 
     def _flush(self) -> None:
         self._scheduled = False
-        if not self._link.up or self._disk_is_behind():
-            return
+        if self._link.up and not self._disk_is_behind():
+            self._send_gathered()
+
+    def _send_gathered(self) -> None:
         runs, self._gathered = self._gathered, []
         self._gathered_bytes = 0
         start = size_bytes = 0

@@ -1,48 +1,95 @@
-"""Wills: published for every connection that ends without DISCONNECT.
+"""Wills: handed to the broker with SESSION_OPEN, judged here once more when one is due.
 
-Keep-alive time-out, violation, a socket that broke, take-over, a proxy that stops: in each case the will goes the way
-of any other publish, behind what the client published before. A will that the broker does not accept is counted and
-logged; there is no client left to be told.
+The broker keeps a will, counts its delay, notices when a proxy dies, and asks one proxy when a will is due. That proxy
+asks `authorize()` for the user who left it, as at CONNECT: a right that was taken away meanwhile counts. The verdict
+leaves behind everything that clients of this proxy published before. What becomes of a will is counted and logged;
+there is no client left to be told.
 Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
+
+from mqtt_proxy.access.identity import Action, Identity
+from mqtt_proxy.access.rules import Rule
+from mqtt_proxy.bridge.link import Link, LinkDownError
 from mqtt_proxy.bridge.publish import Publisher
+from mqtt_proxy.bridge.services import Access
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.mqtt.packets import Publish, Will
+from mqtt_proxy.mqtt.packets import Will
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from remoting.protocol.mqtt_properties import to_pairs
+from remoting.protocol.session_body import decode, encode
+from remoting.protocol.will_body import WillDue, WillSpec, WillVerdict
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.wills")
 
 
-class WillOrigin:
-    """The publisher of one will."""
+class Author(msgspec.Struct, array_like=True):
+    """Who left a will, as the broker keeps it."""
 
-    __slots__ = ("_client_id", "_metrics")
+    name: str
+    anonymous: bool
+    client_id: str
+    groups: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
 
-    def __init__(self, client_id: str, metrics: ProxyMetrics) -> None:
-        self._client_id = client_id
+
+def will_spec(will: Will, identity: Identity) -> WillSpec:
+    """A will of a CONNECT as the broker keeps it."""
+    author = Author(identity.name, identity.anonymous, identity.client_id, identity.groups, identity.rules)
+    pairs = [] if will.properties is None else to_pairs(will.properties)
+    return WillSpec(will.topic, will.payload, will.qos, will.retain, will.delay_s, pairs, encode(author))
+
+
+def identity_of(author: bytes) -> Identity:
+    """Who left a will. Raises RemoteViolation when that cannot be read."""
+    given = decode(Author, author)
+    return Identity(given.name, given.anonymous, given.client_id, given.groups, given.rules)
+
+
+class WillJudge:
+    """Answers the broker's questions about wills that are due."""
+
+    def __init__(self, link: Link, publisher: Publisher, access: Access, metrics: ProxyMetrics) -> None:
+        self._link = link
+        self._publisher = publisher
+        self._access = access
         self._metrics = metrics
+        link.on_push(RequestCode.WILL_DUE, self._due)
+        link.on_up(self._watch)
 
-    def confirmed(self, packet_ids: list[int]) -> None:
-        """The will is durable."""
-        assert not packet_ids, packet_ids
-        self._metrics.wills.value += 1
+    def _watch(self) -> None:
+        self._link.post(RequestCode.WILL_WATCH, b"").add_done_callback(self._watched)
 
-    def rejected(self, reason: str) -> None:
-        """The broker did not accept it."""
-        self._metrics.will_failures.child(reason.partition(":")[0]).value += 1
-        LOG.warning("will_not_published", client_id=self._client_id, reason=reason)
+    def _watched(self, task: asyncio.Future[bytes]) -> None:
+        if not task.cancelled() and task.exception() is not None:  # lost: said again when the broker is back
+            LOG.warning("wills_not_watched", error=str(task.exception()))
 
-    def hold(self) -> None:
-        """A will publishes once; there is nothing to hold back."""
+    def _due(self, command: Command) -> None:
+        due = decode(WillDue, command.body)
+        identity = identity_of(due.author)
+        allowed = bool(self._access.authorize(identity, Action.WILL, due.topic, qos=due.qos, retain=due.retain))
+        verdict = WillVerdict(due.client_id, due.epoch, allowed, "" if allowed else "not_authorized")
+        self._publisher.hurry()
+        try:
+            task = self._link.post(RequestCode.WILL_VERDICT, encode(verdict))
+        except LinkDownError:
+            return  # the broker asks again, whoever is there then
+        task.add_done_callback(lambda done: self._answered(verdict, done))
 
-    def release(self) -> None:
-        """Nothing was held."""
-
-
-def publish_will(publisher: Publisher, client_id: str, will: Will, metrics: ProxyMetrics) -> None:
-    """Publish a will on behalf of a connection that has ended."""
-    message = Publish(will.topic, will.payload, will.qos, will.retain, dup=False, packet_id=0)
-    publisher.publish(WillOrigin(client_id, metrics), client_id.encode(), (message,))
+    def _answered(self, verdict: WillVerdict, task: asyncio.Future[bytes]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None and verdict.allowed:
+            self._metrics.wills.value += 1
+            return
+        word = verdict.reason if error is None else "broker_lost" if isinstance(error, LinkDownError) else "broker"
+        self._metrics.will_failures.child(word).value += 1
+        LOG.warning("will_not_published", client_id=verdict.client_id, reason=word, error=str(error or ""))

@@ -29,15 +29,19 @@ class WillSpec(msgspec.Struct, array_like=True):
     delay_s: U32 = 0
     properties: list[tuple[bytes, bytes]] = []
     """Record properties of the message, in order."""
+    author: bytes = b""
+    """Who left it, in the proxies' own words; the broker gives them back with WILL_DUE."""
 
 
 class WillDue(msgspec.Struct, array_like=True):
-    """Broker to proxy: may this client (of this user; None is anonymous) still publish there?"""
+    """Broker to proxy: may `author` still publish there?"""
 
     client_id: str
     epoch: Epoch
-    user: str | None
     topic: bytes
+    qos: Qos
+    retain: bool
+    author: bytes
 
 
 class WillVerdict(msgspec.Struct, array_like=True):

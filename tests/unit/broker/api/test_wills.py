@@ -15,7 +15,7 @@ from remoting.protocol.record import FLAG_RETAIN, RecordView
 from remoting.protocol.session_body import WILL_DUE, SessionClose, SessionOpen, SessionOpened
 from remoting.protocol.will_body import WillDue, WillSpec, WillVerdict
 
-SPEC = WillSpec(b"state/pump", b"gone", 1, True, 0, [(b"colour", b"red")])
+SPEC = WillSpec(b"state/pump", b"gone", 1, True, 0, [(b"colour", b"red")], b"anna")
 
 
 class Judge:
@@ -60,7 +60,7 @@ async def test_the_proxy_is_asked_and_the_message_has_all_the_will_said(running)
     epoch = await judge.open()
     await judge.close(epoch)
     due = await judge.due()
-    assert due == WillDue("c", epoch, "anna", b"state/pump")
+    assert due == WillDue("c", epoch, b"state/pump", 1, True, b"anna")
     assert published(running) == []
     assert (await judge.verdict(due)).code == 0
     queue = running.store.find_queue(names.light_queue_name(b"state/pump"))

@@ -31,7 +31,7 @@ class Bench:
 
     def open(self, epoch: int, *, delay_s=0, expiry_s=60, present=False, continues=0, leaves_will=True) -> None:
         spec = WillSpec(b"t", b"gone", 1, False, delay_s)
-        record = WillRecord("anna", expiry_s, 0, spec) if leaves_will else None
+        record = WillRecord(expiry_s, 0, spec) if leaves_will else None
         self._write(self.wills.opened("c", epoch, record, self.now, continues=continues, present=present))
 
     def close(self, epoch: int, *, is_due=True, expiry_s=60) -> None:
@@ -179,9 +179,7 @@ def test_what_could_not_be_written_is_kept(at) -> None:
 
 def test_cancelled_wills_do_not_pile_up(at) -> None:
     for epoch in range(1, 5_000):
-        at.wills.opened(
-            "c", epoch, WillRecord(None, 60, 0, WillSpec(b"t", b"", 0, False, 50)), 0, continues=0, present=True
-        )
+        at.wills.opened("c", epoch, WillRecord(60, 0, WillSpec(b"t", b"", 0, False, 50)), 0, continues=0, present=True)
         at.wills.closed("c", epoch, 0, is_due=True, expiry_s=60)
     assert len(at.wills) == 1
     assert len(at.wills._heap) <= 1_025

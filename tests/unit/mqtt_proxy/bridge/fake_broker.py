@@ -11,7 +11,13 @@ from typing import ClassVar
 
 from remoting import inprocess
 from remoting.protocol import names
-from remoting.protocol.append_body import AppendEntry, decode_entries, encode_append_reply
+from remoting.protocol.append_body import (
+    AppendEntry,
+    decode_entries,
+    encode_append_reply,
+    encode_entries,
+    encode_mqtt_entry,
+)
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
@@ -40,6 +46,7 @@ from remoting.protocol.session_body import (
     encode,
 )
 from remoting.protocol.topics import is_wildcard, matches
+from remoting.protocol.will_body import WillDue, WillSpec, WillVerdict
 from remoting.transport.contracts import Connection, Peer
 
 
@@ -66,6 +73,11 @@ class FakeBroker:
         self.by_position: dict[int, bytes] = {}
         self.retained: dict[bytes, int] = {}
         self.sessions: dict[str, FakeSession] = {}
+        self.wills: dict[tuple[str, int], WillSpec] = {}
+        self.judges: list[Peer] = []
+        self.opened: list[SessionOpen] = []
+        self.closed: list[SessionClose] = []
+        self.verdicts: list[WillVerdict] = []
         self.followed: dict[Peer, set[int]] = {}
         self.end_position = 64
         self.epochs = 0
@@ -229,12 +241,36 @@ class FakeBroker:
             known.epoch, known.owner = self.epochs, peer
             session = known
         else:
-            session = self.sessions[request.client_id] = FakeSession(self.epochs, not request.clean, peer)
+            session = self.sessions[request.client_id] = FakeSession(self.epochs, request.expiry_s > 0, peer)
+        self.opened.append(request)
+        self.wills.pop((request.client_id, request.continues), None)
+        if request.will is not None:
+            self.wills[request.client_id, session.epoch] = request.will
         stored = [
             SessionSubscription(topic_filter, qos, queue_id, session.offsets[queue_id])
             for topic_filter, (qos, queue_id) in session.subscriptions.items()
         ]
         return encode(SessionOpened(present, session.epoch, stored, session.inflight, previous_epoch))
+
+    def will_due(self, client_id: str, epoch: int, will: WillSpec) -> None:
+        """Ask the proxy that came last about a will."""
+        self.wills[client_id, epoch] = will
+        body = encode(WillDue(client_id, epoch, will.topic, will.qos, will.retain, will.author))
+        self.judges[-1].send(Command(RequestCode.WILL_DUE, flag=2, body=body))
+
+    def _watch(self, peer: Peer, _body: bytes) -> bytes:
+        self.judges.append(peer)
+        return b""
+
+    def _verdict(self, peer: Peer, body: bytes) -> bytes:
+        verdict = decode(WillVerdict, body)
+        self.verdicts.append(verdict)
+        will = self.wills.pop((verdict.client_id, verdict.epoch))
+        if verdict.allowed:
+            flags = will.qos | (4 if will.retain else 0)
+            entry = encode_mqtt_entry(will.topic, will.payload, flags, 0, verdict.client_id.encode())
+            self._append(peer, encode_entries([entry]))
+        return b""
 
     def _session(self, client_id: str, epoch: int) -> FakeSession:
         session = self.sessions.get(client_id)
@@ -244,6 +280,10 @@ class FakeBroker:
 
     def _close(self, _peer: Peer, body: bytes) -> bytes:
         request = decode(SessionClose, body)
+        self.closed.append(request)
+        will = self.wills.pop((request.client_id, request.epoch), None)
+        if will is not None and request.will:
+            self.will_due(request.client_id, request.epoch, will)
         session = self._session(request.client_id, request.epoch)
         session.owner = None
         session.inflight = request.inflight
@@ -289,6 +329,8 @@ class FakeBroker:
         RequestCode.RECORDS_AT: _records_at,
         RequestCode.APPEND_OFFSETS: _offsets,
         RequestCode.SESSION_OPEN: _open,
+        RequestCode.WILL_WATCH: _watch,
+        RequestCode.WILL_VERDICT: _verdict,
         RequestCode.SESSION_CLOSE: _close,
         RequestCode.SUBSCRIBE: _subscribe,
         RequestCode.UNSUBSCRIBE: _unsubscribe,

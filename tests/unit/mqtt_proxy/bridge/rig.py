@@ -22,6 +22,7 @@ from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.bridge.sys_tree import SysTree
 from mqtt_proxy.bridge.sys_values import SysValues
+from mqtt_proxy.bridge.wills import WillJudge
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.quotas import Quotas
@@ -171,6 +172,7 @@ class Rig:
             quotas=Quotas(self.config.quotas),
             sys_tree=self.sys_tree,
         )
+        WillJudge(link, self.services.publisher, self.access, metrics)
 
     async def client(
         self,

@@ -11,7 +11,7 @@ from mqtt_proxy.bridge.permissions import REFUSED, Permissions
 from mqtt_proxy.bridge.resume import Again
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Source
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.mqtt.packets import Publish, Will
+from mqtt_proxy.mqtt.packets import Publish
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 
@@ -47,16 +47,6 @@ def test_publishing() -> None:
     authority.replace(parse(b"user ann\ntopic b\n", name="acl"))
     assert may.revision == 1
     assert may.sift(batch[:2]) == ([batch[1]], [batch[0]])
-
-
-def test_wills_are_asked_for_when_they_are_due() -> None:
-    """Not when they were left."""
-    may, authority, registry = make()
-    will = Will(b"a/gone", b"", 1, True)
-    assert may.may_leave(will)
-    authority.replace(parse(b"user ann\ntopic write retain=no a/#\n", name="acl"))
-    assert not may.may_leave(will)
-    assert registry.values()["rocketmq_mqtt_wills_failed_total{not_authorized}"] == 1
 
 
 def test_subscriptions_are_judged_again() -> None:

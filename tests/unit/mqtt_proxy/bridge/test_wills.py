@@ -1,22 +1,77 @@
-"""A will is a publish of a connection that is gone."""
+"""Wills lie with the broker; the proxy judges them when they are due."""
 
 from __future__ import annotations
 
-from mqtt_proxy.bridge.wills import publish_will
-from mqtt_proxy.mqtt.packets import Will
+from mqtt_proxy.access.identity import Identity
+from mqtt_proxy.access.rules import Rule
+from mqtt_proxy.bridge.wills import identity_of, will_spec
+from mqtt_proxy.mqtt.packets import Publish, Will
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import Refused
-from tests.unit.mqtt_proxy.bridge.rig import running
+from remoting.protocol.will_body import WillVerdict
+from tests.unit.mqtt_proxy.bridge.rig import running, settle
+
+RULE = Rule("token", "topic write w", b"w", allow=True, read=False, write=True)
+ANNA = Identity("anna", anonymous=False, client_id="a", groups=("fitters",), rules=(RULE,))
+WILL = will_spec(Will(b"w", b"gone", 1, True), ANNA)
 
 
-async def test_published_retained_or_refused() -> None:
-    """Counted either way; a retained will is kept as any retained message."""
+def test_a_will_of_a_connect_as_the_broker_keeps_it() -> None:
+    spec = will_spec(Will(b"w", b"gone", 1, True), ANNA)
+    assert (spec.topic, spec.payload, spec.qos, spec.retain, spec.delay_s) == (b"w", b"gone", 1, True, 0)
+    assert identity_of(spec.author) == ANNA
+
+
+async def test_an_allowed_will_is_published_and_counted() -> None:
     async with running() as rig:
-        publish_will(rig.services.publisher, "a", Will(b"w", b"gone", 1, True), rig.metrics)
-        await rig.services.publisher.drain()
+        await settle()
+        rig.broker.will_due("a", 7, WILL)
+        await settle()
+        assert rig.broker.verdicts == [WillVerdict("a", 7, True)]
         assert rig.count("wills_total") == 1
         assert b"w" in rig.broker.retained
-        rig.broker.refuse[RequestCode.APPEND_MANY] = [Refused(14, "disk full")]
-        publish_will(rig.services.publisher, "a", Will(b"w", b"gone", 1, False), rig.metrics)
-        await rig.services.publisher.drain()
-        assert rig.count("wills_failed_total{broker_refused}") == 1
+
+
+async def test_a_right_that_was_taken_away_counts() -> None:
+    async with running() as rig:
+        await settle()
+        rig.access.forbidden.add(b"w")
+        rig.broker.will_due("a", 7, WILL)
+        await settle()
+        assert rig.broker.verdicts == [WillVerdict("a", 7, False, "not_authorized")]
+        assert rig.count("wills_failed_total{not_authorized}") == 1
+        assert rig.count("wills_total") == 0
+
+
+async def test_a_will_the_broker_does_not_take_is_counted() -> None:
+    async with running() as rig:
+        await settle()
+        rig.broker.refuse[RequestCode.WILL_VERDICT] = [Refused(14, "disk full")]
+        rig.broker.will_due("a", 7, WILL)
+        await settle()
+        assert rig.count("wills_failed_total{broker}") == 1
+
+
+async def test_what_clients_published_before_stays_before_the_will() -> None:
+    async with running() as rig:
+        client = await rig.client("a", will=Will(b"w", b"last", 0, True))
+        rig.broker.holding = True
+        for number in range(3):  # two appends under way, the third gathers
+            client.send(Publish(b"t", b"%d" % number, 0, False, False, 0))
+            await settle(3)
+        rig.broker.codes.clear()
+        client.lose()
+        await settle()
+        wanted = [RequestCode.SESSION_CLOSE, RequestCode.APPEND_MANY, RequestCode.WILL_VERDICT]
+        assert [code for code in rig.broker.codes if code in wanted] == wanted
+
+
+async def test_the_proxy_says_again_that_it_judges_when_the_broker_is_back() -> None:
+    async with running() as rig:
+        await settle()
+        assert len(rig.broker.judges) == 1
+        await rig.broker.connections[0].close()
+        while not rig.link.up:
+            await settle(1)
+        await settle()
+        assert len(rig.broker.judges) == 2

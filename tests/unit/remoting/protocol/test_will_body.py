@@ -10,9 +10,8 @@ from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.packed import decode, encode
 
 MESSAGES = [
-    wb.WillSpec(b"a/b", b"gone", 2, retain=True, delay_s=0xFFFFFFFF, properties=[(b"k", b"v"), (b"k", b"w")]),
-    wb.WillDue("dev-1", 3, "anna", b"a/b"),
-    wb.WillDue("dev-1", 3, None, b"a/b"),
+    wb.WillSpec(b"a/b", b"gone", 2, retain=True, delay_s=9, properties=[(b"k", b"v"), (b"k", b"w")], author=b"anna"),
+    wb.WillDue("dev-1", 3, b"a/b", 2, True, b"anna"),
     wb.WillVerdict("dev-1", 3, allowed=False, reason="rules"),
 ]
 
@@ -27,7 +26,7 @@ def test_round_trip(message) -> None:
     [
         (wb.WillSpec, [b"t", b"p", 3, False]),
         (wb.WillSpec, [b"t", b"p", 1, False, 2**32]),
-        (wb.WillDue, ["c", -1, None, b"t"]),
+        (wb.WillDue, ["c", -1, b"t", 1, False, b""]),
         (wb.WillVerdict, ["c", 1]),
     ],
 )

@@ -1,0 +1,81 @@
+"""A connection's hold on its session at the broker: taking it, taking it again after a loss, giving it back.
+
+Invariant: what is said about the session carries the epoch under which this connection holds it; the broker hears of
+nobody else. A hold that is taken again names the epoch it continues, so that neither its will nor a session that
+another connection has meanwhile is touched. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from mqtt_proxy.access.identity import Identity
+from mqtt_proxy.bridge import resume
+from mqtt_proxy.bridge.delivery import Delivery
+from mqtt_proxy.bridge.services import Services
+from mqtt_proxy.bridge.wills import will_spec
+from mqtt_proxy.mqtt.events import ConnectRequested
+from mqtt_proxy.mqtt.packets import Will
+from mqtt_proxy.mqtt.session import Session
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.session_body import (
+    WILL_DISCARD,
+    WILL_DUE,
+    SessionClose,
+    SessionOpen,
+    SessionOpened,
+    decode,
+    encode,
+)
+
+
+class Hold:
+    """One connection and its session."""
+
+    __slots__ = ("_services", "_will", "client_id", "durable", "epoch", "expiry_s", "is_open")
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._will: Will | None = None
+        self.client_id = ""
+        self.durable = False
+        self.expiry_s = 0
+        self.epoch = 0
+        self.is_open = False
+        """Whether the client was told that it has the session."""
+
+    def want(self, event: ConnectRequested) -> None:
+        """What a CONNECT asks for."""
+        self.client_id, self._will = event.client_id, event.will
+        self.expiry_s = min(event.session_expiry_s, self._services.config.session_expiry_s)
+        self.durable = self.expiry_s > 0
+
+    async def take(self, identity: Identity, *, clean: bool) -> SessionOpened:
+        """Open the session, for the first time or again. Raises Refused or LinkDownError."""
+        # An anonymous client's name proves nothing, so its session belongs to nobody in particular.
+        user = None if identity.anonymous else identity.name
+        will = None if self._will is None else will_spec(self._will, identity)
+        request = SessionOpen(self.client_id, clean, user, self.expiry_s, will, self.epoch)
+        return decode(SessionOpened, await self._services.link.request(RequestCode.SESSION_OPEN, encode(request)))
+
+    def give_back(self, opened: SessionOpened) -> None:
+        """The client left before its session was open: leave the session as it was found."""
+        if self._services.link.up:
+            self._say(SessionClose(self.client_id, opened.epoch, self.durable, [], opened.inflight))
+
+    def close(self, session: Session, delivery: Delivery, *, will_due: bool) -> None:
+        """The connection has ended: hand in how far the client has come."""
+        if not (self.is_open and self._services.link.up):
+            return
+        closing = SessionClose(self.client_id, self.epoch, self.durable, [], [])
+        closing.will = WILL_DUE if will_due else WILL_DISCARD
+        if self.durable:
+            again = [
+                resume.Again(packet_id, token[0].queue_id, token[1])  # type: ignore[index]  # every token of ours
+                for packet_id, token, _phase in session.inflight()
+            ]
+            cursors = [(source.queue_id, source.cursor) for source in delivery.sources]
+            closing.offsets = [(source.queue_id, source.lowest()) for source in delivery.sources]
+            closing.inflight = resume.note(cursors, again, delivery.retained_to_note())
+        self._say(closing)
+
+    def _say(self, closing: SessionClose) -> None:
+        self._services.keep(self._services.link.post(RequestCode.SESSION_CLOSE, encode(closing)))

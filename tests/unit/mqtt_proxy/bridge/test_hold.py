@@ -1,0 +1,65 @@
+"""What the broker hears of a connection's hold on its session."""
+
+from __future__ import annotations
+
+from mqtt_proxy.access.identity import Identity
+from mqtt_proxy.bridge.wills import will_spec
+from mqtt_proxy.mqtt import packets
+from remoting.protocol.session_body import WILL_DISCARD, WILL_DUE
+from tests.unit.mqtt_proxy.bridge.rig import Wire, running, settle
+
+WILL = packets.Will(b"w", b"gone", 1, False)
+
+
+async def test_a_clean_session_has_no_expiry_and_another_has_the_proxys() -> None:
+    async with running(session_expiry_s=77) as rig:
+        await rig.client("a", clean=True, will=WILL, username="anna")
+        await rig.client("b", clean=False)
+        first, second = rig.broker.opened
+        assert (first.clean, first.expiry_s, first.user) == (True, 0, "anna")
+        assert first.will == will_spec(WILL, Identity("anna", anonymous=False, client_id=""))
+        assert (second.clean, second.expiry_s, second.user, second.will) == (False, 77, None, None)
+
+
+async def test_the_end_says_whether_the_client_took_its_leave_and_how_far_it_has_come() -> None:
+    async with running() as rig:
+        lost = await rig.client("a", clean=False, will=WILL)
+        lost.send(packets.Subscribe(1, [("t", 1)]))
+        await settle()
+        left = await rig.client("b", will=WILL)
+        publisher = await rig.client("p")
+        publisher.send(packets.Publish(b"t", b"x", 1, False, False, 1))
+        await settle()
+        (queue_id,) = lost.handler._delivery.by_queue
+        lost.lose()
+        left.send(packets.Disconnect())
+        left.close("disconnect")
+        await settle()
+        closed = {one.client_id: one for one in rig.broker.closed}
+        assert (closed["a"].will, closed["a"].durable, closed["a"].offsets) == (WILL_DUE, True, [(queue_id, 0)])
+        assert [one.packet_id for one in closed["a"].inflight] == [1, 0]
+        assert (closed["b"].will, closed["b"].durable, closed["b"].inflight) == (WILL_DISCARD, False, [])
+
+
+async def test_after_a_loss_of_the_broker_it_names_the_epoch_it_continues() -> None:
+    async with running() as rig:
+        await rig.client("a", will=WILL)
+        epoch = rig.broker.sessions["a"].epoch
+        await rig.broker.connections[0].close()
+        while not rig.link.up:
+            await settle(1)
+        await settle()
+        assert [one.continues for one in rig.broker.opened] == [0, epoch]
+        assert rig.broker.opened[1].will is not None
+
+
+async def test_who_leaves_before_the_session_is_open_gives_it_back() -> None:
+    async with running() as rig:
+        wire = Wire(rig)
+        wire.send(packets.Connect("a", False, 0, None, None, WILL))
+        while not rig.broker.opened:
+            await settle(1)
+        wire.lose()
+        await settle()
+        assert [(one.will, one.durable) for one in rig.broker.closed] == [(WILL_DISCARD, True)]
+        assert not rig.broker.verdicts
