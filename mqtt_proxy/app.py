@@ -86,7 +86,7 @@ class ProxyApp:
                 SysValues(metrics, counters, clock, lambda: len(owners)), self._link, interval_s=config.sys_interval_s
             ),
         )
-        WillJudge(self._link, self._services.publisher, self._gate, metrics)
+        WillJudge(self._services)
         self._listener = self._make_listener(clock, counters, quotas)
         self._listening = Listening(config, self._listener, counters)
         self._gate.on_change(owners.rules_changed)

@@ -184,6 +184,7 @@ class Client:
             opened.present,
             places,
             services.received.take(self._client_id, opened.previous_epoch),
+            session_expiry_s=opened.expiry_s,
             server_keep_alive_s=services.quotas.keep_alive_s(event.keep_alive_s),
         )
         for one, (packet_id, token, _) in zip(again, places, strict=True):
@@ -280,7 +281,8 @@ class Client:
 
     def _over(self, event: Disconnected | Violated) -> None:
         """The connection closes by itself and says so with `on_closed`; deliver nothing meanwhile."""
-        del event
+        if isinstance(event, Disconnected):
+            self._hold.leave(event)
         self._delivery.stop()
 
     def _give_up(self, reason: str) -> None:

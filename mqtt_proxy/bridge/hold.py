@@ -12,7 +12,7 @@ from mqtt_proxy.bridge import resume
 from mqtt_proxy.bridge.delivery import Delivery
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.bridge.wills import will_spec
-from mqtt_proxy.mqtt.events import ConnectRequested
+from mqtt_proxy.mqtt.events import ConnectRequested, Disconnected
 from mqtt_proxy.mqtt.packets import Will
 from mqtt_proxy.mqtt.session import Session
 from remoting.protocol.codes import RequestCode
@@ -30,11 +30,12 @@ from remoting.protocol.session_body import (
 class Hold:
     """One connection and its session."""
 
-    __slots__ = ("_services", "_will", "client_id", "durable", "epoch", "expiry_s", "is_open")
+    __slots__ = ("_left_expiry_s", "_services", "_will", "client_id", "durable", "epoch", "expiry_s", "is_open")
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._will: Will | None = None
+        self._left_expiry_s: int | None = None
         self.client_id = ""
         self.durable = False
         self.expiry_s = 0
@@ -47,6 +48,11 @@ class Hold:
         self.client_id, self._will = event.client_id, event.will
         self.expiry_s = min(event.session_expiry_s, self._services.config.session_expiry_s)
         self.durable = self.expiry_s > 0
+
+    def leave(self, event: Disconnected) -> None:
+        """A DISCONNECT may change how long the session is kept."""
+        if event.session_expiry_s is not None:
+            self._left_expiry_s = min(event.session_expiry_s, self._services.config.session_expiry_s)
 
     async def take(self, identity: Identity, *, clean: bool) -> SessionOpened:
         """Open the session, for the first time or again. Raises Refused or LinkDownError."""
@@ -66,6 +72,7 @@ class Hold:
         if not (self.is_open and self._services.link.up):
             return
         closing = SessionClose(self.client_id, self.epoch, self.durable, [], [])
+        closing.expiry_s = self._left_expiry_s
         closing.will = WILL_DUE if will_due else WILL_DISCARD
         if self.durable:
             again = [

@@ -15,10 +15,8 @@ import msgspec
 
 from mqtt_proxy.access.identity import Action, Identity
 from mqtt_proxy.access.rules import Rule
-from mqtt_proxy.bridge.link import Link, LinkDownError
-from mqtt_proxy.bridge.publish import Publisher
-from mqtt_proxy.bridge.services import Access
-from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.bridge.link import LinkDownError
+from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.mqtt.packets import Will
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
@@ -56,13 +54,12 @@ def identity_of(author: bytes) -> Identity:
 class WillJudge:
     """Answers the broker's questions about wills that are due."""
 
-    def __init__(self, link: Link, publisher: Publisher, access: Access, metrics: ProxyMetrics) -> None:
-        self._link = link
-        self._publisher = publisher
-        self._access = access
-        self._metrics = metrics
-        link.on_push(RequestCode.WILL_DUE, self._due)
-        link.on_up(self._watch)
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._link = services.link
+        self._metrics = services.metrics
+        self._link.on_push(RequestCode.WILL_DUE, self._due)
+        self._link.on_up(self._watch)
 
     def _watch(self) -> None:
         self._link.post(RequestCode.WILL_WATCH, b"").add_done_callback(self._watched)
@@ -74,14 +71,17 @@ class WillJudge:
     def _due(self, command: Command) -> None:
         due = decode(WillDue, command.body)
         identity = identity_of(due.author)
-        allowed = bool(self._access.authorize(identity, Action.WILL, due.topic, qos=due.qos, retain=due.retain))
+        allowed = bool(
+            self._services.access.authorize(identity, Action.WILL, due.topic, qos=due.qos, retain=due.retain)
+        )
         verdict = WillVerdict(due.client_id, due.epoch, allowed, "" if allowed else "not_authorized")
-        self._publisher.hurry()
+        self._services.publisher.hurry()
         try:
             task = self._link.post(RequestCode.WILL_VERDICT, encode(verdict))
         except LinkDownError:
             return  # the broker asks again, whoever is there then
         task.add_done_callback(lambda done: self._answered(verdict, done))
+        self._services.keep(task)
 
     def _answered(self, verdict: WillVerdict, task: asyncio.Future[bytes]) -> None:
         if task.cancelled():

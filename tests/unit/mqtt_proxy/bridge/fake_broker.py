@@ -250,7 +250,9 @@ class FakeBroker:
             SessionSubscription(topic_filter, qos, queue_id, session.offsets[queue_id])
             for topic_filter, (qos, queue_id) in session.subscriptions.items()
         ]
-        return encode(SessionOpened(present, session.epoch, stored, session.inflight, previous_epoch))
+        return encode(
+            SessionOpened(present, session.epoch, stored, session.inflight, previous_epoch, [], request.expiry_s)
+        )
 
     def will_due(self, client_id: str, epoch: int, will: WillSpec) -> None:
         """Ask the proxy that came last about a will."""

@@ -172,7 +172,7 @@ class Rig:
             quotas=Quotas(self.config.quotas),
             sys_tree=self.sys_tree,
         )
-        WillJudge(link, self.services.publisher, self.access, metrics)
+        WillJudge(self.services)
 
     async def client(
         self,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.access.identity import Identity
+from mqtt_proxy.access.identity import ANONYMOUS, Identity
 from mqtt_proxy.bridge.wills import will_spec
 from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt.events import NEVER, ConnectRequested, Disconnected
 from remoting.protocol.session_body import WILL_DISCARD, WILL_DUE
 from tests.unit.mqtt_proxy.bridge.rig import Wire, running, settle
 
@@ -63,3 +64,18 @@ async def test_who_leaves_before_the_session_is_open_gives_it_back() -> None:
         await settle()
         assert [(one.will, one.durable) for one in rig.broker.closed] == [(WILL_DISCARD, True)]
         assert not rig.broker.verdicts
+
+
+async def test_mqtt_5_says_how_long_the_session_is_kept_and_a_disconnect_may_change_it() -> None:
+    async with running(session_expiry_s=500) as rig:
+        wire = Wire(rig)
+        hold = wire.handler._hold
+        connect = ConnectRequested("a", True, 0, None, None, None, 5, False, session_expiry_s=NEVER)
+        hold.want(connect)
+        opened = await hold.take(ANONYMOUS, clean=True)
+        assert (hold.durable, opened.expiry_s) == (True, 500)
+        hold.epoch, hold.is_open = opened.epoch, True
+        hold.leave(Disconnected(0, 20))
+        hold.close(wire.session, wire.handler._delivery, will_due=True)
+        await settle()
+        assert [(one.durable, one.expiry_s, one.will) for one in rig.broker.closed] == [(True, 20, WILL_DUE)]
