@@ -116,6 +116,7 @@ class BrokerApp:
             self.broker = Broker(self.config, self._store, self._clock, self.registry, self._log)
             self._finish_commits(self.broker)
             self._make_readers(self.broker)
+            self.broker.delay_timer.start()
             if self._listen:
                 await self._open_port()
             self._upkeep = loop.create_task(self._maintain())
@@ -153,6 +154,8 @@ class BrokerApp:
             await self.readers.stop()
         if self._server is not None:
             await self._server.stop()
+        if self.broker is not None:
+            self.broker.delay_timer.stop()
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.gather(self._upkeep, return_exceptions=True)

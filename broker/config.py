@@ -45,6 +45,8 @@ class LimitsConfig:
     """Longest wait of a long poll; a longer wish is cut to this."""
     stage_attempts_max: int = setting(10_000, minimum=1)
     """Staged attempts of sinks that are neither committed nor expired; one more is refused with SYSTEM_BUSY."""
+    delayed_messages_max: int = setting(1_000_000, minimum=1)
+    """Messages that wait for their time; one more is refused with MESSAGE_ILLEGAL."""
     commit_group_bytes_max: int = setting(8_388_608, minimum=65_536)
     """Largest atomic group of a sink's commit; a larger commit becomes visible in several groups."""
 
@@ -100,6 +102,8 @@ class BrokerConfig:
     """How long a wildcard queue lives after its last subscription; longer than a proxy needs to come back."""
     stage_expiry_s: int = setting(86_400, minimum=60)
     """How long a sink's staged but uncommitted rows are kept; longer than a Spark job may stand still."""
+    delay_s_max: int = setting(3 * 86_400, minimum=1, maximum=400 * 86_400)
+    """Longest time a message may ask to be delivered later; a longer wish is refused with MESSAGE_ILLEGAL."""
     client_expiry_s: int = setting(120, minimum=5)
     """How long a RocketMQ client counts as present after its last heartbeat (clients send one each 30 s)."""
     shared_commit_interval_ms: int = setting(200, minimum=1)

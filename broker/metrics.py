@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from broker.meta.delayed import Delayed
     from broker.store.log_store import LogStore
     from runtime.metrics import Registry
 
@@ -45,6 +46,9 @@ class BrokerMetrics:
         self.refused = registry.counter(
             "rocketmq_requests_refused_total", "Requests refused by the store", labels=("reason",)
         )
+        self.delayed_failures = registry.counter(
+            "rocketmq_delayed_failures_total", "Passes over the waiting messages that failed and were tried again"
+        )
         self.dropped = registry.counter(
             "rocketmq_broker_drops_total", "What was dropped, by reason", labels=("reason",)
         )
@@ -79,6 +83,24 @@ class BrokerMetrics:
             "Reads since the start that met messages which cannot be read",
             function=lambda: store.metrics()["damaged_reads_total"],
         )
+
+    def watch_delayed(self, delayed: Delayed) -> None:
+        """Declare what the waiting messages count themselves."""
+        gauge = self._registry.gauge
+        gauge("rocketmq_delayed_messages", "Messages that wait for their time", function=lambda: delayed.waiting)
+        gauge(
+            "rocketmq_delayed_delivered_messages",
+            "Messages delivered at their time since the start",
+            function=lambda: delayed.delivered,
+        )
+        gauge(
+            "rocketmq_delayed_carried_messages",
+            "Waiting messages said again since the start because retention reached them",
+            function=lambda: delayed.carried,
+        )
+        lost = gauge("rocketmq_delayed_lost_messages", "Waiting messages that could not be delivered", ("reason",))
+        lost.child("undeliverable", function=lambda: delayed.undeliverable)
+        lost.child("unreadable", function=lambda: delayed.unreadable)
 
     def read_store(self, store: LogStore) -> None:
         """Take over what the store counts itself; called after its upkeep."""

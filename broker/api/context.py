@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.api.access import Authorizer
 from broker.api.append import Appender, refusal_of
+from broker.api.delay_timer import DelayTimer
 from broker.api.follow import Followers
 from broker.api.long_poll import LongPolls
 from broker.api.offset_gather import OffsetGather
@@ -19,6 +20,8 @@ from broker.api.shared import SharedRoom
 from broker.api.stored_message import ipv4_host
 from broker.api.wills import WillRoom
 from broker.meta.clients import Clients
+from broker.meta.delay_wish import due_ms
+from broker.meta.delayed import Delayed
 from broker.meta.dispatch import Dispatcher
 from broker.meta.filters import Filters
 from broker.meta.groups import Groups
@@ -43,6 +46,7 @@ from remoting.transport.contracts import Peer
 if TYPE_CHECKING:
     from broker.config import BrokerConfig, LimitsConfig
     from broker.store.log_store import LogStore
+    from broker.store.store_message import StoreMessage
     from runtime.clock import Clock
     from runtime.metrics import Registry
 
@@ -119,7 +123,29 @@ class Broker:
             attempts_max=limits.stage_attempts_max,
             now_ms=now_ms,
         )
+        self._open_delayed(limits, now_ms)
         self.ledger = SinkLedger(store, self.stages, self.placement, group_bytes_max=limits.commit_group_bytes_max)
+
+    def _open_delayed(self, limits: LimitsConfig, now_ms: int) -> None:
+        """Where messages wait for their time."""
+        self.delayed = Delayed(
+            self.store,
+            self.placement,
+            self.stages.hidden,
+            delay_ms_max=self.config.delay_s_max * 1_000,
+            messages_max=limits.delayed_messages_max,
+            now_ms=now_ms,
+            log=self.log,
+        )
+        self.metrics.watch_delayed(self.delayed)
+        self.store.retention.keep_from = self.delayed.keep_from
+
+        def divert(message: StoreMessage, kind: int, queue_index: int) -> StoreMessage:
+            now_ms = self.clock.now_ms()
+            wish = due_ms(message, kind, now_ms)
+            return message if wish is None else self.delayed.put(message, kind, queue_index, wish, now_ms)
+
+        self.placement.divert = divert
 
     def _open_rooms(self, limits: LimitsConfig) -> None:
         """What waits: this turn's messages and commits, followers, long polls, commits at work."""
@@ -129,6 +155,7 @@ class Broker:
         self.clients = Clients(expiry_ms=self.config.client_expiry_s * 1_000, on_group_changed=self._group_changed)
         self.appender = Appender(self)
         self.will_room = WillRoom(self)
+        self.delay_timer = DelayTimer(self.delayed, self.appender, self.clock, self.metrics, self.log)
         self.unpacker = Unpacker()
         self.followers = Followers(self)
         self.shared = SharedRoom(self)
@@ -223,6 +250,7 @@ class Broker:
                 self.log.info("expired", reason=reason, count=count)
 
     def _advanced(self, queue_ids: Sequence[int]) -> None:
+        self.delay_timer.advanced(queue_ids)
         self.followers.advanced(queue_ids)
         self.shared.advanced(queue_ids)
         self.long_polls.advanced(queue_ids)

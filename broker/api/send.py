@@ -1,8 +1,8 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and CONSUMER_SEND_MSG_BACK (36).
 
 RocketMQ clients get what RocketMQ's broker would tell them: message id, queue, offset; unknown topics are created from
-their wish where that is allowed. Not served yet: transactional messages (refused) and delays (delivered at once,
-counted as `delay_ignored` and said in the remark). Answered when the message is confirmed.
+their wish where that is allowed. A message that names a time (`delay_wish`) waits for it; its answer says the place
+it waits at. Not served yet: transactional messages (refused). Answered when the message is confirmed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 TRANSACTION_MASK = 0xC
 PREPARED = 0x4
 BODY_DIGITS_MAX = 4
-DELAY_KEYS = (b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS")
 REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
@@ -49,21 +48,15 @@ def send_message(broker: Broker, peer: Peer, command: Command) -> None:
     index = broker.placement.queue_index(config, request.queue_index)
     born_host = _host(peer.address)
     messages = []
-    delayed = False
     for flag, properties, body in parts:
         check_properties(properties)
         properties.setdefault(UNIQUE_KEY, broker.unique_id().encode())
-        delayed = delayed or any(key in properties for key in DELAY_KEYS)
         request.flag = flag
         message = build_message(request, topic, born_host, properties)
         message.body = body
         messages.append(broker.placement.place(message, KIND_QUEUE, index))
-    remark = None
-    if delayed:
-        broker.metrics.dropped.child("delay_ignored").value += len(messages)
-        remark = "delays are not served by this broker yet: stored for delivery at once"
     unique = parts[0][1][UNIQUE_KEY].decode("utf-8", "replace")
-    broker.appender.add(messages, _answer(broker, peer, command, messages, index, unique, remark))
+    broker.appender.add(messages, _answer(broker, peer, command, messages, index, unique))
 
 
 def send_back(broker: Broker, peer: Peer, command: Command) -> None:
@@ -89,7 +82,7 @@ def send_back(broker: Broker, peer: Peer, command: Command) -> None:
     request = SendRequest(group, target, 0, 1, view.flags >> 16, view.born_ms, 0, {}, times, limit, batch=False)
     message = build_message(request, target, _host(peer.address), kept)
     message.body = bytes(view.body)
-    placed = broker.placement.place(message, KIND_QUEUE, 0)
+    placed = broker.placement.place_now(message, KIND_QUEUE, 0)
 
     def done(_appended: Appended | None, _first: int, refused: Refused | None) -> None:
         peer.send(command.reply(refused.code, refused.remark) if refused else command.reply())
@@ -119,7 +112,6 @@ def _answer(
     messages: list[StoreMessage],
     index: int,
     unique: str,
-    remark: str | None,
 ) -> Done:
     def done(appended: Appended | None, first: int, refused: Refused | None) -> None:
         if command.is_oneway:
@@ -136,7 +128,7 @@ def _answer(
             "transactionId": unique,
             **REGION,
         }
-        peer.send(command.reply(0, remark, fields))
+        peer.send(command.reply(0, None, fields))
 
     return done
 

@@ -54,7 +54,7 @@ def stage(broker: Broker, peer: Peer, command: Command) -> None:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"first is {first}, the attempt has {staged} rows")
     messages = []
     for entry in _behind(entries, staged - first):
-        message = broker.placement.place(entry_message(entry), entry.kind, entry.queue_index)
+        message = broker.placement.place_now(entry_message(entry), entry.kind, entry.queue_index)
         if entry.kind != KIND_BATCH:
             message.flags = entry.flags
         messages.append(broker.stages.stage(message, entry.kind, entry.queue_index, attempt))

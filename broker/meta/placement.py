@@ -6,6 +6,7 @@ automatic creation, queue choice and named light queues. Loop thread only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.meta.dispatch import INNER_MULTI_DISPATCH
@@ -34,6 +35,9 @@ KIND_QUEUE = 1
 KIND_BATCH = 2
 ANY_QUEUE = 0xFFFF
 """Queue index of an entry whose queue the broker picks, in turn."""
+MQTT_OWN_PROPERTIES = 2
+"""Properties every MQTT entry has: its topic and its client id."""
+MQTT_DELAY, DELAY, TIMER_DELIVER = b"delay-ms", b"DELAY", b"TIMER_DELIVER_MS"
 ENTRY_FLAGS_MASK = FLAG_QOS_MASK | FLAG_RETAIN
 """What a sender may set itself; grouping and staging are the broker's."""
 BATCH_FLAGS = frozenset(
@@ -62,9 +66,22 @@ class Placement:
         self._message_size_bytes_max = message_size_bytes_max
         self._properties_bytes_max = properties_bytes_max
         self._turn: dict[str, int] = {}
+        self.divert: Callable[[StoreMessage, int, int], StoreMessage] | None = None
+        """Takes placed messages that may wish to be delivered later; gives back what is to be appended now."""
 
     def place(self, message: StoreMessage, kind: int, queue_index: int) -> StoreMessage:
-        """Fill in the message's queues and flags.
+        """Fill in the message's queues and flags: those of its topic, or where it waits for the time it names.
+
+        Raises:
+            Refused: as `place_now`, or it may not wait.
+        """
+        placed = self.place_now(message, kind, queue_index)
+        if self.divert is not None and names_a_time(placed, kind):
+            return self.divert(placed, kind, queue_index)
+        return placed
+
+    def place_now(self, message: StoreMessage, kind: int, queue_index: int) -> StoreMessage:
+        """Fill in the message's queues and flags whatever time it names.
 
         Raises:
             Refused: unknown or unwritable topic, queue out of range, too large, malformed MQTT entry.
@@ -141,6 +158,14 @@ class Placement:
         self.topic_for_write(name)
         message.queues = self._dispatcher.queue(name, self.queue_index(config, queue_index))
         return message
+
+
+def names_a_time(message: StoreMessage, kind: int) -> bool:
+    """Whether the message may have a property that says when it is to be delivered; a quick look only."""
+    meta = message.meta
+    if kind == KIND_MQTT:
+        return message.n_props > MQTT_OWN_PROPERTIES and MQTT_DELAY in meta
+    return kind == KIND_QUEUE and (DELAY in meta or TIMER_DELIVER in meta)
 
 
 def property_value(message: StoreMessage, wanted: bytes) -> bytes:

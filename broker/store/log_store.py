@@ -131,7 +131,7 @@ class LogStore:
             opened, settings, self._confirm, self._guard, self._index_flusher,
             clock=self._clock, events=self._events, written=self._written, armed=self._faults.armed,
         )  # fmt: skip
-        self._retention = Retention(
+        self.retention = self._retention = Retention(
             settings, self._log, self._index, self.state, self._index_flusher, self._carry, self._events,
             confirmed=lambda: self._confirm.position, full=lambda: self._guard.full,
         )  # fmt: skip

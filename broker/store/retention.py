@@ -94,6 +94,8 @@ class Retention:
         self._carried_end = 0
         self._full = full
         self._reasons: dict[int, str] = {}
+        self.keep_from: Callable[[int, Append], bool] = lambda _target, _append: True
+        """Says some of what must outlive its segment again; called before segments below a position go, until True."""
         self.groups = QueueGroups(tables, index.forget_minimums)
         self.expiry = GroupExpiry(
             self.groups, index, log, lambda changes: append((), changes), confirmed, age_ms=settings.retention_ms
@@ -129,6 +131,8 @@ class Retention:
         assert self._target is not None
         if not self._doomed.done:
             self._carry()
+        elif not self._kept(self._target):
+            return
         elif not self._doomed_queues.done:
             self._carry_queues(self._target)
             if self._doomed_queues.done:
@@ -203,6 +207,12 @@ class Retention:
                 changes.append(StateChange(state_kinds.QUEUE, name, value))
         if self._say_again([], changes):
             self._doomed_queues.taken(len(found))
+
+    def _kept(self, target: int) -> bool:
+        try:
+            return self.keep_from(target, self._append)
+        except StoreFull:
+            return False  # the disk guard has told
 
     def _say_again(self, messages: list[StoreMessage], changes: list[StateChange]) -> bool:
         """Append what was said in a doomed segment; False when there is no room, which the disk guard has told."""

@@ -25,6 +25,8 @@ SESSION_RECEIVED = 13
 """Client id and block of packet ids -> QoS 2 publishes taken and not released."""
 SHARED = 20
 """Shared subscription (whole filter) -> its queue and how far its group has come."""
+DELAYED = 21
+"""Start (ms) of a span of time -> which of the messages that waited in it were delivered, and where the rest begin."""
 
 NAMES = {
     QUEUE: "queue",
@@ -41,4 +43,5 @@ NAMES = {
     SESSION_INFLIGHT: "session_inflight",
     SESSION_RECEIVED: "session_received",
     SHARED: "shared",
+    DELAYED: "delayed",
 }

@@ -1,0 +1,147 @@
+"""The waiting messages of one span of time: what of its queue was delivered, and in which order the rest follows.
+
+A bucket is a hidden queue; its records are in order of arrival, each with the time it is due. Delivery is in order of
+(due, offset), so one pair tells what was delivered: everything up to `mark`. That needs no list only as long as nothing
+that comes later sorts before the mark. Who adds a record lets it be due no earlier than the time of adding, and
+delivery goes no further than the time of the last `look` before which everything added has been seen (`_horizon`).
+
+    floor ........ records below were said again at the end of the queue, before retention took them, or are gone
+    cursor ....... records below have been seen, and are in the heap unless delivered; None: nothing looked at yet
+    value          i64 mark due | i64 mark offset | i64 floor | i64 delivered records at or above the floor
+
+Memory: at most `KEPT_MAX` keys; of what does not fit the bucket remembers the smallest key and looks again when it gets
+there. Invariant: keys leave `take` in rising order, each above the mark. Pure; one owner.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections import deque
+
+KEPT_MAX = 65_536
+"""Keys one bucket keeps in memory, some 8 MB; the later half is given up above it and read again from the queue."""
+
+Key = tuple[int, int]
+"""(due in ms, offset in the queue)."""
+
+NOTHING: Key = (-1, -1)
+_VALUE = struct.Struct("<qqqq")
+
+
+class DelayBucket:
+    """One span of time."""
+
+    __slots__ = ("_beyond", "_heap", "_looks", "cursor", "delivered", "floor", "mark", "queue_id", "start_ms")
+
+    def __init__(self, start_ms: int, queue_id: int, value: bytes | None = None) -> None:
+        due, offset, floor, delivered = (*NOTHING, 0, 0) if value is None else _VALUE.unpack(value)
+        self.start_ms = start_ms
+        self.queue_id = queue_id
+        self.mark: Key = (due, offset)
+        self.floor: int = floor
+        self.delivered: int = delivered
+        self.cursor: int | None = None
+        self._heap: list[Key] = []
+        self._beyond: Key | None = None
+        self._looks: deque[tuple[int, int]] = deque()
+
+    def value(self, mark: Key, floor: int, delivered: int) -> bytes:
+        """What is to be kept with these in place of the present ones."""
+        return _VALUE.pack(*mark, floor, delivered)
+
+    def waits(self, key: Key) -> bool:
+        """Whether a record of the queue is still to be delivered."""
+        return key > self.mark and key[1] >= self.floor
+
+    # -- seeing --------------------------------------------------------------------------------------------------------
+
+    def open(self) -> int:
+        """Begin to look at the queue, or go on; the offset to read from."""
+        if self.cursor is None or (self._beyond is not None and not self._in_reach()):
+            self.cursor = self.floor
+            self._heap, self._beyond = [], None
+            self._looks.clear()
+        return self.cursor
+
+    def seen(self, offset: int, due_ms: int) -> None:
+        """The record at the cursor."""
+        assert offset == self.cursor, (offset, self.cursor)
+        self.cursor = offset + 1
+        key = (due_ms, offset)
+        if not self.waits(key):
+            return
+        if self._beyond is not None and key >= self._beyond:
+            return
+        heapq.heappush(self._heap, key)
+        if len(self._heap) > KEPT_MAX:
+            self._heap.sort()  # a sorted list is a heap
+            self._beyond = self._heap[KEPT_MAX // 2]
+            del self._heap[KEPT_MAX // 2 :]
+
+    def skip(self, next_offset: int) -> None:
+        """Records up to there cannot be read any more."""
+        assert self.cursor is not None, "not open"
+        self.cursor = max(self.cursor, next_offset)
+
+    def look(self, next_offset: int, now_ms: int) -> None:
+        """Whatever is at or above `next_offset` will have been added at this time or later."""
+        looks = self._looks
+        if looks and looks[-1][0] == next_offset:
+            looks[-1] = (next_offset, now_ms)
+        else:
+            looks.append((next_offset, now_ms))
+
+    # -- delivering ----------------------------------------------------------------------------------------------------
+
+    def take(self, count: int) -> list[Key]:
+        """Take out up to `count` keys that are due and before which nothing can come any more, in order."""
+        horizon_ms = self._horizon()
+        keys: list[Key] = []
+        while len(keys) < count and self._in_reach() and self._heap[0][0] <= horizon_ms:
+            key = heapq.heappop(self._heap)
+            if self.waits(key):
+                keys.append(key)
+        return keys
+
+    def put_back(self, keys: list[Key]) -> None:
+        """They were not delivered."""
+        for key in keys:
+            heapq.heappush(self._heap, key)
+
+    def delivered_up_to(self, mark: Key, count: int) -> None:
+        """So many more were delivered, the last of them this one."""
+        assert mark > self.mark, (mark, self.mark)
+        self.mark = mark
+        self.delivered += count
+
+    def moved(self, floor: int, delivered: int) -> None:
+        """What was waiting below `floor` has been said again; `delivered` count at or above it."""
+        self.floor, self.delivered = floor, delivered
+        if self.cursor is not None:
+            self.cursor = max(self.cursor, floor)
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When its next message is due as far as is known; None when nothing is known to wait."""
+        return self._heap[0][0] if self._heap else None
+
+    def is_empty(self, next_offset: int) -> bool:
+        """Whether everything below `next_offset` was seen and delivered."""
+        return self.cursor == next_offset and self._beyond is None and not self._heap
+
+    @property
+    def must_look_again(self) -> bool:
+        """Whether the next messages are among those that memory had no room for."""
+        return self._beyond is not None and not self._in_reach()
+
+    def _in_reach(self) -> bool:
+        """Whether the heap's first key is the next of all that were seen."""
+        return bool(self._heap) and (self._beyond is None or self._heap[0] < self._beyond)
+
+    def _horizon(self) -> int:
+        """Time of the last look all of whose records have been seen; messages due up to then may go."""
+        looks, cursor = self._looks, self.cursor or 0
+        while len(looks) > 1 and looks[1][0] <= cursor:
+            looks.popleft()
+        return looks[0][1] if looks and looks[0][0] <= cursor else -1
