@@ -1,8 +1,8 @@
-"""Controller, broker and MQTT proxy in one event loop: what ``lightmq up`` runs.
+"""Controller, broker, MQTT proxy and, if one is configured, the bridge in one event loop: what ``lightmq up`` runs.
 
 The parts are the same as in separate processes and meet on the in-process twin of the transport; one remoting port
 answers the codes of both the controller (name server) and the broker. Order of start: data directory lock, controller,
-broker (recovery), remoting port, registration, MQTT, administration port; the stop is the reverse.
+broker (recovery), remoting port, registration, MQTT, bridge, administration port; the stop is the reverse.
 Invariant: the data directory belongs to one process; ``broker/`` and ``controller/`` below it are what the separate
 processes would use. Loop rule: made and used on one event loop.
 """
@@ -19,6 +19,7 @@ from broker.app import BrokerApp
 from controller.app import ControllerApp
 from lightmq.configuration import Configuration
 from lightmq.ports import explain
+from mqtt_bridge.app import BridgeApp
 from mqtt_proxy.app import ProxyApp
 from mqtt_proxy.listening import PortUnavailable
 from remoting import inprocess
@@ -65,9 +66,10 @@ class AllInOne:
             listen=False,
         )
         self._proxy: ProxyApp | None = None
+        self._bridge: BridgeApp | None = None
         self._admin = AdminServer(
             up.host, up.admin_port, registry=self._registry, readiness=self._group.readiness, status=self.status,
-            reasons=lambda: {"broker": self._broker.unready_reason()},
+            reasons=lambda: {"broker": self._broker.unready_reason(), "bridge": self._bridge_reason()},
         )  # fmt: skip
         self._server: RemotingServer | None = None
         self._router: Router | None = None
@@ -92,6 +94,7 @@ class AllInOne:
             )
             proxy = self._proxy
             await self._group.begin("proxy", _Port(self._open_mqtt, proxy.stop), ready=lambda: proxy.ready)
+            await self._start_bridge(self._router)
             await self._group.begin("admin", _Port(self._open_admin, self._admin.stop))
         except BaseException:
             await self.stop()
@@ -124,6 +127,7 @@ class AllInOne:
         return {
             "controller": self._controller.status(),
             "broker": self._broker.status(),
+            "bridge": {} if self._bridge is None else self._bridge.status(),
             "ports": dict(self.ports()),
             "metrics": self._registry.values(),
         }
@@ -163,6 +167,20 @@ class AllInOne:
             await self._admin.start()
         except OSError as error:
             raise explain(self._admin.host, self._admin.port, "--admin-port", error) from error
+
+    async def _start_bridge(self, router: Router) -> None:
+        """A peer that is away does not make this installation unready: see the reasons on /readyz."""
+        self._bridge = BridgeApp(
+            self._configuration.bridge,
+            clock=self._clock,
+            registry=self._registry,
+            connection=inprocess.connect(router),
+        )
+        if self._configuration.bridge.connections:
+            await self._group.begin("bridge", self._bridge)
+
+    def _bridge_reason(self) -> str:
+        return "" if self._bridge is None else self._bridge.reason()
 
     async def _registered(self) -> None:
         """Return when our broker is in our controller's routes, so that the first client finds it."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from broker.config import BrokerConfig
 from controller.config import ControllerConfig
+from mqtt_bridge.config import BridgeConfig
 from mqtt_proxy.config import ProxyConfig
 from runtime.config import Flag, Loaded, load, setting
 
@@ -48,6 +49,7 @@ class Configuration:
     controller: ControllerConfig = field(default_factory=ControllerConfig)
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     proxy: ProxyConfig = field(default_factory=ProxyConfig)
+    bridge: BridgeConfig = field(default_factory=BridgeConfig)
     logs: LogsConfig = field(default_factory=LogsConfig)
 
 
@@ -56,6 +58,7 @@ SECTIONS: tuple[tuple[str, type], ...] = (
     ("controller", ControllerConfig),
     ("broker", BrokerConfig),
     ("proxy", ProxyConfig),
+    ("bridge", BridgeConfig),
     ("logs", LogsConfig),
 )
 

@@ -18,6 +18,7 @@ from runtime.service import Service, ServiceGroup
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from controller.config import ControllerConfig
+    from mqtt_bridge.config import BridgeConfig
     from mqtt_proxy.config import ProxyConfig
 
 
@@ -43,13 +44,14 @@ class Part:
         admin: tuple[str, int],
         ready: Callable[[], bool],
         status: Callable[[], Mapping[str, Any]],
-        port: tuple[str, Callable[[], int]],
+        port: tuple[str, Callable[[], int]] | None = None,
         more_ports: Callable[[], Mapping[str, int]] = dict,
         until_failed: Callable[[], Awaitable[Exception]] = never,
         reason: Callable[[], str] = str,
         reload: Callable[[], None] = nothing,
     ) -> None:
-        """``port`` is what the application's port speaks and how to read its number; ``reason`` why it is not ready."""
+        """``port`` is what the application's port speaks and how to read its number, if it has one; ``reason`` why it
+        is not ready."""
         self.reload = reload
         self.until_failed = until_failed
         self._group = ServiceGroup()
@@ -71,8 +73,8 @@ class Part:
 
     def ports(self) -> Mapping[str, int]:
         """Open ports by what they speak."""
-        name, number = self._port
-        return {name: number(), "admin": self._admin.port, **self._more_ports()}
+        own = {} if self._port is None else {self._port[0]: self._port[1]()}
+        return {**own, "admin": self._admin.port, **self._more_ports()}
 
 
 def controller_part(config: ControllerConfig) -> Part:
@@ -128,4 +130,21 @@ def proxy_part(config: ProxyConfig) -> Part:
         port=("mqtt", lambda: application.port),
         more_ports=application.ports,
         reload=application.reload,
+    )
+
+
+def bridge_part(config: BridgeConfig) -> Part:
+    """A bridge to other MQTT brokers."""
+    from mqtt_bridge.app import BridgeApp
+
+    registry = Registry()
+    application = BridgeApp(config, clock=SystemClock(), registry=registry)
+    return Part(
+        "bridge",
+        application,
+        registry=registry,
+        admin=(config.admin_host, config.admin_port),
+        ready=lambda: application.ready,
+        status=lambda: {**application.status(), "metrics": registry.values()},
+        reason=application.reason,
     )

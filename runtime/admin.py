@@ -81,7 +81,7 @@ class AdminServer:
         parts = dict(self._readiness())
         ready = all(parts.values())
         reasons = {part: reason for part, reason in self._reasons().items() if reason}
-        told = {"reasons": reasons} if reasons and not ready else {}
+        told = {"reasons": reasons} if reasons else {}
         return _json({"ready": ready, "parts": parts, **told}, 200 if ready else 503)
 
     async def _status_page(self, _request: web.Request) -> web.Response:

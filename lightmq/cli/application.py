@@ -22,6 +22,7 @@ COMMANDS = (
     ("broker", "servers:broker", SERVERS, "Start a broker."),
     ("controller", "servers:controller", SERVERS, "Start a controller, which is also the name server."),
     ("proxy", "servers:proxy", SERVERS, "Start an MQTT proxy."),
+    ("bridge", "servers:bridge", SERVERS, "Start a bridge to other MQTT brokers, see docs/howto/bridge.md."),
     ("pub", "publish:publish", CLIENTS, "Publish over MQTT."),
     ("sub", "subscribe:subscribe", CLIENTS, "Subscribe over MQTT and print what comes."),
     ("tail", "tail:tail", CLIENTS, "Print messages from the log, from an offset or the last ones, and follow it."),

@@ -1,4 +1,4 @@
-"""``lightmq up``, ``broker``, ``controller`` and ``proxy``: run servers until a signal.
+"""``lightmq up``, ``broker``, ``controller``, ``proxy`` and ``bridge``: run servers until a signal.
 
 Invariant: what can be known to be wrong (configuration, ports) is told before anything is started.
 """
@@ -12,6 +12,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from lightmq.cli.options import ConfigOptions, configuration
+from lightmq.cli.outcome import CommandFailed
 from lightmq.data_directory import prepare
 from lightmq.greeting import part_greeting, up_greeting, who_gets_in
 from lightmq.ports import check_free
@@ -198,4 +199,32 @@ def proxy(
         settings=value.logs,
         json_output=json_output,
         greeting=lambda ports: f"{part_greeting('proxy', ports)}\nMQTT: {who_gets_in(value.proxy)}.",
+    )
+
+
+def bridge(
+    *,
+    admin_port: AdminPort = None,
+    controllers: Controllers = None,
+    broker_address: Annotated[str | None, Parameter(name=["--broker"], help="host:port of the broker.")] = None,
+    json_output: Json = False,
+    options: ConfigOptions = NONE,
+) -> None:
+    """Start a bridge to the MQTT brokers of the configuration's [[bridge.connections]], as a process of its own."""
+    flags = [
+        Flag("bridge.admin_port", "--admin-port", admin_port),
+        Flag("bridge.controllers", "--controllers", controllers),
+        Flag("bridge.broker", "--broker", broker_address),
+    ]
+    value = configuration(options, flags).value
+    if not value.bridge.connections:
+        raise CommandFailed("no bridge is configured: put [[bridge.connections]] into the file given with --config")
+    check_free(value.bridge.admin_host, value.bridge.admin_port, "--admin-port")
+    from lightmq.parts import bridge_part
+
+    serve(
+        lambda: bridge_part(value.bridge),
+        settings=value.logs,
+        json_output=json_output,
+        greeting=lambda ports: part_greeting("bridge", ports),
     )

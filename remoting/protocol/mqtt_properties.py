@@ -6,6 +6,7 @@
     mqttContentType       Content Type               text, quoted
     mqttResponseTopic     Response Topic             text, quoted
     mqttCorrelationData   Correlation Data           base64
+    mqttBridge            (none)                     name of the bridge connection by which it came in
     any other             User Property              as it is, or quoted under `%user%` + quoted key
 
 They stand behind the first two properties of an MQTT record, originMqttTopic and clientId. User properties keep their
@@ -34,8 +35,11 @@ CORRELATION_DATA = b"mqttCorrelationData"
 USER_PREFIX = b"%user%"
 """What an escaped user property's key begins with."""
 
+BRIDGE_KEY = b"mqttBridge"
+"""Says by which bridge connection a message came in; no publisher can say it and no subscriber sees it."""
+
 OWN_KEYS = frozenset({PAYLOAD_FORMAT, EXPIRY, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA})
-_IDENTITY_KEYS = frozenset({MQTT_TOPIC_KEY, CLIENT_ID_KEY})
+_IDENTITY_KEYS = frozenset({MQTT_TOPIC_KEY, CLIENT_ID_KEY, BRIDGE_KEY})
 
 _QUOTED = {0x25: b"%25", 0x01: b"%01", 0x02: b"%02"}
 _SPECIAL = (b"%", b"\x01", b"\x02")

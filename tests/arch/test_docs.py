@@ -62,6 +62,7 @@ def test_first_documents_exist() -> None:
         "docs/delivery-contract.md",
         "docs/errors.md",
         "docs/howto/backup-and-disk.md",
+        "docs/howto/bridge.md",
         "docs/howto/metrics.md",
         "docs/howto/passwords.md",
         "docs/howto/run-as-processes.md",

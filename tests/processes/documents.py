@@ -30,7 +30,7 @@ DOCUMENTS = sorted(document for folder in FOLDERS for document in folder.glob("*
 BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^>]+) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
-SERVERS = ("up", "controller", "broker", "proxy")
+SERVERS = ("up", "controller", "broker", "proxy", "bridge")
 PORT_KEYS = {
     1883: ("PROXY__PORT",),
     9876: ("UP__REMOTING_PORT", "CONTROLLER__PORT"),
@@ -38,6 +38,7 @@ PORT_KEYS = {
     10911: ("BROKER__PORT",),
     8081: ("BROKER__ADMIN_PORT",),
     8082: ("PROXY__ADMIN_PORT",),
+    8083: ("BRIDGE__ADMIN_PORT",),
 }
 READY_S = 30.0
 PRINT_S = 10.0

@@ -40,6 +40,7 @@ WITH_COMMANDS = [document for document in DOCUMENTS if console(document)]
 NOT_RUN = {
     "README.md": 2,
     "docs/howto/backup-and-disk.md": 1,
+    "docs/howto/bridge.md": 1,
     "docs/howto/find-messages.md": 1,
     "docs/howto/run-as-processes.md": 1,
     "docs/howto/spark.md": 2,

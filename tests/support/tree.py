@@ -9,6 +9,7 @@ PACKAGES = (
     "broker",
     "controller",
     "lightmq",
+    "mqtt_bridge",
     "mqtt_proxy",
     "pyspark_rocketmq",
     "remoting",

@@ -11,6 +11,7 @@ import pytest
 from lightmq.all_in_one import AllInOne, merged
 from lightmq.configuration import Configuration, UpConfig
 from lightmq.ports import PortTaken
+from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
 from mqtt_proxy.config import ProxyConfig
 from remoting.client.connection import connect
 from remoting.protocol.codes import RequestCode
@@ -85,3 +86,17 @@ async def test_a_port_lost_to_another_process_is_told_and_all_is_stopped(tmp_pat
 def test_a_code_with_two_answers_is_refused() -> None:
     with pytest.raises(LightMQError, match=r"\[5\]"):
         merged({5: lambda *_: None}, {5: lambda *_: None})
+
+
+async def test_a_peer_that_is_away_is_named_but_does_not_make_it_unready(tmp_path: Path) -> None:
+    peer = ConnectionConfig(name="cloud", host="127.0.0.1", port=1, rules=(RuleConfig(filter="#"),))
+    bridge = BridgeConfig(name="here", connections=(peer,))
+    everything = AllInOne(dataclasses.replace(configuration(tmp_path), bridge=bridge))
+    await everything.start()
+    async with (
+        aiohttp.ClientSession(f"http://127.0.0.1:{everything.ports()['admin']}") as http,
+        http.get("/readyz") as answer,
+    ):
+        assert answer.status == 200
+        assert "cloud (out)" in (await answer.json())["reasons"]["bridge"]
+    await everything.stop()

@@ -9,7 +9,8 @@ import pytest
 
 from broker.config import BrokerConfig
 from controller.config import ControllerConfig
-from lightmq.parts import broker_part, controller_part, proxy_part
+from lightmq.parts import bridge_part, broker_part, controller_part, proxy_part
+from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
 from mqtt_proxy.config import ProxyConfig
 
 
@@ -46,3 +47,14 @@ async def test_a_taken_admin_port_stops_the_application_again(tmp_path: Path) ->
     again = controller_part(config)
     await again.start()
     await again.stop()
+
+
+async def test_a_bridge_is_unready_while_its_peer_is_away() -> None:
+    peer = ConnectionConfig(name="cloud", host="127.0.0.1", port=1, rules=(RuleConfig(filter="#"),))
+    bridge = bridge_part(BridgeConfig(name="here", admin_port=0, broker="127.0.0.1:1", connections=(peer,)))
+    await bridge.start()
+    assert set(bridge.ports()) == {"admin"}
+    status, content = await page(bridge.ports()["admin"], "readyz")
+    assert (status, content["reasons"]) == (503, {"bridge": "our broker cannot be reached"})
+    assert (await page(bridge.ports()["admin"], "status"))[0] == 200
+    await bridge.stop()

@@ -61,3 +61,18 @@ def test_a_directory_in_the_way_is_told(tmp_path: Path, capsys: pytest.CaptureFi
     assert run(["up", "--data", str(tmp_path / "file"), *ports]) == 1
     assert "cannot be used" in capsys.readouterr().err
     assert not served
+
+
+def test_a_bridge_needs_connections(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], served: list[tuple[Any, dict[str, Any]]]
+) -> None:
+    file = tmp_path / "lightmq.toml"
+    file.write_text('[bridge]\nname = "here"\n')
+    assert run(["bridge", "--config", str(file), "--admin-port", "0"]) == 1
+    assert "no bridge is configured" in capsys.readouterr().err
+    rule = '[[bridge.connections.rules]]\nfilter = "#"\n'
+    file.write_text(file.read_text() + '[[bridge.connections]]\nname = "a"\nhost = "b"\n' + rule)
+    assert run(["bridge", "--config", str(file), "--admin-port", "0", "--broker", "c:1", "--json"]) == 0
+    make, how = served[0]
+    assert "bridge is ready: admin port 3" in how["greeting"]({"admin": 3})
+    assert make() is not None

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.protocol.mqtt_properties import (
+    BRIDGE_KEY,
     OWN_KEYS,
     USER_PREFIX,
     MessageProperties,
@@ -61,3 +62,12 @@ def test_what_other_writers_put_there() -> None:
     assert expiry_of(pairs) is None
     assert expiry_of([(b"mqttExpiry", b"99999999999")]) is None
     assert expiry_of([(b"mqttExpiry", b"9999999999")]) == 0xFFFF_FFFF
+
+
+def test_the_mark_of_a_bridge_is_neither_set_nor_seen_by_clients() -> None:
+    """A user property of that name is escaped; the mark itself is no user property."""
+    said = MessageProperties(user=[(BRIDGE_KEY, b"cloud")])
+    [(key, _value)] = to_pairs(said)
+    assert key == USER_PREFIX + BRIDGE_KEY
+    assert from_pairs(to_pairs(said)) == said
+    assert from_pairs([(BRIDGE_KEY, b"cloud")]) is None

@@ -1,0 +1,158 @@
+"""Our log as the outbox reads it: where to begin, what is new, records, and the offsets that say how far it got.
+
+The offsets are those of a consumer group (`bridge-` and the connection's name) in the parent queues. A rule that was
+ever begun has a mark beside them, the offset 1 in a light queue named after the rule: by it a queue without an offset
+is known to be new (and is read from its beginning) or to be old to a new rule (and is read from its end).
+Invariant: once `begin` returned, nothing published later under a rule is passed over, whether or not the peer is there.
+Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from mqtt_bridge.config import ConnectionConfig, RuleConfig
+from mqtt_bridge.group_offset import GroupOffset
+from mqtt_bridge.mapping import OutMapping
+from mqtt_bridge.outbox import Cursor, Key, Outbox
+from remoting.protocol.bounds_body import QueueBounds, QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from remoting.protocol.names import light_queue_name
+from remoting.protocol.pull_body import (
+    STATUS_DAMAGED,
+    STATUS_NO_SUCH_QUEUE,
+    STATUS_OFFSET_TOO_SMALL,
+    PulledRange,
+    decode_range_pull_reply,
+    encode_range_pull,
+)
+from remoting.protocol.record import RecordView, check_record, iter_records
+from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
+from remoting.transport.failures import checked
+
+GROUP_PREFIX = "bridge-"
+BEGUN = 1
+"""Offset of a mark."""
+EARLIEST = "earliest"
+READ_COUNT_MAX = 4_096
+"""Records looked at in one read."""
+SKIPPED = {
+    STATUS_OFFSET_TOO_SMALL: "retention",
+    STATUS_DAMAGED: "damaged",
+    STATUS_NO_SUCH_QUEUE: "queue_gone",
+}
+
+
+class LogReader:
+    """Reads what the `out` rules of one connection may want."""
+
+    def __init__(self, line: Connection, config: ConnectionConfig, mapping: OutMapping, outbox: Outbox) -> None:
+        self._line = line
+        self._config = config
+        self._mapping = mapping
+        self._outbox = outbox
+        self._group = GROUP_PREFIX + config.name
+        self._begun: set[RuleConfig] = set()
+        self.ends: dict[Key, int] = {}
+        """Confirmed end of every queue at the last look."""
+
+    @property
+    def lag(self) -> int:
+        """Records that are not settled."""
+        cursors = self._outbox.cursors
+        return sum(max(0, end - cursors[key].low) for key, end in self.ends.items() if key in cursors)
+
+    async def begin(self) -> None:
+        """Find the place of every queue and store it where there was none."""
+        for rule in self._mapping.rules:
+            if await self._mark(rule).stored() is not None:
+                self._begun.add(rule)
+        await self.look(0)
+        await self.commit()
+        for rule in self._mapping.rules:
+            if rule not in self._begun:
+                await self._mark(rule).store(BEGUN)
+                self._begun.add(rule)
+
+    async def look(self, wait_ms: int) -> None:
+        """Learn of queues and their ends; waits for something to look at, at most `wait_ms`."""
+        known: dict[str, dict[str, int]] = {}
+        for (topic, number), cursor in self._outbox.cursors.items():
+            known.setdefault(topic, {})[str(number)] = cursor.position
+        request = QueueBoundsRequest(
+            topics=self._mapping.parents(),
+            filter="#" if self._mapping.covers_all else None,
+            known=known if wait_ms else None,
+            wait_ms=wait_ms,
+        )
+        command = Command(RequestCode.QUEUE_BOUNDS, body=encode_bounds_request(request))
+        reply = decode_bounds_reply(checked(await self._line.request(command, wait_ms + REQUEST_TIMEOUT_MS)).body)
+        self.ends = {}
+        for queue in reply.queues:
+            self.ends[queue.topic, queue.queue] = queue.max
+            await self._know(queue)
+
+    def news(self) -> list[tuple[Key, Cursor]]:
+        """Queues with something to look at."""
+        cursors = self._outbox.cursors
+        return [(key, cursors[key]) for key, end in self.ends.items() if cursors[key].position < end]
+
+    async def read(self, key: Key, cursor: Cursor) -> tuple[list[tuple[int, RecordView]], int, str, int]:
+        """(offset, record) from the cursor's position, where to go on, and if something is missing: why, how many."""
+        start = cursor.position
+        end = min(self.ends[key], start + READ_COUNT_MAX)
+        body = encode_range_pull(cursor.queue_id, start, end, self._config.read_bytes)
+        command = Command(RequestCode.RANGE_PULL, body=body)
+        pulled = decode_range_pull_reply(checked(await self._line.request(command)).body)
+        records = [(_offset(record, cursor.queue_id), record) for record in map(_sound, iter_records(pulled.blob))]
+        return records, *_onward(pulled, start, end)
+
+    async def commit(self) -> None:
+        """Store how far the peer has everything."""
+        for key, offset in self._outbox.due():
+            await self._queue(key).store(offset)
+            self._outbox.cursors[key].committed = offset
+
+    async def _know(self, queue: QueueBounds) -> None:
+        key = (queue.topic, queue.queue)
+        cursor = self._outbox.cursors.get(key)
+        if cursor is not None and cursor.queue_id == queue.id:
+            if cursor.low > queue.max:  # the log lost its end with the machine's power: what comes there now is new
+                cursor.position = queue.max
+            return
+        committed = None if cursor is not None else await self._queue(key).stored()
+        if committed is not None:
+            start = min(committed, queue.max)
+        elif cursor is not None or self._is_wanted_from_its_beginning(queue.topic):
+            start = queue.min  # the queue is a new one
+        else:
+            start = queue.max
+        self._outbox.cursors[key] = Cursor(queue.id, start, committed)
+
+    def _is_wanted_from_its_beginning(self, parent: str) -> bool:
+        return self._config.start == EARLIEST or any(rule in self._begun for rule in self._mapping.covering(parent))
+
+    def _queue(self, key: Key) -> GroupOffset:
+        return GroupOffset(self._line, self._group, *key)
+
+    def _mark(self, rule: RuleConfig) -> GroupOffset:
+        name = light_queue_name(f"$bridge/{self._config.name}/{rule.local_filter}".encode())
+        return GroupOffset(self._line, self._group, name.decode(), 0)
+
+
+def _sound(record: RecordView) -> RecordView:
+    """The broker hands out ranges without reading their checksums."""
+    check_record(record.raw, 0, None)
+    return record
+
+
+def _offset(record: RecordView, queue_id: int) -> int:
+    return next(offset for queue, offset in record.dispatch() if queue == queue_id)
+
+
+def _onward(pulled: PulledRange, start: int, end: int) -> tuple[int, str, int]:
+    """(where to go on, why something is missing, how many messages)."""
+    reason = SKIPPED.get(pulled.status, "")
+    if pulled.status == STATUS_NO_SUCH_QUEUE:
+        return end, reason, end - start
+    following = max(pulled.next_offset, pulled.first_offset)
+    return following, reason, max(0, pulled.first_offset - start) if reason else 0

@@ -1,0 +1,102 @@
+"""What of the log has been sent to the peer, and up to where the peer has everything.
+
+A cursor for each parent queue: `position` is the next offset to look at, `low` the lowest that is not settled. A record
+may go out in several copies (to several topics of the peer); it is settled with the last of them. Copies are known by
+the packet id the MQTT library gave them. When the connection ends, everything unsettled is looked at again from `low`.
+Invariant: `low` never passes a record of which a copy is not settled, so a commit of `low` loses nothing; at most
+`window` copies are on the way. Loop rule: none, plain data; one owner.
+"""
+
+from __future__ import annotations
+
+Key = tuple[str, int]
+"""(parent topic, number of the queue in it)."""
+
+
+class Cursor:
+    """One parent queue."""
+
+    __slots__ = ("committed", "position", "queue_id", "unsettled")
+
+    def __init__(self, queue_id: int, start: int, committed: int | None) -> None:
+        self.queue_id = queue_id
+        self.position = start
+        self.committed = committed
+        self.unsettled: dict[int, int] = {}
+        """Offset -> copies that are not settled, in order of the offsets."""
+
+    @property
+    def low(self) -> int:
+        """The lowest offset that is not settled."""
+        return next(iter(self.unsettled), self.position)
+
+
+class Outbox:
+    """The cursors of one connection and the copies on their way."""
+
+    def __init__(self, window: int) -> None:
+        self.cursors: dict[Key, Cursor] = {}
+        self._window = window
+        self._limit = window
+        self._flying: dict[int, tuple[Cursor, int]] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """Copies sent and not settled."""
+        return len(self._flying)
+
+    @property
+    def free(self) -> int:
+        """Copies that may be sent now."""
+        return max(0, self._limit - len(self._flying))
+
+    def limit(self, receive_maximum: int) -> None:
+        """The peer takes no more than this at a time on the present connection."""
+        self._limit = min(self._window, receive_maximum)
+
+    def hold(self, cursor: Cursor, offset: int, copies: int) -> None:
+        """A record of which so many copies are about to be sent; it is the highest looked at so far."""
+        assert offset >= cursor.position, (offset, cursor.position)
+        cursor.unsettled[offset] = copies
+        cursor.position = offset + 1
+
+    def passed(self, cursor: Cursor, position: int) -> None:
+        """Everything below `position` was looked at."""
+        cursor.position = max(cursor.position, position)
+
+    def sent(self, packet_id: int, cursor: Cursor, offset: int) -> None:
+        """A copy of a held record is on its way."""
+        assert packet_id not in self._flying, packet_id
+        self._flying[packet_id] = (cursor, offset)
+
+    def place(self, packet_id: int) -> tuple[Cursor, int] | None:
+        """Which record a copy on its way is of."""
+        return self._flying.get(packet_id)
+
+    def settled(self, packet_id: int) -> bool:
+        """The peer has the copy (or will never take it); False for a packet id nobody waits for."""
+        flying = self._flying.pop(packet_id, None)
+        if flying is None:
+            return False
+        self.settle_copy(*flying)
+        return True
+
+    def settle_copy(self, cursor: Cursor, offset: int) -> None:
+        """One copy of a held record needs no waiting any more."""
+        left = cursor.unsettled[offset] - 1
+        if left:
+            cursor.unsettled[offset] = left
+        else:
+            del cursor.unsettled[offset]
+
+    def rewind(self) -> None:
+        """The connection is gone: look again at everything that is not settled."""
+        self._flying.clear()
+        self._limit = self._window
+        for cursor in self.cursors.values():
+            cursor.position = cursor.low
+            cursor.unsettled.clear()
+
+    def due(self) -> list[tuple[Key, int]]:
+        """(queue, offset) of every queue whose committed offset is behind."""
+        return [(key, cursor.low) for key, cursor in self.cursors.items() if cursor.low != cursor.committed]

@@ -1,0 +1,197 @@
+"""The way in: subscribes at the peer, appends what comes to our log, and acknowledges what our broker confirmed.
+
+The session at the peer is persistent: while we are away the peer keeps QoS 1 messages for us. A message is acknowledged
+when it is durable here; if our broker does not answer, the connection to the peer is given up, and the peer sends again
+what was not acknowledged. A message our broker will never take (its fault, not the broker's) is dropped, counted, said,
+and acknowledged, because it would otherwise stand in the way of all others.
+Invariant: acknowledged to the peer means stored here, or said to be dropped. Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from paho.mqtt.client import MQTTMessage
+
+from mqtt_bridge.config import IN, ConnectionConfig
+from mqtt_bridge.inbox import Arrived, Inbox
+from mqtt_bridge.mapping import InMapping, wrong_topic
+from mqtt_bridge.message import entry
+from mqtt_bridge.metrics import BridgeMetrics
+from mqtt_bridge.paho_properties import from_paho
+from mqtt_bridge.peer import Peer, PeerLostError, Welcome
+from mqtt_bridge.trail import client_id, place_of, why_not_in
+from remoting.protocol.append_body import encode_entries
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
+from remoting.transport.failures import checked
+from runtime.clock import Clock
+from runtime.logs import get_logger
+
+APPEND_BYTES_MAX = 1024 * 1024
+"""Bytes of one append request; a single message may exceed it."""
+FAULTS_OF_A_MESSAGE = frozenset(
+    {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER}
+)
+"""Refusals that concern the message and would come again."""
+FAILURE = 0x80
+
+
+class Receiver:
+    """The `in` rules of one connection."""
+
+    def __init__(
+        self, config: ConnectionConfig, installation: str, line: Connection, clock: Clock, metrics: BridgeMetrics
+    ) -> None:
+        self._config = config
+        self._line = line
+        self._clock = clock
+        self._place = place_of(installation, config)
+        self._client = client_id(installation, config, IN).encode()
+        self._mapping = InMapping(config.rules)
+        self._inbox = Inbox()
+        self._waiting: deque[tuple[Arrived, bytes]] = deque()
+        self._arrived = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._has_subscribed = False
+        self._storing: asyncio.Task[None] | None = None
+        self._log = get_logger("bridge.in")
+        self._stored = metrics.messages.child(config.name, IN)
+        self._dropped, self._kept_back = metrics.dropped, metrics.kept_back
+        metrics.unconfirmed_bytes.child(config.name, function=lambda: self._inbox.unconfirmed_bytes)
+
+    async def run(self, peer: Peer) -> None:
+        """Receive until the peer is lost (PeerLostError) or our broker does not answer (LightMQError)."""
+        storing = self._storing
+        assert storing is not None, "begin comes before run"
+        ended = asyncio.ensure_future(peer.until_ended())
+        try:
+            await asyncio.wait((ended, storing), return_when=asyncio.FIRST_COMPLETED)
+            if storing.done():
+                storing.result()
+            raise PeerLostError(await ended)
+        finally:
+            ended.cancel()
+            storing.cancel()
+            await asyncio.gather(ended, storing, return_exceptions=True)
+
+    async def prepare(self) -> None:
+        """Nothing is needed before the peer is there."""
+
+    async def look(self) -> None:
+        """Nothing waits here: the peer keeps it."""
+
+    def listen(self, peer: Peer) -> None:
+        """A new connection: what the old one brought and was not stored comes again by the peer's session."""
+        self._inbox = Inbox()
+        self._waiting.clear()
+        peer.on_message = lambda message: self._take(peer, message)
+
+    async def settle(self, deadline_s: float) -> None:
+        """Wait until what came is stored and acknowledged: what a stop in order does."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                while len(self._inbox):
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            self._log.warning("stop_deadline_missed", connection=self._config.name, unacknowledged=len(self._inbox))
+
+    async def begin(self, peer: Peer, welcome: Welcome) -> None:
+        """Subscribe; what the session kept comes at once and is stored meanwhile."""
+        self._storing = asyncio.ensure_future(self._store(peer))
+        try:
+            await self._subscribe(peer, welcome)
+        except BaseException:
+            self._storing.cancel()
+            raise
+
+    async def _subscribe(self, peer: Peer, welcome: Welcome) -> None:
+        """With 3.1.1 a second SUBSCRIBE would bring all retained messages again: only the first one is made."""
+        if self._has_subscribed and welcome.session_present and not self._config.is_v5:
+            return
+        wanted = [(rule.remote_filter, rule.qos) for rule in self._mapping.rules]
+        codes = await peer.subscribe(wanted)
+        for (name, qos), code in zip(wanted, codes, strict=False):
+            if code >= FAILURE:
+                raise PeerLostError(f"the peer refused the subscription to {name!r} with code {code:#04x}")
+            if code < qos:
+                self._log.warning("subscription_weaker", connection=self._config.name, filter=name, granted=code)
+        self._has_subscribed = True
+
+    def _take(self, peer: Peer, message: MQTTMessage) -> None:
+        size_bytes = len(message.payload) + len(message.topic)
+        arrived = self._inbox.arrive(message.mid if message.qos else 0, size_bytes)
+        made = self._entry(message)
+        if made is None:
+            self._done(peer, arrived)
+        else:
+            self._waiting.append((arrived, made))
+            self._arrived.set()
+
+    def _entry(self, message: MQTTMessage) -> bytes | None:
+        """The append entry of a message; None, counted and said, when there is none to be stored."""
+        topic = message.topic.encode()
+        said = from_paho(getattr(message, "properties", None))
+        reason = why_not_in(self._place, said.user) if said is not None else ""
+        if reason:
+            self._kept_back.child(self._config.name, IN, reason).value += 1
+            self._log.debug("message_not_stored", connection=self._config.name, topic=message.topic, reason=reason)
+            return None
+        target = self._mapping.target(topic, message.qos, retain=message.retain)
+        if target is None:
+            self._drop("no_rule", message.topic)
+            return None
+        wrong = wrong_topic(target.topic)
+        if wrong:
+            self._drop("bad_topic", message.topic, wrong)
+            return None
+        try:
+            now_ms = self._clock.now_ms()
+            return entry(target, bytes(message.payload), said, self._place, client=self._client, now_ms=now_ms)
+        except LocalMisuse as error:
+            self._drop("too_large", message.topic, str(error))
+            return None
+
+    async def _store(self, peer: Peer) -> None:
+        while True:
+            while not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+            batch: list[tuple[Arrived, bytes]] = []
+            size_bytes = 0
+            while self._waiting and (not batch or size_bytes + len(self._waiting[0][1]) <= APPEND_BYTES_MAX):
+                batch.append(self._waiting.popleft())
+                size_bytes += len(batch[-1][1])
+            await self._append(peer, batch)
+
+    async def _append(self, peer: Peer, batch: list[tuple[Arrived, bytes]]) -> None:
+        body = encode_entries([made for _, made in batch])
+        try:
+            checked(await self._line.request(Command(RequestCode.APPEND_MANY, body=body), REQUEST_TIMEOUT_MS))
+        except Refused as error:
+            if error.code not in FAULTS_OF_A_MESSAGE:
+                raise
+            if len(batch) == 1:
+                self._drop("refused", error.remark)
+                self._done(peer, batch[0][0])
+                return
+            for one in batch:
+                await self._append(peer, [one])
+            return
+        self._stored.value += len(batch)
+        for arrived, _ in batch:
+            self._done(peer, arrived)
+
+    def _done(self, peer: Peer, arrived: Arrived) -> None:
+        peer.room.give(arrived.size_bytes)
+        for packet_id in self._inbox.done(arrived):
+            peer.acknowledge(packet_id)
+        self._idle.set()
+
+    def _drop(self, reason: str, *what: object) -> None:
+        self._dropped.child(self._config.name, IN, reason).value += 1
+        self._log.warning("message_dropped", connection=self._config.name, direction=IN, reason=reason, what=what)

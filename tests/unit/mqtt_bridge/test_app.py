@@ -1,0 +1,89 @@
+"""Whole bridges between installations of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from mqtt_bridge.app import BridgeApp
+from mqtt_bridge.config import BridgeConfig, RuleConfig
+from remoting.protocol.errors import LightMQError
+from runtime.clock import SystemClock
+from runtime.metrics import Registry
+from tests.unit.mqtt_bridge.rig import client, connection, installation, reading, until
+
+OUT = RuleConfig(filter="#", local_prefix="plant/", remote_prefix="site/7/")
+IN = RuleConfig(direction="in", filter="#", local_prefix="cloud/", remote_prefix="cmd/7/")
+
+
+@pytest.mark.parametrize("version", ["3.1.1", "5"])
+async def test_both_ways(tmp_path: Path, version: str) -> None:
+    """What is published here arrives there under its other name, and the other way round."""
+    async with installation(tmp_path / "peer") as peer:
+        bridge = BridgeConfig(name="here", connections=(connection(peer, OUT, IN, version=version),))
+        async with installation(tmp_path / "here", bridge) as here:
+            await until(lambda: here._bridge is not None and here._bridge.ready)
+            there, local = await client(peer, "there", "site/#"), await client(here, "local", "cloud/#")
+            await asyncio.to_thread(local.publish, "plant/1/temp", b"21")
+            await until(lambda: there.latest == {"site/7/1/temp": b"21"})
+            await asyncio.to_thread(there.publish, "cmd/7/fan", b"on")
+            await until(lambda: local.latest == {"cloud/fan": b"on"})
+            assert here._bridge is not None
+            assert here._bridge.reason() == ""
+            assert [way["up"] for way in here._bridge.status()["ways"]] == [True, True]
+            for direction in ("in", "out"):
+                assert reading(here, f"rocketmq_bridge_messages_total{{peer,{direction}}}") == 1
+                assert reading(here, f"rocketmq_bridge_connected{{peer,{direction}}}") == 1
+            there.close()
+            local.close()
+
+
+async def test_a_bridge_without_connections_does_nothing() -> None:
+    app = BridgeApp(BridgeConfig(), clock=SystemClock(), registry=Registry())
+    await app.start()
+    assert app.status() == {"ways": []}
+    assert app.reason() == ""
+    await app.stop()
+
+
+async def test_our_broker_is_found_by_address_or_by_controller(tmp_path: Path) -> None:
+    """As a process of its own the bridge dials."""
+    async with installation(tmp_path / "peer") as peer, installation(tmp_path / "here") as here:
+        address = f"127.0.0.1:{here.ports()['remoting']}"
+        for where in ({"broker": address}, {"controllers": (address,)}):
+            config = BridgeConfig(name="here", connections=(connection(peer, OUT),), **where)
+            app = BridgeApp(config, clock=SystemClock(), registry=Registry())
+            assert not app.ready
+            await app.start()
+            await until(lambda app=app: app.ready)
+            await app.stop()
+
+
+async def test_why_it_is_not_ready(tmp_path: Path) -> None:
+    """A peer that is not there, and a broker that is not there."""
+    async with installation(tmp_path / "here") as here:
+        config = BridgeConfig(
+            name="here", broker=f"127.0.0.1:{here.ports()['remoting']}", connections=(connection(1, OUT),)
+        )
+        app = BridgeApp(config, clock=SystemClock(), registry=Registry())
+        await app.start()
+        await until(lambda: "cannot connect to 127.0.0.1:1" in app.reason())
+        assert not app.ready
+        await app.stop()
+    app = BridgeApp(config, clock=SystemClock(), registry=Registry())
+    await app.start()
+    assert app.reason() == "our broker cannot be reached"
+    await app.stop()
+
+
+async def test_a_cluster_without_a_broker_is_no_place_to_read() -> None:
+    class Nobody:
+        async def cluster(self, *, refresh: bool) -> object:
+            return type("Empty", (), {"broker_addr_table": {}})()
+
+    app = BridgeApp(BridgeConfig(), clock=SystemClock(), registry=Registry())
+    app._routes = Nobody()  # type: ignore[assignment]
+    with pytest.raises(LightMQError, match="no broker is registered"):
+        await app._dial()

@@ -1,0 +1,80 @@
+"""Records of our log and messages of the peer, turned into each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mqtt_bridge.config import ConnectionConfig, RuleConfig
+from mqtt_bridge.mapping import OutMapping, Target
+from mqtt_bridge.message import EXPIRED, Outgoing, entry, outgoing
+from mqtt_bridge.trail import CAME_BY_IT, CAME_BY_KEY, Place, place_of
+from remoting.protocol.append_body import decode_entries, encode_entries
+from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.mqtt_properties import MessageProperties, to_pairs
+from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN, MESSAGE, RecordView, encode_record
+
+MAPPING = OutMapping([RuleConfig(filter="a/#", remote_prefix="x/", qos=2)])
+
+
+def place(version: str = "5") -> Place:
+    return place_of("here", ConnectionConfig(name="cloud", host="h", version=version, rules=(RuleConfig(filter="#"),)))
+
+
+def record(topic: bytes, *more: tuple[bytes, bytes], flags: int = FLAG_MQTT | 1, store_ms: int = 1_000) -> RecordView:
+    """A record as the broker writes it."""
+    pairs = [(b"originMqttTopic", topic), (b"clientId", b"device"), *more]
+    raw = b"".join(key + value for key, value in pairs)
+    lengths = b"".join(len(part).to_bytes(2, "little") for pair in pairs for part in pair)
+    parts: dict[str, Any] = {"epoch": 1, "position": 0, "born_ms": 1, "count": 1, "dispatch": [(3, 9)], "tag_hash": 0}
+    return RecordView(
+        encode_record(
+            magic_type=MESSAGE, store_ms=store_ms, flags=flags, counts=(len(pairs), 1, 0, 0, len(raw)), producer_seq=0,
+            meta=lengths + b"a" + raw, body=b"payload", **parts,
+        )
+    )  # fmt: skip
+
+
+def test_a_record_goes_out_with_its_properties_and_our_name() -> None:
+    said = MessageProperties(content_type=b"text/plain", expiry_s=60, user=[(b"k", b"1"), (b"k", b"2")])
+    [copy], reason = outgoing(
+        record(b"a/b", *to_pairs(said), flags=FLAG_MQTT | FLAG_RETAIN | 2), MAPPING, place(), 11_500
+    )
+    assert reason == ""
+    assert copy.target == Target(b"x/a/b", 2, True)
+    assert copy.payload == b"payload"
+    assert copy.properties is not None
+    assert copy.properties.expiry_s == 50
+    assert copy.properties.content_type == b"text/plain"
+    assert copy.properties.user == [(b"k", b"1"), (b"k", b"2"), (b"lightmq-bridge", b"here")]
+    [plain], _ = outgoing(record(b"a/b", *to_pairs(said)), MAPPING, place("3.1.1"), 11_500)
+    assert plain.properties is None
+
+
+def test_what_does_not_go_out_says_why() -> None:
+    expiring = to_pairs(MessageProperties(expiry_s=10))
+    assert outgoing(record(b"a", *expiring), MAPPING, place(), 11_000) == ([], EXPIRED)
+    assert outgoing(record(b"a", (CAME_BY_KEY, b"cloud")), MAPPING, place(), 0) == ([], CAME_BY_IT)
+    assert outgoing(record(b"b", (CAME_BY_KEY, b"cloud")), MAPPING, place(), 0) == ([], "")
+    assert outgoing(record(b"a", flags=0), MAPPING, place(), 0) == ([], "")
+
+
+def test_the_size_counts_everything_that_can_be_long() -> None:
+    bare = Outgoing(Target(b"t", 1, False), b"12345")
+    said = MessageProperties(content_type=b"1" * 100, correlation_data=b"2" * 10, user=[(b"3" * 20, b"4" * 30)])
+    assert Outgoing(bare.target, bare.payload, said).size_bytes == bare.size_bytes + 100 + 10 + 20 + 30 + 5
+
+
+def test_a_message_of_the_peer_becomes_an_entry_with_the_mark() -> None:
+    said = MessageProperties(response_topic=b"r", user=[(b"k", b"v")])
+    made = entry(Target(b"cloud/on", 1, True), b"p", said, place(), client=b"me", now_ms=77)
+    [decoded] = decode_entries(encode_entries([made]))
+    assert (decoded.topic, decoded.mqtt_topic, decoded.born_ms, decoded.body) == (b"cloud", b"cloud/on", 77, b"p")
+    assert decoded.flags == FLAG_MQTT | FLAG_RETAIN | 1
+    for part in (b"clientIdme", b"mqttResponseTopicr", b"kv", b"mqttBridgecloud"):
+        assert part in decoded.meta
+    with pytest.raises(LocalMisuse):
+        entry(
+            Target(b"t", 1, False), b"", MessageProperties(user=[(b"k", b"v" * 70_000)]), place(), client=b"", now_ms=0
+        )
