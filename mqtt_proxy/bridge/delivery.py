@@ -12,8 +12,9 @@ Invariant: a cursor moves only with the message handed to the session. Loop rule
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
+from mqtt_proxy import hot
 from mqtt_proxy.bridge.cache import Feed, Record, RecordCache
 from mqtt_proxy.bridge.notify import Notifier
 from mqtt_proxy.bridge.offsets import OffsetCommitter
@@ -179,11 +180,7 @@ class Delivery:
 
     def acknowledged(self, tokens: Iterable[object]) -> None:
         """The client has these."""
-        count = 0
-        for place, offset in cast("Iterable[Token]", tokens):
-            place.acknowledge(offset)
-            count += 1
-        self._tools.metrics.acknowledged.value += count
+        self._tools.metrics.acknowledged.value += hot.core.settle(tokens)
         if self.committed_key is not None:
             self._tools.offsets.mark(self)
         sources = self.sources

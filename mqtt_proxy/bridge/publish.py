@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mqtt_proxy import hot
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.metrics import ProxyMetrics
@@ -103,11 +104,6 @@ class Frame:
         return plain if len(plain) == len(self.runs) else None
 
 
-def is_plain(publishes: Sequence[Publish]) -> bool:
-    """Whether topic, payload, QoS 0 or 1 and retain flag are all there is to say of them."""
-    return all(one.qos < 2 and getattr(one, "properties", None) is None for one in publishes)
-
-
 def encode_run(client_id: bytes, born_ms: int, publishes: Sequence[PlainPublish]) -> list[bytes]:
     """The append entries of what one client sent in one read."""
     encode = encode_mqtt_entry
@@ -142,9 +138,9 @@ class Publisher:
     def publish(self, origin: Origin, client_id: bytes, publishes: Sequence[Publish]) -> None:
         """Take messages over. `origin.confirmed` or `origin.rejected` follows for every QoS."""
         born_ms = self._clock.now_ms()
-        packet_ids = [one.packet_id for one in publishes if one.packet_id]
-        if self._link.direct is not None and is_plain(publishes):
-            size_bytes = sum([len(one.topic) + len(one.payload) for one in publishes]) + PLAIN_BYTES * len(publishes)
+        plain, size_bytes, packet_ids = hot.core.survey(publishes)
+        if plain and self._link.direct is not None:
+            size_bytes += PLAIN_BYTES * len(publishes)
             run = Run(origin, [], packet_ids, size_bytes, len(publishes), (client_id, born_ms, publishes))
         else:
             entries = encode_run(client_id, born_ms, publishes)

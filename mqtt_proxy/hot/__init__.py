@@ -8,25 +8,36 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mqtt_proxy.hot import pure
+from mqtt_proxy.hot import pure, pure_publish
 from mqtt_proxy.hot.contracts import Core
+from mqtt_proxy.mqtt import scan
 from remoting.hot.choice import Choice, choose
 
-MODULES = ("compiled",)
+MODULES = ("compiled", "compiled_publish")
 
 
 def pure_core() -> Core:
     """Return the pure twin."""
-    return Core("pure", pure.starts_of, pure.split, pure.pick, pure.write_run)
+    return Core(
+        "pure", pure.starts_of, pure.split, pure.pick, pure.write_run, scan.scan_publishes, scan.scan_publishes_5,
+        scan.scan_acknowledgements, pure_publish.survey, pure_publish.settle,
+    )  # fmt: skip
 
 
 def compiled_core() -> Core:
     """Return the compiled twin. Raises ImportError where it was not built."""
-    from mqtt_proxy.hot import compiled
+    from mqtt_proxy.hot import compiled, compiled_publish
 
-    return Core("compiled", compiled.starts_of, compiled.split, compiled.pick, compiled.write_run)
+    return Core(
+        "compiled", compiled.starts_of, compiled.split, compiled.pick, compiled.write_run,
+        compiled_publish.scan_publishes, compiled_publish.scan_publishes_5, compiled_publish.scan_acknowledgements,
+        compiled_publish.survey, compiled_publish.settle,
+    )  # fmt: skip
 
 
 choice: Choice[Core] = choose(Path(__file__).parent, MODULES, compiled_core, pure_core)
 """Which twin is in use, and why."""
 core: Core = choice.core
+scan.IN_USE.publishes = core.scan_publishes
+scan.IN_USE.publishes_5 = core.scan_publishes_5
+scan.IN_USE.acknowledgements = core.scan_acknowledgements

@@ -7,9 +7,11 @@ this machine. Invariant: the twins give the same bytes, numbers and changes. Thr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from mqtt_proxy.mqtt.packets import Publish
 
 Buffer = bytes | memoryview
 
@@ -46,3 +48,11 @@ class Core:
 
     A message with QoS 1 takes the next free packet id, `window[id]` becomes (source, offset), and its offset joins the
     unacknowledged ones."""
+    scan_publishes: Callable[..., int]
+    """As `mqtt.scan.scan_publishes`; so the next two."""
+    scan_publishes_5: Callable[..., int]
+    scan_acknowledgements: Callable[..., int]
+    survey: Callable[[Sequence[Publish]], tuple[bool, int, list[int]]]
+    """(publishes) -> whether all are plain (QoS 0 or 1, no properties), bytes of topics and payloads, packet ids."""
+    settle: Callable[[Iterable[Any]], int]
+    """((place, offset) pairs) -> how many there were; each place has acknowledged its offsets."""

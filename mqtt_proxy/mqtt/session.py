@@ -27,7 +27,7 @@ from mqtt_proxy.mqtt.codec import UnsupportedLevel, decode, level_of
 from mqtt_proxy.mqtt.events import Event
 from mqtt_proxy.mqtt.packets import LEVEL_3, LEVEL_5, PACKET_NAMES, Packet
 from mqtt_proxy.mqtt.reason_codes import PacketViolation, Reason
-from mqtt_proxy.mqtt.scan import scan_acknowledgements, scan_publishes, scan_publishes_5
+from mqtt_proxy.mqtt.scan import IN_USE
 from mqtt_proxy.mqtt.states import State
 from mqtt_proxy.mqtt.wire import encode_length, fixed_header
 
@@ -121,11 +121,11 @@ class Session(Answers):
             before = position
             if data[position] == 0x40:
                 outgoing = self.outgoing
-                position = scan_acknowledgements(
+                position = IN_USE.acknowledgements(
                     data, position, end, outgoing.window, self.acknowledged, outgoing.phases
                 )
             elif self.level == LEVEL_3:
-                position = scan_publishes(
+                position = IN_USE.publishes(
                     data,
                     position,
                     end,
@@ -135,7 +135,7 @@ class Session(Answers):
                     packet_ids=self.incoming.pending,
                 )
             else:
-                position = scan_publishes_5(
+                position = IN_USE.publishes_5(
                     data,
                     position,
                     end,

@@ -1,0 +1,202 @@
+"""The compiled twin, second part: PUBLISH and PUBACK out of the read buffer, and what is done once per message behind.
+
+Pure-Python-mode Cython; C pointers make it useless uncompiled. Invariant: takes exactly what `mqtt.scan` takes, byte
+for byte. Thread rule: loop thread, holding the interpreter's lock.
+"""
+
+import cython
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+
+if not cython.compiled:
+    raise ImportError("this module does nothing until it is compiled")
+
+from mqtt_proxy.mqtt.packets import Publish
+
+PUBLISH = cython.declare(object, Publish)
+MISSING = cython.declare(object, object())
+
+
+@cython.cfunc
+@cython.inline
+def _slice(data: cython.p_char, start: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> bytes:
+    return PyBytes_FromStringAndSize(data + start, stop - start)
+
+
+Found = cython.struct(
+    first=cython.int, topic=cython.Py_ssize_t, topic_stop=cython.Py_ssize_t, payload=cython.Py_ssize_t,
+    stop=cython.Py_ssize_t, packet_id=cython.int,
+)  # fmt: skip
+"""Where the parts of one PUBLISH are."""
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _body(
+    data: cython.pointer(cython.uchar), at: cython.Py_ssize_t, strict: cython.bint, length: cython.p_Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Where the body of the packet at `at` begins, 0 when its length takes more than two bytes (`strict`: needlessly
+    many); its length.
+    """
+    length[0] = data[at + 1]
+    if length[0] <= 0x7F:
+        return at + 2
+    if data[at + 2] > 0x7F or (strict and data[at + 2] == 0):
+        return 0
+    length[0] = length[0] & 0x7F | data[at + 2] << 7
+    return at + 3
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _find(
+    data: cython.pointer(cython.uchar),
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    largest: cython.Py_ssize_t,
+    level_5: cython.bint,
+    found: cython.pointer(Found),
+) -> cython.bint:
+    """Whether a whole plain PUBLISH stands at `at`."""
+    length: cython.Py_ssize_t
+    found.first = data[at]
+    if found.first & 0xF4 != 0x30 or found.first & 0x0A == 0x08:  # QoS 0 or 1, DUP only with QoS 1
+        return False
+    body: cython.Py_ssize_t = _body(data, at, level_5, cython.address(length))
+    if body == 0 or body + length > end or length > largest or length < 2:
+        return False
+    found.topic, found.stop = body + 2, body + length
+    found.topic_stop = found.topic + (data[body] << 8 | data[body + 1])
+    found.payload = found.topic_stop + (found.first & 2)
+    if found.payload + level_5 > found.stop or (level_5 and data[found.payload]):
+        return False
+    found.payload += level_5
+    found.packet_id = 0
+    if found.first & 2:
+        found.packet_id = data[found.topic_stop] << 8 | data[found.topic_stop + 1]
+    return found.first & 2 == 0 or found.packet_id != 0
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _scan(
+    source: bytes,
+    position: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    largest: cython.Py_ssize_t,
+    known_topics,
+    publishes: list,
+    packet_ids: list,
+    level_5: cython.bint,
+    room: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """The run of plain PUBLISHes at `position`; where it stops."""
+    data: cython.pointer(cython.uchar) = cython.cast(cython.pointer(cython.uchar), PyBytes_AS_STRING(source))
+    text: cython.p_char = PyBytes_AS_STRING(source)
+    one: Found
+    if end > len(source):
+        raise IndexError(end)
+    while position + 5 + level_5 <= end:  # the shortest PUBLISH
+        if not _find(data, position, end, largest, level_5, cython.address(one)):
+            break
+        topic = _slice(text, one.topic, one.topic_stop)
+        if topic not in known_topics or (one.packet_id and room <= 0):
+            break
+        payload = _slice(text, one.payload, one.stop)
+        first: cython.int = one.first
+        publishes.append(PUBLISH(topic, payload, first >> 1 & 1, first & 1 == 1, first & 8 == 8, one.packet_id))
+        if one.packet_id:
+            packet_ids.append(one.packet_id)
+            room -= 1
+        position = one.stop
+    return position
+
+
+def scan_publishes(
+    data: bytes,
+    position: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    *,
+    body_size_bytes_max: cython.Py_ssize_t,
+    known_topics,
+    publishes: list,
+    packet_ids: list,
+):
+    """The run of plain PUBLISHes of MQTT 3.1.1 at `position`; where it stops."""
+    return _scan(data, position, end, body_size_bytes_max, known_topics, publishes, packet_ids, False, end + 1)
+
+
+def scan_publishes_5(
+    data: bytes,
+    position: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    *,
+    body_size_bytes_max: cython.Py_ssize_t,
+    known_topics,
+    publishes: list,
+    packet_ids: list,
+    room: cython.Py_ssize_t,
+):
+    """The run of PUBLISHes of MQTT 5 without properties at `position`, at most `room` with QoS 1; where it stops."""
+    return _scan(data, position, end, body_size_bytes_max, known_topics, publishes, packet_ids, True, room)
+
+
+def scan_acknowledgements(
+    data: bytes,
+    position: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    window: dict,
+    tokens: list,
+    exactly_once=(),
+):
+    """The run of PUBACKs at `position`, their tokens out of `window` into `tokens`; where it stops."""
+    at: cython.pointer(cython.uchar) = cython.cast(cython.pointer(cython.uchar), PyBytes_AS_STRING(data))
+    guarded: cython.bint = bool(exactly_once)
+    if end > len(data):
+        raise IndexError(end)
+    while position + 4 <= end and at[position] == 0x40 and at[position + 1] == 2:
+        packet_id = at[position + 2] << 8 | at[position + 3]
+        if guarded and packet_id in exactly_once:
+            break
+        token = window.pop(packet_id, MISSING)
+        if token is MISSING:
+            break
+        tokens.append(token)
+        position += 4
+    return position
+
+
+def survey(publishes):
+    """Whether all of them are plain, the bytes of their topics and payloads, the packet ids of those that have one."""
+    size: cython.Py_ssize_t = 0
+    plain: cython.bint = True
+    packet_ids: list = []
+    for one in publishes:
+        size += len(cython.cast(bytes, one.topic)) + len(cython.cast(bytes, one.payload))
+        if one.properties is not None:
+            plain = False
+        packet_id = one.packet_id
+        if packet_id:
+            packet_ids.append(packet_id)
+            if one.qos > 1:
+                plain = False
+    return plain, size, packet_ids
+
+
+def settle(tokens):
+    """Acknowledge (place, offset) pairs; how many there were."""
+    count: cython.Py_ssize_t = 0
+    last = MISSING
+    unacked = None
+    for token in tokens:
+        place, offset = cython.cast(tuple, token)
+        if place is not last:
+            last = place
+            unacked = None if getattr(place, "shadows", True) else place.unacked
+        if unacked is None:
+            place.acknowledge(offset)
+        else:
+            cython.cast(dict, unacked).pop(offset, None)
+        count += 1
+    return count
