@@ -11,6 +11,7 @@ import asyncio
 
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.gate import Gate
+from mqtt_proxy.access.methods import make_methods
 from mqtt_proxy.bridge.cache import RecordCache
 from mqtt_proxy.bridge.client import Client
 from mqtt_proxy.bridge.delivery import DeliveryTools
@@ -68,8 +69,9 @@ class ProxyApp:
             OffsetCommitter(self._link, interval_ms=config.offsets_commit_interval_ms),
             metrics,
         )
+        access = AccessCounters(registry)
         self._gate = Gate(
-            password_file=config.password_file, acl=config.acl_file, clock=clock, counters=AccessCounters(registry)
+            make_methods(config, clock=clock, counters=access), config.acl_file, clock=clock, counters=access
         )
         quotas = Quotas(config.quotas)
         self._services = Services(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mqtt_proxy.access_config import AccessConfig
 from mqtt_proxy.listen_config import ListenConfig
 from mqtt_proxy.quota_config import QuotaConfig
 from runtime.config import setting
@@ -77,6 +78,8 @@ class ProxyConfig:
     sys_interval_s: int = setting(10, minimum=0)
     """How often the values of the `$SYS` tree are read anew and changes are sent to who subscribed to them; 0 serves
     none."""
+    access: AccessConfig = field(default_factory=AccessConfig)
+    """How clients prove who they are, besides the password file."""
     quotas: QuotaConfig = field(default_factory=QuotaConfig)
     """What one client, one user, one address and the whole listener may use."""
     listen: ListenConfig = field(default_factory=ListenConfig)

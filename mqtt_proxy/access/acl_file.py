@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -139,6 +139,20 @@ def parse(data: bytes, *, name: str) -> RuleSet:
     if problems:
         raise AclError(name, problems)
     return reader.rules
+
+
+def parse_lines(lines: Sequence[str], place: str) -> tuple[Rule, ...]:
+    """Rules as they stand behind `pattern`, from elsewhere than a file. Raises AclError when one is no use."""
+    rules: list[Rule] = []
+    problems = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            rules.append(parse_rule(f"{place}:{number}", line, line.strip(), pattern=True))
+        except _LineError as error:
+            problems.append(f"rule {number}: {error}")
+    if problems:
+        raise AclError(place, problems)
+    return tuple(rules)
 
 
 def parse_rule(place: str, text: str, rest: str, *, pattern: bool) -> Rule:

@@ -10,10 +10,11 @@ Loop rule: one loop.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.identity import Identity, Shown, Unproven
+from mqtt_proxy.access.watched import WatchedFile
 from runtime.logs import get_logger
 
 
@@ -29,7 +30,10 @@ class Method(Protocol):
     def look_again(self) -> None:
         """Files may have changed."""
 
-    def close(self) -> None:
+    def files(self) -> Sequence[WatchedFile[Any]]:
+        """Files the gate has to watch for it."""
+
+    async def close(self) -> None:
         """Stop what runs beside the loop."""
 
 
@@ -66,10 +70,14 @@ class Authenticator:
         for method in self._methods:
             method.look_again()
 
-    def close(self) -> None:
+    def files(self) -> list[WatchedFile[Any]]:
+        """What has to be watched."""
+        return [file for method in self._methods for file in method.files()]
+
+    async def close(self) -> None:
         """Stop what runs beside the loop."""
         for method in self._methods:
-            method.close()
+            await method.close()
 
     def _nobodys(self, shown: Shown) -> Identity | Unproven:
         if shown.username is not None and self._methods:

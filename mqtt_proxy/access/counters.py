@@ -11,15 +11,15 @@ from runtime.metrics import Registry
 class AccessCounters:
     """Counters of authentication and authorization."""
 
-    __slots__ = ("acl_reloads", "authentications", "denials", "password_file_problems")
+    __slots__ = ("authentications", "denials", "password_file_problems", "reloads")
 
     def __init__(self, registry: Registry) -> None:
         self.authentications = registry.counter(
             "rocketmq_mqtt_authentications_total", "CONNECTs by the result of authentication", ("result", "method")
         )
         self.denials = registry.counter("rocketmq_mqtt_denials_total", "Actions not allowed", ("action", "reason"))
-        self.acl_reloads = registry.counter(
-            "rocketmq_mqtt_acl_reloads_total", "Times the access list was read, by what came of it", ("result",)
+        self.reloads = registry.counter(
+            "rocketmq_mqtt_access_reloads_total", "Times a file was read, by what came of it", ("file", "result")
         )
         self.password_file_problems = registry.counter(
             "rocketmq_mqtt_password_file_problems_total", "Lines of the password file that let nobody in"

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from mqtt_proxy.access import acl_file
 from mqtt_proxy.access.auth import Authenticator, Method
 from mqtt_proxy.access.authority import Authority
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.identity import Identity, Shown, Unproven
-from mqtt_proxy.access.password_method import PasswordMethod
 from mqtt_proxy.access.rules import RuleSet, Verdict
 from mqtt_proxy.access.watched import WatchedFile
 from remoting.protocol.errors import LightMQError
@@ -31,15 +31,12 @@ LOOK_INTERVAL_S = 1.0
 class Gate:
     """What the bridge asks: `authenticate` and `authorize`."""
 
-    def __init__(self, *, password_file: Path | None, acl: Path | None, clock: Clock, counters: AccessCounters) -> None:
-        """Reads the files. PasswordFileError when the password file may not be used: do not start then."""
+    def __init__(self, methods: Sequence[Method], acl: Path | None, *, clock: Clock, counters: AccessCounters) -> None:
+        """Reads the access list `acl`; `methods` say who somebody is."""
         self._log = get_logger("mqtt_proxy.access")
         self._counters = counters
-        methods: list[Method] = []
-        if password_file is not None:
-            methods.append(PasswordMethod(password_file, clock=clock, counters=counters))
         self._authenticator = Authenticator(methods, counters)
-        self._watched: list[WatchedFile[RuleSet]] = []
+        self._watched: list[WatchedFile[Any]] = self._authenticator.files()
         self.authority = Authority(RuleSet(open=True), clock=clock, counters=counters)
         self._looking: asyncio.Task[None] | None = None
         self._reloads: set[asyncio.Task[None]] = set()
@@ -83,7 +80,7 @@ class Gate:
         for task in tasks:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self._authenticator.close()
+        await self._authenticator.close()
 
     async def _look(self) -> None:
         while True:
@@ -103,17 +100,17 @@ class Gate:
             self.authority.rules = watched.first()
         except LightMQError as error:
             self.authority.rules = RuleSet()
-            self._counters.acl_reloads.child("unusable").value += 1
+            self._counters.reloads.child("acl", "unusable").value += 1
             self._log.error("mqtt_acl_unusable", problem=str(error), consequence="everything is denied")
         else:
-            self._counters.acl_reloads.child("read").value += 1
+            self._counters.reloads.child("acl", "read").value += 1
             self._log.info("mqtt_acl_read", path=str(path), rules=self.authority.rules.count)
 
     def _acl_read(self, rules: RuleSet) -> None:
-        self._counters.acl_reloads.child("read").value += 1
+        self._counters.reloads.child("acl", "read").value += 1
         self._log.info("mqtt_acl_read", rules=rules.count)
         self.authority.replace(rules)
 
     def _acl_failed(self, error: LightMQError) -> None:
-        self._counters.acl_reloads.child("kept").value += 1
+        self._counters.reloads.child("acl", "kept").value += 1
         self._log.error("mqtt_acl_unusable", problem=str(error), consequence="the rules from before stay in force")

@@ -67,6 +67,8 @@ class Unproven(StrEnum):
     DENIED = "denied"
     BUSY = "busy"
     """Too many wait to be checked: nothing is said about the password, the client may try again."""
+    UNAVAILABLE = "unavailable"
+    """Whoever was to be asked gave no answer that can be used; the client may try again."""
     LEFT = "left"
     """The client was gone before its turn came."""
 

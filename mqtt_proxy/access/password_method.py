@@ -10,13 +10,16 @@ Loop rule: one loop.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from mqtt_proxy.access import password_file
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.credentials import CredentialCheck
 from mqtt_proxy.access.identity import Identity, Shown, Unproven
 from mqtt_proxy.access.password_file import PasswordFile, PasswordFileError
+from mqtt_proxy.access.watched import WatchedFile
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
@@ -68,7 +71,11 @@ class PasswordMethod:
         """Look at the file at the next CONNECT, however soon."""
         self._looked_ms = 0
 
-    def close(self) -> None:
+    def files(self) -> Sequence[WatchedFile[Any]]:
+        """None: it looks itself, when somebody connects."""
+        return ()
+
+    async def close(self) -> None:
         """Stop the threads that check passwords."""
         self._check.close()
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import structlog
 
 from mqtt_proxy.access.auth import Authenticator
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.identity import Identity, Shown, Unproven
+from mqtt_proxy.access.watched import WatchedFile
 from runtime.metrics import Registry
 
 ANN = Identity("ann", anonymous=False)
@@ -28,7 +31,10 @@ class Fixed:
     def look_again(self) -> None:
         self.looked = True
 
-    def close(self) -> None:
+    def files(self) -> tuple[WatchedFile[Any], ...]:
+        return (self.name,)  # type: ignore[return-value]  # handed on, not looked into
+
+    async def close(self) -> None:
         self.closed = True
 
 
@@ -74,10 +80,11 @@ async def test_no_secret_is_logged() -> None:
     assert "s3cret" not in repr(said) + repr(shown)
 
 
-def test_all_methods_hear_of_changes_and_the_end() -> None:
+async def test_all_methods_hear_of_changes_and_the_end() -> None:
     """Each has its own files and threads."""
     methods = [Fixed("a", None), Fixed("b", None)]
     auth, _ = chain(*methods)
     auth.look_again()
-    auth.close()
+    await auth.close()
+    assert auth.files() == ["a", "b"]
     assert all(one.looked and one.closed for one in methods)

@@ -18,9 +18,9 @@ from runtime.metrics import Registry
 ANN = Identity("ann", False, "c")
 
 
-def make(acl: Path | None, password_file: Path | None = None) -> tuple[Gate, AccessCounters]:
+def make(acl: Path | None) -> tuple[Gate, AccessCounters]:
     counters = AccessCounters(Registry())
-    return Gate(password_file=password_file, acl=acl, clock=SystemClock(), counters=counters), counters
+    return Gate((), acl, clock=SystemClock(), counters=counters), counters
 
 
 def write(path: Path, text: str) -> Path:
@@ -56,7 +56,7 @@ async def test_a_list_that_is_no_use_at_the_start_denies_everything(tmp_path: Pa
     gate, counters = make(path)
     assert not gate.authorize(ANN, Action.SUBSCRIBE, "a")
     assert gate.write_mask(ANN, b"a") == 0
-    assert counters.acl_reloads.child("unusable").value == (text != "")
+    assert counters.reloads.child("acl", "unusable").value == (text != "")
     await gate.close()
 
 
@@ -71,7 +71,7 @@ async def test_a_change_is_seen_and_a_bad_one_keeps_what_was(tmp_path: Path, mon
     assert gate.authorize(ANN, Action.SUBSCRIBE, "b")
     assert not gate.authorize(ANN, Action.SUBSCRIBE, "a")
     write(path, "user ann\ntopic a\ngarbled\n")
-    while not counters.acl_reloads.child("kept").value:
+    while not counters.reloads.child("acl", "kept").value:
         await asyncio.sleep(0.01)
     assert gate.authorize(ANN, Action.SUBSCRIBE, "b")
     assert not gate.authorize(ANN, Action.SUBSCRIBE, "a")

@@ -44,7 +44,7 @@ async def test_who_is_in_the_file(tmp_path: Path) -> None:
     assert counters.password_file_problems.value == 1
     assert method.stored("ann") is not None
     assert method.stored("bob") is None
-    method.close()
+    await method.close()
 
 
 async def test_users_of_other_methods_are_left_to_them(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ async def test_users_of_other_methods_are_left_to_them(tmp_path: Path) -> None:
     method, _, _ = make(write(tmp_path / "users", f"ann:{HASHER.hash('right')}\n"), last=False)
     assert await method.check(shown("bob", b"x")) is None
     assert await method.check(shown("ann", b"x")) is Unproven.DENIED
-    method.close()
+    await method.close()
 
 
 async def test_changes_take_effect_and_a_broken_file_denies_its_users(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ async def test_changes_take_effect_and_a_broken_file_denies_its_users(tmp_path: 
         mend()
         clock.advance_ms(1_000)
         assert isinstance(await method.check(shown("ann", b"two")), Identity) is path.exists()
-    method.close()
+    await method.close()
 
 
 async def test_a_passing_trouble_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ async def test_a_passing_trouble_passes(tmp_path: Path, monkeypatch: pytest.Monk
         assert await method.check(shown("ann", b"two")) is Unproven.DENIED
     clock.advance_ms(1_000)
     assert isinstance(await method.check(shown("ann", b"two")), Identity)
-    method.close()
+    await method.close()
 
 
 def test_a_file_that_may_not_be_used_stops_the_start(tmp_path: Path) -> None:
