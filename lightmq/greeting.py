@@ -15,8 +15,9 @@ from mqtt_proxy.config import ProxyConfig
 def who_gets_in(proxy: ProxyConfig) -> str:
     """Whose MQTT clients are served, and how to change it."""
     host = proxy.listen_host
-    if proxy.password_file is not None:
-        others = "only this machine" if is_loopback(host) else "other machines with a user of the password file"
+    if proxy.proves_names:
+        proof = "a user of the password file" if proxy.password_file is not None else "a proven name"
+        others = "only this machine" if is_loopback(host) else f"other machines with {proof}"
         return f"listening on {host}: {others}"
     if is_loopback(host):
         return "only this machine; --password-file FILE lets others in"

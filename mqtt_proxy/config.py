@@ -23,8 +23,9 @@ class ProxyConfig:
     """The MQTT front end: listener, sessions, the link to the broker."""
 
     host: str = ""
-    """Address to listen on. Empty means: loopback without a password file, every interface with one. Whatever is set
-    here, clients of other machines need a user of the password file."""
+    """Address to listen on. Empty means: every interface once clients can prove who they are (a password file, token
+    keys, a hook, authorities of client certificates), else loopback. Whatever is set here, clients of other machines
+    must prove it."""
     port: int = setting(1883, minimum=0, maximum=65535)
     """MQTT port; 0 takes any free one."""
     admin_host: str = "127.0.0.1"
@@ -90,4 +91,11 @@ class ProxyConfig:
         """The address that is really listened on: nothing is open to others before somebody said who they are."""
         if self.host:
             return self.host
-        return LOOPBACK if self.password_file is None else EVERY_INTERFACE
+        return EVERY_INTERFACE if self.proves_names else LOOPBACK
+
+    @property
+    def proves_names(self) -> bool:
+        """Whether a client of another machine has any way to say who it is."""
+        access = self.access
+        known = (self.password_file, access.jwt_keys_file, access.http_url or None, self.listen.tls_client_ca)
+        return any(one is not None for one in known)

@@ -1,6 +1,6 @@
 """Groups and rules that a token or a hook brings along with a name.
 
-Invariant: fails closed: what cannot be understood is an error, never nothing, since it may have been a deny. Pure.
+Invariant: fails closed: what cannot be understood is an error, never nothing, since it may have been a deny. No state.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ class Caller(Protocol):
     is_loopback: bool
     peer_address: str
     over_connect_rate: bool
+    certificate_name: str | None
 
     def peer_left(self) -> bool:
         """Whether the client has closed its side."""
@@ -52,6 +53,7 @@ async def admit(
             password=event.password,
             loopback=caller.is_loopback,
             address=caller.peer_address,
+            certificate=caller.certificate_name,
             wanted=lambda: present() and not caller.peer_left(),
         )
     )

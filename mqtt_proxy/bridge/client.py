@@ -179,6 +179,7 @@ class Client:
         self._revise(self._may)
         again = self._may.still_readable(again)
         self._delivery.may_be_given = self._may.may_be_given
+        self._may.expires(services.clock.now_ms(), self._give_up)
         places = [(one.packet_id, self._place(one), PHASE_PUBLISH) for one in again]
         self._session.accept(
             opened.present,
@@ -310,6 +311,7 @@ class Client:
         self._inbound.end()
         if self._may is not None:
             admission.leave(services.quotas, self._may.identity, self._client_id)
+            self._may.close()
         services.owners.release(self._client_id, self)
         services.tools.offsets.forget(self._delivery)
         self._delivery.stop()

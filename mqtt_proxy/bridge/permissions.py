@@ -12,7 +12,8 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 
 from mqtt_proxy.access.identity import Action, Identity
 from mqtt_proxy.bridge.judged_topics import JudgedTopics
@@ -32,15 +33,28 @@ REFUSED = -1
 class Permissions:
     """The access of one connection, once it is known whose it is."""
 
-    __slots__ = ("_access", "_judged", "_metrics", "identity", "revision")
+    __slots__ = ("_access", "_expiry", "_judged", "_metrics", "identity", "revision")
 
     def __init__(self, access: Access, identity: Identity, metrics: ProxyMetrics) -> None:
         self._access = access
         self._metrics = metrics
         self._judged = JudgedTopics(lambda topic: access.write_mask(identity, topic))
+        self._expiry: asyncio.TimerHandle | None = None
         self.identity = identity
         self.revision = 0
         """How often the rules have changed: what was asked before an await may have to be asked again after it."""
+
+    def expires(self, now_ms: int, expired: Callable[[str], None]) -> None:
+        """Call `expired` with a reason when what proved the identity no longer holds (`now_ms`: wall clock)."""
+        if self.identity.until_ms is not None:
+            left_s = max(0, self.identity.until_ms - now_ms) / 1_000
+            reason = "credentials_expired: the token has run out"
+            self._expiry = asyncio.get_running_loop().call_later(left_s, expired, reason)
+
+    def close(self) -> None:
+        """The connection has ended."""
+        if self._expiry is not None:
+            self._expiry.cancel()
 
     def rules_changed(self) -> None:
         """Remember nothing of the rules from before."""
@@ -54,8 +68,10 @@ class Permissions:
             self._refuse(refused)
         return refused
 
-    def sift(self, publishes: Sequence[Publish]) -> tuple[list[Publish], list[Publish]]:
+    def sift(self, publishes: list[Publish]) -> tuple[list[Publish], list[Publish]]:
         """(messages that may be published, messages that may not), in their order; refusals are counted and logged."""
+        if self._judged.first_refused(publishes) is None:
+            return publishes, []
         allowed, refused = self._judged.sift(publishes)
         for one in refused:
             self._refuse(one)

@@ -17,6 +17,7 @@ class Wire(Protocol):
     is_loopback: bool
     peer_address: str
     over_connect_rate: bool
+    certificate_name: str | None
 
     def peer_left(self) -> bool:
         """Whether the client has closed its side."""

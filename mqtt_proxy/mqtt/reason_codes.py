@@ -170,6 +170,7 @@ CLOSE_CODES: dict[str, ReasonCode] = {
     "taken_over": ReasonCode.SESSION_TAKEN_OVER,
     "server_stopping": ReasonCode.SERVER_SHUTTING_DOWN,
     "not_authorized": ReasonCode.NOT_AUTHORIZED,
+    "credentials_expired": ReasonCode.NOT_AUTHORIZED,
     "broker_lost": ReasonCode.SERVER_BUSY,
     "broker_refused": ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     "queue_gone": ReasonCode.ADMINISTRATIVE_ACTION,

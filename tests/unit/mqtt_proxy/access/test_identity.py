@@ -17,4 +17,4 @@ def test_identities_are_values() -> None:
 
 def test_reasons_are_metric_labels() -> None:
     """Their words are part of the operator's vocabulary."""
-    assert [str(one) for one in Unproven] == ["denied", "busy", "left"]
+    assert [str(one) for one in Unproven] == ["denied", "busy", "unavailable", "left"]

@@ -80,6 +80,7 @@ class Wire:
         self.session = Session(rig.limits, assigned_client_id=lambda: "made")
         self.is_loopback = True
         self.over_connect_rate = False
+        self.certificate_name: str | None = None
         self.peer_address = "test"
         self.reading = True
         self.closed: str | None = None

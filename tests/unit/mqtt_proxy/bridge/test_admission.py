@@ -20,6 +20,7 @@ class Caller:
     is_loopback = True
     peer_address = "127.0.0.1"
     over_connect_rate = False
+    certificate_name = None
 
     def peer_left(self) -> bool:
         return False

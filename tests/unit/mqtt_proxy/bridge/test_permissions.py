@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from mqtt_proxy.access.acl_file import parse
 from mqtt_proxy.access.authority import Authority
 from mqtt_proxy.access.counters import AccessCounters
@@ -69,3 +71,20 @@ def test_what_is_given_beside_a_subscription() -> None:
     again = [Again(1, 5, 0, b"a/x"), Again(2, 5, 1, b"b"), Again(3, 5, 2, b"r/x"), Again(4, RETAINED_QUEUE, 9, b"r/x")]
     assert [one.packet_id for one in may.still_readable(again)] == [1, 3]
     assert registry.values()["rocketmq_mqtt_messages_skipped_total{not_authorized}"] == 2
+
+
+async def test_an_identity_that_expires() -> None:
+    """Says so when its time has come, and not after the connection has ended."""
+    for now_ms, closed, heard in ((5_000, False, True), (5_000, True, False), (4_990, False, True), (0, False, False)):
+        registry = Registry()
+        authority = Authority(parse(b"", name="acl"), clock=ManualClock(), counters=AccessCounters(registry))
+        identity = Identity("ann", False, "c", until_ms=5_000)
+        may = Permissions(authority, identity, ProxyMetrics(registry))  # type: ignore[arg-type]
+        reasons: list[str] = []
+        may.expires(now_ms, reasons.append)
+        if closed:
+            may.close()
+        await asyncio.sleep(0.05)
+        assert bool(reasons) is heard, (now_ms, closed)
+        assert all(reason.startswith("credentials_expired") for reason in reasons)
+        may.close()
