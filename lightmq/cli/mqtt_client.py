@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import getpass
 import os
+import ssl
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 10.0
 IN_FLIGHT_MAX = 1_000
+VERSIONS = ("3.1.1", "5")
+SESSION_EXPIRY_S = 0xFFFF_FFFF
+"""With MQTT 5 and --persistent: as long as the server keeps sessions."""
 USER_VARIABLE = "LIGHTMQ_USER"
 PASSWORD_VARIABLE = "LIGHTMQ_PASSWORD"  # noqa: S105  # a name, not a password
 
@@ -38,6 +43,23 @@ class MqttTarget:
         Parameter(name=["--user", "-u"], env_var=USER_VARIABLE, help=f"User; password: ${PASSWORD_VARIABLE} or asked."),
     ] = None
     client_id: Annotated[str, Parameter(name=["--client-id"], help="MQTT client id; empty: the server makes one.")] = ""
+    mqtt_version: Annotated[str, Parameter(name=["--mqtt-version", "-V"], help="3.1.1 or 5.")] = "3.1.1"
+    tls: Annotated[bool, Parameter(name=["--tls"], negative=(), help="Use TLS and verify the server.")] = False
+    cafile: Annotated[Path | None, Parameter(name=["--cafile"], help="Trust these certificates (PEM); means TLS.")] = (
+        None
+    )
+    cert: Annotated[Path | None, Parameter(name=["--cert"], help="Show this certificate (PEM); means TLS.")] = None
+    key: Annotated[Path | None, Parameter(name=["--key"], help="Key of --cert.")] = None
+
+    @property
+    def is_v5(self) -> bool:
+        """Whether MQTT 5 is spoken."""
+        return self.mqtt_version == "5"
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self.tls or self.cafile is not None or self.cert is not None
 
 
 class MqttLink:
@@ -45,20 +67,26 @@ class MqttLink:
 
     def __init__(self, target: MqttTarget, *, persistent: bool = False) -> None:
         from paho.mqtt.client import Client
-        from paho.mqtt.enums import CallbackAPIVersion
+        from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+        if target.mqtt_version not in VERSIONS:
+            raise CommandFailed(f"-V must be {' or '.join(VERSIONS)}, not {target.mqtt_version}")
         if persistent and not target.client_id:
             raise CommandFailed("--persistent needs --client-id: the session belongs to that id")
         self.target = target
+        self._persistent = persistent
         self.client = Client(
             CallbackAPIVersion.VERSION2,
             client_id=target.client_id,
-            clean_session=not persistent,
+            clean_session=None if target.is_v5 else not persistent,
+            protocol=MQTTProtocolVersion.MQTTv5 if target.is_v5 else MQTTProtocolVersion.MQTTv311,
             manual_ack=True,  # a message is acknowledged when it is printed, not when it is received
         )
         self.client.max_inflight_messages_set(IN_FLIGHT_MAX)
         self.client.max_queued_messages_set(0)
         self.client.reconnect_delay_set(1, 30)
+        if target.uses_tls:
+            self._trust(target)
         if target.user is not None:
             self.client.username_pw_set(target.user, _password(target.user))
         self.session_present = False
@@ -73,9 +101,11 @@ class MqttLink:
         """Connect and wait for the server's answer. Raises CommandFailed, OSError."""
         where = f"{self.target.host}:{self.target.port}"
         try:
-            self.client.connect(self.target.host, self.target.port)
+            self._connect()
         except ConnectionRefusedError:
             raise CommandFailed(f"nothing listens on {where}; start it with: lightmq up") from None
+        except ssl.SSLCertVerificationError as error:
+            raise CommandFailed(f"{where} is not who it should be: {error.verify_message}; see --cafile") from error
         except OSError as error:
             raise CommandFailed(f"cannot connect to {where}: {error.strerror or error}") from error
         self.client.loop_start()
@@ -90,6 +120,27 @@ class MqttLink:
         """Say DISCONNECT and end the network thread."""
         self.client.disconnect()
         self.client.loop_stop()
+
+    def _connect(self) -> None:
+        if not self.target.is_v5:
+            self.client.connect(self.target.host, self.target.port)
+            return
+        from paho.mqtt.packettypes import PacketTypes
+        from paho.mqtt.properties import Properties
+
+        said = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        if self._persistent:
+            said.SessionExpiryInterval = SESSION_EXPIRY_S
+        self.client.connect(self.target.host, self.target.port, clean_start=not self._persistent, properties=said)
+
+    def _trust(self, target: MqttTarget) -> None:
+        def name(file: Path | None) -> str | None:
+            return None if file is None else str(file)
+
+        try:
+            self.client.tls_set(name(target.cafile), name(target.cert), name(target.key))
+        except (OSError, ValueError) as error:
+            raise CommandFailed(f"cannot use --cafile, --cert or --key: {error}") from error
 
     def _on_connect(self, _client: Client, _data: Any, flags: Any, reason: Any, _properties: Any) -> None:
         self.session_present = bool(flags.session_present)

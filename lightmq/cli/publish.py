@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from lightmq.cli.message_properties import NOTHING_SAID, Said
 from lightmq.cli.mqtt_client import IN_FLIGHT_MAX, MqttLink, MqttTarget
 from lightmq.cli.outcome import CommandFailed
 from runtime.clock import SystemClock
 
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessageInfo
+    from paho.mqtt.properties import Properties
 
 PAYLOAD_BYTES_MAX = 268_435_455
 POLL_S = 0.05
@@ -33,6 +35,7 @@ def publish(
     qos: Annotated[int, Parameter(name=["--qos", "-q"], help="0, 1 or 2.")] = 1,
     retain: Annotated[bool, Parameter(name=["--retain", "-r"], negative=(), help="The topic keeps it.")] = False,
     count: Annotated[int, Parameter(help="How often to send --message; {n} in it is its number.")] = 1,
+    said: Said = NOTHING_SAID,
     timeout: Annotated[float, Parameter(help="Seconds to wait for the acknowledgement of a message.")] = 30.0,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print what was done as JSON.")] = False,
     target: MqttTarget = HERE,
@@ -41,13 +44,17 @@ def publish(
     from lightmq.cli.checks import check_qos, check_topic
 
     check_qos(qos)
+    if count < 1:
+        raise CommandFailed(f"--count must be at least 1, not {count}")
     check_topic(topic)
     if (message is None) == (not stdin):
         raise CommandFailed("give either --message TEXT or --stdin")
+    properties = said.properties(is_v5=target.is_v5)
     link = MqttLink(target)
     link.open()
     try:
-        done = send_all(link, topic, payloads(message, count), qos, retain=retain, timeout_s=timeout)
+        window = Window(link, topic, qos, retain=retain, properties=properties, timeout_s=timeout)
+        done = window.send_all(payloads(message, count))
     finally:
         link.close()
     if json_output:
@@ -66,17 +73,29 @@ def payloads(message: str | None, count: int) -> Iterator[bytes]:
         yield message.replace("{n}", str(number)).encode()
 
 
-def send_all(link: MqttLink, topic: str, items: Iterator[bytes], qos: int, *, retain: bool, timeout_s: float) -> int:
-    """Publish with a bounded window of unacknowledged messages; the answer is how many. Raises CommandFailed."""
-    done = 0
-    window: list[MQTTMessageInfo] = []
-    for payload in items:
-        if len(payload) > PAYLOAD_BYTES_MAX:
-            raise CommandFailed(f"a payload of {len(payload)} bytes does not fit into an MQTT packet")
-        window.append(link.client.publish(topic, payload, qos=qos, retain=retain))
-        if len(window) >= IN_FLIGHT_MAX:
-            done += settle(link, window, timeout_s, done)
-    return done + settle(link, window, timeout_s, done)
+class Window:
+    """Publishes one topic's messages, so many of them unacknowledged at a time."""
+
+    def __init__(
+        self, link: MqttLink, topic: str, qos: int, *, retain: bool, properties: Properties | None, timeout_s: float
+    ) -> None:
+        self._link = link
+        self._timeout_s = timeout_s
+        self._send: Callable[[bytes], MQTTMessageInfo] = lambda payload: link.client.publish(
+            topic, payload, qos=qos, retain=retain, properties=properties
+        )
+
+    def send_all(self, items: Iterator[bytes]) -> int:
+        """Publish all; the answer is how many. Raises CommandFailed."""
+        done = 0
+        window: list[MQTTMessageInfo] = []
+        for payload in items:
+            if len(payload) > PAYLOAD_BYTES_MAX:
+                raise CommandFailed(f"a payload of {len(payload)} bytes does not fit into an MQTT packet")
+            window.append(self._send(payload))
+            if len(window) >= IN_FLIGHT_MAX:
+                done += settle(self._link, window, self._timeout_s, done)
+        return done + settle(self._link, window, self._timeout_s, done)
 
 
 def settle(link: MqttLink, window: list[MQTTMessageInfo], timeout_s: float, before: int) -> int:

@@ -63,6 +63,10 @@ class QueueReader:
         self._known: dict[str, dict[str, int]] = {}
         self._unpacker = Unpacker()
 
+    def exists(self) -> bool:
+        """Whether the broker has a queue for the selection at all."""
+        return bool(self._bounds(0))
+
     def newest(self, count: int) -> list[LogMessage]:
         """The last ``count`` selected messages, oldest first."""
         found: list[LogMessage] = []

@@ -80,7 +80,12 @@ def render(message: MQTTMessage, *, json_output: bool, verbose: bool) -> bytes:
     if not json_output:
         return (message.topic.encode() + b" " if verbose else b"") + message.payload + b"\n"
     fields = {"topic": message.topic, "qos": message.qos, "retain": message.retain, "dup": message.dup}
-    return (json.dumps({**fields, **payload_fields(message.payload)}, ensure_ascii=False) + "\n").encode()
+    from lightmq.cli.message_properties import shown
+
+    return (
+        json.dumps({**fields, **payload_fields(message.payload), **shown(message.properties)}, ensure_ascii=False)
+        + "\n"
+    ).encode()
 
 
 def payload_fields(payload: bytes | bytearray) -> dict[str, str]:

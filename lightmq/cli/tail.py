@@ -47,12 +47,17 @@ def tail(
     printer = Printer(limit=count, json_output=json_output)
     with brokers(target) as found:
         readers = [QueueReader(broker, selection) for broker in found]
+        if topic and not any(reader.exists() for reader in readers):
+            raise CommandFailed(f"there is no topic {topic_filter}; see: lightmq topics")
         first = [reader.from_offset(offset) if offset is not None else reader.newest(last) for reader in readers]
         batches = [(broker, message) for broker, batch in zip(found, first, strict=True) for message in batch]
         if offset is None:
             batches.sort(key=lambda item: item[1].record.store_ms)
             batches = batches[len(batches) - min(last, len(batches)) :]
         printer.put(batches)
+        if not batches:
+            what = "is in" if topic else "matches"
+            sys.stderr.write(f"no message {what} {topic_filter}{' yet' if follow else ''}\n")
         while follow and not printer.full:
             for broker, reader in zip(found, readers, strict=True):
                 fresh = reader.fresh(WAIT_MS // len(found))

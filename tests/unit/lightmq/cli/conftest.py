@@ -33,6 +33,7 @@ class MqttServer:
     def __init__(self) -> None:
         self.connack = 0
         self.session_present = 0
+        self.connack_tail = b""
         self.acknowledge = True
         self.granted = 1
         self.deliver: list[tuple[bytes, bytes, int]] = []
@@ -86,7 +87,8 @@ class MqttServer:
         match kind >> 4:
             case 1:
                 self.connects.append(body)
-                client.sendall(bytes((0x20, 2, self.session_present, self.connack)))
+                size = 2 + len(self.connack_tail)
+                client.sendall(bytes((0x20, size, self.session_present, self.connack)) + self.connack_tail)
                 return self.connack == 0
             case 3 if kind & 6:
                 at = 2 + int.from_bytes(body[:2], "big")
@@ -120,6 +122,7 @@ class LogServer:
         self.on_bounds: Callable[[], None] = lambda: None
         self.topics_body = b"{}"
         self.with_broker = True
+        self.with_topic = True
         self.created: list[dict[str, str]] = []
         self.keyed: dict[str, list[StoredMessage]] = {}
         self.queries: list[dict[str, str]] = []
@@ -190,7 +193,9 @@ class LogServer:
         if request.filter == "plant/a":
             light = LightBounds(id=2, min=self.lowest[2], max=len(self.records[2]))
         queue = QueueBounds(topic="plant", queue=0, id=1, min=self.lowest[1], max=len(self.records[1]))
-        reply = QueueBoundsReply(broker="broker-a", epoch=1, confirm=0, queues=[queue], light=light)
+        reply = QueueBoundsReply(
+            broker="broker-a", epoch=1, confirm=0, queues=[queue] if self.with_topic else [], light=light
+        )
         return command.reply(body=encode_bounds_reply(reply))
 
     def _pull(self, _: Peer, command: Command) -> Command:

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightmq.cli.mqtt_client import MqttLink, MqttTarget
 from lightmq.cli.outcome import CommandFailed
+from tests.support.certificates import HAVE_OPENSSL, Authority
 
 
 def test_a_connection_with_user_and_session(mqtt_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +42,39 @@ def test_nobody_there_and_bad_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     with pytest.raises(CommandFailed, match="LIGHTMQ_PASSWORD"):
         MqttLink(MqttTarget(user="ann"))
+
+
+@pytest.mark.skipif(not HAVE_OPENSSL, reason="openssl makes the certificates")
+async def test_tls_verifies_the_server(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    identity = authority.issue()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1_000)
+        writer.write(b"\x20\x02\x00\x00")
+        await reader.read(1_000)
+        writer.close()
+
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(identity.certificate, identity.key)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    link = MqttLink(MqttTarget(port=port, cafile=authority.certificate, cert=identity.certificate, key=identity.key))
+    await asyncio.to_thread(link.open)
+    await asyncio.to_thread(link.close)
+    with pytest.raises(CommandFailed, match=r"is not who it should be: .*see --cafile"):
+        await asyncio.to_thread(MqttLink(MqttTarget(port=port, tls=True)).open)
+    server.close()
+    with pytest.raises(CommandFailed, match="cannot use --cafile"):
+        MqttLink(MqttTarget(cafile=tmp_path / "none"))
+
+
+def test_version_5_says_how_long_the_session_is_to_last(mqtt_server: Any) -> None:
+    mqtt_server.connack_tail = b"\0"
+    link = MqttLink(MqttTarget(port=mqtt_server.port, client_id="c", mqtt_version="5"), persistent=True)
+    link.open()
+    link.close()
+    assert mqtt_server.connects[0][6:8] == b"\x05\x00"
+    assert b"\x05\x11\xff\xff\xff\xff" in mqtt_server.connects[0]

@@ -97,3 +97,9 @@ def test_messages_of_a_batch_are_shown_one_by_one_in_the_order_of_the_log() -> N
     ]  # fmt: skip
     newest = QueueReader(broker, Selection("t", is_parent=True)).newest(2)  # type: ignore[arg-type]
     assert [message.offset for message in newest] == [14, 15]
+
+
+def test_whether_there_is_a_queue_at_all(log_server: Any, broker: Broker) -> None:
+    assert QueueReader(broker, Selection("plant", is_parent=True)).exists()
+    log_server.with_topic = False
+    assert not QueueReader(broker, Selection("plant", is_parent=True)).exists()

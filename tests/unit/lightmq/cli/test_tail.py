@@ -40,3 +40,15 @@ def test_bad_wishes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["tail", "a/#/b"]) == 1
     assert run(["tail", "a", "--last", "-1"]) == 1
     assert "must not be negative" in capsys.readouterr().err
+
+
+def test_a_topic_that_is_not_there_is_told(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    log_server.with_topic = False
+    assert run(["tail", "--topic", "nope", "--server", log_server.address]) == 1
+    assert "there is no topic nope; see: lightmq topics" in capsys.readouterr().err
+    log_server.with_topic = True
+    assert run(["tail", "plant", "--topic", "--server", log_server.address]) == 0
+    assert "no message is in plant" in capsys.readouterr().err
+    log_server.publish("plant/a", b"x")
+    assert run(["tail", "plant/b", "--server", log_server.address]) == 0
+    assert "no message matches plant/b" in capsys.readouterr().err
