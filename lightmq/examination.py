@@ -102,10 +102,11 @@ def check_crc32c() -> Finding:
 
 def check_compiled_core() -> Finding:
     """The hot loops are compiled, of store, proxy and connector; without that everything works, far slower."""
+    from broker.api import hot as api_hot
     from broker.store import hot
     from mqtt_proxy import hot as proxy_hot
 
-    reasons = {"store": hot.choice.reason, "proxy": proxy_hot.choice.reason}
+    reasons = {"store": hot.choice.reason, "broker": api_hot.choice.reason, "proxy": proxy_hot.choice.reason}
     try:
         from spark_connector import compiled_columns
     except ImportError:  # without pyarrow there is nothing to decode into

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from broker.api import hot
 from broker.api.append import refusal_of
 from broker.store.errors import StoreError
-from broker.store.store_message import Appended, StoreMessage
-from remoting.protocol.append_body import mqtt_meta
+from broker.store.store_message import Appended
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import LightMQError, Refused
-from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN
 from remoting.transport.direct import PlainRun, Stored
 from remoting.transport.turn import soon
 
@@ -29,6 +28,7 @@ class DirectAppends:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._queues, self._queues_of = broker.dispatcher.cached, broker.dispatcher.mqtt
         self._body_bytes_max = broker.config.limits.message_size_bytes_max
         self._properties_bytes_max = broker.config.limits.properties_bytes_max
 
@@ -41,7 +41,9 @@ class DirectAppends:
         """Append the runs as one; `stored` follows, never in this call."""
         appender = self._broker.appender
         try:
-            messages = self._messages(runs)
+            messages = hot.core.messages(
+                runs, self._queues, self._queues_of, self._too_large, self._body_bytes_max, self._properties_bytes_max
+            )
         except Refused as refused:
             soon(stored, refused)
             return
@@ -60,19 +62,6 @@ class DirectAppends:
 
         appender.add(messages, done)
         appender.flush()
-
-    def _messages(self, runs: Sequence[PlainRun]) -> list[StoreMessage]:
-        messages: list[StoreMessage] = []
-        add, queues_of = messages.append, self._broker.dispatcher.mqtt
-        for client_id, born_ms, publishes in runs:
-            for one in publishes:
-                topic, body = one.topic, one.payload
-                _size, parent_len, props_len, meta = mqtt_meta(topic, client_id)
-                if len(body) > self._body_bytes_max or props_len > self._properties_bytes_max:
-                    raise self._too_large(len(body), props_len)
-                flags = FLAG_MQTT | FLAG_RETAIN | one.qos if one.retain else FLAG_MQTT | one.qos
-                add(StoreMessage(queues_of(topic), born_ms, flags, 0, 2, parent_len, 0, 0, props_len, meta, body))
-        return messages
 
     def _too_large(self, body_bytes: int, properties_bytes: int) -> Refused:
         if body_bytes > self._body_bytes_max:

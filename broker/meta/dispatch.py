@@ -9,6 +9,7 @@ Invariant: a cached answer always equals what an uncached computation would retu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from remoting.protocol import names
@@ -50,6 +51,8 @@ class Dispatcher:
         self._queue_count = queue_count
         self._auto_create = auto_create
         self._cache: dict[bytes, tuple[int, ...]] = {}
+        self.cached: Mapping[bytes, tuple[int, ...]] = self._cache
+        """The answers at hand, for hot loops; everything else asks `mqtt`."""
         self._tree: TopicTree[None] = TopicTree()
         self.misses = 0
         self.invalidations = 0

@@ -37,12 +37,13 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_twin_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Why it is the pure one is said for each part."""
+    from broker.api import hot as api_hot
     from broker.store import hot
     from mqtt_proxy import hot as proxy_hot
     from remoting.hot.choice import Choice
     from spark_connector import compiled_columns
 
-    for place in (hot, proxy_hot, compiled_columns):
+    for place in (hot, api_hot, proxy_hot, compiled_columns):
         monkeypatch.setattr(place, "choice", Choice(None, "compiled"))
     assert examination.check_compiled_core().state == OK
     monkeypatch.setattr(hot, "choice", Choice(None, "pure", "nothing was compiled"))
