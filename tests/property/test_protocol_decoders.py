@@ -33,6 +33,7 @@ from remoting.protocol import (
     record,
     route_body,
     session_body,
+    shared_body,
     sink_body,
     stored_message,
 )
@@ -113,6 +114,7 @@ CASES: list[Case] = [
         bounds_body.encode_bounds_reply(bounds_body.QueueBoundsReply("b", 1, 2, [], bounds_body.LightBounds(1, 0, 2))),
         bounds_body.decode_bounds_reply,
     ),
+    ("shared_body.decode_given", shared_body.encode_given([(1, 2, RECORD), (3, 4, RECORD)]), shared_body.decode_given),
     ("stored_message.decode_stored", stored_message.encode_stored(STORED), stored_message.decode_stored),
     (
         "stored_message.iter_stored",
