@@ -68,6 +68,7 @@ class ProxyApp:
             Pump(),
             OffsetCommitter(self._link, interval_ms=config.offsets_commit_interval_ms),
             metrics,
+            clock,
         )
         access = AccessCounters(registry)
         self._gate = Gate(

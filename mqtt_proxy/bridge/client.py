@@ -174,11 +174,12 @@ class Client:
         self._delivery.committed_key = self._inbound.client_id if self._hold.durable else None
         for stored in opened.subscriptions:
             source = subscriptions.restore(stored.filter, stored.queue_id, stored.qos, stored.offset)
+            source.choose(stored.options, stored.subscription_id)
             source.cursor = planned.cursors[stored.queue_id]
         assert self._may is not None
         self._revise(self._may)
         again = self._may.still_readable(again)
-        self._delivery.may_be_given = self._may.may_be_given
+        self._delivery.outbound.may_be_given = self._may.may_be_given
         self._may.expires(services.clock.now_ms(), self._give_up)
         places = [(one.packet_id, self._place(one), PHASE_PUBLISH) for one in again]
         self._session.accept(
@@ -192,7 +193,10 @@ class Client:
             retain = one.queue_id == RETAINED_QUEUE
             subscribed = self._delivery.by_queue.get(one.queue_id)
             qos = max(1, min(one.qos, subscribed.qos if subscribed is not None else 1))
-            self._session.redeliver(packet_id, one.topic, one.payload, qos, retain, token)
+            identifier = subscribed.subscription_id if subscribed is not None else 0
+            self._delivery.outbound.send_again(
+                packet_id, one.record, one.topic, one.payload, qos, retain, token, (identifier,) if identifier else ()
+            )
         services.metrics.connected.value += 1
         services.metrics.redelivered.value += len(again)
         self._wire.flush()
@@ -217,8 +221,7 @@ class Client:
         assert self._subscriptions is not None
         assert self._may is not None
         revision = self._may.revision
-        filters = [(request.filter, request.qos) for request in event.filters]
-        codes, runs = await self._subscriptions.subscribe(filters, self._may.qos_allowed)
+        codes, runs = await self._subscriptions.subscribe(event.filters, event.subscription_id, self._may.qos_allowed)
         if not self._ended:
             if self._may.revision != revision:
                 self._revise(self._may)
@@ -248,9 +251,9 @@ class Client:
     async def _do_unsubscribe(self, event: UnsubscribeRequested) -> None:
         self._unbegun -= 1
         assert self._subscriptions is not None
-        await self._subscriptions.unsubscribe(event.filters)
+        codes = await self._subscriptions.unsubscribe(event.filters)
         if not self._ended:
-            self._session.unsubscribed(event.packet_id)
+            self._session.unsubscribed(event.packet_id, codes)
             self._wire.flush()
 
     async def _guarded(self, work: Callable[[Any], Any], event: object) -> None:

@@ -4,7 +4,7 @@ Sources take turns, a slice each, so that a backlog behind one filter does not s
 taken only when the window has room, any message only when the socket does; what is not taken is not held: a slow
 session costs its cursors. QoS 0 subscribers read from the log in the same way. Messages of a topic keep their order:
 a source never skips a message it cannot send yet, and overlapping subscriptions send each message once (`overlap`).
-[MQTT-3.3.1-9] a live message goes out with the retain flag off, [MQTT-3.3.1-8] one from a fresh SUBSCRIBE with it on.
+What goes out for a message is `outbound`.
 
 Invariant: a cursor moves only with the message handed to the session. Loop rule: on the loop's thread.
 """
@@ -12,26 +12,20 @@ Invariant: a cursor moves only with the message handed to the session. Loop rule
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from mqtt_proxy import hot
-from mqtt_proxy.bridge.cache import Feed, Record, RecordCache
+from mqtt_proxy.bridge.cache import Feed, RecordCache
 from mqtt_proxy.bridge.notify import Notifier
 from mqtt_proxy.bridge.offsets import OffsetCommitter
-from mqtt_proxy.bridge.overlap import WAIT, decide
+from mqtt_proxy.bridge.outbound import Outbound
 from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX
-from mqtt_proxy.bridge.runs import send_run
-from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place, Source
+from mqtt_proxy.bridge.source import Place, Source
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.mqtt.encode import publish_head
 from mqtt_proxy.mqtt.session import Session
-from remoting.protocol.record import RecordView
+from runtime.clock import Clock
 from runtime.logs import get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 TURN_MESSAGES_MAX = 256
 """Messages one session may be given per loop turn."""
@@ -42,9 +36,6 @@ SLICE_MESSAGES_MAX = 16
 
 LOG = get_logger("proxy.delivery")
 
-RETAINED = Place(RETAINED_QUEUE)
-"""The place of every retained delivery: acknowledging one moves no cursor."""
-
 Token = tuple[Place, int]
 """What a delivery is known by until it is acknowledged: where its message lies."""
 
@@ -52,7 +43,7 @@ Token = tuple[Place, int]
 class DeliveryTools:
     """What all sessions' deliveries share."""
 
-    __slots__ = ("cache", "metrics", "notifier", "offsets", "puller", "pump")
+    __slots__ = ("cache", "clock", "metrics", "notifier", "offsets", "puller", "pump")
 
     def __init__(
         self,
@@ -62,8 +53,10 @@ class DeliveryTools:
         pump: Pump,
         offsets: OffsetCommitter,
         metrics: ProxyMetrics,
+        clock: Clock,
     ) -> None:
         self.cache = cache
+        self.clock = clock
         self.notifier = notifier
         self.puller = puller
         self.pump = pump
@@ -75,7 +68,6 @@ class Delivery:
     """The outgoing half of one session."""
 
     __slots__ = (
-        "_budget_bytes",
         "_flush",
         "_give_up",
         "_running",
@@ -86,7 +78,7 @@ class Delivery:
         "_writable",
         "by_queue",
         "committed_key",
-        "may_be_given",
+        "outbound",
         "sources",
     )
 
@@ -101,13 +93,11 @@ class Delivery:
         self._writable = True
         self._turn = 0
         self._serial = 0
-        self._budget_bytes = 0
         self.sources: list[Source] = []
         self.by_queue: dict[int, Source] = {}
         self.committed_key: bytes | None = None
         """The key offsets are committed under; None when the session is not durable."""
-        self.may_be_given: Callable[[bytes], bool] = lambda _topic: True
-        """Whether a retained message of this topic may be given to the client."""
+        self.outbound = Outbound(session, tools.metrics, tools.clock, self.by_queue)
 
     # -- sources -------------------------------------------------------------------------------------------------------
 
@@ -218,9 +208,10 @@ class Delivery:
         if not self._running or not self._writable or self._session.close_reason is not None:
             return False
         left = TURN_MESSAGES_MAX
-        self._budget_bytes = TURN_BYTES_MAX
+        outbound = self.outbound
+        outbound.budget_bytes = TURN_BYTES_MAX
         moved = True
-        while moved and left > 0 and self._budget_bytes > 0:
+        while moved and left > 0 and outbound.budget_bytes > 0:
             moved = False
             sources = self.sources
             for _ in range(len(sources)):
@@ -228,7 +219,7 @@ class Delivery:
                 source = sources[self._turn]
                 before = source.cursor
                 portion = left if len(sources) == 1 else min(left, SLICE_MESSAGES_MAX)
-                sent = self._take_retained(source, portion) if source.retained is not None else 0
+                sent = outbound.send_retained(source, source.retained, portion) if source.retained is not None else 0
                 if source.retained is None:
                     sent += self._take(source, portion - sent)
                 left -= sent
@@ -236,10 +227,10 @@ class Delivery:
                 if sent > 0 or source.cursor != before:
                     rest = source.cursor < source.feed.max_offset or source.retained is not None
                     moved = moved or rest or len(sources) > 1
-                if left <= 0 or self._budget_bytes <= 0:
+                if left <= 0 or outbound.budget_bytes <= 0:
                     break
         self._account(TURN_MESSAGES_MAX - left)
-        return left <= 0 or self._budget_bytes <= 0
+        return left <= 0 or outbound.budget_bytes <= 0
 
     def _account(self, sent: int) -> None:
         if sent:
@@ -260,104 +251,10 @@ class Delivery:
             if chunk is None:
                 self._tools.puller.need(feed, offset, self)
                 return 0
-        if len(self.sources) == 1:
-            sent, spent, special = send_run(self._session, source, chunk, portion, self._budget_bytes)
-            self._budget_bytes -= spent
-            if special:
-                sent += self._send_plain(source, chunk.records, source.cursor - chunk.first, portion - sent)
-        else:
-            sent = self._send_merged(source, chunk.records, offset - chunk.first, portion)
+        alone = len(self.sources) == 1
+        sent = self.outbound.send_slice(source, chunk, offset - chunk.first, portion, alone=alone)
         if source.cursor >= chunk.next:
             source.chunk = None
             if source.cursor < feed.max_offset:
                 self._tools.puller.need(feed, source.cursor, self)
-        return sent
-
-    def _send_plain(self, source: Source, records: Sequence[Record], index: int, portion: int) -> int:
-        """Messages of which some are more than plain; a session with one subscription needs no look at overlaps."""
-        session = self._session
-        level = session.level
-        send = session.deliver_prepared
-        free = session.window_free
-        unacked = source.unacked
-        qos_max = source.qos
-        offset = source.cursor
-        first = index
-        budget = self._budget_bytes
-        for topic, payload, flags, _ in records[index : index + portion]:
-            qos = flags & 3
-            if qos > qos_max:
-                qos = qos_max
-            if budget <= 0 or (qos and free <= 0):
-                break
-            if topic:
-                size = len(payload)
-                budget -= size
-                if qos:
-                    free -= 1
-                    unacked[offset] = None
-                    send(publish_head(topic, size, qos, False, False, level), payload, qos, (source, offset))
-                else:
-                    send(publish_head(topic, size, 0, False, False, level), payload, 0, None)
-            offset += 1
-            index += 1
-        source.cursor = offset
-        self._budget_bytes = budget
-        return index - first
-
-    def _send_merged(self, source: Source, records: Sequence[Record], index: int, portion: int) -> int:
-        """As `_send_plain`, for sessions whose subscriptions may overlap."""
-        session = self._session
-        first_free = free = session.window_free
-        chunk = source.chunk
-        assert chunk is not None
-        sent = 0
-        for topic, payload, flags, start in records[index : index + portion]:
-            if self._budget_bytes <= 0:
-                break
-            offset = source.cursor
-            granted = decide(RecordView(chunk.blob, start).dispatch(), source, self.by_queue, offset) if topic else 0
-            if granted == WAIT:
-                break
-            if granted >= 0 and topic:
-                qos = min(flags & 3, granted)
-                if qos and free <= 0:
-                    break
-                self._budget_bytes -= len(payload)
-                if qos:
-                    free -= 1
-                    source.unacked[offset] = None
-                head = publish_head(topic, len(payload), qos, False, False, session.level)
-                session.deliver_prepared(head, payload, qos, (source, offset) if qos else None)
-                sent += 1
-            elif topic:
-                self._tools.metrics.overlaps_merged.value += 1
-            source.cursor = offset + 1
-        assert free <= first_free, (free, first_free)
-        return sent
-
-    def _take_retained(self, source: Source, portion: int) -> int:
-        """Send retained messages of a fresh subscription; they go before the source's live ones."""
-        run = source.retained
-        assert run is not None
-        session = self._session
-        sent = 0
-        while run.ready and sent < portion and self._budget_bytes > 0:
-            position, topic, payload, published_qos = run.ready[0]
-            if not self.may_be_given(topic):
-                run.ready.popleft()
-                self._tools.metrics.skipped("not_authorized").value += 1
-                continue
-            qos = min(published_qos, source.qos)
-            if qos and session.window_free <= 0:
-                break
-            run.ready.popleft()
-            self._budget_bytes -= len(payload)
-            session.deliver(topic, payload, qos, True, False, (RETAINED, position) if qos else None)
-            sent += 1
-        self._tools.metrics.retained_delivered.value += sent
-        if run.exhausted:
-            source.retained = None
-        elif not run.ready:
-            run.fetch()
         return sent

@@ -29,6 +29,7 @@ from mqtt_proxy.mqtt.packets import Publish
 from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
 from remoting.protocol.codes import RequestCode, ResponseCode, response_name
 from remoting.protocol.errors import Refused
+from remoting.protocol.mqtt_properties import to_pairs
 from remoting.protocol.record import FLAG_RETAIN
 from remoting.transport.direct import PlainPublish, PlainRun
 from remoting.transport.turn import soon
@@ -109,6 +110,15 @@ def encode_run(client_id: bytes, born_ms: int, publishes: Sequence[PlainPublish]
     encode = encode_mqtt_entry
     return [
         encode(one.topic, one.payload, one.qos | FLAG_RETAIN if one.retain else one.qos, born_ms, client_id)
+        if (properties := getattr(one, "properties", None)) is None
+        else encode(
+            one.topic,
+            one.payload,
+            one.qos | FLAG_RETAIN if one.retain else one.qos,
+            born_ms,
+            client_id,
+            properties=to_pairs(properties),
+        )
         for one in publishes
     ]
 

@@ -18,7 +18,7 @@ from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.source import RETAINED_QUEUE
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.pull_body import decode_multi_pull_reply, encode_multi_pull, encode_records_at
-from remoting.protocol.record import iter_records
+from remoting.protocol.record import RecordView, iter_records
 from remoting.protocol.session_body import InflightEntry, SessionOpened
 
 PENDING_RETAINED_MAX = 16_384
@@ -37,6 +37,7 @@ class Again:
     payload: bytes | memoryview = b""
     qos: int = 1
     """QoS the message was published with."""
+    record: RecordView | None = None
 
 
 @dataclass(slots=True)
@@ -89,12 +90,13 @@ async def fetch(link: Link, again: Sequence[Again]) -> list[Again]:
         results = decode_multi_pull_reply(await link.request(RequestCode.MULTI_PULL, body))
         for one, result in zip(queued, results, strict=True):
             if result.count and result.first_offset == one.offset:
-                one.topic, one.payload, flags, _ = parse_records(result.blob)[0]
-                one.qos = flags & 3
+                one.topic, one.payload, flags, start = parse_records(result.blob)[0]
+                one.qos, one.record = flags & 3, RecordView(result.blob, start)
                 found.add(one.packet_id)
     if retained:
         for record in iter_records(await link.request(RequestCode.RECORDS_AT, encode_records_at(list(retained)))):
             one = retained[record.position]
             one.topic, one.payload, one.qos = record.mqtt_topic or record.topic, record.body, record.flags & 3
+            one.record = record
             found.add(one.packet_id)
     return [one for one in again if one.packet_id in found]

@@ -24,8 +24,8 @@ STEP_RECORDS_MAX = 64
 RETRY_PAUSE_S = 0.2
 """Pause before a step is asked for again that was not answered."""
 
-Retained = tuple[int, bytes, memoryview, int]
-"""(log position, topic, payload, QoS it was published with)."""
+Retained = tuple[int, bytes, memoryview, int, RecordView]
+"""(log position, topic, payload, QoS it was published with, the record itself)."""
 
 LOG = get_logger("proxy.retained")
 
@@ -55,7 +55,7 @@ class RetainedRun:
 
     def remaining(self) -> list[int]:
         """Positions not yet taken."""
-        return [position for position, _, _, _ in self.ready] + self._step + list(self._positions)
+        return [position for position, *_ in self.ready] + self._step + list(self._positions)
 
     def fetch(self) -> None:
         """Ask for the next step unless one is here or under way."""
@@ -82,4 +82,4 @@ class RetainedRun:
 
 
 def _retained(record: RecordView) -> Retained:
-    return record.position, record.mqtt_topic or record.topic, record.body, record.flags & 3
+    return record.position, record.mqtt_topic or record.topic, record.body, record.flags & 3, record

@@ -37,11 +37,15 @@ class Source(Place):
         "cursor",
         "feed",
         "filter",
+        "no_local",
+        "options",
         "qos",
+        "retain_as_published",
         "retained",
         "serial",
         "shadows",
         "start",
+        "subscription_id",
         "unacked",
     )
 
@@ -59,6 +63,19 @@ class Source(Place):
         """Offset here -> the same message's places in younger sources that left it to this one."""
         self.retained: RetainedRun | None = None
         """Retained messages that go out before anything at the cursor."""
+        self.choose(0, 0)
+
+    def choose(self, options: int, subscription_id: int) -> None:
+        """What the client wants of this subscription; options as in `session_body.FilterRequest`, 0 = no identifier."""
+        self.options = options
+        self.subscription_id = subscription_id
+        self.no_local = options & 1 != 0
+        self.retain_as_published = options & 2 != 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its deliveries are topic and payload alone, as far as it has a say."""
+        return not (self.options & 3 or self.subscription_id)
 
     def acknowledge(self, offset: int) -> None:
         """The client has the message at `offset`, and therefore its copies in younger sources."""

@@ -3,7 +3,8 @@
 The broker stores queue, subscription and start offset before it answers, and captures the retained messages in the
 same moment; the SUBACK follows that answer, so a subscription is effective before its SUBACK and nothing between is
 missed. A filter subscribed again gets its new QoS and its retained messages; its place in the log stays
-[MQTT-3.8.4-3]. Filters that may not be read, or above the limit, get 0x80 and touch nothing else.
+[MQTT-3.8.4-3]. Filters that may not be read, or above the limit, get a reason code (0x80 in 3.1.1) and touch nothing
+else.
 Invariant: `by_filter` is what the broker has for this session. Loop rule: on the loop's thread.
 """
 
@@ -19,11 +20,37 @@ from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.bridge.sys_tree import PREFIX as SYS_PREFIX
 from mqtt_proxy.bridge.sys_tree import Follower
 from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt.events import SubscriptionRequest
+from mqtt_proxy.mqtt.reason_codes import ReasonCode
 from remoting.protocol.codes import RequestCode
-from remoting.protocol.session_body import FAILURE, FilterRequest, Subscribe, Subscribed, Unsubscribe, decode, encode
+from remoting.protocol.session_body import (
+    FAILURE,
+    FilterRequest,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    Unsubscribed,
+    decode,
+    encode,
+)
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.subscriptions")
+
+RETAIN_HANDLING_NEVER = 2 << 2
+"""Bits of `FilterRequest.options`: send no retained messages."""
+
+_REFUSALS = {
+    "shared": ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
+    "too_wide": ReasonCode.TOPIC_FILTER_INVALID,
+    "not_authorized": ReasonCode.NOT_AUTHORIZED,
+    "too_many": ReasonCode.QUOTA_EXCEEDED,
+}
+"""Why a filter is refused -> what its client is told."""
+
+
+def _options(request: SubscriptionRequest) -> int:
+    return request.no_local | request.retain_as_published << 1 | request.retain_handling << 2
 
 
 class Subscriptions:
@@ -77,34 +104,37 @@ class Subscriptions:
         return source
 
     async def subscribe(
-        self, filters: Sequence[tuple[str, int]], qos_allowed: Callable[[str], int]
+        self, requests: Sequence[SubscriptionRequest], subscription_id: int, qos_allowed: Callable[[str], int]
     ) -> tuple[list[int], list[tuple[Source, list[int]]]]:
-        """Subscribe; (SUBACK codes, retained positions per source, for `begin_retained` once the SUBACK is out).
+        """Subscribe; (reason codes, retained positions per source, for `begin_retained` once the SUBACK is out).
 
         `qos_allowed` says up to which QoS a filter may be read, and less than 0 when it may not.
 
         Raises Refused or LinkDownError; nothing of the request holds then.
         """
-        codes = [FAILURE] * len(filters)
-        highest = [self._admit(topic_filter, qos_allowed) for topic_filter, _ in filters]
-        asked = [index for index, qos in enumerate(highest) if qos >= 0]
+        codes = [self._admit(request.filter, qos_allowed) for request in requests]
+        asked = [index for index, code in enumerate(codes) if code < FAILURE]
         if not asked:
             return codes, []
-        request = Subscribe(
-            self._client_id,
-            self.epoch,
-            self._durable,
-            [FilterRequest(filters[index][0], min(filters[index][1], highest[index])) for index in asked],
-        )
+        wanted = [
+            FilterRequest(
+                requests[index].filter,
+                min(requests[index].qos, codes[index]),
+                _options(requests[index]),
+                subscription_id,
+            )
+            for index in asked
+        ]
+        request = Subscribe(self._client_id, self.epoch, self._durable, wanted)
         reply = decode(Subscribed, await self._link.request(RequestCode.SUBSCRIBE, encode(request)))
         retained = dict(reply.retained)
         runs = []
         for order, (index, result) in enumerate(zip(asked, reply.results, strict=True)):
-            codes[index] = min(result.code, FAILURE)
+            codes[index] = result.code
             if result.code >= FAILURE:
                 self._metrics.refused_subscriptions.child("broker").value += 1
                 continue
-            source = self._granted(filters[index][0], result.queue_id, result.code, result.offset)
+            source = self._granted(wanted[order], result.queue_id, result.code, result.offset)
             if retained.get(order):
                 runs.append((source, retained[order]))
         return codes, runs
@@ -121,11 +151,14 @@ class Subscriptions:
                 source.retained.extend(positions)
         self._delivery.wake()
 
-    async def unsubscribe(self, filters: Sequence[str]) -> None:
-        """Unsubscribe; unknown filters are no error [MQTT-3.10.4-5]. Raises Refused or LinkDownError."""
+    async def unsubscribe(self, filters: Sequence[str]) -> list[int]:
+        """Unsubscribe; a reason code per filter, unknown ones are no error [MQTT-3.10.4-5]. Raises Refused or
+        LinkDownError.
+        """
         request = Unsubscribe(self._client_id, self.epoch, self._durable, list(filters))
-        await self._link.request(RequestCode.UNSUBSCRIBE, encode(request))
+        reply = decode(Unsubscribed, await self._link.request(RequestCode.UNSUBSCRIBE, encode(request)))
         self.drop(filters)
+        return [ReasonCode.SUCCESS if found else ReasonCode.NO_SUBSCRIPTION_EXISTED for found in reply.found]
 
     def drop(self, filters: Sequence[str]) -> None:
         """Deliver nothing from these any more."""
@@ -138,28 +171,35 @@ class Subscriptions:
 
     async def subscribe_again(self) -> None:
         """After a loss of the broker: say all filters again; a queue that is still the same is read on, not anew."""
-        filters = [FilterRequest(topic_filter, source.qos) for topic_filter, source in self.by_filter.items()]
+        filters = [
+            FilterRequest(topic_filter, source.qos, source.options | RETAIN_HANDLING_NEVER, source.subscription_id)
+            for topic_filter, source in self.by_filter.items()
+        ]
         if not filters:
             return
         request = Subscribe(self._client_id, self.epoch, self._durable, filters)
         reply = decode(Subscribed, await self._link.request(RequestCode.SUBSCRIBE, encode(request)))
         for wanted, result in zip(filters, reply.results, strict=True):
             if result.code < FAILURE:
-                self._granted(wanted.filter, result.queue_id, result.code, result.offset)
+                self._granted(wanted, result.queue_id, result.code, result.offset)
 
-    def _granted(self, topic_filter: str, queue_id: int, qos: int, offset: int) -> Source:
+    def _granted(self, wanted: FilterRequest, queue_id: int, qos: int, offset: int) -> Source:
+        topic_filter = wanted.filter
         source = self.by_filter.get(topic_filter)
         if source is not None and source.queue_id == queue_id:
             source.qos = qos
+            source.choose(wanted.options, wanted.subscription_id)
             if topic_filter.startswith(SYS_PREFIX):
                 self._fresh_sys.append(topic_filter)  # subscribed again: its values come again [MQTT-3.8.4-3]
             return source
         if source is not None:
             self._delivery.remove(source)
-        return self.restore(topic_filter, queue_id, qos, offset)
+        fresh = self.restore(topic_filter, queue_id, qos, offset)
+        fresh.choose(wanted.options, wanted.subscription_id)
+        return fresh
 
     def _admit(self, topic_filter: str, qos_allowed: Callable[[str], int]) -> int:
-        """Up to which QoS the filter may be subscribed to; REFUSED when it may not."""
+        """Up to which QoS the filter may be subscribed to, or the reason code why it may not."""
         reason, qos = "", REFUSED
         if topic_filter.startswith("$share/"):  # granting it as a plain filter would deliver nothing, silently
             reason = "shared"
@@ -173,4 +213,4 @@ class Subscriptions:
             return qos
         self._metrics.refused_subscriptions.child(reason).value += 1
         LOG.info("subscription_refused", client_id=self._client_id, filter=topic_filter, reason=reason)
-        return REFUSED
+        return _REFUSALS[reason]

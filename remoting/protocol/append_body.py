@@ -160,6 +160,20 @@ def mqtt_meta(topic: bytes, client_id: bytes) -> tuple[int, int, int, bytes]:
     return ENTRY_SIZE + len(meta), len(parent), len(props), meta
 
 
+def _meta_with(
+    topic: bytes, client_id: bytes, properties: Sequence[tuple[bytes, bytes]]
+) -> tuple[int, int, int, bytes]:
+    """As `mqtt_meta`, with more properties: those of a message are its own, so nothing of it is kept."""
+    parent = parent_topic(topic)
+    parts = [part for pair in ((MQTT_TOPIC_KEY, topic), (CLIENT_ID_KEY, client_id), *properties) for part in pair]
+    props = b"".join(parts)
+    if len(props) > 0xFFFF:
+        raise LocalMisuse(f"properties of {len(props)} bytes do not fit the record's")
+    lengths = _lengths(len(parts) // 2).pack(*map(len, parts))
+    meta = b"".join((lengths, parent, props))
+    return ENTRY_SIZE + len(meta), len(parent), len(props), meta
+
+
 def encode_mqtt_entry(
     topic: bytes,
     payload: bytes | bytearray | memoryview,
@@ -167,12 +181,17 @@ def encode_mqtt_entry(
     born_ms: int,
     client_id: bytes,
     packet_id: int = 0,
+    properties: Sequence[tuple[bytes, bytes]] = (),
 ) -> bytes:
     """Return the append entry of one MQTT publish; `flags` holds QoS (bits 0-1) and retain (bit 2).
 
-    `packet_id`: of a QoS 2 publish whose id the broker has to note.
+    `packet_id`: of a QoS 2 publish whose id the broker has to note. `properties` stand behind topic and client id;
+    LocalMisuse when they do not fit.
     """
-    size, parent_len, props_len, meta = mqtt_meta(topic, client_id)
+    n_props = 2 + len(properties)
+    size, parent_len, props_len, meta = (
+        _meta_with(topic, client_id, properties) if properties else mqtt_meta(topic, client_id)
+    )
     body_len = len(payload)
     head = ENTRY.pack(
         size + body_len,
@@ -180,7 +199,7 @@ def encode_mqtt_entry(
         flags | FLAG_MQTT,
         QUEUE_INDEX_ANY,
         born_ms,
-        2,
+        n_props,
         parent_len,
         0,
         0,

@@ -44,8 +44,9 @@ FLAG_QOS_MASK = 0x03
 FLAG_RETAIN = 0x04
 FLAG_MQTT = 0x08
 FLAG_GROUP_OPEN = 0x10
-"""Set on every record of an atomic group but its last."""
+"""On every record of an atomic group but its last."""
 FLAG_STAGED = 0x20
+FLAG_PROPERTIES = 0x80  # never stored: what `publish_fields` says of properties beyond topic and client id
 FLAG_FORMAT_SHIFT = 8
 FLAG_FORMAT_MASK = 0x0F00
 """Format of the body; a record is a BATCH exactly when it is not FORMAT_RAW."""
@@ -215,11 +216,9 @@ def dispatch_fields(buffer: Buffer, offset: int) -> list[tuple[int, int]]:
 
 
 def publish_fields(buffer: Buffer, offset: int) -> tuple[bytes, Buffer, int, int, int]:
-    """Return (MQTT topic, body, flags, born_ms, total) of the record at `offset`: what a delivery needs, nothing else.
+    """Return (MQTT topic or the record's, body, flags with FLAG_PROPERTIES, born_ms, total) of the record at `offset`.
 
-    The topic is the record's own when it did not come from MQTT. The body is a slice of `buffer`: give a memoryview
-    to avoid a copy. For records a broker sent, sizes are not checked again; CorruptRecord only where there is no
-    header at all.
+    The body is a slice of `buffer`. Sizes are not checked again; CorruptRecord only where there is no header at all.
     """
     try:
         total, born_ms, body_len, body_off, flags, n_dispatch, n_props, topic_len, keys_len, tags_len = (
@@ -228,9 +227,11 @@ def publish_fields(buffer: Buffer, offset: int) -> tuple[bytes, Buffer, int, int
         body_off += offset
         at = offset + HEADER_SIZE + DISPATCH_SIZE * n_dispatch
         if flags & FLAG_MQTT and n_props:
+            flags |= FLAG_PROPERTIES if n_props > 2 else 0
             key_len, topic_size = _PAIR.unpack_from(buffer, at)
             at += 4 * n_props + topic_len + keys_len + tags_len + key_len
         else:
+            flags |= FLAG_PROPERTIES if n_props else 0
             at += 4 * n_props
             topic_size = topic_len
         return bytes(buffer[at : at + topic_size]), buffer[body_off : body_off + body_len], flags, born_ms, total

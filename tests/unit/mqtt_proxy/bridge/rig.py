@@ -156,7 +156,13 @@ class Rig:
         self.cache = cache = RecordCache(self.config.cache_bytes_max)
         self.offsets = OffsetCommitter(link, interval_ms=self.config.offsets_commit_interval_ms)
         self.tools = DeliveryTools(
-            cache, Notifier(link, cache), Puller(link, cache, self.config, metrics), Pump(), self.offsets, metrics
+            cache,
+            Notifier(link, cache),
+            Puller(link, cache, self.config, metrics),
+            Pump(),
+            self.offsets,
+            metrics,
+            self.clock,
         )
         self.front = FrontCounters(self.registry)
         values = SysValues(metrics, self.front, self.clock, lambda: len(owners))

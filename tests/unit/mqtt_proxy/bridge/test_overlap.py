@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_proxy.bridge.cache import Feed
-from mqtt_proxy.bridge.overlap import PASSED, WAIT, decide
+from mqtt_proxy.bridge.overlap import PASSED, WAIT, decide, gather
 from mqtt_proxy.bridge.source import Source
 
 
@@ -65,3 +65,24 @@ def test_every_message_goes_out_exactly_once(data: st.DataObject) -> None:
                     one.cursor += 1
         assert moved
     assert sorted(sent) == [(message, max(qos[q] for q in matched)) for message, matched in enumerate(matches)]
+
+
+def test_own_messages_pass_by_subscriptions_with_no_local() -> None:
+    """They neither deliver nor hold back nor lend their QoS and identifier."""
+    by_queue = sources((1, 2, 0), (2, 1, 0), (3, 2, 0))
+    for queue_id, options in ((1, 1), (2, 2), (3, 1)):
+        by_queue[queue_id].choose(options, queue_id)
+    everywhere = [(1, 0), (2, 0), (3, 0)]
+    assert decide(everywhere, by_queue[1], by_queue, 0, own=True) == PASSED
+    assert decide(everywhere, by_queue[2], by_queue, 0, own=True) == 1
+    assert decide(everywhere, by_queue[2], by_queue, 0) == WAIT
+    assert gather(everywhere, by_queue[2], by_queue, own=True) == ([2], True)
+    assert gather(everywhere, by_queue[1], by_queue) == ([1, 2, 3], True)
+
+
+def test_a_subscription_made_later_lends_nothing() -> None:
+    """Its identifier is not on a message from before it."""
+    by_queue = sources((1, 1, 0), (2, 1, 5))
+    by_queue[2].choose(0, 9)
+    assert gather([(1, 0), (2, 4)], by_queue[1], by_queue) == ([], False)
+    assert gather([(1, 0), (2, 5)], by_queue[1], by_queue) == ([9], False)

@@ -110,6 +110,6 @@ async def test_a_step_that_fails_is_asked_again() -> None:
         assert run.remaining() == [64]
         run.fetch()
         await settle()
-        assert [bytes(payload) for _, _, payload, _ in run.ready] == [b"x"]
+        assert [bytes(payload) for _, _, payload, *_ in run.ready] == [b"x"]
         run.ready.clear()
         assert run.exhausted

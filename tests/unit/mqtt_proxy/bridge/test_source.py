@@ -40,3 +40,13 @@ def test_a_copy_left_to_another_source_is_unacknowledged_until_that_one_is() -> 
     assert (older.lowest(), younger.lowest()) == (6, 9)
     younger.leave_to(older, 9, 5)
     assert younger.unacked == {}
+
+
+def test_what_a_client_wants_of_a_subscription() -> None:
+    """Retain handling is the broker's affair; the rest takes the source off the hot path."""
+    one = source(1, 0)
+    assert one.is_plain
+    for options, identifier, plain in ((0x0C, 0, True), (1, 0, False), (2, 0, False), (0, 5, False)):
+        one.choose(options, identifier)
+        assert (one.no_local, one.retain_as_published) == (options == 1, options == 2)
+        assert one.is_plain == plain

@@ -72,3 +72,20 @@ async def test_clean_sessions_subscribe_again_after_a_loss() -> None:
         sender.send(publish("t", b"x"))
         await settle()
         assert client.messages() == [("t", b"x", 1, False, False)]
+
+
+async def test_reason_codes_of_level_5() -> None:
+    """One per filter, in both directions."""
+    async with running(subscriptions_per_session_max=1) as rig:
+        client = await rig.client("s", level=5)
+        client.received()
+        rig.access.forbidden.add(b"secret")
+        client.send(packets.Subscribe(2, [("$share/g/x", 1), ("secret", 0), ("a", 2)]))
+        await settle()
+        client.send(packets.Subscribe(3, [("b", 1)]), packets.Unsubscribe(4, ["b", "a"]))
+        await settle()
+        assert client.received() == [
+            packets.Suback(2, [0x9E, 0x87, 2]),
+            packets.Suback(3, [0x97]),
+            packets.Unsuback(4, [0x11, 0]),
+        ]

@@ -89,7 +89,8 @@ def test_every_field_comes_back(given_parts, before):
         assert getattr(view, name) == arguments[name], name
     assert view.type == arguments["magic_type"] & 0xFF
     assert view.mqtt_topic is None
-    assert publish_fields(buffer, len(before)) == (topic, view.body, view.flags, view.born_ms, len(raw))
+    flags = view.flags | (record.FLAG_PROPERTIES if properties else 0)
+    assert publish_fields(buffer, len(before)) == (topic, view.body, flags, view.born_ms, len(raw))
 
 
 def test_layout_is_the_documented_one():
