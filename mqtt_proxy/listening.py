@@ -13,7 +13,7 @@ from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.door import Door, Networks
 from mqtt_proxy.front.listener import Listener
 from mqtt_proxy.front.tls import TlsFiles
-from remoting.protocol.errors import LocalMisuse
+from mqtt_proxy.websocket.rules import Rules
 from runtime.logs import get_logger
 
 
@@ -53,10 +53,8 @@ class Listening:
 def _doors(config: ProxyConfig, counters: FrontCounters) -> list[tuple[Door, int, str]]:
     """(door, wanted port, the option that sets it) of every listener that is wanted."""
     listen = config.listen
-    if (listen.ws_port, listen.wss_port) != (None, None):
-        raise LocalMisuse("there is no WebSocket listener yet: unset ws_port and wss_port")
     tls = None
-    if listen.tls_port is not None:
+    if (listen.tls_port, listen.wss_port) != (None, None):
         assert listen.tls_certificate is not None
         assert listen.tls_key is not None
         tls = TlsFiles(
@@ -72,7 +70,11 @@ def _doors(config: ProxyConfig, counters: FrontCounters) -> list[tuple[Door, int
     def balancers(name: str) -> Networks | None:
         return networks if name in listen.proxy_protocol else None
 
-    doors = [(Door(name="tcp", balancers=balancers("tcp")), config.port, "--mqtt-port")]
-    if listen.tls_port is not None:
-        doors.append((Door(name="tls", tls=tls, balancers=balancers("tls")), listen.tls_port, "--tls-port"))
-    return doors
+    rules = Rules(listen.ws_path, listen.ws_origins)
+    wanted = (
+        (Door(name="tcp", balancers=balancers("tcp")), config.port, "--mqtt-port"),
+        (Door(name="tls", tls=tls, balancers=balancers("tls")), listen.tls_port, "--tls-port"),
+        (Door(name="ws", websocket=rules, balancers=balancers("ws")), listen.ws_port, "--ws-port"),
+        (Door(name="wss", tls=tls, websocket=rules, balancers=balancers("wss")), listen.wss_port, "--wss-port"),
+    )
+    return [(door, port, option) for door, port, option in wanted if port is not None]

@@ -9,6 +9,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from mqtt_proxy.front.tls import TlsFiles
+from mqtt_proxy.websocket.rules import Rules
 
 Networks = tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
 
@@ -19,13 +20,14 @@ class Door:
 
     name: str = "tcp"
     tls: TlsFiles | None = None
+    websocket: Rules | None = None
     balancers: Networks | None = None
     """Whose PROXY headers are believed; None: none is expected, and one would be a broken CONNECT."""
 
     @property
     def plain(self) -> bool:
         """Whether MQTT begins with the first byte of the socket."""
-        return self.tls is None and self.balancers is None
+        return self.tls is None and self.websocket is None and self.balancers is None
 
     def trusts(self, address: str) -> bool:
         """Whether a balancer at this address may speak for clients."""

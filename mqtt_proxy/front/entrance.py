@@ -1,6 +1,6 @@
-"""The way of one socket to MQTT when something stands before it: PROXY header, then TLS, then a connection begins.
+"""The way of one socket to MQTT when something stands before it: PROXY header, TLS, WebSocket, in this order.
 
-    accepted -> (PROXY header) -> admitted -> (TLS handshake) -> arrived: the Connection takes over
+    accepted -> (PROXY header) -> admitted -> (TLS handshake) -> (WebSocket handshake) -> arrived: the Connection begins
 
 Invariants: the socket counts from its first moment and has until the connect deadline for all of it together, CONNECT
 included. Whatever fails closes it, counted by reason; nothing raises to the loop. The PROXY header is read to its last
@@ -88,8 +88,23 @@ class Entrance:
         name = self._door.tls.name_of(transport.get_extra_info("peercert"))
         return replace(self._peer, certificate_name=name)
 
+    def at(self, stage: str) -> None:
+        """The socket has come to this stage; what fails now is counted under its name."""
+        self._stage = stage
+
+    def connection(self) -> Connection:
+        """What MQTT begins on."""
+        return self._host.connection(self._opened_ms)
+
     def end(self, reason: str, detail: str = "") -> None:
         """Close the socket and count it out, for a reason that is counted; once, and not after it has arrived."""
+        if self in self._host.entrances:
+            self.refused(reason, detail)
+            with contextlib.suppress(OSError):  # the peer was faster
+                self._socket.shutdown(socket.SHUT_RDWR)  # ends whatever waits for it: our reading, or the handshake
+
+    def refused(self, reason: str, detail: str) -> None:
+        """Count the socket out, for a reason that is counted; whoever says so closes it."""
         if self not in self._host.entrances:
             return
         self._host.counters.handshake_failures.child(reason).value += 1
@@ -101,8 +116,6 @@ class Entrance:
     def _leave(self) -> None:
         self._forget()
         self._host.sockets.leave(self._admitted)
-        with contextlib.suppress(OSError):  # the peer was faster
-            self._socket.shutdown(socket.SHUT_RDWR)  # ends whatever waits for it: our own reading, or the handshake
 
     def _forget(self) -> None:
         self._host.entrances.discard(self)
@@ -155,6 +168,7 @@ class Entrance:
         """Make a transport of the socket, through TLS where it is wanted; the connection begins in it."""
         loop, tls = self._shared.loop, self._door.tls
         if tls is None:
+            self._stage = ""
             await loop.connect_accepted_socket(self._protocol, self._socket)
             return
         self._stage = "tls"
@@ -165,4 +179,8 @@ class Entrance:
         )  # fmt: skip
 
     def _protocol(self) -> asyncio.BaseProtocol:
-        return self._host.connection(self._opened_ms, self)
+        if self._door.websocket is None:
+            return self._host.connection(self._opened_ms, self)
+        from mqtt_proxy.front.websocket_wire import WebSocketWire  # brings an HTTP parser that others need not load
+
+        return WebSocketWire(self._door.websocket, self, self._shared, self._host.counters)

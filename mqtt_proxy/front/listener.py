@@ -20,6 +20,7 @@ from mqtt_proxy.front.entrance import Entrance
 from mqtt_proxy.front.loop_state import LoopState
 from mqtt_proxy.front.open_sockets import OpenSockets
 from mqtt_proxy.front.peer import Peer
+from mqtt_proxy.front.tls import TlsFiles
 from mqtt_proxy.mqtt.keepalive import SLOT_MS
 from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.mqtt.session import Session
@@ -117,7 +118,7 @@ class Listener:
 
     def reload(self) -> bool:
         """Read the certificates again; whether all of them are in use now."""
-        good = [door.tls.reload() for door in self._doors if door.tls is not None]  # all of them, also behind a bad one
+        good = [files.reload() for files in self._tls_files()]  # all of them, also behind a bad one
         return all(good)
 
     # -- for connections and entrances ---------------------------------------------------------------------------------
@@ -161,6 +162,9 @@ class Listener:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
+    def _tls_files(self) -> set[TlsFiles]:
+        return {door.tls for door in self._doors if door.tls is not None}  # two doors may share them
+
     def _plain(self) -> Connection:
         assert self._shared is not None
         return self.connection(self._shared.now_ms())
@@ -176,7 +180,6 @@ class Listener:
         now_ms = self._shared.now_ms()
         for overdue in self._shared.ring.expire(now_ms):
             overdue.expire()
-        for door in self._doors:
-            if door.tls is not None:
-                door.tls.look(now_ms)
+        for files in self._tls_files():
+            files.look(now_ms)
         self._timer = self._shared.loop.call_later(SLOT_MS / 1_000, self._expire)

@@ -28,11 +28,16 @@ async def test_the_wanted_ports_are_open(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     identity = authority.issue()
     listen = ListenConfig(
-        tls_port=0, tls_certificate=identity.certificate, tls_key=identity.key, proxy_protocol=("tcp",)
+        tls_port=0,
+        ws_port=0,
+        wss_port=0,
+        tls_certificate=identity.certificate,
+        tls_key=identity.key,
+        proxy_protocol=("tcp",),
     )
     made = listening(here, listen)
     await made.start()
-    assert set(made.ports) == {"tcp", "tls"}
+    assert set(made.ports) == {"tcp", "tls", "ws", "wss"}
     kept = [await here.open_at(made.ports["tls"], tls=authority.trusting()), await here.open_at(made.ports["tcp"])]
     while not here.listener.entrances:
         await asyncio.sleep(0)
