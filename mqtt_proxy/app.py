@@ -197,4 +197,8 @@ def session_limits(config: ProxyConfig) -> SessionLimits:
         connect_deadline_ms=config.connect_timeout_ms,
         topic_bytes_max=config.quotas.topic_bytes_max,
         topic_levels_max=config.quotas.topic_levels_max,
+        user_properties_max=config.quotas.user_properties_max,
+        receive_maximum=config.quotas.receive_maximum,
+        topic_alias_maximum=config.quotas.topic_alias_max,
+        delay_s_max=config.quotas.delay_s_max,
     )

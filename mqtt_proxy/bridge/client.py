@@ -32,6 +32,7 @@ from mqtt_proxy.mqtt.events import (
     Disconnected,
     Event,
     PublishBatch,
+    PublishRefused,
     Received,
     Released,
     SubscribeRequested,
@@ -90,6 +91,9 @@ class Client:
 
     async def _publish_behind(self, event: PublishBatch) -> None:
         self._inbound.publish(event.publishes)  # behind what came before it: tasks begin in the order of their making
+
+    def _publish_refused(self, event: PublishRefused) -> None:
+        self._inbound.count_refused(1, event.reason, event.detail)
 
     # -- connecting ----------------------------------------------------------------------------------------------------
 
@@ -355,6 +359,7 @@ class Client:
 _HANDLERS: dict[type, Callable[[Client, Any], None]] = {
     ConnectRequested: Client._connect,  # noqa: SLF001 - the table belongs to the class
     PublishBatch: Client._published,  # noqa: SLF001
+    PublishRefused: Client._publish_refused,  # noqa: SLF001
     Acknowledged: Client._acknowledged,  # noqa: SLF001
     Received: Client._received,  # noqa: SLF001
     Released: Client._released,  # noqa: SLF001

@@ -17,6 +17,9 @@ from mqtt_proxy.bridge.wire import Wire
 from mqtt_proxy.front.publish_rates import Publisher
 from mqtt_proxy.mqtt.packets import LEVEL_3, Publish
 from mqtt_proxy.mqtt.reason_codes import ReasonCode
+from runtime.logs import get_logger
+
+LOG = get_logger("proxy.inbound")
 
 
 class Inbound(Paced):
@@ -35,6 +38,7 @@ class Inbound(Paced):
         self._ended = False
         self._may: Permissions | None = None
         self._who: Publisher | None = None
+        self._retained_max = services.config.quotas.retained_payload_bytes_max
         self.client_id = b""
 
     def begin(self, may: Permissions, who: Publisher) -> None:
@@ -46,6 +50,8 @@ class Inbound(Paced):
         if self._ended:
             return
         allowed = self._sift(publishes)
+        if self._retained_max:
+            allowed = self._without_large_retained(allowed)
         if allowed:
             self._services.publisher.publish(self, self.client_id, allowed)
         if self._rates.active and not self._ended:
@@ -67,6 +73,29 @@ class Inbound(Paced):
             self._session.refuse_publishes(refused_ids, ReasonCode.NOT_AUTHORIZED)
             self._wire.flush()
         return allowed
+
+    def _without_large_retained(self, publishes: list[Publish]) -> list[Publish]:
+        """Those that are not retained or small enough to be; the others are refused."""
+        large = [one for one in publishes if one.retain and len(one.payload) > self._retained_max]
+        if not large:
+            return publishes
+        self.count_refused(len(large), "retained_payload", f"{large[0].topic!r}: {len(large[0].payload)} bytes")
+        if self._session.level == LEVEL_3:
+            self._give_up(f"quota_exceeded: retained payloads have at most {self._retained_max} bytes")
+            return []
+        refused = [one.packet_id for one in large if one.qos]
+        if refused:
+            self._session.refuse_publishes(
+                refused, ReasonCode.QUOTA_EXCEEDED, "the payload is too large to be retained"
+            )
+            self._wire.flush()
+        return [one for one in publishes if one not in large]
+
+    def count_refused(self, count: int, reason: str, detail: str) -> None:
+        """Count and log publishes that were refused because of a quota."""
+        self._services.metrics.refused_publishes.child(reason).value += count
+        client_id = self.client_id.decode()
+        LOG.info("publish_refused", client_id=client_id, messages=count, reason=reason, detail=detail)
 
     def end(self) -> None:
         """The connection has ended."""

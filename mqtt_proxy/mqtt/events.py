@@ -22,6 +22,7 @@ __all__ = [
     "Event",
     "Publish",
     "PublishBatch",
+    "PublishRefused",
     "Received",
     "Released",
     "SubscribeRequested",
@@ -73,6 +74,14 @@ class PublishBatch(msgspec.Struct):
     """
 
     publishes: list[Publish]
+
+
+class PublishRefused(msgspec.Struct):
+    """A publish the session itself has refused in its acknowledgement; `reason` as in `Violated`. Nothing to answer."""
+
+    publish: Publish
+    reason: str
+    detail: str
 
 
 class Acknowledged(msgspec.Struct):
@@ -155,6 +164,7 @@ class Violated(msgspec.Struct):
 Event = (
     ConnectRequested
     | PublishBatch
+    | PublishRefused
     | Acknowledged
     | Received
     | Released

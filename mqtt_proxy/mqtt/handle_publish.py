@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from mqtt_proxy.mqtt import encode5
+from mqtt_proxy.mqtt import delayed_topics, encode5
 from mqtt_proxy.mqtt.encode import PUBCOMP_WORD, PUBREL_WORD, acknowledgements
+from mqtt_proxy.mqtt.events import PublishRefused
 from mqtt_proxy.mqtt.incoming import CONFIRMED, RELEASED
 from mqtt_proxy.mqtt.outgoing import PUBLISHED, RECEIVED
 from mqtt_proxy.mqtt.outgoing import RELEASED as SENT_PUBREL
@@ -31,6 +32,9 @@ def publish(session: Session, packet: Packet) -> None:
     if session.level == LEVEL_5:
         _resolve(session, packet)
     session.names.check_name(packet.topic)
+    if packet.topic.startswith(delayed_topics.PREFIX):
+        delayed_topics.unfold(packet)
+        session.names.check_name(packet.topic)
     if packet.qos == 2:
         is_new, repeated = session.incoming.receive_exactly_once(packet.packet_id)
         if repeated:
@@ -42,7 +46,19 @@ def publish(session: Session, packet: Packet) -> None:
     if packet.qos and session.level == LEVEL_5 and session.incoming.in_use > session.limits.receive_maximum:
         detail = f"more than {session.limits.receive_maximum} publishes not acknowledged [MQTT-3.3.4-7]"
         raise PacketViolation(Reason.RECEIVE_MAXIMUM, detail)
-    session.publishes.append(packet)
+    refusal = delayed_topics.refusal(session.limits, packet.properties)
+    if refusal is None:
+        session.publishes.append(packet)
+    else:
+        _refuse(session, packet, *refusal)
+
+
+def _refuse(session: Session, packet: Publish, code: ReasonCode, words: str) -> None:
+    """Say no in the acknowledgement; where there is none that can say it, the connection ends."""
+    if not packet.qos or session.level != LEVEL_5:
+        raise PacketViolation(Reason.DELAY, words)
+    session.emit(PublishRefused(packet, Reason.DELAY, words))
+    session.refuse_publishes((packet.packet_id,), code, words)
 
 
 def _resolve(session: Session, packet: Publish) -> None:

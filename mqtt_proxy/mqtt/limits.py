@@ -65,6 +65,13 @@ class SessionLimits:
     """Largest sum of the properties of one message: they must fit into a record. A larger one closes the connection
     with 0x95."""
 
+    user_properties_max: int = 64
+    """Most user properties of one message. More close the connection with 0x97."""
+
+    delay_s_max: int = 3 * 86_400
+    """Longest delay a message may ask for. A longer one is refused with 0x97, or closes the connection where the
+    publish has no answer that could say so."""
+
     filters_per_packet_max: int = 4_096
     """Most filters in one SUBSCRIBE or UNSUBSCRIBE. More closes the connection."""
 
@@ -83,5 +90,7 @@ class SessionLimits:
             raise ValueError("receive_maximum must be 1..65535 and topic_alias_maximum 0..65535")
         if not 0 <= self.properties_bytes_max <= PROPERTIES_BYTES_MAX:
             raise ValueError(f"properties_bytes_max must be 0..{PROPERTIES_BYTES_MAX}: {self.properties_bytes_max}")
+        if self.user_properties_max < 0 or self.delay_s_max < 0:
+            raise ValueError("user_properties_max and delay_s_max must not be negative")
         if self.client_id_bytes_max < 23:
             raise ValueError("client_id_bytes_max must be at least 23, which every server must allow [MQTT-3.1.3-5]")

@@ -60,6 +60,10 @@ PACKET_ID_MAX = 65_535
 """Packet ids are 1..65,535; 0 is never valid [MQTT-2.3.1-1]."""
 
 
+PROPERTY_REPEATS_MAX = 1_024
+"""Most repeats of a property in one packet, of whatever kind it is; more cost time and say nothing."""
+
+
 class Will(msgspec.Struct, gc=False):
     """The message a server publishes when a connection ends without DISCONNECT."""
 

@@ -204,7 +204,12 @@ def read(body: bytes, position: int, packet_type: int) -> tuple[Properties, int]
             raise PacketViolation(Reason.MALFORMED, f"property {identifier:#04x} does not belong in this packet")
         value, position = row.read(block, position + 1, row.name)
         if packet_type in row.repeats:
-            found.setdefault(identifier, []).append(value)
+            values = found.setdefault(identifier, [])
+            values.append(value)
+            if len(values) > packets.PROPERTY_REPEATS_MAX:
+                raise PacketViolation(
+                    Reason.USER_PROPERTIES, f"{row.name} more than {packets.PROPERTY_REPEATS_MAX} times"
+                )
         elif identifier in found:
             raise PacketViolation(Reason.PROTOCOL, f"{row.name} stands in its packet twice")
         else:

@@ -143,6 +143,8 @@ class Reason:
     RECEIVE_MAXIMUM = "receive_maximum"
     TOPIC_ALIAS = "topic_alias"
     ENDED = "ended_by_server"
+    USER_PROPERTIES = "user_properties"
+    DELAY = "delay"
 
 
 VIOLATION_CODES: dict[str, ReasonCode] = {
@@ -162,6 +164,8 @@ VIOLATION_CODES: dict[str, ReasonCode] = {
     Reason.KEEP_ALIVE: ReasonCode.KEEP_ALIVE_TIMEOUT,
     Reason.RECEIVE_MAXIMUM: ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
     Reason.TOPIC_ALIAS: ReasonCode.TOPIC_ALIAS_INVALID,
+    Reason.USER_PROPERTIES: ReasonCode.QUOTA_EXCEEDED,
+    Reason.DELAY: ReasonCode.QUOTA_EXCEEDED,
 }
 """Why a session ended -> what a client of MQTT 5 is told; every other reason is an unspecified error."""
 
@@ -173,6 +177,7 @@ CLOSE_CODES: dict[str, ReasonCode] = {
     "credentials_expired": ReasonCode.NOT_AUTHORIZED,
     "broker_lost": ReasonCode.SERVER_BUSY,
     "broker_refused": ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+    "quota_exceeded": ReasonCode.QUOTA_EXCEEDED,
     "queue_gone": ReasonCode.ADMINISTRATIVE_ACTION,
     "internal_error": ReasonCode.UNSPECIFIED_ERROR,
 }

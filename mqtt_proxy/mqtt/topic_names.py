@@ -38,7 +38,8 @@ class TopicNames:
         if problem is not None:
             raise PacketViolation(Reason.TOPIC_NAME, f"{what}: {problem}")
         self._check_limits(topic, Reason.TOPIC_NAME, what)
-        if len(topic) <= KNOWN_TOPIC_BYTES_MAX:
+        # Topics that begin with $ may stand for something else (`delayed_topics`): they are looked at every time.
+        if len(topic) <= KNOWN_TOPIC_BYTES_MAX and not topic.startswith(b"$"):
             if len(self.known) >= KNOWN_TOPICS_MAX:
                 self.known.clear()
             self.known.add(topic)
@@ -63,6 +64,9 @@ def check_properties(limits: SessionLimits, properties: MessageProperties | None
     """Accept the properties of a message, or raise PacketViolation: a record must be able to hold them."""
     if properties is None:
         return
+    if len(properties.user) > limits.user_properties_max:
+        detail = f"{len(properties.user)} user properties, at most {limits.user_properties_max}"
+        raise PacketViolation(Reason.USER_PROPERTIES, detail)
     named = (properties.content_type, properties.response_topic, properties.correlation_data)
     size_bytes = sum(len(value) for value in named if value) + sum(len(k) + len(v) + 5 for k, v in properties.user)
     if size_bytes > limits.properties_bytes_max:

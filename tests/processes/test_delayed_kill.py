@@ -11,7 +11,10 @@ import threading
 import time
 from pathlib import Path
 
+import paho.mqtt.client as mqtt
 import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from remoting.client.blocking import BlockingConnection, checked
 from remoting.protocol.append_body import KIND_MQTT, encode_entries, encode_entry
@@ -138,3 +141,37 @@ def check(load: Load, records: list[RecordView]) -> None:
     assert len(numbers) == len(set(numbers))
     assert set(load.acknowledged) <= set(numbers)
     assert len(load.acknowledged) >= 3 * 400
+
+
+def test_both_mqtt_forms_from_a_real_client(tmp_path: Path) -> None:
+    """The topic form of 3.1.1 and the user property of MQTT 5; subscribers see ordinary messages of the real topic."""
+    server = Server(tmp_path / "data")
+    server.start()
+    try:
+        watcher = Client(server, "watcher")
+        watcher.subscribe(("later/#", 1))
+        sender = Client(server, "sender")
+        sender.publish("$delayed/1/later/old", b"after")
+        sender.publish("later/old", b"before")
+        properties = Properties(PacketTypes.PUBLISH)
+        properties.UserProperty = [("delay-ms", "900")]
+        began = time.monotonic()
+        modern = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, "modern", protocol=mqtt.MQTTv5)
+        modern.connect("127.0.0.1", server.port)
+        modern.loop_start()
+        modern.publish("later/new", b"five", 1, properties=properties).wait_for_publish(10)
+        watcher.until(lambda: len(watcher.messages) == 3)
+        assert time.monotonic() - began >= 0.85
+        assert watcher.messages[0].payload == b"before"
+        assert {(one.topic, one.payload) for one in watcher.messages[1:]} == {
+            ("later/old", b"after"),
+            ("later/new", b"five"),
+        }
+        modern.disconnect()
+        modern.loop_stop()
+        watcher.close()
+        sender.close()
+        server.end(15)
+        no_traceback(server)
+    finally:
+        server.kill_if_running()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mqtt_proxy.mqtt import packets
+from mqtt_proxy.quota_config import QuotaConfig
 from tests.unit.mqtt_proxy.bridge.rig import publish, running, settle
 
 
@@ -38,3 +39,45 @@ async def test_the_end_at_level_4() -> None:
         assert client.closed.startswith("not_authorized")
         assert client.received() == []
         assert rig.count("messages_in_total") == 0
+
+
+async def test_payloads_too_large_to_be_retained() -> None:
+    """Refused alone at level 5; a QoS 0 one is dropped and counted; what is not retained may be larger."""
+    async with running(quotas=QuotaConfig(retained_payload_bytes_max=3)) as rig:
+        client = await rig.client("c", level=5)
+        client.received()
+        client.send(
+            publish("a", b"1234", 1, 1, retain=True),
+            publish("a", b"1234", 0, retain=True),
+            publish("a", b"123", 1, 2, retain=True),
+            publish("a", b"12345", 1, 3),
+        )
+        await settle()
+        got = client.received()
+        assert [(one.packet_id, one.reason) for one in got] == [(1, 0x97), (2, 0), (3, 0)]
+        assert client.closed is None
+        assert rig.count("publishes_refused_total{retained_payload}") == 2
+        assert [entry.body for entry in rig.broker.appended] == [b"123", b"12345"]
+
+
+async def test_payloads_too_large_to_be_retained_at_level_4() -> None:
+    """There the connection ends."""
+    async with running(quotas=QuotaConfig(retained_payload_bytes_max=3)) as rig:
+        client = await rig.client("c")
+        client.received()
+        client.send(publish("a", b"1234", 1, 1, retain=True))
+        await settle()
+        assert client.closed is not None
+        assert client.closed.startswith("quota_exceeded")
+
+
+async def test_a_delay_that_is_too_long_is_counted() -> None:
+    """The session refuses it by itself."""
+    async with running() as rig:
+        client = await rig.client("c", level=5)
+        client.received()
+        client.send(publish("$delayed/999999999/a", b"", 1, 1))
+        await settle()
+        assert [(one.packet_id, one.reason) for one in client.received()] == [(1, 0x97)]
+        assert rig.count("publishes_refused_total{delay}") == 1
+        assert rig.broker.appended == []

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mqtt_proxy.mqtt import packets, properties
 from mqtt_proxy.mqtt.reason_codes import PacketViolation
+from mqtt_proxy.mqtt.wire import encode_length
 
 ALL_PACKETS = sorted({packet for row in properties.TABLE.values() for packet in row.packets})
 
@@ -108,3 +109,16 @@ def test_any_bytes_are_read_or_refused(data: bytes, packet_type: int) -> None:
         return
     assert properties.read(properties.encode(found), 0, packet_type)[0] == found
     assert position <= len(data)
+
+
+def test_a_property_does_not_repeat_for_ever() -> None:
+    """A packet of nothing but user properties costs bounded time, also before anybody was let in."""
+    pair = b"\x26\x00\x00\x00\x00"
+    for packet_type in (packets.CONNECT, packets.SUBSCRIBE, packets.PUBLISH):
+        block = pair * packets.PROPERTY_REPEATS_MAX
+        found, _ = properties.read(encode_length(len(block)) + block, 0, packet_type)
+        assert len(found[properties.USER]) == packets.PROPERTY_REPEATS_MAX
+        block += pair
+        with pytest.raises(PacketViolation) as refused:
+            properties.read(encode_length(len(block)) + block, 0, packet_type)
+        assert refused.value.reason == "user_properties"

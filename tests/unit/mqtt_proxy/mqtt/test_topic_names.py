@@ -7,14 +7,15 @@ import pytest
 from mqtt_proxy.mqtt import topic_names
 from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.mqtt.reason_codes import PacketViolation
-from mqtt_proxy.mqtt.topic_names import TopicNames
+from mqtt_proxy.mqtt.topic_names import TopicNames, check_properties
+from remoting.protocol.mqtt_properties import MessageProperties
 
 
 def make() -> TopicNames:
     return TopicNames(SessionLimits(topic_bytes_max=300))
 
 
-@pytest.mark.parametrize("topic", [b"a", b"/", b"a//b", b"$SYS/x", "ä/ö".encode(), b"\xef\xbb\xbfbom"])
+@pytest.mark.parametrize("topic", [b"a", b"/", b"a//b", "ä/ö".encode(), b"\xef\xbb\xbfbom"])
 def test_good_names_are_remembered(topic: bytes) -> None:
     """Every valid name, empty levels and a leading BOM included."""
     names = make()
@@ -76,3 +77,20 @@ def test_levels_are_limited() -> None:
         names.check_name(b"a/b/c/d")
     with pytest.raises(PacketViolation, match="4 levels, at most 3"):
         names.check_filter("a/b/c/#")
+
+
+def test_topics_that_begin_with_a_dollar_are_looked_at_every_time() -> None:
+    """They may stand for something else, so the hot loop must not take them."""
+    names = make()
+    names.check_name(b"$delayed/5/a")
+    names.check_name(b"$SYS/x")
+    assert names.known == set()
+
+
+def test_user_properties_are_limited() -> None:
+    """By their number."""
+    limits = SessionLimits(user_properties_max=2)
+    check_properties(limits, MessageProperties(user=[(b"a", b""), (b"b", b"")]))
+    with pytest.raises(PacketViolation, match="3 user properties, at most 2") as refused:
+        check_properties(limits, MessageProperties(user=[(b"a", b""), (b"b", b""), (b"a", b"")]))
+    assert refused.value.reason == "user_properties"
