@@ -7,6 +7,7 @@ purpose.
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 from remoting.protocol.errors import LocalMisuse
@@ -29,16 +30,17 @@ class PasswordFile:
         """Every user, in order of the file."""
         return [line.partition(":")[0] for line in self._lines if _is_entry(line)]
 
-    def put(self, name: str, password: str) -> bool:
-        """Add a user or change its password; True when the name is new. Raises LocalMisuse."""
-        from argon2 import PasswordHasher
+    def put(self, name: str, password: str, *, scram: bool = False) -> bool:
+        """Add a user or change its password; True when the name is new. Raises LocalMisuse or ScramError.
 
+        With `scram` the line also serves MQTT 5's SCRAM-SHA-256.
+        """
         _check_name(name)
         if not password:
             raise LocalMisuse(f"the password of {name!r} must not be empty")
         if len(password.encode()) > PASSWORD_BYTES_MAX:
             raise LocalMisuse(f"the password of {name!r} is longer than {PASSWORD_BYTES_MAX} bytes")
-        line = f"{name}:{PasswordHasher().hash(password)}"
+        line = f"{name}:{_stored(password, scram=scram)}"
         new = name not in self.names()
         if new:
             self._lines.append(line)
@@ -56,6 +58,16 @@ class PasswordFile:
         """Replace the file. Raises OSError."""
         text = "".join(f"{line}\n" for line in self._lines)
         atomic_replace(self.path, text.encode(), mode=MODE)
+
+
+def _stored(password: str, *, scram: bool) -> str:
+    if scram:
+        from mqtt_proxy.access.scram import SALT_BYTES, derive
+
+        return str(derive(password, secrets.token_bytes(SALT_BYTES)))
+    from argon2 import PasswordHasher
+
+    return PasswordHasher().hash(password)
 
 
 def _check_name(name: str) -> None:

@@ -25,6 +25,7 @@ def passwd(
     user: Annotated[str, Parameter(help="User name.")],
     *,
     stdin: Annotated[bool, Parameter(negative=(), help="Read the password from the first line of input.")] = False,
+    scram: Annotated[bool, Parameter(negative=(), help="Store it for MQTT 5's SCRAM-SHA-256 as well.")] = False,
     delete: Annotated[bool, Parameter(negative=(), help="Remove the user.")] = False,
 ) -> None:
     """Add, change or remove a user in a password file."""
@@ -33,7 +34,7 @@ def passwd(
         passwords.remove(user)
         said = f"removed {user} from {file}"
     else:
-        new = passwords.put(user, ask(stdin=stdin))
+        new = passwords.put(user, ask(stdin=stdin), scram=scram)
         said = f"{'added' if new else 'changed'} {user} in {file}; start with: lightmq up --password-file {file}"
     passwords.save()
     sys.stderr.write(said + "\n")

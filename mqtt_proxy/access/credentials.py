@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import argon2
 
+from mqtt_proxy.access import scram
 from mqtt_proxy.access.fair_queue import FairQueue
 from mqtt_proxy.access.identity import always
 from runtime.clock import Clock
@@ -53,6 +54,8 @@ def make_hash(password: str | bytes) -> str:
 
 def verify(stored: str, password: bytes) -> bool:
     """Whether the password belongs to the hash; takes tens of milliseconds."""
+    if stored.startswith(scram.PREFIX):
+        return scram.verify_password(stored, password)
     try:
         return argon2.PasswordHasher().verify(stored, password)
     except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):

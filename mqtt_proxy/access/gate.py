@@ -17,7 +17,9 @@ from mqtt_proxy.access import acl_file
 from mqtt_proxy.access.auth import Authenticator, Method
 from mqtt_proxy.access.authority import Authority
 from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.access.exchange import Exchange, Exchanges
 from mqtt_proxy.access.identity import Identity, Shown, Unproven
+from mqtt_proxy.access.password_method import PasswordMethod
 from mqtt_proxy.access.rules import RuleSet, Verdict
 from mqtt_proxy.access.watched import WatchedFile
 from remoting.protocol.errors import LightMQError
@@ -36,6 +38,8 @@ class Gate:
         self._log = get_logger("mqtt_proxy.access")
         self._counters = counters
         self._authenticator = Authenticator(methods, counters)
+        stored = next((one.stored for one in methods if isinstance(one, PasswordMethod)), None)
+        self._exchanges = Exchanges(stored, counters)
         self._watched: list[WatchedFile[Any]] = self._authenticator.files()
         self.authority = Authority(RuleSet(open=True), clock=clock, counters=counters)
         self._looking: asyncio.Task[None] | None = None
@@ -46,6 +50,10 @@ class Gate:
     async def authenticate(self, shown: Shown) -> Identity | Unproven:
         """The identity of a CONNECT, or why there is none."""
         return await self._authenticator.authenticate(shown)
+
+    def begin_exchange(self, method: str, shown: Shown) -> Exchange | None:
+        """An enhanced authentication by this method; None when it is not offered."""
+        return self._exchanges.begin(method, shown)
 
     def authorize(
         self, identity: Identity, action: str, topic: bytes | str, *, qos: int = 0, retain: bool = False

@@ -1,6 +1,7 @@
 """The password file: who may connect, one user per line.
 
-    user:$argon2id$v=19$m=65536,t=3,p=4$...        made by `lightmq passwd`; lines that begin with # are comments
+    user:$argon2id$v=19$m=65536,t=3,p=4$...             made by `lightmq passwd`; lines that begin with # are comments
+    user:SCRAM-SHA-256$16384:salt$storedkey:serverkey   made by `lightmq passwd --scram`; serves passwords as well
 
 Invariants: a line that is not exactly that lets nobody in and is reported with its number (never with its text, which
 may hold a password); a user named twice is denied until the file says one thing; a file that others may read or write
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import argon2
 
+from mqtt_proxy.access import scram
 from remoting.protocol.errors import LightMQError
 
 FILE_SIZE_BYTES_MAX = 16 * 1_048_576
@@ -31,7 +33,7 @@ class PasswordFile:
     """What one reading of the file gave."""
 
     hashes: dict[str, str] = field(default_factory=dict)
-    """User name -> argon2id hash."""
+    """User name -> argon2id hash or SCRAM credential."""
     problems: list[str] = field(default_factory=list)
     """Lines that let nobody in, in words for the operator."""
 
@@ -99,6 +101,9 @@ def _parse_line(raw: bytes) -> tuple[str, str, str]:
         return "not UTF-8", "", ""
     if not line.strip():
         return "blank", "", ""
+    user, separator, behind = line.rpartition(f":{scram.PREFIX}")
+    if separator and user:
+        return _parse_scram(user, scram.PREFIX + behind)
     user, separator, stored = line.rpartition(":")
     if not separator or not user:
         return "not of the form user:hash", "", ""
@@ -108,4 +113,12 @@ def _parse_line(raw: bytes) -> tuple[str, str, str]:
         return "not an argon2id hash behind the colon", "", ""
     if parameters.type is not argon2.Type.ID:
         return "an argon2 hash of another kind than argon2id", "", ""
+    return "", user, stored
+
+
+def _parse_scram(user: str, stored: str) -> tuple[str, str, str]:
+    try:
+        scram.parse_stored(stored)
+    except scram.ScramError as error:
+        return str(error), "", ""
     return "", user, stored

@@ -1,8 +1,7 @@
 """Whether a CONNECT may have its session: who it is, and whether that one may leave this will.
 
 Invariant: a refusal has a code for the CONNACK and a reason for its counter. A server too busy to look at a password
-says so, which says nothing about the password. Extended authentication: no method is known here. Loop rule: on the
-loop's thread.
+says so, which says nothing about the password. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mqtt_proxy.access.identity import Action, Identity, Shown, Unproven
+from mqtt_proxy.bridge.dialog import Dialog
 from mqtt_proxy.bridge.services import Access
 from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.mqtt.events import ConnectRequested
@@ -39,24 +39,21 @@ class Refusal:
 
 
 async def admit(
-    access: Access, event: ConnectRequested, caller: Caller, present: Callable[[], bool]
+    access: Access, event: ConnectRequested, caller: Caller, present: Callable[[], bool], dialog: Dialog
 ) -> Identity | Refusal:
     """The identity of a CONNECT that may go on, or its refusal; nothing is spent on one that is not `present`."""
     if caller.over_connect_rate:
         return Refusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
+    shown = shown_by(event, caller, present)
+    identity: Identity | Unproven | None
     if event.auth_method is not None:
-        return Refusal(ReasonCode.BAD_AUTHENTICATION_METHOD, "auth_method")
-    identity = await access.authenticate(
-        Shown(
-            client_id=event.client_id,
-            username=event.username,
-            password=event.password,
-            loopback=caller.is_loopback,
-            address=caller.peer_address,
-            certificate=caller.certificate_name,
-            wanted=lambda: present() and not caller.peer_left(),
-        )
-    )
+        identity = await dialog.prove(event.auth_method, event.auth_data, shown)
+        if identity is None:
+            return Refusal(ReasonCode.BAD_AUTHENTICATION_METHOD, "auth_method")
+        if identity is Unproven.DENIED:
+            return Refusal(ReasonCode.NOT_AUTHORIZED, "authentication")
+    else:
+        identity = await access.authenticate(shown)
     if identity is Unproven.DENIED:
         code = ReasonCode.NOT_AUTHORIZED if event.username is None else ReasonCode.BAD_USER_NAME_OR_PASSWORD
         return Refusal(code, "authentication")
@@ -66,6 +63,19 @@ async def admit(
     if will is not None and not access.authorize(identity, Action.WILL, will.topic, qos=will.qos, retain=will.retain):
         return Refusal(ReasonCode.NOT_AUTHORIZED, "will_topic")
     return identity
+
+
+def shown_by(event: ConnectRequested, caller: Caller, present: Callable[[], bool]) -> Shown:
+    """What a CONNECT shows of itself."""
+    return Shown(
+        client_id=event.client_id,
+        username=event.username,
+        password=event.password,
+        loopback=caller.is_loopback,
+        address=caller.peer_address,
+        certificate=caller.certificate_name,
+        wanted=lambda: present() and not caller.peer_left(),
+    )
 
 
 def join(quotas: Quotas, admitted: Identity | Refusal, client_id: str) -> Identity | Refusal:

@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mqtt_proxy.access.identity import Shown
 from mqtt_proxy.bridge import admission, resume
 from mqtt_proxy.bridge.delivery import Delivery, Token
+from mqtt_proxy.bridge.dialog import Dialog
 from mqtt_proxy.bridge.hold import Hold
 from mqtt_proxy.bridge.inbound import Inbound
 from mqtt_proxy.bridge.link import LinkDownError
@@ -59,11 +61,14 @@ class Client:
         self._may: Permissions | None = None
         """Known once the CONNECT is admitted."""
         self._client_id = ""
+        self.user: str | None = None
+        """Whose the session is; None for whoever has proved no name."""
         self._hold = Hold(services)
         self._ended = False
         self._fenced_epoch = 0
         self._unbegun = 0
         """SUBSCRIBEs and UNSUBSCRIBEs whose request has not been sent yet; what follows must not overtake them."""
+        self._dialog = Dialog(wire, services.access)
         self._inbound = Inbound(wire, services, self._give_up, self._leave_received)
         self._delivery = Delivery(wire.session, services.tools, wire.flush, self._give_up)
         self._subscriptions: Subscriptions | None = None
@@ -104,15 +109,19 @@ class Client:
 
     async def _open(self, event: ConnectRequested) -> None:
         services = self._services
-        admitted = await admission.admit(services.access, event, self._wire, lambda: not self._gone)
+        admitted = await admission.admit(services.access, event, self._wire, lambda: not self._gone, self._dialog)
         if self._gone:
             return
         admitted = admission.join(services.quotas, admitted, event.client_id)
         if isinstance(admitted, admission.Refusal):
             self._refuse(admitted.code, admitted.reason)
             return
+        user = self.user = None if admitted.anonymous else admitted.name
+        if services.owners.foreign(event.client_id, user):
+            admission.leave(services.quotas, admitted, event.client_id)
+            self._refuse(ReasonCode.NOT_AUTHORIZED, "foreign_session")
+            return
         self._may = Permissions(services.access, admitted, services.metrics)
-        user = None if admitted.anonymous else admitted.name
         self._inbound.begin(self._may, Publisher(event.client_id, user, self._wire.peer_address))
         services.owners.take(event.client_id, self)
         try:
@@ -192,6 +201,7 @@ class Client:
             services.received.take(self._client_id, opened.previous_epoch),
             session_expiry_s=opened.expiry_s,
             server_keep_alive_s=services.quotas.keep_alive_s(event.keep_alive_s),
+            auth_data=self._dialog.proof,
         )
         for one, (packet_id, token, _) in zip(again, places, strict=True):
             retain = one.queue_id == RETAINED_QUEUE
@@ -281,9 +291,8 @@ class Client:
         self._wire.flush()
 
     def _authenticating(self, event: AuthReceived) -> None:
-        del event  # no method is admitted, so none can be continued
-        self._session.disconnect(ReasonCode.BAD_AUTHENTICATION_METHOD)
-        self._wire.flush()
+        shown = Shown(client_id=self._client_id, address=self._wire.peer_address)
+        self._dialog.received(event, None if self._may is None else self._may.identity, shown)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -316,6 +325,7 @@ class Client:
         services = self._services
         services.metrics.closed(reason).value += 1
         self._inbound.end()
+        self._dialog.end()
         if self._may is not None:
             admission.leave(services.quotas, self._may.identity, self._client_id)
             self._may.close()

@@ -23,6 +23,8 @@ from runtime.logs import get_logger
 class Owner(Protocol):
     """A connection that holds a session."""
 
+    user: str | None
+
     def evict(self, reason: str, *, fenced: bool) -> None:
         """End now; `fenced` when the session already belongs to somebody else and nothing may be said about it."""
 
@@ -52,6 +54,11 @@ class Owners:
 
     def __iter__(self) -> Iterator[Owner]:
         return iter(list(self._owners.values()))
+
+    def foreign(self, client_id: str, user: str | None) -> bool:
+        """Whether a live connection of this id belongs to another user, who must not be ended by this one."""
+        owner = self._owners.get(client_id)
+        return owner is not None and owner.user != user
 
     def take(self, client_id: str, owner: Owner) -> None:
         """Make `owner` the one connection of this client id."""

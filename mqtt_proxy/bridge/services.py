@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from mqtt_proxy.access.exchange import Exchange
 from mqtt_proxy.access.identity import Identity, Shown, Unproven
 from mqtt_proxy.access.rules import Verdict
 from mqtt_proxy.bridge.delivery import DeliveryTools
@@ -29,6 +30,9 @@ class Access(Protocol):
 
     async def authenticate(self, shown: Shown) -> Identity | Unproven:
         """Who this is, or why nobody knows."""
+
+    def begin_exchange(self, method: str, shown: Shown) -> Exchange | None:
+        """An enhanced authentication by this method; None when it is not offered."""
 
     def authorize(
         self, identity: Identity, action: str, topic: bytes | str, *, qos: int = 0, retain: bool = False

@@ -10,6 +10,8 @@ from lightmq.cli import passwd as module
 from lightmq.cli.application import run
 from lightmq.cli.outcome import CommandFailed
 from lightmq.passwords import PasswordFile
+from mqtt_proxy.access.credentials import verify
+from mqtt_proxy.access.password_file import parse
 
 
 def test_a_password_from_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,3 +37,15 @@ def test_a_password_from_the_environment_or_a_terminal(monkeypatch: pytest.Monke
     assert module.ask(stdin=False) == "one"
     with pytest.raises(CommandFailed, match="differ"):
         module.ask(stdin=False)
+
+
+def test_a_password_for_scram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "p"
+    for arguments in (["--scram"], [], ["--scram"]):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("secret\n"))
+        assert run(["passwd", str(path), "ann", "--stdin", *arguments]) == 0
+        (stored,) = parse(path.read_bytes()).hashes.values()
+        assert stored.startswith("SCRAM-SHA-256$") is bool(arguments)
+        assert verify(stored, b"secret")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("bell\a\n"))
+    assert run(["passwd", str(path), "bob", "--stdin", "--scram"]) == 1

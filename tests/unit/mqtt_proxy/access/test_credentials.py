@@ -10,6 +10,7 @@ import pytest
 
 from mqtt_proxy.access import credentials
 from mqtt_proxy.access.credentials import CredentialCheck, make_hash, verify
+from mqtt_proxy.access.scram import derive
 from runtime.clock import ManualClock
 
 STORED = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("right")
@@ -164,3 +165,10 @@ async def test_the_end_answers_those_who_wait(monkeypatch: pytest.MonkeyPatch) -
 def test_what_counts_as_one_peer(address: str, origin: str) -> None:
     """An IPv6 network is one: its owner has more addresses than we have places."""
     assert credentials.origin_of(address) == origin
+
+
+def test_a_password_for_a_credential_of_scram() -> None:
+    """Sent in the clear it is checked as well."""
+    stored = str(derive("right", b"salt", 4_096))
+    assert verify(stored, b"right")
+    assert not verify(stored, b"wrong")

@@ -11,7 +11,9 @@ from mqtt_proxy.access import gate as gate_module
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.gate import Gate
 from mqtt_proxy.access.identity import Action, Identity, Shown
+from mqtt_proxy.access.password_method import PasswordMethod
 from mqtt_proxy.access.rules import WRITE_ALL_MASK
+from mqtt_proxy.access.scram import MECHANISM
 from runtime.clock import SystemClock
 from runtime.metrics import Registry
 
@@ -90,4 +92,19 @@ async def test_reload_on_demand(tmp_path: Path) -> None:
     await changed(gate)
     assert gate.authorize(ANN, Action.SUBSCRIBE, "b")
     gate.reload()
+    await gate.close()
+
+
+async def test_enhanced_authentication_needs_a_password_file(tmp_path: Path) -> None:
+    """Its users have the credentials."""
+    gate, _ = make(None)
+    assert gate.begin_exchange(MECHANISM, Shown()) is None
+    await gate.close()
+    users = tmp_path / "users"
+    users.write_text("")
+    users.chmod(0o600)
+    counters = AccessCounters(Registry())
+    methods = [PasswordMethod(users, clock=SystemClock(), counters=counters)]
+    gate = Gate(methods, None, clock=SystemClock(), counters=counters)
+    assert gate.begin_exchange(MECHANISM, Shown()) is not None
     await gate.close()

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_proxy.access.password_file import PasswordFileError, fingerprint, load, parse
+from mqtt_proxy.access.scram import derive
 
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("right")
 
@@ -62,3 +63,11 @@ def test_any_bytes_let_nobody_in_or_are_a_user(data: bytes) -> None:
     """Whatever the file holds, reading it never fails."""
     found = parse(data)
     assert all(stored.startswith("$argon2id$") for stored in found.hashes.values())
+
+
+def test_credentials_of_scram() -> None:
+    """Beside hashes, and whatever is not exactly one lets nobody in."""
+    good = str(derive("x", b"salt", 4_096))
+    found = parse(f"ann:{good}\na:b:{good}\nbob:{good}x\n:{good}\ncid:{good.replace('4096', '1')}\n".encode())
+    assert found.hashes == {"ann": good, "a:b": good}
+    assert [problem.partition(":")[0] for problem in found.problems] == ["line 3", "line 4", "line 5"]

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.access.exchange import Exchange, Exchanges
 from mqtt_proxy.access.identity import ANONYMOUS, Identity, Shown, Unproven
 from mqtt_proxy.access.rules import WRITE_ALL_MASK, Verdict
 from mqtt_proxy.bridge.cache import RecordCache
@@ -50,6 +52,7 @@ class FakeAccess:
 
     def __init__(self) -> None:
         self.forbidden: set[bytes] = set()
+        self.exchanges = Exchanges(None, AccessCounters(Registry()))
         self.qos_max = 2
         self.asked: list[tuple[str, bytes]] = []
 
@@ -59,6 +62,10 @@ class FakeAccess:
         if username in set(Unproven):
             return Unproven(username)
         return ANONYMOUS if username is None else Identity(username, anonymous=False)
+
+    def begin_exchange(self, method: str, shown: Shown) -> Exchange | None:
+        """None, unless a test puts other `exchanges` in place."""
+        return self.exchanges.begin(method, shown)
 
     def authorize(
         self, identity: Identity, action: str, topic: bytes | str, *, qos: int = 0, retain: bool = False

@@ -6,6 +6,7 @@ import pytest
 
 from mqtt_proxy.access.identity import ANONYMOUS, Identity
 from mqtt_proxy.bridge.admission import Refusal, admit, join, leave
+from mqtt_proxy.bridge.dialog import Dialog
 from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.mqtt.events import ConnectRequested
 from mqtt_proxy.mqtt.packets import Will
@@ -26,6 +27,11 @@ class Caller:
         return False
 
 
+def dialog() -> Dialog:
+    """A client that is never asked."""
+    return Dialog(None, FakeAccess())  # type: ignore[arg-type]
+
+
 def connect(username: str | None, will: Will | None = None) -> ConnectRequested:
     """A CONNECT."""
     return ConnectRequested("c", True, 0, username, b"", will, 4, False)
@@ -43,23 +49,23 @@ def connect(username: str | None, will: Will | None = None) -> ConnectRequested:
 )
 async def test_who_and_why_not(username: str | None, result: object) -> None:
     """Busy says nothing about the password."""
-    assert await admit(FakeAccess(), connect(username), Caller(), lambda: True) == result
+    assert await admit(FakeAccess(), connect(username), Caller(), lambda: True, dialog()) == result
 
 
 async def test_a_will_must_be_allowed() -> None:
     """Before the session exists."""
     access = FakeAccess()
     access.forbidden.add(b"w")
-    refused = await admit(access, connect(None, Will(b"w", b"", 0, False)), Caller(), lambda: True)
+    refused = await admit(access, connect(None, Will(b"w", b"", 0, False)), Caller(), lambda: True, dialog())
     assert refused == Refusal(ReasonCode.NOT_AUTHORIZED, "will_topic")
-    assert await admit(access, connect(None, Will(b"v", b"", 0, False)), Caller(), lambda: True) is ANONYMOUS
+    assert await admit(access, connect(None, Will(b"v", b"", 0, False)), Caller(), lambda: True, dialog()) is ANONYMOUS
 
 
 async def test_an_address_that_connects_too_fast_costs_no_password_check() -> None:
     """It is refused before anybody is asked."""
     caller = Caller()
     caller.over_connect_rate = True
-    refused = await admit(FakeAccess(), connect("denied"), caller, lambda: True)
+    refused = await admit(FakeAccess(), connect("denied"), caller, lambda: True, dialog())
     assert refused == Refusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
 
 
@@ -82,5 +88,5 @@ async def test_no_extended_authentication_is_known() -> None:
     """Whoever asks for one is told that its method is the matter."""
     asked = connect(None)
     asked.auth_method = "SCRAM-SHA-1"
-    refused = await admit(FakeAccess(), asked, Caller(), lambda: True)
+    refused = await admit(FakeAccess(), asked, Caller(), lambda: True, dialog())
     assert refused == Refusal(ReasonCode.BAD_AUTHENTICATION_METHOD, "auth_method")

@@ -204,3 +204,16 @@ async def test_a_closed_session_is_given_nothing() -> None:
         await settle()
         assert client.messages() == []
         assert client.closed is None
+
+
+async def test_another_user_cannot_end_a_connection_by_its_client_id() -> None:
+    """Neither by a name of its own nor without one; the same user takes it over."""
+    async with running() as rig:
+        ann = await rig.client("shared", username="ann")
+        ann.received()
+        for stranger in (await rig.client("shared", username="bob"), await rig.client("shared")):
+            assert stranger.received() == [packets.Connack(False, 5)]
+        assert ann.closed is None
+        assert rig.count("connects_refused_total{foreign_session}") == 2
+        assert (await rig.client("shared", username="ann")).received() == [packets.Connack(False, 0)]
+        assert ann.closed is not None

@@ -12,7 +12,8 @@ from tests.unit.mqtt_proxy.bridge.rig import running
 class Owner:
     """Remembers what it was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, user: str | None = None) -> None:
+        self.user = user
         self.told: list[object] = []
 
     def evict(self, reason: str, *, fenced: bool) -> None:
@@ -20,6 +21,9 @@ class Owner:
 
     def fence(self, epoch: int) -> None:
         self.told.append(epoch)
+
+    def rules_changed(self) -> None:
+        self.told.append("rules")
 
     def reopen(self) -> None:
         self.told.append("reopen")
@@ -42,3 +46,19 @@ async def test_the_last_one_owns() -> None:
         assert second.told == [7, "reopen"]
         owners.release("a", second)
         assert len(owners) == 0
+
+
+async def test_whose_connection_it_is() -> None:
+    """Another user must not end it; everybody hears of new rules."""
+    async with running() as rig:
+        owners, ann, nobody = Owners(rig.link, rig.metrics), Owner("ann"), Owner()
+        owners.take("a", ann)
+        owners.take("n", nobody)
+        asked = [
+            owners.foreign(one, who)
+            for one, who in (("a", "ann"), ("a", "bob"), ("a", None), ("n", None), ("n", "ann"))
+        ]
+        assert asked == [False, True, True, False, True]
+        assert not owners.foreign("unknown", "bob")
+        owners.rules_changed()
+        assert (ann.told, nobody.told) == (["rules"], ["rules"])
