@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.processes.rig import DEADLINE_S, Client, Process, Server, Stream, expect_all, no_traceback
+from tests.processes.rig import DEADLINE_S, ROOT, Client, Process, Server, Stream, expect_all, no_traceback
+from tests.support.certificates import HAVE_OPENSSL, Authority
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
@@ -209,3 +210,68 @@ def test_two_bridges_that_face_each_other_make_no_circle(
         client.close()
     for bridge in bridges:
         assert 20 <= metric(bridge, "rocketmq_bridge_messages_total") <= 20 + echoes
+
+
+@pytest.mark.skipif(not HAVE_OPENSSL, reason="openssl makes the certificates")
+@pytest.mark.parametrize("transport", ["tls", "websockets", "websockets over tls"])
+def test_properties_go_along_over_tls_and_websockets_with_a_password(
+    tmp_path: Path, servers: list[Server], transport: str
+) -> None:
+    """A peer that lets nobody in without a password, and what a message of MQTT 5 says about itself."""
+    authority = Authority(tmp_path / "ca")
+    identity = authority.issue()
+    users, password = tmp_path / "users", tmp_path / "password"
+    environment = {"PATH": "/usr/bin:/bin", "LIGHTMQ_PASSWORD": "sésame", "PYTHONPATH": str(ROOT)}
+    subprocess.run(
+        [sys.executable, "-m", "lightmq", "passwd", str(users), "bridge"], env=environment, check=True, cwd=ROOT
+    )
+    password.write_text("sésame\n")
+    listen = {
+        "tls_certificate": identity.certificate,
+        "tls_key": identity.key,
+        "tls_port": 0,
+        "ws_port": 0,
+        "wss_port": 0,
+    }
+    sets = [text for key, value in listen.items() for text in ("--set", f"proxy.listen.{key}={value}")]
+    peer = Server(tmp_path / "peer", "--password-file", str(users), *sets)
+    servers.append(peer)
+    peer.start()
+    name = {"tls": "mqtt-tls", "websockets": "mqtt-ws", "websockets over tls": "mqtt-wss"}[transport]
+    settings: dict[str, Any] = {"version": "5", "username": "bridge", "password_file": str(password)}
+    if "tls" in transport:
+        settings |= {"tls": True, "ca_file": str(authority.certificate)}
+    if "websockets" in transport:
+        settings |= {"transport": "websockets"}
+    peer.port = peer.ports[name]
+    rules = rule("out", "a/#", remote_prefix="x/") + rule("in", "b/#")
+    here = Server(tmp_path / "here", "--config", str(bridge_file(tmp_path, "here", peer, rules, **settings)))
+    servers.append(here)
+    here.start()
+    eventually(bridge_is_up(here, 2))
+    peer.port = peer.ports["mqtt"]
+    to_peer = ["-u", "bridge"]
+    _one_message((here, []), (peer, to_peer), "a/1", "x/a/1", environment, [["lightmq-bridge", "here"]])
+    _one_message((peer, to_peer), (here, []), "b/1", "b/1", environment, [])
+    no_traceback(here, peer)
+
+
+def _one_message(
+    sender: tuple[Server, list[str]], receiver: tuple[Server, list[str]], topic: str, arrives: str,
+    environment: dict[str, str], added: list[list[str]],
+) -> None:  # fmt: skip
+    """Publish with everything a message can say, and compare what arrives at the other side."""
+    command = [sys.executable, "-m", "lightmq"]
+    (source, source_options), (target, target_options) = sender, receiver
+    listening = subprocess.Popen(
+        [*command, "sub", "-p", str(target.port), "-t", arrives, "-n", "1", "--json", "-V", "5", *target_options],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=ROOT, text=True,
+    )  # fmt: skip
+    assert listening.stderr is not None
+    assert "subscribed" in listening.stderr.readline()
+    said = ["-V", "5", "-P", "unit=celsius", "-P", "unit=kelvin", "--content-type", "text/plain", "--correlation", "7"]
+    publish = ["pub", "-p", str(source.port), "-t", topic, "-m", "hot", *said, *source_options]
+    subprocess.run([*command, *publish], env=environment, cwd=ROOT, check=True)
+    message = json.loads(listening.communicate(timeout=DEADLINE_S)[0])
+    assert (message["content_type"], message["correlation"]) == ("text/plain", "7")
+    assert message["user_properties"] == [["unit", "celsius"], ["unit", "kelvin"], *added]
