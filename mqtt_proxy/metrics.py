@@ -34,6 +34,7 @@ class ProxyMetrics:
         "registry",
         "retained_delivered",
         "revoked_subscriptions",
+        "shared_late",
         "subscriptions",
         "will_failures",
         "wills",
@@ -43,6 +44,9 @@ class ProxyMetrics:
         self.registry = registry
         counter = registry.counter
         self.connected = counter("rocketmq_mqtt_connects_total", "Sessions opened for MQTT clients")
+        self.shared_late = counter(
+            "rocketmq_mqtt_shared_late_total", "Messages of shared subscriptions that came for a session that had ended"
+        )
         self._closed = counter("rocketmq_mqtt_closes_total", "Connections of sessions that ended", ("reason",))
         self.refused_connects = counter("rocketmq_mqtt_connects_refused_total", "CONNECTs refused", ("reason",))
         self.published = counter("rocketmq_mqtt_messages_in_total", "Messages confirmed by the broker for publishers")

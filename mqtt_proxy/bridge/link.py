@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.inprocess import InProcessConnection
-from remoting.protocol.commands import Command
+from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.errors import LightMQError
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection, PushCallback
 from remoting.transport.direct import News
@@ -142,6 +142,13 @@ class Link:
                 done(reply.body, None)
 
         connection.call(Command(code, fields=fields or {}, body=body), answered, timeout_ms)
+
+    def oneway(self, code: int, body: bytes) -> None:
+        """Send a request that gets no answer. Raises LinkDownError when down."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            raise LinkDownError("no connection to the broker")
+        connection.oneway(Command(code, flag=FLAG_ONEWAY, body=body))
 
     async def request(self, code: int, body: bytes, timeout_ms: int = REQUEST_TIMEOUT_MS) -> bytes:
         """Send a request and wait for its reply's body. Raises Refused or LinkDownError."""

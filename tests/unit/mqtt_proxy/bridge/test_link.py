@@ -95,3 +95,17 @@ async def test_it_comes_back_and_tells() -> None:
     server.peers[-1].send(Command(77, flag=2))
     await asyncio.wait_for(pushed.wait(), 5)
     await link.stop()
+
+
+async def test_a_request_without_an_answer_is_sent_or_refused_at_once() -> None:
+    """One-way: nothing to wait for, but a link that is down says so."""
+    server = Server()
+    link = Link(server.dial, reconnect_delay_ms_max=20)
+    with pytest.raises(LinkDownError):
+        link.oneway(1, b"x")
+    await link.start()
+    await link.wait_up()
+    link.oneway(1, b"said")
+    assert await link.request(1, b"after") == b"AFTER"
+    assert server.bodies == [b"said", b"after"]
+    await link.stop()
