@@ -23,6 +23,7 @@ from mqtt_proxy.bridge.publish import Publisher
 from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.services import Services
+from mqtt_proxy.bridge.shared import SharedHub
 from mqtt_proxy.bridge.sys_tree import SysTree
 from mqtt_proxy.bridge.sys_values import SysValues
 from mqtt_proxy.bridge.wills import WillJudge
@@ -69,6 +70,7 @@ class ProxyApp:
             OffsetCommitter(self._link, interval_ms=config.offsets_commit_interval_ms),
             metrics,
             clock,
+            SharedHub(self._link, metrics),
         )
         access = AccessCounters(registry)
         self._gate = Gate(
@@ -116,6 +118,9 @@ class ProxyApp:
         owners, tools = self._services.owners, self._services.tools
         registry.gauge("rocketmq_mqtt_sessions", "Connected MQTT sessions", function=lambda: len(owners))
         registry.gauge("rocketmq_mqtt_followed_queues", "Queues followed", function=lambda: len(tools.notifier.feeds))
+        registry.gauge(
+            "rocketmq_mqtt_shared_members", "Members of shared subscriptions", function=lambda: len(tools.shared)
+        )
         registry.gauge("rocketmq_mqtt_cache_bytes", "Pulled records kept", function=lambda: tools.cache.size_bytes)
         registry.gauge(
             "rocketmq_mqtt_unconfirmed_bytes",

@@ -107,6 +107,7 @@ class Broker:
         self.sessions = Sessions(
             store,
             self.filters,
+            shared=self.shared_groups,
             expiry_s_max=config.session_expiry_s,
             will_grace_ms=config.proxy_grace_ms,
             sessions_max=limits.sessions_max,

@@ -27,6 +27,7 @@ from remoting.protocol.session_body import (
     decode,
     encode,
 )
+from remoting.protocol.share_names import inner_filter, share_of
 from remoting.transport.contracts import Peer
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def session_open(broker: Broker, peer: Peer, command: Command) -> None:
     if opened.fenced is not None:
         owner, epoch = opened.fenced
         broker.metrics.fenced.value += 1
+        broker.shared.away(request.client_id)
         body = encode(SessionFenced(request.client_id, epoch))
         cast("Peer", owner).send(Command(RequestCode.SESSION_FENCED, flag=FLAG_ONEWAY, body=body))
     broker.will_room.run()
@@ -54,6 +56,7 @@ def session_close(broker: Broker, peer: Peer, command: Command) -> None:
     """Give a client id back, keeping or forgetting the session."""
     request = decode(SessionClose, command.body)
     position = broker.sessions.close(request, broker.clock.now_ms())
+    broker.shared.away(request.client_id)
     broker.will_room.run()
     broker.reply_at(position, peer, command.reply())
 
@@ -62,11 +65,16 @@ def subscribe(broker: Broker, peer: Peer, command: Command) -> None:
     """Add subscriptions; answers queue, start offset and the retained messages of each."""
     request = decode(Subscribe, command.body)
     for wanted in request.filters:
-        broker.authorizer.authorize(peer, command, CONSUME, wanted.filter)
+        broker.authorizer.authorize(peer, command, CONSUME, inner_filter(wanted.filter))
     results, position = broker.sessions.subscribe(request)
     retained = []
     for index, (wanted, result) in enumerate(zip(request.filters, results, strict=True)):
-        if result.code < FAILURE and _wants_retained(wanted, existed=result.existed):
+        # [MQTT 5 §4.8.2] retained messages are not sent for a shared subscription.
+        if (
+            result.code < FAILURE
+            and share_of(wanted.filter) is None
+            and _wants_retained(wanted, existed=result.existed)
+        ):
             positions = broker.retained.positions(wanted.filter.encode())
             if positions:
                 retained.append((index, positions))

@@ -4,6 +4,9 @@ A wildcard filter holds its light queue (`filters`), an exact topic uses the lig
 again takes the new QoS, options and identifier; its place in the log stays [MQTT-3.8.4-3]. A filter that is not granted
 gets the reason code of MQTT 5 that says why, and touches nothing.
 
+A shared subscription holds the queue of its inner filter and a place in its group (`shared_groups`), which has the
+offsets; the session has none.
+
 Invariant: queue, subscription and start offset are taken in one call, so no message falls between them. The records to
 write are added to `changes`; the caller writes them with the session's. Loop thread only.
 """
@@ -18,9 +21,11 @@ from broker.store.state_log import StateChange
 from remoting.protocol import names, topics
 from remoting.protocol.errors import Refused
 from remoting.protocol.session_body import FAILURE, FilterRequest, SubscribeResult
+from remoting.protocol.share_names import inner_filter, share_of, validate_subscription
 
 if TYPE_CHECKING:
     from broker.meta.filters import Filters
+    from broker.meta.shared_groups import SharedGroups
     from broker.store.log_store import LogStore
 
 NOT_VALID = 0x8F
@@ -30,16 +35,20 @@ QUOTA = 0x97
 class SubscriptionBook:
     """Adds and removes subscriptions."""
 
-    def __init__(self, store: LogStore, filters: Filters, *, subscriptions_max: int) -> None:
+    def __init__(self, store: LogStore, filters: Filters, shared: SharedGroups, *, subscriptions_max: int) -> None:
         self._store = store
+        self._shared = shared
         self._filters = filters
         self._subscriptions_max = subscriptions_max
 
     def restore(self, session: Session) -> None:
         """A session was read from the log: it holds its filters."""
-        for topic_filter in session.subscriptions:
-            if topics.is_wildcard(topic_filter):
-                self._filters.acquire(topic_filter.encode())
+        for topic_filter, subscription in session.subscriptions.items():
+            inner = inner_filter(topic_filter)
+            if topics.is_wildcard(inner):
+                self._filters.acquire(inner.encode())
+            if inner is not topic_filter:
+                self._shared.hold(topic_filter, session.client_id, subscription.queue_id)
 
     def subscribe(self, session: Session, wanted: FilterRequest, changes: list[StateChange]) -> SubscribeResult:
         """Add or change one subscription."""
@@ -48,19 +57,24 @@ class SubscriptionBook:
             if known.qos != wanted.qos:
                 known.qos, known.exact_from = wanted.qos, self._store.next_offset(known.queue_id)
             known.options, known.subscription_id = wanted.options, wanted.subscription_id
-            return SubscribeResult(wanted.qos, known.queue_id, session.offsets[known.queue_id], existed=True)
-        if topics.validate_filter(wanted.filter) is not None:
+            return SubscribeResult(wanted.qos, known.queue_id, session.offsets.get(known.queue_id, 0), existed=True)
+        if validate_subscription(wanted.filter) is not None:
             return _refused(NOT_VALID)
         if len(session.subscriptions) >= self._subscriptions_max:
             return _refused(QUOTA)
         try:
-            queue_id = self._queue_of(wanted.filter)
+            queue_id = self._queue_of(inner_filter(wanted.filter))
         except Refused:
             return _refused(QUOTA)
         offset = self._store.next_offset(queue_id)
+        is_shared = share_of(wanted.filter) is not None
+        if is_shared:
+            self._shared.hold(wanted.filter, session.client_id, queue_id)
         session.subscriptions[wanted.filter] = Subscription(
             wanted.qos, queue_id, wanted.options, wanted.subscription_id
         )
+        if is_shared:
+            return SubscribeResult(wanted.qos, queue_id, offset)
         session.offsets[queue_id] = offset
         changes.append(
             StateChange(state_kinds.SESSION_OFFSET, offset_key(session.client_id, queue_id), pack_offset(offset))
@@ -71,8 +85,12 @@ class SubscriptionBook:
         self, session: Session, topic_filter: str, subscription: Subscription, now_ms: int, changes: list[StateChange]
     ) -> None:
         """A subscription has been taken out: give back what it held."""
-        if topics.is_wildcard(topic_filter):
-            self._filters.release(topic_filter.encode(), now_ms)
+        inner = inner_filter(topic_filter)
+        if topics.is_wildcard(inner):
+            self._filters.release(inner.encode(), now_ms)
+        if inner is not topic_filter:
+            self._shared.release(topic_filter, session.client_id)
+            return
         session.offsets.pop(subscription.queue_id, None)
         if session.exact_below is not None:
             session.exact_below.pop(subscription.queue_id, None)

@@ -25,6 +25,7 @@ from broker.meta.session_expiry import ExpiryQueue, due_ms
 from broker.meta.session_loading import load_sessions
 from broker.meta.session_record import Session, offset_key, pack_offset
 from broker.meta.session_subscriptions import SubscriptionBook
+from broker.meta.shared_groups import SharedGroups
 from broker.meta.wills import WillRecord, Wills
 from broker.store import state_kinds
 from broker.store.errors import StoreFull
@@ -71,6 +72,7 @@ class Sessions:
         subscriptions_max: int,
         now_ms: int,
         will_grace_ms: int = 0,
+        shared: SharedGroups | None = None,
     ) -> None:
         self._store = store
         self._expiry_s_max = expiry_s_max
@@ -79,7 +81,8 @@ class Sessions:
         self._sessions = load_sessions(store.state, self._next_epoch, now_ms)
         self._owned: dict[object, set[str]] = {}
         self._expiry = ExpiryQueue(self._sessions)
-        self._book = SubscriptionBook(store, filters, subscriptions_max=subscriptions_max)
+        groups = SharedGroups(store) if shared is None else shared
+        self._book = SubscriptionBook(store, filters, groups, subscriptions_max=subscriptions_max)
         self.wills = Wills(store, grace_ms=will_grace_ms, now_ms=now_ms)
         self.expired = 0
         self.taken_over = 0

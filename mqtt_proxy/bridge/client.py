@@ -186,6 +186,8 @@ class Client:
         self._hold.is_open, subscriptions.epoch = True, opened.epoch
         self._delivery.committed_key = self._inbound.client_id if self._hold.durable else None
         for stored in opened.subscriptions:
+            if subscriptions.restore_shared(stored, stored.queue_id) is not None:
+                continue
             source = subscriptions.restore(stored.filter, stored.queue_id, stored.qos, stored.offset)
             source.choose(stored.options, stored.subscription_id)
             source.cursor = planned.cursors[stored.queue_id]
@@ -359,6 +361,7 @@ class Client:
         stored = {subscription.filter for subscription in opened.subscriptions}
         if stored != set(self._subscriptions.by_filter):
             await self._subscriptions.subscribe_again()
+        self._subscriptions.rejoin()
         for source in self._delivery.sources:
             source.committed = UNKNOWN
         if self._hold.durable:

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable
 
 from mqtt_proxy import hot
 from mqtt_proxy.bridge.cache import Feed, RecordCache
+from mqtt_proxy.bridge.memberships import Memberships, SharedSource
 from mqtt_proxy.bridge.notify import Notifier
 from mqtt_proxy.bridge.offsets import OffsetCommitter
 from mqtt_proxy.bridge.outbound import Outbound
 from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX
+from mqtt_proxy.bridge.shared import SharedHub
 from mqtt_proxy.bridge.source import Place, Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session import Session
@@ -43,7 +45,7 @@ Token = tuple[Place, int]
 class DeliveryTools:
     """What all sessions' deliveries share."""
 
-    __slots__ = ("cache", "clock", "metrics", "notifier", "offsets", "puller", "pump")
+    __slots__ = ("cache", "clock", "metrics", "notifier", "offsets", "puller", "pump", "shared")
 
     def __init__(
         self,
@@ -54,6 +56,7 @@ class DeliveryTools:
         offsets: OffsetCommitter,
         metrics: ProxyMetrics,
         clock: Clock,
+        shared: SharedHub,
     ) -> None:
         self.cache = cache
         self.clock = clock
@@ -62,6 +65,7 @@ class DeliveryTools:
         self.pump = pump
         self.offsets = offsets
         self.metrics = metrics
+        self.shared = shared
 
 
 class Delivery:
@@ -78,6 +82,7 @@ class Delivery:
         "_writable",
         "by_queue",
         "committed_key",
+        "memberships",
         "outbound",
         "sources",
     )
@@ -98,6 +103,8 @@ class Delivery:
         self.committed_key: bytes | None = None
         """The key offsets are committed under; None when the session is not durable."""
         self.outbound = Outbound(session, tools.metrics, tools.clock, self.by_queue)
+        self.memberships: Memberships | None = None
+        """Its shared subscriptions, once it has one."""
 
     # -- sources -------------------------------------------------------------------------------------------------------
 
@@ -121,6 +128,12 @@ class Delivery:
         self._tools.notifier.unfollow(source.feed, self)
         self.wake()  # a younger source may have waited for this one
 
+    def join(self, topic_filter: str, queue_id: int, qos: int, client_id: str, epoch: int) -> SharedSource:
+        """A shared subscription begins."""
+        if self.memberships is None:
+            self.memberships = Memberships(self._tools.shared, self._session, self.wake)
+        return self.memberships.add(topic_filter, queue_id, qos, client_id, epoch)
+
     def start(self) -> None:
         """The session is accepted: deliver from now on."""
         self._running = True
@@ -138,6 +151,8 @@ class Delivery:
             self.sources.remove(source)
             self._tools.notifier.unfollow(source.feed, self)
         self.by_queue.clear()
+        if self.memberships is not None:
+            self.memberships.release()
 
     def retained_to_note(self) -> list[int]:
         """Positions of retained messages the session was still to be given, as many as its note takes."""
@@ -165,12 +180,16 @@ class Delivery:
     def set_writable(self, writable: bool) -> None:
         """The socket's buffer went above its mark, or below it again."""
         self._writable = writable
+        if self.memberships is not None:
+            self.memberships.set_writable(writable)
         if writable:
             self.wake()
 
     def acknowledged(self, tokens: Iterable[object]) -> None:
         """The client has these."""
         self._tools.metrics.acknowledged.value += hot.core.settle(tokens)
+        if self.memberships is not None:
+            self.memberships.room_again()
         if self.committed_key is not None:
             self._tools.offsets.mark(self)
         sources = self.sources
@@ -229,6 +248,8 @@ class Delivery:
                     moved = moved or rest or len(sources) > 1
                 if left <= 0 or outbound.budget_bytes <= 0:
                     break
+        if self.memberships is not None:
+            left -= self.memberships.send(outbound, left)
         self._account(TURN_MESSAGES_MAX - left)
         return left <= 0 or outbound.budget_bytes <= 0
 

@@ -71,6 +71,7 @@ class Hold:
         """The connection has ended: hand in how far the client has come."""
         if not (self.is_open and self._services.link.up):
             return
+        self._services.tools.shared.flush()  # what its client has acknowledged counts
         closing = SessionClose(self.client_id, self.epoch, self.durable, [], [])
         closing.expiry_s = self._left_expiry_s
         closing.will = WILL_DUE if will_due else WILL_DISCARD
@@ -78,6 +79,7 @@ class Hold:
             again = [
                 resume.Again(packet_id, token[0].queue_id, token[1])  # type: ignore[index]  # every token of ours
                 for packet_id, token, _phase in session.inflight()
+                if token[0].noted  # type: ignore[index]
             ]
             cursors = [(source.queue_id, source.cursor) for source in delivery.sources]
             closing.offsets = [(source.queue_id, source.lowest()) for source in delivery.sources]

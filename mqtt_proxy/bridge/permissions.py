@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mqtt_proxy.access.identity import Action, Identity
 from mqtt_proxy.bridge.judged_topics import JudgedTopics
+from mqtt_proxy.bridge.memberships import SharedSource
 from mqtt_proxy.bridge.resume import Again
 from mqtt_proxy.bridge.services import Access
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Source
@@ -86,7 +87,7 @@ class Permissions:
         """Whether a retained message of this topic may be delivered."""
         return self._may_read(topic, retained=True)
 
-    def revoked(self, subscriptions: Iterable[tuple[str, Source]]) -> list[str]:
+    def revoked(self, subscriptions: Iterable[tuple[str, Source | SharedSource]]) -> list[str]:
         """Filters of these that may not be read any more; the QoS of the others is lowered where it must be."""
         lost = []
         for topic_filter, source in subscriptions:

@@ -20,6 +20,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.pull_body import decode_multi_pull_reply, encode_multi_pull, encode_records_at
 from remoting.protocol.record import RecordView, iter_records
 from remoting.protocol.session_body import InflightEntry, SessionOpened
+from remoting.protocol.share_names import share_of
 
 PENDING_RETAINED_MAX = 16_384
 """Positions of retained messages not yet sent that a closing session notes (some 16 bytes each, in its record); further
@@ -54,7 +55,8 @@ class ResumePlan:
 
 def plan(opened: SessionOpened) -> ResumePlan:
     """Combine committed offsets and the note of the last close."""
-    resumed = ResumePlan({subscription.queue_id: subscription.offset for subscription in opened.subscriptions})
+    own = [subscription for subscription in opened.subscriptions if share_of(subscription.filter) is None]
+    resumed = ResumePlan({subscription.queue_id: subscription.offset for subscription in own})
     committed = dict(resumed.cursors)
     for entry in opened.inflight:
         if entry.packet_id == 0 and entry.queue_id == RETAINED_QUEUE:

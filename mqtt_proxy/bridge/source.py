@@ -21,6 +21,9 @@ class Place:
 
     __slots__ = ("queue_id",)
 
+    noted = True
+    """Whether a closing session notes its unacknowledged deliveries from here, to send them again itself."""
+
     def __init__(self, queue_id: int) -> None:
         self.queue_id = queue_id
 

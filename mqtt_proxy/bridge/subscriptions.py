@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from mqtt_proxy.bridge.delivery import Delivery
 from mqtt_proxy.bridge.link import Link
+from mqtt_proxy.bridge.memberships import SharedSource
 from mqtt_proxy.bridge.permissions import REFUSED
 from mqtt_proxy.bridge.retained import RetainedRun
 from mqtt_proxy.bridge.source import Source
@@ -26,6 +27,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.session_body import (
     FAILURE,
     FilterRequest,
+    SessionSubscription,
     Subscribe,
     Subscribed,
     Unsubscribe,
@@ -33,6 +35,7 @@ from remoting.protocol.session_body import (
     decode,
     encode,
 )
+from remoting.protocol.share_names import inner_filter, share_of
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.subscriptions")
@@ -41,7 +44,6 @@ RETAIN_HANDLING_NEVER = 2 << 2
 """Bits of `FilterRequest.options`: send no retained messages."""
 
 _REFUSALS = {
-    "shared": ReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
     "too_wide": ReasonCode.TOPIC_FILTER_INVALID,
     "not_authorized": ReasonCode.NOT_AUTHORIZED,
     "too_many": ReasonCode.QUOTA_EXCEEDED,
@@ -93,7 +95,7 @@ class Subscriptions:
         self._fresh_sys: list[str] = []
         """`$SYS` filters whose values are still to be sent, behind the SUBACK or the CONNACK."""
         self.epoch = 0
-        self.by_filter: dict[str, Source] = {}
+        self.by_filter: dict[str, Source | SharedSource] = {}
 
     def restore(self, topic_filter: str, queue_id: int, qos: int, cursor: int) -> Source:
         """A stored subscription goes on at `cursor`."""
@@ -135,7 +137,7 @@ class Subscriptions:
                 self._metrics.refused_subscriptions.child("broker").value += 1
                 continue
             source = self._granted(wanted[order], result.queue_id, result.code, result.offset)
-            if retained.get(order):
+            if retained.get(order) and isinstance(source, Source):
                 runs.append((source, retained[order]))
         return codes, runs
 
@@ -155,6 +157,9 @@ class Subscriptions:
         """Unsubscribe; a reason code per filter, unknown ones are no error [MQTT-3.10.4-5]. Raises Refused or
         LinkDownError.
         """
+        for topic_filter in filters:  # what waits goes to other members; what is under way stays
+            if isinstance(self.by_filter.get(topic_filter), SharedSource):
+                self.drop([topic_filter])
         request = Unsubscribe(self._client_id, self.epoch, self._durable, list(filters))
         reply = decode(Unsubscribed, await self._link.request(RequestCode.UNSUBSCRIBE, encode(request)))
         self.drop(filters)
@@ -165,7 +170,7 @@ class Subscriptions:
         for topic_filter in filters:
             source = self.by_filter.pop(topic_filter, None)
             if source is not None:
-                self._delivery.remove(source)
+                self._end(source)
                 self._sys.unfollow(topic_filter)
         self._fresh_sys = [topic_filter for topic_filter in self._fresh_sys if topic_filter in self.by_filter]
 
@@ -183,7 +188,27 @@ class Subscriptions:
             if result.code < FAILURE:
                 self._granted(wanted, result.queue_id, result.code, result.offset)
 
-    def _granted(self, wanted: FilterRequest, queue_id: int, qos: int, offset: int) -> Source:
+    def restore_shared(self, stored: SessionSubscription | FilterRequest, queue_id: int) -> SharedSource | None:
+        """A stored or fresh subscription begins to take from its group; None when it is not a shared one."""
+        if share_of(stored.filter) is None:
+            return None
+        source = self._delivery.join(stored.filter, queue_id, stored.qos, self._client_id, self.epoch)
+        source.choose(stored.options, stored.subscription_id)
+        self.by_filter[stored.filter] = source
+        return source
+
+    def rejoin(self) -> None:
+        """The broker was lost and is back: take from the groups again."""
+        if self._delivery.memberships is not None:
+            self._delivery.memberships.rejoin(self.epoch)
+
+    def _end(self, source: Source | SharedSource) -> None:
+        if isinstance(source, Source):
+            self._delivery.remove(source)
+        elif self._delivery.memberships is not None:
+            self._delivery.memberships.remove(source)
+
+    def _granted(self, wanted: FilterRequest, queue_id: int, qos: int, offset: int) -> Source | SharedSource:
         topic_filter = wanted.filter
         source = self.by_filter.get(topic_filter)
         if source is not None and source.queue_id == queue_id:
@@ -193,7 +218,10 @@ class Subscriptions:
                 self._fresh_sys.append(topic_filter)  # subscribed again: its values come again [MQTT-3.8.4-3]
             return source
         if source is not None:
-            self._delivery.remove(source)
+            self._end(source)
+        shared = self.restore_shared(wanted, queue_id)
+        if shared is not None:
+            return shared
         fresh = self.restore(topic_filter, queue_id, qos, offset)
         fresh.choose(wanted.options, wanted.subscription_id)
         return fresh
@@ -201,9 +229,7 @@ class Subscriptions:
     def _admit(self, topic_filter: str, qos_allowed: Callable[[str], int]) -> int:
         """Up to which QoS the filter may be subscribed to, or the reason code why it may not."""
         reason, qos = "", REFUSED
-        if topic_filter.startswith("$share/"):  # granting it as a plain filter would deliver nothing, silently
-            reason = "shared"
-        elif self._too_wide(topic_filter):
+        if self._too_wide(inner_filter(topic_filter)):
             reason = "too_wide"
         elif (qos := qos_allowed(topic_filter)) == REFUSED:
             reason = "not_authorized"

@@ -7,13 +7,21 @@ import asyncio
 import pytest
 
 from broker.api import shared
-from broker.meta.session_record import Subscription
 from broker.store.errors import CorruptLog, UnreadableOffsets
-from remoting.protocol import names
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
-from remoting.protocol.record import RecordView
-from remoting.protocol.session_body import SessionOpen, SessionOpened, decode, encode
+from remoting.protocol.record import FLAG_RETAIN, RecordView
+from remoting.protocol.session_body import (
+    FilterRequest,
+    SessionClose,
+    SessionOpen,
+    SessionOpened,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    decode,
+    encode,
+)
 from remoting.protocol.shared_body import (
     SharedMember,
     SharedSettle,
@@ -43,15 +51,16 @@ class Proxy:
             (handle, offset, bytes(RecordView(record).body)) for handle, offset, record in decode_given(command.body)
         ]
 
-    async def open(self, client_id: str, name: str = NAME) -> int:
+    async def open(self, client_id: str, name: str = NAME, *, durable: bool = True) -> int:
         """A session that is subscribed; its epoch."""
-        body = encode(SessionOpen(client_id, False, None, 60))
+        body = encode(SessionOpen(client_id, not durable, None, 60 if durable else 0))
         reply = await self.connection.request(Command(RequestCode.SESSION_OPEN, body=body))
         epoch = decode(SessionOpened, reply.body).epoch
-        broker = self.running.broker
-        queue_id = broker.store.open_queue(names.light_queue_name(name.split("/", 2)[2].encode()))
-        broker.sessions.get(client_id).subscriptions[name] = Subscription(1, queue_id)
-        broker.shared_groups.hold(name, client_id, queue_id)
+        body = encode(Subscribe(client_id, epoch, durable, [FilterRequest(name, 1)]))
+        reply = await self.connection.request(Command(RequestCode.SUBSCRIBE, body=body))
+        answer = decode(Subscribed, reply.body)
+        assert [result.code for result in answer.results] == [1]
+        assert answer.retained == []
         return epoch
 
     async def take(self, handle: int, client_id: str, epoch: int, credit: int, held=(), name: str = NAME) -> bool:
@@ -148,10 +157,12 @@ async def test_a_member_that_leaves_is_forgotten_and_may_join_again(running) -> 
     await proxy.take(1, "a", epoch, 2)
     await publish(running, 2)
     await proxy.until(2)
-    running.broker.shared.away("a")
+    body = encode(SessionClose("a", epoch, True, [], []))
+    await proxy.connection.request(Command(RequestCode.SESSION_CLOSE, body=body))
     proxy.settle(1, 5, [0, 1])
     await turn()
     assert running.broker.metrics.dropped.child("shared_settle_late").value == 2
+    epoch = await proxy.open("a")
     assert await proxy.take(2, "a", epoch, 2)
     assert [(handle, offset) for handle, offset, _ in await proxy.until(2)] == [(2, 0), (2, 1)]
     assert await proxy.take(3, "a", epoch, 2, held=[0])
@@ -166,7 +177,8 @@ async def test_unsubscribing_keeps_what_is_under_way(running) -> None:
     await proxy.take(1, "a", a, 1)
     await publish(running, 1)
     await proxy.until(1)
-    running.broker.shared_groups.release(NAME, "a")
+    body = encode(Unsubscribe("a", a, True, [NAME]))
+    await proxy.connection.request(Command(RequestCode.UNSUBSCRIBE, body=body))
     await proxy.take(2, "b", b, 5)
     await publish(running, 1)
     assert [(handle, offset) for handle, offset, _ in await proxy.until(1)] == [(2, 1)]
@@ -259,3 +271,43 @@ async def test_unreadable_and_expired_messages_are_passed_over_and_counted(runni
     proxy.settle(1, 0, [2, 3])
     await turn()
     assert running.broker.metrics.dropped.child("shared_retention").value == 2
+
+
+async def test_a_take_over_moves_what_the_old_connection_had(running) -> None:
+    """The session goes on elsewhere; the fenced proxy's acknowledgements come too late."""
+    one, two = Proxy(running), Proxy(running)
+    old = await one.open("a")
+    await one.take(1, "a", old, 5)
+    await publish(running, 2)
+    await one.until(2)
+    new = await two.open("a")
+    one.settle(1, 0, [0, 1])
+    assert await two.take(1, "a", new, 5)
+    assert [offset for _, offset, _ in await two.until(2)] == [0, 1]
+
+
+async def test_a_group_of_durable_sessions_waits_and_one_of_clean_sessions_ends(running) -> None:
+    """While all members are away messages gather for the first; with the last clean session nothing is left."""
+    durable, clean = Proxy(running), Proxy(running)
+    await durable.open("a")
+    await clean.open("b", "$share/clean/plant/1", durable=False)
+    await durable.connection.close()
+    await clean.connection.close()
+    await turn()
+    await publish(running, 3)
+    again = Proxy(running)
+    epoch = await again.open("a")
+    await again.take(1, "a", epoch, 5)
+    assert len(await again.until(3)) == 3
+    assert running.broker.shared_groups.get("$share/clean/plant/1") is None
+
+
+async def test_a_retained_message_is_not_sent_for_a_shared_subscription(running) -> None:
+    """[MQTT 5 4.8.2] whoever wants them subscribes without a group."""
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(TOPIC, flags=FLAG_RETAIN)))
+    proxy = Proxy(running)
+    epoch = await proxy.open("a")  # asserts that none came
+    await proxy.take(1, "a", epoch, 5)
+    await turn()
+    assert proxy.given == []

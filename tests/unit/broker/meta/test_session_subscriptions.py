@@ -7,6 +7,7 @@ import pytest
 from broker.meta.filters import Filters
 from broker.meta.session_record import Session
 from broker.meta.session_subscriptions import NOT_VALID, QUOTA, SubscriptionBook
+from broker.meta.shared_groups import SharedGroups
 from broker.store import state_kinds
 from remoting.protocol import names
 from remoting.protocol.session_body import FilterRequest
@@ -19,7 +20,7 @@ def filters(bench) -> Filters:
 
 @pytest.fixture
 def book(bench, filters) -> SubscriptionBook:
-    return SubscriptionBook(bench.store, filters, subscriptions_max=2)
+    return SubscriptionBook(bench.store, filters, SharedGroups(bench.store), subscriptions_max=2)
 
 
 def make() -> Session:
@@ -69,3 +70,25 @@ def test_a_session_read_from_the_log_holds_its_filters_and_gives_them_back(book,
     assert filters.holders(b"a/+") == 1
     assert session.offsets == {}
     assert session.exact_below == {}
+
+
+def test_a_shared_subscription_holds_its_inner_queue_and_its_group(bench, filters) -> None:
+    """Its place is the group's: an ordinary subscription of the same filter keeps its own."""
+    shared = SharedGroups(bench.store)
+    book = SubscriptionBook(bench.store, filters, shared, subscriptions_max=5)
+    session = make()
+    plain = book.subscribe(session, FilterRequest("a/+", 1), [])
+    changes = []
+    result = book.subscribe(session, FilterRequest("$share/g/a/+", 1), changes)
+    assert (result.code, result.queue_id, changes) == (1, plain.queue_id, [])
+    assert book.subscribe(session, FilterRequest("$share/g/a/+", 0), []).existed
+    assert filters.holders(b"a/+") == 2
+    assert shared.holders("$share/g/a/+") == 1
+    again = SharedGroups(bench.store)
+    SubscriptionBook(bench.store, filters, again, subscriptions_max=5).restore(session)
+    assert again.holders("$share/g/a/+") == 1
+    assert filters.holders(b"a/+") == 4
+    book.forget(session, "$share/g/a/+", session.subscriptions.pop("$share/g/a/+"), 0, [])
+    assert shared.get("$share/g/a/+") is None
+    assert session.offsets == {plain.queue_id: plain.offset}
+    assert book.subscribe(session, FilterRequest("$share/+/a", 1), []).code == NOT_VALID

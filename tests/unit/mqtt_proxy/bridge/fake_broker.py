@@ -19,7 +19,7 @@ from remoting.protocol.append_body import (
     encode_mqtt_entry,
 )
 from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.errors import Refused
 from remoting.protocol.follow_body import decode_follow, encode_follow_reply, encode_notify
 from remoting.protocol.offsets_body import decode_offsets
@@ -44,6 +44,14 @@ from remoting.protocol.session_body import (
     Unsubscribed,
     decode,
     encode,
+)
+from remoting.protocol.shared_body import (
+    SharedMember,
+    SharedSettle,
+    SharedSettled,
+    SharedTake,
+    SharedTaken,
+    encode_given,
 )
 from remoting.protocol.topics import is_wildcard, matches
 from remoting.protocol.will_body import WillDue, WillSpec, WillVerdict
@@ -89,6 +97,8 @@ class FakeBroker:
         self.status = b"{}"
         self.appended: list[AppendEntry] = []
         self.held: list[tuple[Peer, Command]] = []
+        self.members: list[tuple[Peer, SharedMember]] = []
+        self.settled: list[SharedSettled] = []
         self.connections: list[Connection] = []
 
     async def connect(self) -> Connection:
@@ -323,6 +333,21 @@ class FakeBroker:
         found: Sequence[object] = [session.subscriptions.pop(topic_filter, None) for topic_filter in request.filters]
         return encode(Unsubscribed([one is not None for one in found]))
 
+    def _take(self, peer: Peer, body: bytes) -> bytes:
+        members = decode(SharedTake, body).members
+        self.members += [(peer, member) for member in members]
+        return encode(SharedTaken([True] * len(members)))
+
+    def _settle(self, _peer: Peer, body: bytes) -> bytes:
+        self.settled += decode(SharedSettle, body).members
+        return b""
+
+    def give(self, offset: int, record: memoryview) -> None:
+        """Give a message to the member that joined last."""
+        peer, member = self.members[-1]
+        body = encode_given([(member.handle, offset, record)])
+        peer.send(Command(RequestCode.SHARED_GIVEN, flag=FLAG_ONEWAY, body=body))
+
     _answers: ClassVar[dict[int, Callable[[FakeBroker, Peer, bytes], bytes]]] = {
         RequestCode.APPEND_MANY: _append,
         RequestCode.FOLLOW: _follow,
@@ -334,6 +359,8 @@ class FakeBroker:
         RequestCode.WILL_WATCH: _watch,
         RequestCode.WILL_VERDICT: _verdict,
         RequestCode.SESSION_CLOSE: _close,
+        RequestCode.SHARED_TAKE: _take,
+        RequestCode.SHARED_SETTLE: _settle,
         RequestCode.SUBSCRIBE: _subscribe,
         RequestCode.UNSUBSCRIBE: _unsubscribe,
     }

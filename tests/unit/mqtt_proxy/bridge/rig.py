@@ -22,6 +22,7 @@ from mqtt_proxy.bridge.publish import Publisher
 from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.services import Services
+from mqtt_proxy.bridge.shared import SharedHub
 from mqtt_proxy.bridge.sys_tree import SysTree
 from mqtt_proxy.bridge.sys_values import SysValues
 from mqtt_proxy.bridge.wills import WillJudge
@@ -170,6 +171,7 @@ class Rig:
             self.offsets,
             metrics,
             self.clock,
+            SharedHub(link, metrics),
         )
         self.front = FrontCounters(self.registry)
         values = SysValues(metrics, self.front, self.clock, lambda: len(owners))

@@ -6,6 +6,7 @@ from mqtt_proxy.mqtt import packets
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import Refused
 from tests.unit.mqtt_proxy.bridge.rig import publish, running, settle
+from tests.unit.mqtt_proxy.bridge.shared_world import message
 
 
 async def test_filters_beyond_the_limit_are_refused_one_by_one() -> None:
@@ -80,12 +81,66 @@ async def test_reason_codes_of_level_5() -> None:
         client = await rig.client("s", level=5)
         client.received()
         rig.access.forbidden.add(b"secret")
-        client.send(packets.Subscribe(2, [("$share/g/x", 1), ("secret", 0), ("a", 2)]))
+        client.send(packets.Subscribe(2, [("secret", 0), ("a", 2)]))
         await settle()
         client.send(packets.Subscribe(3, [("b", 1)]), packets.Unsubscribe(4, ["b", "a"]))
         await settle()
         assert client.received() == [
-            packets.Suback(2, [0x9E, 0x87, 2]),
+            packets.Suback(2, [0x87, 2]),
             packets.Suback(3, [0x97]),
             packets.Unsuback(4, [0x11, 0]),
         ]
+
+
+async def test_a_shared_subscription_takes_from_its_group() -> None:
+    """Judged by its inner filter; what is given is delivered, settled when acknowledged, given back when it leaves."""
+    async with running() as rig:
+        rig.access.forbidden.add(b"$share/g/secret")
+        client = await rig.client("s", clean=False)
+        client.send(packets.Subscribe(2, [("$share/g/a", 1), ("$share/g/secret", 1)]))
+        await settle()
+        assert client.received()[-1] == packets.Suback(2, [1, 0x80])
+        (peer_member,) = rig.broker.members
+        assert (peer_member[1].client_id, peer_member[1].filter) == ("s", "$share/g/a")
+        rig.broker.give(4, message(1))
+        rig.broker.give(5, message(1))
+        await settle()
+        first, second = [one for one in client.received() if isinstance(one, packets.Publish)]
+        client.send(packets.Puback(first.packet_id))
+        await settle()
+        assert [one.done for one in rig.broker.settled] == [[4]]
+        client.send(packets.Subscribe(3, [("$share/g/a", 0)]))
+        await settle()
+        assert len(rig.broker.members) == 1, "subscribed again: the same member goes on"
+        client.lose()
+        await settle()
+        assert rig.broker.sessions["s"].inflight == [], "what it did not acknowledge is another member's"
+        again = await rig.client("s", clean=False)
+        await settle()
+        assert len(rig.broker.members) == 2
+        rig.broker.give(5, message(1))
+        await settle()
+        assert second.payload == b"pay"
+        assert [(m[1], m[2]) for m in again.messages()] == [(b"pay", 0)]
+        again.send(packets.Unsubscribe(9, ["$share/g/a"]))
+        await settle()
+        rig.broker.give(6, message(1))
+        await settle()
+        assert rig.broker.settled[-1].back == [6]
+        assert again.messages() == []
+
+
+async def test_a_member_joins_again_when_the_broker_is_back() -> None:
+    """With what its client has not acknowledged."""
+    async with running() as rig:
+        client = await rig.client("s")
+        client.send(packets.Subscribe(2, [("$share/g/a", 1)]))
+        await settle()
+        rig.broker.give(4, message(1))
+        await settle()
+        await rig.broker.connections[0].close()
+        await settle()
+        while not rig.link.up:
+            await settle(1)
+        await settle()
+        assert [member.held for _, member in rig.broker.members] == [[], [4]]

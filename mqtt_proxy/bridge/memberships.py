@@ -1,0 +1,259 @@
+"""Shared subscriptions of one session: what the broker gives its members, what its client has acknowledged.
+
+A member may be given what its session's window has free. A message counts as done when the client has acknowledged it
+(QoS 0: when it was handed to the socket), has expired, or is too large for the client; one that finds the window or
+the socket full waits, and goes back to the broker for another member when that takes long.
+
+Invariant: an offset a member was given is in exactly one of `waiting`, `unacked`, `done` and `back` until it was told.
+Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mqtt_proxy.bridge.source import Place
+from remoting.protocol.record import FLAG_RETAIN, RecordView
+from remoting.protocol.shared_body import SharedSettled
+
+if TYPE_CHECKING:
+    from mqtt_proxy.bridge.outbound import Outbound
+    from mqtt_proxy.bridge.shared import SharedHub
+    from mqtt_proxy.mqtt.session import Session
+
+WINDOW_MAX = 64
+"""Messages one member has or may be given at most; a smaller window of the client's is kept to."""
+TOP_UP_SHARE = 4
+"""A member with nothing else to say asks for more once this fraction (1/n) of its window is free."""
+
+
+class SharedSource(Place):
+    """One session's membership in one group."""
+
+    noted = False  # the group gives them to another member
+
+    __slots__ = (
+        "_hub",
+        "_identifiers",
+        "_session",
+        "_wake",
+        "back",
+        "client_id",
+        "credit",
+        "done",
+        "epoch",
+        "filter",
+        "handle",
+        "leaving",
+        "options",
+        "qos",
+        "sharers",
+        "subscription_id",
+        "unacked",
+        "waiting",
+        "writable",
+    )
+
+    def __init__(self, hub: SharedHub, session: Session, topic_filter: str, queue_id: int, qos: int) -> None:
+        super().__init__(queue_id)
+        self._hub = hub
+        self._session = session
+        self._wake: Callable[[], None] = lambda: None
+        self.filter = topic_filter
+        self.qos = qos
+        self.client_id = ""
+        self.epoch = 0
+        self.handle = 0
+        """0 while it has not joined."""
+        self.credit = 0
+        """How many the broker may still give without being told again."""
+        self.waiting: deque[tuple[int, memoryview]] = deque()
+        """(queue offset, record) given and not yet sent."""
+        self.unacked: dict[int, None] = {}
+        self.done: list[int] = []
+        self.back: list[int] = []
+        self.leaving = False
+        self.writable = True
+        self.sharers = 1
+        """Memberships of the same session; they share its window."""
+        self.choose(0, 0)
+
+    # -- joining -------------------------------------------------------------------------------------------------------
+
+    def join(self, client_id: str, epoch: int, wake: Callable[[], None]) -> None:
+        """Begin to take, or go on under a new epoch."""
+        self.client_id, self.epoch, self._wake = client_id, epoch, wake
+        self._hub.join(self)
+
+    def lost(self) -> None:
+        """The broker does not know this member any more, and has given to others what was not sent."""
+        self.waiting.clear()
+        self.back.clear()
+        self.credit = self.handle = 0
+
+    def leave(self) -> None:
+        """Unsubscribed: what is not sent goes to others, what is under way stays until it is acknowledged."""
+        self.leaving = True
+        self.give_back()
+        self._hub.mark(self)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def given(self, offset: int, record: memoryview) -> None:
+        """The broker gave a message."""
+        self.credit -= 1
+        if self.leaving:
+            self.back.append(offset)
+            self._hub.mark(self)
+            return
+        self.waiting.append((offset, record))
+        if self.writable:
+            self._wake()
+        else:
+            self._hub.watch(self)
+
+    def acknowledge(self, offset: int) -> None:
+        """The client has the message at `offset`."""
+        if self.unacked.pop(offset, 0) is None:
+            self.done.append(offset)
+            self._hub.mark(self)
+
+    def send(self, outbound: Outbound, offset: int, record: RecordView, qos: int) -> int:
+        """Send the first of `waiting`; 0 when it is not for anybody any more, and so is done."""
+        first, _ = self.waiting.popleft()
+        assert first == offset, (first, offset)
+        topic, begun = record.mqtt_topic or bytes(record.topic), False
+        if topic:  # else it is a record of somebody else's, for nobody here
+            payload = record.body
+            outbound.budget_bytes -= len(payload)
+            retain = self.options & 2 != 0 and record.flags & FLAG_RETAIN != 0
+            begun = outbound.send(record, topic, payload, qos, retain, (self, offset), self._identifiers)
+        if begun and qos:
+            self.unacked[offset] = None
+        else:
+            self.done.append(offset)
+        self._hub.mark(self)
+        return int(begun)
+
+    def choose(self, options: int, subscription_id: int) -> None:
+        """What the client wants of this subscription; options as in `session_body.FilterRequest`, 0 = no identifier."""
+        self.options, self.subscription_id = options, subscription_id
+        self._identifiers = (subscription_id,) if subscription_id else ()
+
+    def give_back(self) -> None:
+        """What waits cannot be sent now: let others have it."""
+        if self.waiting:
+            self.back += [offset for offset, _ in self.waiting]
+            self.waiting.clear()
+            self._hub.mark(self)
+
+    def set_writable(self, writable: bool) -> None:
+        """The socket takes messages again, or no longer."""
+        self.writable = writable
+        if writable:
+            self.room_again()
+        elif self.waiting:
+            self._hub.watch(self)
+
+    def room_again(self) -> None:
+        """The session's window may have room."""
+        missing = self.missing() if self.handle else 0
+        if missing and missing * TOP_UP_SHARE >= self._window():
+            self._hub.mark(self)
+
+    def missing(self) -> int:
+        """How many more the member can be given beyond what it may be given already."""
+        if self.leaving or not self.writable:
+            return 0
+        return max(0, self._window() - len(self.waiting) - self.credit)
+
+    def _window(self) -> int:
+        if not self.qos:
+            return WINDOW_MAX
+        return min(WINDOW_MAX - len(self.unacked), -(-self._session.window_free // self.sharers))
+
+    def settled(self) -> SharedSettled | None:
+        """What there is to say, which counts as said then."""
+        credit = self.missing()
+        if not (self.done or self.back or credit):
+            return None
+        done, back = self.done, self.back
+        self.done, self.back = [], []
+        self.credit += credit
+        return SharedSettled(self.handle, credit, done, back)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of it is left to say."""
+        return self.leaving and not (self.unacked or self.done or self.back)
+
+
+class Memberships:
+    """The memberships of one session: they take turns in sending."""
+
+    __slots__ = ("_hub", "_session", "_turn", "_wake", "sources")
+
+    def __init__(self, hub: SharedHub, session: Session, wake: Callable[[], None]) -> None:
+        self._hub = hub
+        self._session = session
+        self._wake = wake
+        self._turn = 0
+        self.sources: list[SharedSource] = []
+
+    def add(self, topic_filter: str, queue_id: int, qos: int, client_id: str, epoch: int) -> SharedSource:
+        """A subscription begins or is taken up again."""
+        source = SharedSource(self._hub, self._session, topic_filter, queue_id, qos)
+        self.sources.append(source)
+        self._share()
+        source.join(client_id, epoch, self._wake)
+        return source
+
+    def remove(self, source: SharedSource) -> None:
+        """A subscription has ended; the broker is told before anything else is asked of it."""
+        self.sources.remove(source)
+        self._share()
+        source.leave()
+        self._hub.flush()
+
+    def rejoin(self, epoch: int) -> None:
+        """The broker was lost and is back."""
+        for source in self.sources:
+            source.join(source.client_id, epoch, self._wake)
+
+    def set_writable(self, writable: bool) -> None:
+        """The socket takes messages again, or no longer."""
+        for source in self.sources:
+            source.set_writable(writable)
+
+    def room_again(self) -> None:
+        """The session's window may have room."""
+        for source in self.sources:
+            source.room_again()
+
+    def release(self) -> None:
+        """The session has ended; everything there is to say was said by `SharedHub.flush`."""
+        for source in self.sources:
+            self._hub.forget(source)
+        self.sources.clear()
+
+    def send(self, outbound: Outbound, portion: int) -> int:
+        """Send up to `portion` messages as far as the turn's budget goes; how many were."""
+        sent = 0
+        for _ in range(len(self.sources)):
+            self._turn = (self._turn + 1) % len(self.sources)
+            source = self.sources[self._turn]
+            while source.waiting and sent < portion and outbound.budget_bytes > 0:
+                offset, raw = source.waiting[0]
+                record = RecordView(raw)
+                qos = min(record.flags & 3, source.qos)
+                if qos and self._session.window_free <= 0:
+                    self._hub.watch(source)
+                    break
+                sent += source.send(outbound, offset, record, qos)
+        return sent
+
+    def _share(self) -> None:
+        for source in self.sources:
+            source.sharers = len(self.sources)

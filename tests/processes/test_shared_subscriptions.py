@@ -1,0 +1,189 @@
+"""Shared subscriptions on real processes: each message to one member, none lost whoever is killed."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.processes.rig import DEADLINE_S, Client, Process, Server, Stream, no_traceback
+
+pytestmark = pytest.mark.processes
+
+FILTER = "$share/workers/line/#"
+TOPIC = "line/a"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A started server that is gone afterwards."""
+    started = Server(tmp_path / "data")
+    started.start()
+    yield started
+    started.kill_if_running()
+
+
+class Cluster:
+    """A broker and two proxies, each a process of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.broker = Process(directory / "broker", ["broker", "--data", str(directory / "data")], "remoting")
+        self.broker.start()
+        address = f"proxy.broker=127.0.0.1:{self.broker.port}"
+        self.proxies = [Process(directory / name, ["proxy", "--set", address], "mqtt") for name in ("one", "two")]
+        for proxy in self.proxies:
+            proxy.start()
+
+    def end(self) -> None:
+        """For the end of a test, however it went."""
+        for part in (*self.proxies, self.broker):
+            part.kill_if_running()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A started cluster that is gone afterwards."""
+    started = Cluster(tmp_path)
+    yield started
+    started.end()
+
+
+def member(server: Server, name: str, *, clean: bool = True, acknowledge: bool = True) -> Client:
+    """A client that is subscribed to the group."""
+    joined = Client(server, name, clean=clean)
+    if not acknowledge:
+        joined.client.manual_ack_set(True)
+    assert joined.subscribe((FILTER, 1)) == [1]
+    return joined
+
+
+def until_all(members: Sequence[Client], count: int) -> Counter[int]:
+    """Wait until the members together have every number; how often each came."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        seen = Counter(number for one in members for number in one.numbers(TOPIC))
+        if len(seen) >= count:
+            assert set(seen) == set(range(count))
+            return seen
+        assert time.monotonic() < deadline, (
+            f"{len(seen)} of {count}, missing {sorted(set(range(count)) - set(seen))[:5]}"
+        )
+        with members[0].changed:
+            members[0].changed.wait(0.1)
+
+
+def test_each_message_goes_to_one_member_and_to_everybody_else(server: Server) -> None:
+    """Fair among members, in order for each, beside ordinary subscriptions; bad names are refused."""
+    members = [member(server, f"m{index}") for index in range(3)]
+    watcher = Client(server, "watcher")
+    assert watcher.subscribe(("line/#", 1), ("$share//line", 1), ("$share/g", 1)) == [1, 128, 128]
+    publisher = Client(server, "publisher")
+    publisher.publish("line/kept", b"-1", retain=True)
+    publisher.publish_many(TOPIC, 0, 3_000)
+    watcher.until(lambda: len(watcher.numbers(TOPIC)) == 3_000)
+    assert set(until_all(members, 3_000).values()) == {1}
+    for one in members:
+        assert len(one.numbers(TOPIC)) > 500
+        assert one.numbers(TOPIC) == sorted(one.numbers(TOPIC))
+    late = member(server, "late")
+    assert not late.messages, "retained messages are not for shared subscriptions"
+    for one in members:
+        one.client.unsubscribe(FILTER)
+        one.subscribe(("line/c", 1))  # answered behind the UNSUBSCRIBE
+    publisher.publish("line/b", b"0")
+    late.until(lambda: bool(late.messages))
+    for one in (*members, watcher, publisher, late):
+        one.close()
+    assert server.end(signal.SIGTERM) == 0
+    no_traceback(server)
+
+
+def test_what_a_vanished_member_did_not_acknowledge_goes_to_another(server: Server) -> None:
+    """A member that acknowledges nothing holds what it was given; when its socket breaks another gets exactly that."""
+    stuck = member(server, "stuck", acknowledge=False)
+    publisher = Client(server, "publisher")
+    publisher.publish_many(TOPIC, 0, 100)
+    stuck.until(lambda: len(stuck.numbers(TOPIC)) == 64)
+    other = member(server, "other")
+    other.until(lambda: len(other.numbers(TOPIC)) == 36)
+    assert other.numbers(TOPIC) == list(range(64, 100))
+    stuck.vanish()
+    seen = until_all([other], 100)
+    assert set(seen.values()) == {1}
+    assert other.numbers(TOPIC)[36:] == list(range(64))
+    for one in (other, publisher):
+        one.close()
+
+
+def test_a_group_of_durable_sessions_keeps_its_place(server: Server) -> None:
+    """All members away, the server killed: what came meanwhile is there for whoever comes first."""
+    for name in ("a", "b"):
+        member(server, name, clean=False).close()
+    publisher = Client(server, "publisher")
+    publisher.publish_many(TOPIC, 0, 200)
+    publisher.close()
+    server.kill()
+    server.start()
+    back = Client(server, "a", clean=False)
+    assert back.present
+    assert set(until_all([back], 200).values()) == {1}
+    back.close()
+
+
+def test_a_killed_proxy_takes_nothing_with_it(cluster: Cluster) -> None:
+    """Members on two proxies, one is killed in the stream: the others get what its members had not acknowledged."""
+    one, two = cluster.proxies
+    lost = [member(one, f"one-{index}") for index in range(2)]
+    kept = [member(two, f"two-{index}") for index in range(2)]
+    stream = Stream(two, TOPIC)
+    stream.flowing()
+    one.kill()
+    for client in lost:
+        client.client.loop_stop()
+    stream.flowing()
+    count = stream.end()
+    seen = until_all([*lost, *kept], count)
+    assert all(one.numbers(TOPIC) for one in (*lost, *kept))
+    repeated = [number for number, times in seen.items() if times > 1]
+    assert len(repeated) <= 2 * 64, "only what was under way to the two lost members may come again"
+    for client in kept:
+        assert not set(client.numbers(TOPIC)) & set(kept[kept.index(client) - 1].numbers(TOPIC))
+        client.close()
+    no_traceback(two, cluster.broker)
+
+
+def test_a_client_with_both_kinds_of_subscription_gets_both(server: Server) -> None:
+    """[MQTT 5 4.8.2] a shared subscription and an ordinary one of the same filter are two subscriptions."""
+    both = member(server, "both")
+    assert both.subscribe(("line/#", 1)) == [1]
+    publisher = Client(server, "publisher")
+    publisher.publish_many(TOPIC, 0, 300)
+    both.until(lambda: len(both.numbers(TOPIC)) == 600)
+    assert set(until_all([both], 300).values()) == {2}
+    for one in (both, publisher):
+        one.close()
+
+
+def test_a_killed_broker_repeats_little(cluster: Cluster) -> None:
+    """Members stay connected over it; acknowledged messages come again only if they were not yet written."""
+    members = [member(proxy, f"m{index}", clean=index == 0) for index, proxy in enumerate(cluster.proxies)]
+    disconnects: list[object] = []
+    for client in members:
+        client.client.on_disconnect = lambda *arguments: disconnects.append(arguments)
+    publisher = Client(cluster.proxies[0], "publisher")
+    publisher.publish_many(TOPIC, 0, 400)
+    until_all(members, 400)
+    time.sleep(0.5)  # longer than the interval at which acknowledgements are written
+    cluster.broker.kill()
+    cluster.broker.start()
+    publisher.publish_many(TOPIC, 400, 400)
+    seen = until_all(members, 800)
+    assert max(seen.values()) == 1
+    assert not disconnects
+    for client in (*members, publisher):
+        client.close()
+    no_traceback(*cluster.proxies, cluster.broker)
