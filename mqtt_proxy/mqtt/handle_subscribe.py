@@ -12,6 +12,7 @@ from mqtt_proxy.mqtt.codec5 import RETAIN_HANDLING_SHIFT
 from mqtt_proxy.mqtt.events import SubscribeRequested, SubscriptionRequest, UnsubscribeRequested
 from mqtt_proxy.mqtt.packets import Packet, Subscribe, Unsubscribe
 from mqtt_proxy.mqtt.reason_codes import PacketViolation, Reason
+from remoting.protocol.share_names import SHARE_PREFIX
 
 if TYPE_CHECKING:
     from mqtt_proxy.mqtt.session import Session
@@ -23,6 +24,9 @@ def subscribe(session: Session, packet: Packet) -> None:
     """Ask the owner for subscriptions."""
     packet = cast("Subscribe", packet)
     _check_filters(session, [topic_filter for topic_filter, _ in packet.filters])
+    for topic_filter, options in packet.filters:
+        if options & _NO_LOCAL and topic_filter.startswith(SHARE_PREFIX):
+            raise PacketViolation(Reason.PROTOCOL, "no local on a shared subscription")  # [MQTT-3.8.3-4]
     requests = [
         SubscriptionRequest(
             topic_filter,

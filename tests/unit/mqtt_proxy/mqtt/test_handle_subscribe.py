@@ -7,7 +7,7 @@ import pytest
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
 from mqtt_proxy.mqtt.events import SubscribeRequested, SubscriptionRequest, UnsubscribeRequested
-from tests.unit.mqtt_proxy.mqtt.sessions import connected
+from tests.unit.mqtt_proxy.mqtt.sessions import answers5, connected, connected5, send5
 
 
 def test_requests_and_answers() -> None:
@@ -38,3 +38,15 @@ def test_one_bad_filter_ends_it(sent: packets.Packet, reason: str) -> None:
     """None of the packet's filters takes effect."""
     events = connected(filters_per_packet_max=3).feed(encode(sent), 0)
     assert [event.reason for event in events] == [reason]  # type: ignore[union-attr]
+
+
+def test_no_local_on_a_shared_subscription_is_a_protocol_error() -> None:
+    """[MQTT-3.8.3-4] DISCONNECT 0x82; without the option the filter is for the owner to judge."""
+    session = connected5()
+    (event,) = send5(session, packets.Subscribe(5, [("$share/g/a", 1)], {}))
+    assert event.filters[0].filter == "$share/g/a"
+    (violated,) = send5(session, packets.Subscribe(6, [("a", 1), ("$share/g/a", 0x04 | 1)], {}))
+    assert violated.reason == "protocol_error"
+    (goodbye,) = answers5(session)
+    assert isinstance(goodbye, packets.Disconnect)
+    assert goodbye.reason == 0x82
