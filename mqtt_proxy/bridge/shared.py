@@ -19,6 +19,7 @@ from remoting.protocol.commands import Command
 from remoting.protocol.shared_body import (
     SharedMember,
     SharedSettle,
+    SharedSettled,
     SharedTake,
     SharedTaken,
     decode,
@@ -144,14 +145,17 @@ class SharedHub:
         self._link.call(RequestCode.SHARED_TAKE, encode(SharedTake(members)), taken)
 
     def _given(self, command: Command) -> None:
-        unknown = 0
+        late: dict[int, list[int]] = {}
         for handle, offset, record in decode_given(command.body):
             source = self._members.get(handle)
-            if source is None:
-                unknown += 1  # its session has ended; the broker learns or knows that, and gives it to another
-            else:
+            if source is not None:
                 source.given(offset, record)
-        self._metrics.shared_late.value += unknown
+            else:  # it left while this was on its way; the broker may not have known that yet
+                late.setdefault(handle, []).append(offset)
+        if late and self._link.up:
+            self._metrics.shared_late.value += sum(map(len, late.values()))
+            back = [SharedSettled(handle, 0, [], offsets) for handle, offsets in late.items()]
+            self._link.oneway(RequestCode.SHARED_SETTLE, encode(SharedSettle(back)))
 
     def _down(self, _reason: str) -> None:
         for source in self._members.values():
