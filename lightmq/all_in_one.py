@@ -93,7 +93,10 @@ class AllInOne:
                 connection=inprocess.connect(self._router, port=self._broker.direct),
             )
             proxy = self._proxy
-            await self._group.begin("proxy", _Port(self._open_mqtt, proxy.stop), ready=lambda: proxy.ready)
+            await self._group.begin(
+                "proxy", _Port(self._open_mqtt, proxy.stop), ready=lambda: proxy.ready,
+                stop_deadline_s=self._configuration.proxy.stop_s_max,
+            )  # fmt: skip
             await self._start_bridge(self._router)
             await self._group.begin("admin", _Port(self._open_admin, self._admin.stop))
         except BaseException:

@@ -49,6 +49,7 @@ class Part:
         until_failed: Callable[[], Awaitable[Exception]] = never,
         reason: Callable[[], str] = str,
         reload: Callable[[], None] = nothing,
+        stop_deadline_s: float | None = None,
     ) -> None:
         """``port`` is what the application's port speaks and how to read its number, if it has one; ``reason`` why it
         is not ready."""
@@ -60,7 +61,7 @@ class Part:
         )
         self._port = port
         self._more_ports = more_ports
-        self._group.add(name, application, ready=ready)
+        self._group.add(name, application, ready=ready, stop_deadline_s=stop_deadline_s)
         self._group.add("admin", self._admin)
 
     async def start(self) -> None:
@@ -130,6 +131,7 @@ def proxy_part(config: ProxyConfig) -> Part:
         port=("mqtt", lambda: application.port),
         more_ports=application.ports,
         reload=application.reload,
+        stop_deadline_s=config.stop_s_max,
     )
 
 

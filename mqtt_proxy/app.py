@@ -29,6 +29,7 @@ from mqtt_proxy.bridge.sys_values import SysValues
 from mqtt_proxy.bridge.wills import WillJudge
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.front.counters import FrontCounters
+from mqtt_proxy.front.drain import drain
 from mqtt_proxy.front.listener import Listener
 from mqtt_proxy.front.open_sockets import OpenSockets
 from mqtt_proxy.front.quotas import Quotas
@@ -157,8 +158,15 @@ class ProxyApp:
         self._listener.reload()
 
     async def stop(self) -> None:
-        """Close all connections, have wills and session states confirmed, then leave the broker."""
+        """Send all clients away in their turns, have wills and session states confirmed, then leave the broker."""
         deadline_s = self._config.stop_deadline_ms / 1000
+        listen = self._config.listen
+        await drain(
+            self._listener,
+            interval_ms=listen.drain_interval_ms,
+            server_reference=listen.server_reference,
+            moved=listen.server_moved,
+        )
         await self._listener.stop(deadline_s)
         self._services.tools.offsets.stop()
         self._services.sys_tree.stop()

@@ -87,6 +87,11 @@ class ProxyConfig:
     """Listeners besides the plain one, and how they end."""
 
     @property
+    def stop_s_max(self) -> float:
+        """How long a stop may take as configured: sending away, closing, settling, each with its own deadline."""
+        return (self.listen.drain_interval_ms + 2 * self.stop_deadline_ms) / 1_000 + 1.0
+
+    @property
     def listen_host(self) -> str:
         """The address that is really listened on: nothing is open to others before somebody said who they are."""
         if self.host:

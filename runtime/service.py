@@ -32,13 +32,26 @@ class ServiceGroup:
 
     def __init__(self, *, stop_deadline_s: float = STOP_DEADLINE_S) -> None:
         self._stop_deadline_s = stop_deadline_s
+        self._deadlines_s: dict[str, float] = {}
         self._services: list[tuple[str, Service, Callable[[], bool] | None]] = []
         self._started: list[tuple[str, Service]] = []
         self._stopping = False
         self._log = get_logger("service")
 
-    def add(self, name: str, service: Service, *, ready: Callable[[], bool] | None = None) -> None:
-        """Append a service; ``ready`` answers for it when its start alone does not mean readiness."""
+    def add(
+        self,
+        name: str,
+        service: Service,
+        *,
+        ready: Callable[[], bool] | None = None,
+        stop_deadline_s: float | None = None,
+    ) -> None:
+        """Append a service; ``ready`` answers for it when its start alone does not mean readiness.
+
+        ``stop_deadline_s`` is for one that may take longer to stop than others.
+        """
+        if stop_deadline_s is not None:
+            self._deadlines_s[name] = stop_deadline_s
         self._services.append((name, service, ready))
 
     async def start(self) -> None:
@@ -52,9 +65,16 @@ class ServiceGroup:
                 raise
             self._started.append((name, service))
 
-    async def begin(self, name: str, service: Service, *, ready: Callable[[], bool] | None = None) -> None:
+    async def begin(
+        self,
+        name: str,
+        service: Service,
+        *,
+        ready: Callable[[], bool] | None = None,
+        stop_deadline_s: float | None = None,
+    ) -> None:
         """Add a service that could not be built earlier, and start it; when it fails nothing else is stopped."""
-        self.add(name, service, ready=ready)
+        self.add(name, service, ready=ready, stop_deadline_s=stop_deadline_s)
         await service.start()
         self._started.append((name, service))
 
@@ -63,10 +83,11 @@ class ServiceGroup:
         self._stopping = True
         while self._started:
             name, service = self._started.pop()
+            deadline_s = self._deadlines_s.get(name, self._stop_deadline_s)
             try:
-                await asyncio.wait_for(service.stop(), self._stop_deadline_s)
+                await asyncio.wait_for(service.stop(), deadline_s)
             except TimeoutError:
-                self._log.error("stop_deadline_missed", service=name, deadline_s=self._stop_deadline_s)
+                self._log.error("stop_deadline_missed", service=name, deadline_s=deadline_s)
             except Exception as error:  # noqa: BLE001  # the others must still be stopped
                 self._log.error("stop_failed", service=name, error=repr(error), exc_info=error)
 

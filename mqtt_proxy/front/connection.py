@@ -23,6 +23,7 @@ from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.loop_state import LoopState
 from mqtt_proxy.front.peer import Peer, direct_peer
 from mqtt_proxy.mqtt.events import Disconnected, Event, Violated
+from mqtt_proxy.mqtt.reason_codes import Reason
 from mqtt_proxy.mqtt.session import Session
 from mqtt_proxy.mqtt.states import State
 from runtime.logs import get_logger
@@ -211,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._closing = True
         session = self.session
-        self.close_reason = session.close_reason or reason
+        self.close_reason = reason if session.close_reason in (None, Reason.ENDED) else session.close_reason
         self._will_due = session.will_due
         session.close(reason)
         if not transport.is_closing():
@@ -222,6 +223,13 @@ class Connection(asyncio.BufferedProtocol):
             if transport.get_write_buffer_size():
                 self._shared.loop.call_later(CLOSE_GRACE_S, transport.abort)
         self._shared.loop.call_soon(self._report_closed)
+
+    def send_away(self, code: int, server_reference: str) -> None:
+        """Close because the proxy stops; a client of MQTT 5 is told with this code, and where to go."""
+        if not self._closing:
+            self._will_due = self.session.will_due
+            self.session.disconnect(code, server_reference=server_reference)
+            self.close("server_stopping")
 
     # -- from asyncio --------------------------------------------------------------------------------------------------
 

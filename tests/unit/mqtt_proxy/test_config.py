@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.listen_config import ListenConfig
 from runtime.config import ConfigError, Flag, load
 from runtime.config_page import attribute_docs
 
@@ -23,6 +24,12 @@ def test_values_are_checked() -> None:
     assert load(ProxyConfig, flags=[Flag("in_flight_max", "--in-flight", "5")]).value.in_flight_max == 5
     with pytest.raises(ConfigError, match="in_flight_max"):
         load(ProxyConfig, flags=[Flag("in_flight_max", "--in-flight", "0")])
+
+
+def test_a_stop_may_take_as_long_as_its_parts() -> None:
+    """The supervisor of the parts must not cut a drain short."""
+    config = ProxyConfig(stop_deadline_ms=2_000, listen=ListenConfig(drain_interval_ms=30_000))
+    assert config.stop_s_max == 35.0
 
 
 def test_one_message_fits_the_frames() -> None:

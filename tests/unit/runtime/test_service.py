@@ -62,6 +62,21 @@ async def test_one_that_hangs_or_fails_does_not_keep_the_others_alive() -> None:
     assert story[-1] == "stop a"
 
 
+async def test_one_may_take_longer_to_stop_than_the_others() -> None:
+    story: list[str] = []
+
+    class Slow(Recorder):
+        async def stop(self) -> None:
+            await asyncio.sleep(0.05)
+            await super().stop()
+
+    group = ServiceGroup(stop_deadline_s=0.01)
+    await group.begin("a", Slow("a", story), stop_deadline_s=10.0)
+    await group.begin("b", Slow("b", story))
+    await group.stop()
+    assert story == ["start a", "start b", "stop a"]
+
+
 async def test_a_service_can_begin_later_and_is_stopped_first() -> None:
     story: list[str] = []
     group = ServiceGroup()
