@@ -23,8 +23,9 @@ class Run:
         try:
             for number, words in scenario.steps:
                 words = [word.replace("{u}", self.unique) for word in words]
+                assert words[0] in STEP_NAMES, words
                 try:
-                    STEPS[words[0]](self, *words[1:])
+                    getattr(self, words[0])(*words[1:])
                 except (AssertionError, TimeoutError) as error:
                     raise AssertionError(f"{scenario.where}:{number}: {' '.join(words)}: {error}") from error
         finally:
@@ -95,6 +96,3 @@ class Run:
     def silence(self, seconds: str) -> None:
         """Nobody says anything for a while."""
         self.target.silence(float(seconds))
-
-
-STEPS = {name: getattr(Run, name) for name in STEP_NAMES}

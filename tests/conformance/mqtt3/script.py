@@ -28,10 +28,10 @@ class Scenario:
         return f"{self.statements[0]}-{self.title.replace(' ', '_')}"
 
 
-def load_scenarios() -> list[Scenario]:
+def load_scenarios(folder: Path = HERE) -> list[Scenario]:
     """Every scenario of the folder."""
     found: list[Scenario] = []
-    for path in sorted((HERE / "scenarios").glob("*.txt")):
+    for path in sorted((folder / "scenarios").glob("*.txt")):
         for number, line in enumerate(path.read_text().splitlines(), start=1):
             text = line.partition("  #")[0].strip()
             if text.startswith("=="):

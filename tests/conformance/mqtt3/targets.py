@@ -67,7 +67,9 @@ class CoreTarget:
             granted = [qos for name, qos in client.filters.items() if matches(name.encode(), publish.topic)]
             if granted and client.session.state is State.CONNECTED:
                 qos = min(publish.qos, max(granted))
-                client.session.deliver(publish.topic, publish.payload, qos, False, False, None)
+                client.session.deliver(
+                    publish.topic, publish.payload, qos, False, False, None, getattr(publish, "properties", None)
+                )
                 client.settle()
 
 
@@ -104,9 +106,8 @@ class CoreClient:
         elif isinstance(event, Released):
             self.session.complete(event.packet_ids)
         elif isinstance(event, UnsubscribeRequested):
-            for name in event.filters:
-                self.filters.pop(name, None)
-            self.session.unsubscribed(event.packet_id)
+            codes = [0x11 if self.filters.pop(name, None) is None else 0 for name in event.filters]
+            self.session.unsubscribed(event.packet_id, codes)
 
     def settle(self) -> None:
         """Take the output; when the session has ended publish its will, once."""

@@ -1,0 +1,18 @@
+"""Every scenario that the session core decides by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.mqtt3.script import Scenario, load_scenarios
+from tests.conformance.mqtt3.targets import CoreTarget
+from tests.conformance.mqtt5.runner5 import Run5
+from tests.conformance.mqtt5.script5 import HERE
+
+SCENARIOS = [scenario for scenario in load_scenarios(HERE) if not scenario.needs_server]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_scenario(scenario: Scenario) -> None:
+    """The script goes through against the core."""
+    Run5(CoreTarget(), "u1").play(scenario)
