@@ -25,7 +25,7 @@ from broker.registration import Connect, Registration
 from broker.store.attached.tail_view import in_order
 from broker.store.errors import StoreError
 from broker.store.log_store import LogStore
-from remoting.client.connection import dial
+from remoting.client.key_file import signing_dial
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.server.access import Access
 from remoting.server.router import Router
@@ -56,7 +56,7 @@ class BrokerApp:
         clock: Clock | None = None,
         registry: Registry | None = None,
         faults: FaultPoints | None = None,
-        connect_controller: Connect = dial,
+        connect_controller: Connect | None = None,
         listen: bool = True,
     ) -> None:
         self.config = config
@@ -65,7 +65,7 @@ class BrokerApp:
         self.broker: Broker | None = None
         self._clock = clock or SystemClock()
         self._faults = faults or FaultPoints()
-        self._connect_controller = connect_controller
+        self._connect_controller = connect_controller or signing_dial(config.access_key_file)
         self._listen = listen
         self._log = get_logger("broker")
         self._store: LogStore | None = None

@@ -71,6 +71,9 @@ class BrokerConfig:
     """Port of /metrics, /livez, /readyz; 0 takes any free one."""
     controllers: tuple[str, ...] = ("127.0.0.1:9876",)
     """Controllers (they are the name servers too) to register with; empty for a broker that is found by address."""
+    access_key_file: Path | None = None
+    """One line `key:secret`, readable by its owner alone: what is said to controllers is signed with it, which those of
+    other machines want (`access_keys` there)."""
     data_directory: Path = Path("lightmq-data")
     """Where the log lies; one running broker per directory."""
     range_readers: int = setting(0, minimum=0, maximum=64)

@@ -36,7 +36,7 @@ from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.listening import Listening
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.limits import SessionLimits
-from remoting.client.connection import dial
+from remoting.client.key_file import signing_dial
 from remoting.client.route import Routes
 from remoting.protocol.errors import LightMQError
 from remoting.transport.contracts import Connection
@@ -55,6 +55,7 @@ class ProxyApp:
         self.port = config.port
         self._config = config
         self._given = connection
+        self._dial_signed = signing_dial(config.access_key_file)
         self._routes: Routes | None = None
         self._log = get_logger("proxy")
         metrics = ProxyMetrics(registry)
@@ -191,14 +192,14 @@ class ProxyApp:
                 raise ConnectionLost("the broker of this process has stopped")
             return self._given
         if self._config.broker:
-            return await dial(self._config.broker)
+            return await self._dial_signed(self._config.broker)
         if self._routes is None:
-            self._routes = Routes(self._config.controllers)
+            self._routes = Routes(self._config.controllers, dial=self._dial_signed)
         cluster = await self._routes.cluster(refresh=True)
         for name in sorted(cluster.broker_addr_table):
             address = cluster.broker_addr_table[name].master()
             if address is not None:
-                return await dial(address)
+                return await self._dial_signed(address)
         raise LightMQError("no broker is registered at " + ", ".join(self._config.controllers))
 
 

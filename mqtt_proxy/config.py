@@ -36,6 +36,9 @@ class ProxyConfig:
     """Controllers (name servers) as host:port that are asked where the broker is."""
     broker: str = ""
     """Broker as host:port; set it to go there directly without asking a controller."""
+    access_key_file: Path | None = None
+    """One line `key:secret`, readable by its owner alone: requests to controllers and broker are signed with it, which
+    those of other machines want (`access_keys` there)."""
     password_file: Path | None = None
     """Users and argon2 hashes; without it everybody on loopback and nobody else may connect."""
     acl_file: Path | None = None
