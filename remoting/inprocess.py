@@ -140,7 +140,7 @@ class InProcessConnection(_End):
         super().__init__()
         self.address = ADDRESS
         self.peer = InProcessPeer(self, handler)
-        self._port = port
+        self._port = port if port is not None and port.open else None
         self._closing = False
         self._calls = Calls(ADDRESS, in_flight_bytes_max)
         self._lane = _Lane(self.peer.command_received)
@@ -177,7 +177,7 @@ class InProcessConnection(_End):
     @property
     def takes_objects(self) -> bool:
         """Whether `append` may be used instead of frames."""
-        return self._port is not None and self._port.open
+        return self._port is not None
 
     def append(self, runs: Sequence[PlainRun], stored: Stored) -> None:
         """Hand plain publishes over as they are, behind every request made before; `stored` follows."""

@@ -60,6 +60,14 @@ class Appender:
         if exact:
             self._has_exact = True
 
+    def now(self, messages: list[StoreMessage], done: Done) -> None:
+        """Append what has gathered and these messages behind it, at once."""
+        if self._waiting:
+            self.add(messages, done)
+            self.flush()
+        else:
+            self._append(messages, [(0, done, NO_EXACT_IDS)])
+
     def flush(self) -> None:
         """Append what has gathered."""
         messages, self._messages = self._messages, []

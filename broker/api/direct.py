@@ -60,8 +60,7 @@ class DirectAppends:
             else:
                 soon(stored, refused)  # a refusal may come while this append is still being made
 
-        appender.add(messages, done)
-        appender.flush()
+        appender.now(messages, done)
 
     def _too_large(self, body_bytes: int, properties_bytes: int) -> Refused:
         if body_bytes > self._body_bytes_max:

@@ -142,8 +142,8 @@ class Followers:
             follower.take_pushed()  # by the time there is room they are best pulled
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._tell, follower)
             return
-        bounds = self._broker.store.bounds
-        news = [(queue_id, bounds(queue_id)[1]) for queue_id in follower.pending]
+        end_of = self._broker.store.confirmed_end
+        news = [(queue_id, end_of(queue_id)) for queue_id in follower.pending]
         follower.pending.clear()
         self.notified += 1
         if follower.news is not None:

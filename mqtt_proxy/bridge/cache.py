@@ -132,7 +132,10 @@ class Feed:
 
     def is_near(self) -> bool:
         """Whether somebody is close enough to the end to be given what is pushed."""
-        return any(follower.lag(self) <= NEAR_RECORDS_MAX for follower in self.followers)
+        for follower in self.followers:  # noqa: SIM110 - a generator costs more than the look
+            if follower.lag(self) <= NEAR_RECORDS_MAX:
+                return True
+        return False
 
     def next_known(self, offset: int) -> int | None:
         """The first offset at or after `offset` that a chunk covers: a pull need not go beyond it."""

@@ -226,6 +226,8 @@ class Delivery:
         # A socket that broke in this turn has closed its session already and is reported in the next.
         if not self._running or not self._writable or self._session.close_reason is not None:
             return False
+        if len(self.sources) == 1 and self.memberships is None and self.sources[0].retained is None:
+            return self._pump_one(self.sources[0])
         left = TURN_MESSAGES_MAX
         outbound = self.outbound
         outbound.budget_bytes = TURN_BYTES_MAX
@@ -251,6 +253,24 @@ class Delivery:
         if self.memberships is not None:
             left -= self.memberships.send(outbound, left)
         self._account(TURN_MESSAGES_MAX - left)
+        return left <= 0 or outbound.budget_bytes <= 0
+
+    def _pump_one(self, source: Source) -> bool:
+        """As `pump`, for a session with one subscription and nothing else to deliver."""
+        outbound = self.outbound
+        outbound.budget_bytes = TURN_BYTES_MAX
+        left = TURN_MESSAGES_MAX
+        feed = source.feed
+        while source.cursor < feed.max_offset and left > 0 and outbound.budget_bytes > 0:
+            before = source.cursor
+            left -= self._take(source, left)
+            if source.cursor == before:
+                break
+        if left < TURN_MESSAGES_MAX:
+            self._tools.metrics.delivered.value += TURN_MESSAGES_MAX - left
+            self._flush()
+        if self.committed_key is not None:
+            self._tools.offsets.mark(self)
         return left <= 0 or outbound.budget_bytes <= 0
 
     def _account(self, sent: int) -> None:

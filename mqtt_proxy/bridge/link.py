@@ -48,6 +48,7 @@ class Link:
         self._connection: Connection | None = None
         self._pushes: dict[int, PushCallback] = {}
         self._news: News | None = None
+        self._direct: InProcessConnection | None = None
         self._stopping = False
         self._first = asyncio.Event()
         self._log = get_logger("proxy.link")
@@ -63,10 +64,8 @@ class Link:
     @property
     def direct(self) -> InProcessConnection | None:
         """The connection, when it leads to a broker of this process that takes publishes as objects."""
-        connection = self._connection
-        if isinstance(connection, InProcessConnection) and connection.takes_objects and not connection.closed:
-            return connection
-        return None
+        direct = self._direct
+        return None if direct is None or direct.closed else direct
 
     def on_up(self, callback: Callable[[], None]) -> None:
         """Call after every connection made, in order of registration."""
@@ -156,13 +155,17 @@ class Link:
 
     def _came_up(self, connection: Connection) -> None:
         self._connection = connection
-        if self._news is not None and isinstance(connection, InProcessConnection):
-            connection.on_news(self._news)
+        self._direct = None
+        if isinstance(connection, InProcessConnection):
+            if connection.takes_objects:
+                self._direct = connection
+            if self._news is not None:
+                connection.on_news(self._news)
         self._log.info("broker_connected", address=connection.address)
         self._first.set()
 
     def _went_down(self, reason: str) -> None:
-        self._connection = None
+        self._connection = self._direct = None
         if not self._stopping:
             self._log.warning("broker_lost", reason=reason)
 

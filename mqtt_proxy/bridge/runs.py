@@ -22,20 +22,12 @@ Shared = tuple[tuple[int, int, int, int, int], Written]
 """What run it is (index, portion, QoS, level, bytes that may be begun) and its packets."""
 
 
-def takes_runs(session: Session) -> bool:
-    """Whether a plain message is the same packet for this session as for any other of its level.
-
-    Whatever a session or a subscription may ask for beyond a QoS must be asked here.
-    """
-    return session.is_plain and session.packet_size_out_max == PACKET_SIZE_BYTES_MAX
-
-
 def send_run(session: Session, source: Source, chunk: Chunk, portion: int, budget: int) -> tuple[int, int, bool]:
     """Send up to `portion` plain messages at the source's cursor; (how many, payload bytes, whether the next is not
     plain).
     """
-    if not takes_runs(session):
-        return 0, 0, True
+    if session.aliases_out is not None or session.packet_size_out_max != PACKET_SIZE_BYTES_MAX:
+        return 0, 0, True  # its packets differ from those of others of its level
     offset = source.cursor
     key = (offset - chunk.first, portion, source.qos, session.level, budget)
     shared = cast("Shared | None", chunk.shared)
@@ -43,9 +35,10 @@ def send_run(session: Session, source: Source, chunk: Chunk, portion: int, budge
         written = shared[1]
     else:
         outgoing = session.outgoing
+        free = max(0, outgoing.in_flight_max - len(outgoing.window))
         written = hot.core.write_run(
-            chunk.blob, chunk.starts, offset - chunk.first, portion, source.qos, session.level, session.window_free,
-            budget, outgoing._last_id, outgoing.window, source.unacked, source, offset,  # noqa: SLF001 - hot
+            chunk.blob, chunk.starts, offset - chunk.first, portion, source.qos, session.level, free, budget,
+            outgoing._last_id, outgoing.window, source.unacked, source, offset,  # noqa: SLF001 - hot
         )  # fmt: skip
         outgoing._last_id = written[4]  # noqa: SLF001
         if written[1] and not written[2] and written[5] != FULL:  # full is this session's window, not the next one's

@@ -326,8 +326,13 @@ class Connection(asyncio.BufferedProtocol):
         session = self.session
         if self._closing or transport is None:
             return
-        if session.out:
-            data = session.take_bytes()
+        out = session.out
+        if out:
+            data = out[0]
+            if len(out) == 1 and isinstance(data, bytes):  # most often
+                out.clear()
+            else:
+                data = session.take_bytes()
             self._host.counters.bytes_out.value += len(data)
             transport.write(data)
             if (

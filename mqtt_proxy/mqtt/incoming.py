@@ -50,6 +50,9 @@ class Incoming:
         pending = self.pending
         if refusal:
             self._refused.update(dict.fromkeys(confirmed, refusal))
+        if len(confirmed) == 1 and pending[:1] == confirmed and not (self._early or self.exactly_once or self._refused):
+            del pending[0]
+            return (PUBACK_WORD | confirmed[0]).to_bytes(4, "big")
         if not self._early and pending[: len(confirmed)] == confirmed:
             del pending[: len(confirmed)]
             return self._encode(confirmed)

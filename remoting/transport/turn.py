@@ -22,22 +22,17 @@ ROUNDS_MAX = 32
 class _Turn:
     """The callbacks of one loop."""
 
-    __slots__ = ("_next", "_scheduled", "loop")
+    __slots__ = ("due", "loop", "scheduled")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._next: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
-        self._scheduled = False
+        self.due: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self.scheduled = False
 
-    def add(self, callback: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        self._next.append((callback, arguments))
-        if not self._scheduled:
-            self._scheduled = True
-            self.loop.call_soon(self._run)
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Work off what is due, round by round."""
         for _ in range(ROUNDS_MAX):
-            round_, self._next = self._next, []
+            round_, self.due = self.due, []
             for callback, arguments in round_:
                 try:
                     callback(*arguments)
@@ -45,10 +40,10 @@ class _Turn:
                     self.loop.call_exception_handler(
                         {"message": f"{callback!r} failed at the end of a loop turn", "exception": error}
                     )
-            if not self._next:
-                self._scheduled = False
+            if not self.due:
+                self.scheduled = False
                 return
-        self.loop.call_soon(self._run)
+        self.loop.call_soon(self.run)
 
 
 _latest: _Turn | None = None
@@ -61,4 +56,7 @@ def soon(callback: Callable[..., object], *arguments: Any) -> None:
     turn = _latest
     if turn is None or turn.loop is not loop:
         turn = _latest = _Turn(loop)
-    turn.add(callback, arguments)
+    turn.due.append((callback, arguments))
+    if not turn.scheduled:
+        turn.scheduled = True
+        loop.call_soon(turn.run)

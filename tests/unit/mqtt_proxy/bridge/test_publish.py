@@ -147,7 +147,8 @@ class Port:
 async def test_a_broker_of_this_process_is_given_plain_publishes_as_they_are() -> None:
     """Acknowledged when it says so, refused as by a frame, and again in frames when it no longer takes them."""
     async with running() as rig:
-        port = rig.broker.connections[0]._port = Port()
+        connection = rig.link._direct = rig.broker.connections[0]
+        port = connection._port = Port()
         first, second, publisher = Origin(), Origin(), rig.services.publisher
         publisher.publish(first, b"c", some("t", 3, 7))
         publisher.publish(second, b"d", some("u", 1))
@@ -166,7 +167,7 @@ async def test_a_broker_of_this_process_is_given_plain_publishes_as_they_are() -
         assert first.reason is not None
         assert "the disk is full" in first.reason
         publisher.publish(second, b"d", some("u", 2))
-        port.open = False  # between a publish and its way to the broker
+        rig.link._direct = None  # between a publish and its way to the broker
         await publisher.drain()
         assert second.confirmed_ids == [1, 2]
         assert rig.broker.codes.count(RequestCode.APPEND_MANY) == 1
@@ -175,7 +176,8 @@ async def test_a_broker_of_this_process_is_given_plain_publishes_as_they_are() -
 async def test_what_is_not_plain_goes_by_frame() -> None:
     """QoS 2 here; a turn that holds any goes by frame as a whole, so that the order is kept."""
     async with running() as rig:
-        port = rig.broker.connections[0]._port = Port()
+        connection = rig.link._direct = rig.broker.connections[0]
+        port = connection._port = Port()
         origin, publisher = Origin(), rig.services.publisher
         publisher.publish(origin, b"c", some("t", 1))
         publisher.publish(origin, b"c", [Publish(b"t", b"x", 2, False, False, 2)])

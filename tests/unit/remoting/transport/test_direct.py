@@ -35,9 +35,9 @@ async def test_publishes_go_over_at_once_when_nothing_is_under_way() -> None:
     assert connection.takes_objects
     connection.append([(b"c", 1, [])], print)
     assert seen == [("append", [(b"c", 1, [])])]
-    port.open = False
-    assert not connection.takes_objects
     await connection.close()
+    port.open = False
+    assert not inprocess.connect(print, port=port).takes_objects
 
 
 async def test_publishes_wait_behind_requests_made_before() -> None:
