@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from remoting.protocol import record, topics
+from remoting.protocol import mqtt_properties, record, topics
 from remoting.protocol.pull_body import PulledRange
 from spark_connector import compiled_columns
 from spark_connector.layout import Bools, Ints, Records, parse_records
@@ -24,7 +24,11 @@ BATCH_ROWS_MAX = 16_384
 """Rows per Arrow batch: 4k to 64k are equally fast, larger ones only cost memory."""
 TOPICS_REMEMBERED_MAX = 100_000
 """Distinct MQTT topics whose match is remembered per task; beyond it the memory starts anew."""
-PROPERTY_COLUMNS = {"clientId": record.CLIENT_ID_KEY, "contentType": b"contentType", "traceparent": b"traceparent"}
+PROPERTY_COLUMNS = {
+    "clientId": record.CLIENT_ID_KEY,
+    "contentType": mqtt_properties.CONTENT_TYPE,
+    "traceparent": b"traceparent",
+}
 
 
 class TopicMatcher:

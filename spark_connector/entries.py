@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from remoting.protocol import append_body, names, record, topics
+from remoting.protocol import append_body, names, record
 from spark_connector.errors import OptionError
+from spark_connector.selection import check_mqtt_topic
 
 HEADER = np.dtype(
     [
@@ -196,7 +197,7 @@ def _by_distinct(column: pa.Array, change: Callable[[bytes], bytes]) -> pa.Array
 
 
 def _parent_of(mqtt_topic: bytes) -> bytes:
-    wrong = topics.validate_topic_name(mqtt_topic)
+    wrong = check_mqtt_topic(mqtt_topic)
     if wrong:
         raise OptionError(f"MQTT topic {mqtt_topic.decode(errors='replace')!r}: {wrong}")
     return names.parent_topic(mqtt_topic)

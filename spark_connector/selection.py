@@ -26,6 +26,17 @@ Known = Mapping[str, Mapping[str, int]]
 """Topic → queue number as text → end the driver has seen, as QUEUE_BOUNDS wants it."""
 
 
+SPECIAL = {
+    "$share": "is a shared subscription, which MQTT clients have; Spark shares the rows of a filter among its tasks by "
+    "itself: leave `$share/` and the group out",
+    "$history": "is how MQTT 3.1.1 clients ask for history; Spark has the options 'startingOffsets' and "
+    "'startingTimestamp'",
+    "$SYS": "is made by the MQTT server when it is asked for and is not in the log",
+    "$delayed": "is where MQTT clients publish to have a message later; it is in the log under its own topic",
+}
+"""First levels that mean something to the MQTT server, and why they cannot be read."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """How far one queue reaches at one moment; `id` is the broker's queue id, `at` answers a question by time."""
@@ -101,6 +112,7 @@ def select(options: ReadOptions) -> Selection:
         wrong = topics.validate_filter(one)
         if wrong:
             raise OptionError(f"option 'mqttFilter': {one!r} is not a valid MQTT filter: {wrong}")
+        _refuse_special(one)
     wild = [one for one in options.mqtt_filter if topics.is_wildcard(one)]
     exact = [one for one in options.mqtt_filter if not topics.is_wildcard(one)]
     exact = [one for one in exact if not any(topics.matches(filter_, one) for filter_ in wild)]
@@ -114,6 +126,20 @@ def select(options: ReadOptions) -> Selection:
         closed += [one for one in exact if _parent(one) in parents]
         exact = [one for one in exact if _parent(one) not in parents]
     return Selection(parents, tuple(exact), tuple(open_filters), (*open_filters, *closed))
+
+
+def _refuse_special(mqtt_filter: str) -> None:
+    """Filters that mean something to the MQTT server would cover nothing in the log."""
+    why = SPECIAL.get(mqtt_filter.partition("/")[0])
+    if why:
+        raise OptionError(f"option 'mqttFilter': {mqtt_filter!r} {why}")
+
+
+def check_mqtt_topic(topic: str | bytes) -> str:
+    """What keeps rows from being written to an MQTT topic; empty when nothing does."""
+    if topic[:1] in ("$", b"$"):
+        return "topics that begin with $ are the server's own, rows cannot be written to them"
+    return topics.validate_topic_name(topic) or ""
 
 
 def check_topic(topic: str, other_option: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from spark_connector.errors import OptionError
 from spark_connector.options import WriteOptions
 from spark_connector.schema import COLUMN_TYPES, nearest
-from spark_connector.selection import check_topic
+from spark_connector.selection import check_mqtt_topic, check_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,6 +79,9 @@ def _with_topics(parts: dict[str, str], options: WriteOptions) -> SinkColumns:
     """Let the options win over columns and make sure that every row can have a topic."""
     if options.topic is not None:
         check_topic(options.topic, "mqttTopic")
+    wrong = "" if options.mqtt_topic is None else check_mqtt_topic(options.mqtt_topic)
+    if wrong:
+        raise OptionError(f"option 'mqttTopic': {options.mqtt_topic!r}: {wrong}")
     if options.topic is not None or options.mqtt_topic is not None:
         parts = {part: name for part, name in parts.items() if part not in {"topic", "mqttTopic"}}
     elif "topic" not in parts and "mqttTopic" not in parts:

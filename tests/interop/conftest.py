@@ -25,17 +25,23 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`lightmq up` on free ports; yields host:port of the remoting port."""
+def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    """`lightmq up` on free ports; yields them by what they speak."""
     data = tmp_path_factory.mktemp("data")
     command = [sys.executable, "-m", "lightmq", "up", "--json", "--data", str(data)]
     command += ["--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0"]
     with (data / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT)
         assert process.stdout is not None
-        yield f"127.0.0.1:{json.loads(process.stdout.readline())['remoting']}"
+        yield json.loads(process.stdout.readline())
         process.send_signal(signal.SIGTERM)
         process.wait(20)
+
+
+@pytest.fixture(scope="session")
+def server(ports: dict[str, int]) -> str:
+    """host:port of the remoting port."""
+    return f"127.0.0.1:{ports['remoting']}"
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ SCHEMA = pa.schema([(name, ARROW[type_]) for name, type_ in COLUMN_TYPES.items()
 KEY = QueueKey("t", "broker-t", 3)
 
 text = st.binary(max_size=12) | st.text(max_size=6).map(str.encode)
-names = st.sampled_from([b"clientId", b"contentType", b"traceparent", b"Clientid", b"x"]) | text
+names = st.sampled_from([b"clientId", b"mqttContentType", b"traceparent", b"Clientid", b"x"]) | text
 plain = st.builds(
     append_body.encode_entry,
     kind=st.just(1),
@@ -75,7 +75,7 @@ def expected(view: RecordView, offset: int) -> dict[str, Any]:
         "clientId": words(last.get(b"clientId")),
         "qos": view.flags & 3 if over_mqtt else None,
         "retained": bool(view.flags & 4) if over_mqtt else None,
-        "contentType": words(last.get(b"contentType")),
+        "contentType": words(last.get(b"mqttContentType")),
         "properties": [(words(key), words(value)) for key, value in pairs],
         "traceparent": words(last.get(b"traceparent")),
     }

@@ -43,7 +43,12 @@ def wanted(end: int) -> QueueRange:
 
 def mixed() -> tuple[list[bytes], list[bytes]]:
     """(records of a queue with offsets 100 to 163, the same messages one by one)."""
-    properties = ((b"clientId", b"first"), (b"contentType", b"json"), (b"clientId", b"last"), (b"traceparent", b"00"))
+    properties = (
+        (b"clientId", b"first"),
+        (b"mqttContentType", b"json"),
+        (b"clientId", b"last"),
+        (b"traceparent", b"00"),
+    )
     tagged = [BatchRow(b"%d" % n, 5_000 + n, tag=b"g", properties=properties if n % 2 else ()) for n in range(20)]
     at, records = 100, []
     for rows, codec in ((make_rows(10), 1), (make_rows(1), 0), (None, 0), (make_rows(30, first=40), CODEC_ZSTD),

@@ -74,6 +74,7 @@ def test_row_by_row(rows: list[dict[str, Any]], skip: int) -> None:
         ({"topic": ["a/b"]}, "mqttTopic"),
         ({"topic": [None]}, "neither"),
         ({"mqttTopic": ["a/+"]}, "'a/\\+'"),
+        ({"mqttTopic": ["$SYS/x"]}, "'.SYS/x': topics that begin with"),
         ({"topic": ["t"], "key": ["k" * 70_000]}, "keys of 70000 bytes"),
         ({"mqttTopic": ["t"], "qos": [5]}, "'qos' holds 5"),
     ],

@@ -8,7 +8,15 @@ from remoting.protocol.bounds_body import LightBounds, QueueBounds, QueueBoundsR
 from spark_connector.errors import OptionError
 from spark_connector.offsets import QueueKey
 from spark_connector.options import parse_read
-from spark_connector.selection import Bounds, Selection, check_named_queues, light_key, missing_topics, select
+from spark_connector.selection import (
+    Bounds,
+    Selection,
+    check_mqtt_topic,
+    check_named_queues,
+    light_key,
+    missing_topics,
+    select,
+)
 from spark_connector.values import QueueName
 
 
@@ -79,3 +87,24 @@ def test_a_pattern_takes_whole_names_of_what_the_broker_reports() -> None:
     queues = [QueueBounds(name, 0, at, 0, 9, None) for at, name in enumerate(names)]
     reply = QueueBoundsReply("b", 1, 0, queues, None)
     assert [key.topic for key in found.collect(request, reply)] == ["line-1", "press"]
+
+
+@pytest.mark.parametrize(
+    ("special", "says"),
+    [
+        ("$share/group/plant/#", "leave `.share/` and the group out"),
+        ("$history/last=5/plant/#", "startingTimestamp"),
+        ("$SYS/#", "not in the log"),
+        ("$delayed/5/x", "under its own topic"),
+    ],
+)
+def test_filters_of_the_mqtt_server_are_refused_in_words(special: str, says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        select(parse_read({"mqttFilter": f"plant/1,{special}"}))
+
+
+def test_topics_rows_can_be_written_to() -> None:
+    assert check_mqtt_topic("plant/1") == check_mqtt_topic(b"plant/1") == ""
+    for topic in ("$SYS/x", b"$SYS/x", "$share/a/b"):
+        assert "server's own" in check_mqtt_topic(topic)
+    assert "wildcard" in check_mqtt_topic("plant/#")

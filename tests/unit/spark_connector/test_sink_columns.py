@@ -40,6 +40,8 @@ def test_an_option_wins_over_the_columns() -> None:
         ([("body", "binary")], {}, "where should the rows go"),
         ([("body", "binary"), ("value", "binary")], {"topic": "t"}, "keep one"),
         ([("body", "binary")], {"topic": "a/b"}, "mqttTopic"),
+        ([("body", "binary")], {"mqttTopic": "$SYS/broker/x"}, "topics that begin with \\$ are the server's own"),
+        ([("body", "binary")], {"mqttTopic": "a/+"}, "no wildcard"),
     ],
 )
 def test_what_does_not_fit(fields: list[tuple[str, str]], options: dict[str, str], says: str) -> None:
