@@ -40,6 +40,7 @@ class Source(Place):
         "cursor",
         "feed",
         "filter",
+        "live_from",
         "no_local",
         "options",
         "qos",
@@ -58,6 +59,8 @@ class Source(Place):
         self.feed = feed
         self.qos = qos
         self.cursor = self.start = self.committed = cursor
+        self.live_from = 0
+        """What lies below is history that was asked for: sent whatever other subscriptions match it."""
         self.serial = serial
         """Age among the session's sources: the lower delivers what several would."""
         self.chunk: Chunk | None = None

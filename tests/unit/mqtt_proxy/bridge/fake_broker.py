@@ -31,6 +31,7 @@ from remoting.protocol.pull_body import (
 )
 from remoting.protocol.record import MESSAGE, encode_record
 from remoting.protocol.session_body import (
+    FilterRequest,
     InflightEntry,
     SessionClose,
     SessionFenced,
@@ -99,6 +100,7 @@ class FakeBroker:
         self.held: list[tuple[Peer, Command]] = []
         self.members: list[tuple[Peer, SharedMember]] = []
         self.settled: list[SharedSettled] = []
+        self.wished: list[FilterRequest] = []
         self.connections: list[Connection] = []
 
     async def connect(self) -> Connection:
@@ -307,11 +309,15 @@ class FakeBroker:
 
     def _subscribe(self, _peer: Peer, body: bytes) -> bytes:
         request = decode(Subscribe, body)
+        self.wished += [one for one in request.filters if one.history is not None]
         session = self._session(request.client_id, request.epoch)
         results = [
             self._subscribe_one(session, topic_filter, qos)
             for topic_filter, qos in ((one.filter, one.qos) for one in request.filters)
         ]
+        for one, result in zip(request.filters, results, strict=True):
+            if one.history is not None:
+                result.live, result.offset = result.offset, max(0, result.offset - (one.history.last or 0))
         retained: list[tuple[int, list[int]]] = []
         for index, topic_filter in enumerate([one.filter for one in request.filters]):
             found = [at for topic, at in self.retained.items() if matches(topic_filter, topic.decode())]
