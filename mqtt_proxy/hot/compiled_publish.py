@@ -10,8 +10,10 @@ from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringA
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
+from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.packets import Publish
 
+LEVEL_3 = cython.declare(cython.int, packets.LEVEL_3)
 PUBLISH = cython.declare(object, Publish)
 MISSING = cython.declare(object, object())
 
@@ -164,6 +166,31 @@ def scan_acknowledgements(
             break
         tokens.append(token)
         position += 4
+    return position
+
+
+def consume_runs(session, data: bytes, position: cython.Py_ssize_t, end: cython.Py_ssize_t):
+    """The runs of plain PUBLISHes and PUBACKs at `position` into the session; where another packet begins."""
+    before: cython.Py_ssize_t = -1
+    level_5: cython.bint = session.level != LEVEL_3
+    room: cython.Py_ssize_t
+    at: cython.pointer(cython.uchar) = cython.cast(cython.pointer(cython.uchar), PyBytes_AS_STRING(data))
+    if end > len(data):
+        raise IndexError(end)
+    while position != before and position < end:
+        before = position
+        if at[position] == 0x40:
+            outgoing = session.outgoing
+            position = scan_acknowledgements(
+                data, position, end, outgoing.window, session.acknowledged, outgoing.phases
+            )
+        else:
+            limits, incoming = session.limits, session.incoming
+            room = limits.receive_maximum - incoming.in_use if level_5 else end + 1
+            position = _scan(
+                data, position, end, limits.packet_size_bytes_max, session.names.known, session.publishes,
+                incoming.pending, level_5, room,
+            )  # fmt: skip
     return position
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mqtt_proxy.mqtt.packets import Publish
+from mqtt_proxy.mqtt.session_state import SessionState
 
 Buffer = bytes | memoryview
 
@@ -52,6 +53,8 @@ class Core:
     """As `mqtt.scan.scan_publishes`; so the next two."""
     scan_publishes_5: Callable[..., int]
     scan_acknowledgements: Callable[..., int]
+    consume_runs: Callable[[SessionState, bytes, int, int], int]
+    """As `mqtt.scan.consume_runs`: what sessions call."""
     survey: Callable[[Sequence[Publish]], tuple[bool, int, list[int]]]
     """(publishes) -> whether all are plain (QoS 0 or 1, no properties), bytes of topics and payloads, packet ids."""
     settle: Callable[[Iterable[Any]], int]

@@ -25,7 +25,7 @@ from mqtt_proxy.mqtt import handle_auth, handle_connect, handle_publish, handle_
 from mqtt_proxy.mqtt.answers import Answers
 from mqtt_proxy.mqtt.codec import UnsupportedLevel, decode, level_of
 from mqtt_proxy.mqtt.events import Event
-from mqtt_proxy.mqtt.packets import LEVEL_3, LEVEL_5, PACKET_NAMES, Packet
+from mqtt_proxy.mqtt.packets import LEVEL_5, PACKET_NAMES, Packet
 from mqtt_proxy.mqtt.reason_codes import PacketViolation, Reason
 from mqtt_proxy.mqtt.scan import IN_USE
 from mqtt_proxy.mqtt.states import State
@@ -56,8 +56,13 @@ class Session(Answers):
             return []
         events: list[Event] = []
         self.events = events
+        position = IN_USE.runs(self, data, 0, len(data)) if self.state is State.CONNECTED else 0
+        if position == len(data):  # nothing but plain publishes and acknowledgements
+            self.last_packet_ms = now_ms
+            self.end_run()
+            return events
         try:
-            position = self._consume(data)
+            position = self._consume(data, position)
         except PacketViolation as violation:
             if isinstance(violation, UnsupportedLevel):
                 self.out.append(handle_connect.level_refusal(violation))
@@ -83,15 +88,14 @@ class Session(Answers):
             return events
         return []
 
-    def _consume(self, data: bytes) -> int:
-        """Handle every complete packet at the front of `data`; where the first incomplete or held back one begins."""
-        position = 0
+    def _consume(self, data: bytes, position: int) -> int:
+        """Handle every complete packet from `position` on; where the first incomplete or held back one begins."""
         end = len(data)
         self._needed_bytes = 0
         while position < end:
             state = self.state
             if state is State.CONNECTED:
-                position = self._consume_runs(data, position, end)
+                position = IN_USE.runs(self, data, position, end)
                 if position == end:
                     break
             elif state is State.DECIDING or state is State.CLOSED:
@@ -110,41 +114,6 @@ class Session(Answers):
                 break
             self._handle(data[position], data[body:stop])
             position = stop
-        return position
-
-    def _consume_runs(self, data: bytes, position: int, end: int) -> int:
-        """Take the runs of plain PUBLISHes and PUBACKs at `position`; the position of the first packet that is
-        neither.
-        """
-        before = -1
-        while position != before and position < end:
-            before = position
-            if data[position] == 0x40:
-                outgoing = self.outgoing
-                position = IN_USE.acknowledgements(
-                    data, position, end, outgoing.window, self.acknowledged, outgoing.phases
-                )
-            elif self.level == LEVEL_3:
-                position = IN_USE.publishes(
-                    data,
-                    position,
-                    end,
-                    body_size_bytes_max=self.limits.packet_size_bytes_max,
-                    known_topics=self.names.known,
-                    publishes=self.publishes,
-                    packet_ids=self.incoming.pending,
-                )
-            else:
-                position = IN_USE.publishes_5(
-                    data,
-                    position,
-                    end,
-                    body_size_bytes_max=self.limits.packet_size_bytes_max,
-                    known_topics=self.names.known,
-                    publishes=self.publishes,
-                    packet_ids=self.incoming.pending,
-                    room=self.limits.receive_maximum - self.incoming.in_use,
-                )
         return position
 
     def _check_size(self, first: int, length: int) -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from mqtt_proxy import hot
 from mqtt_proxy.mqtt.encode import encode
+from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.mqtt.packets import Publish
+from mqtt_proxy.mqtt.session import Session
 
 pytestmark = pytest.mark.skipif(hot.choice.name != "compiled", reason=f"no compiled twin: {hot.choice.reason}")
 KNOWN = {b"a", b"some/topic", b"x" * 120}
@@ -73,3 +75,5 @@ def test_an_end_beyond_the_bytes_is_refused() -> None:
         core.scan_publishes(b"x", 0, 9, body_size_bytes_max=9, known_topics=KNOWN, publishes=[], packet_ids=[])
     with pytest.raises(IndexError):
         core.scan_acknowledgements(b"x", 0, 9, {}, [])
+    with pytest.raises(IndexError):
+        core.consume_runs(Session(SessionLimits(), assigned_client_id=str), b"x", 0, 9)

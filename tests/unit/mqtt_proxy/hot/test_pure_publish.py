@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mqtt_proxy.bridge.cache import Feed
 from mqtt_proxy.bridge.source import Place, Source
 from mqtt_proxy.hot.contracts import Core
 from mqtt_proxy.mqtt import scan
+from mqtt_proxy.mqtt.encode import encode
+from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.mqtt.packets import Publish
+from mqtt_proxy.mqtt.session import Session
 from remoting.protocol.mqtt_properties import MessageProperties
 
 
@@ -43,6 +48,22 @@ def test_settle_takes_copies_in_younger_sources_along(core: Core) -> None:
 def test_sessions_call_the_twin_in_use() -> None:
     from mqtt_proxy import hot
 
-    assert scan.IN_USE.publishes is hot.core.scan_publishes
-    assert scan.IN_USE.publishes_5 is hot.core.scan_publishes_5
-    assert scan.IN_USE.acknowledgements is hot.core.scan_acknowledgements
+    assert scan.IN_USE.runs is hot.core.consume_runs
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_runs_into_a_session(core: Core, level: int) -> None:
+    """Both kinds in turn, up to the first packet that is neither; level 5 up to the Receive Maximum."""
+    session = Session(SessionLimits(receive_maximum=2), assigned_client_id=lambda: "made")
+    session.level = level
+    session.names.known.add(b"t")
+    session.outgoing.window = {1: "one", 2: "two", 3: "three"}
+    publish = encode(Publish(b"t", b"x", 1, False, False, 9), level)
+    acknowledgements = b"\x40\x02\x00\x01\x40\x02\x00\x02"
+    data = publish + acknowledgements + publish + b"\xc0\x00" + publish
+    assert core.consume_runs(session, data, 0, len(data)) == 2 * len(publish) + 8
+    assert (len(session.publishes), session.incoming.pending) == (2, [9, 9])
+    assert (session.acknowledged, list(session.outgoing.window)) == (["one", "two"], [3])
+    stop = core.consume_runs(session, publish, 0, len(publish))
+    assert stop == (len(publish) if level == 4 else 0)
+    assert core.consume_runs(session, b"", 0, 0) == 0
