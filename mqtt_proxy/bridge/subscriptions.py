@@ -48,8 +48,9 @@ from runtime.logs import get_logger
 
 LOG = get_logger("proxy.subscriptions")
 
+RETAIN_HANDLING = 3 << 2
+"""Bits of `FilterRequest.options` that say when to send retained messages: 0 at every SUBSCRIBE, 1 at the first."""
 RETAIN_HANDLING_NEVER = 2 << 2
-"""Bits of `FilterRequest.options`: send no retained messages."""
 
 _REFUSALS = {
     "too_wide": ReasonCode.TOPIC_FILTER_INVALID,
@@ -100,8 +101,8 @@ class Subscriptions:
         self._max = filters_max
         self._too_wide = too_wide
         self._sys = follower
-        self._fresh_sys: list[str] = []
-        """`$SYS` filters whose values are still to be sent, behind the SUBACK or the CONNACK."""
+        self._fresh_sys: dict[str, bool] = {}
+        """`$SYS` filters to be followed once SUBACK or CONNACK is out -> whether the values are to be sent then."""
         self.epoch = 0
         self.by_filter: dict[str, Source | SharedSource] = {}
 
@@ -110,7 +111,7 @@ class Subscriptions:
         source = self._delivery.add(topic_filter, queue_id, qos, cursor)
         self.by_filter[topic_filter] = source
         if topic_filter.startswith(SYS_PREFIX):
-            self._fresh_sys.append(topic_filter)
+            self._fresh_sys[topic_filter] = True
         return source
 
     async def subscribe(
@@ -187,8 +188,8 @@ class Subscriptions:
 
     def begin_retained(self, runs: Sequence[tuple[Source, list[int]]]) -> None:
         """Send the retained messages of fresh subscriptions, and the present `$SYS` values of fresh ones of these."""
-        for topic_filter in self._fresh_sys:
-            self._sys.follow(topic_filter)
+        for topic_filter, with_values in self._fresh_sys.items():
+            self._sys.follow(topic_filter, self.by_filter[topic_filter].subscription_id, with_values=with_values)
         self._fresh_sys.clear()
         for source, positions in runs:
             if source.retained is None:
@@ -217,7 +218,7 @@ class Subscriptions:
             if source is not None:
                 self._end(source)
                 self._sys.unfollow(topic_filter)
-        self._fresh_sys = [topic_filter for topic_filter in self._fresh_sys if topic_filter in self.by_filter]
+            self._fresh_sys.pop(topic_filter, None)
 
     async def subscribe_again(self) -> None:
         """After a loss of the broker: say all filters again; a queue that is still the same is read on, not anew."""
@@ -260,7 +261,7 @@ class Subscriptions:
             source.qos = qos
             source.choose(wanted.options, wanted.subscription_id)
             if topic_filter.startswith(SYS_PREFIX):
-                self._fresh_sys.append(topic_filter)  # subscribed again: its values come again [MQTT-3.8.4-3]
+                self._fresh_sys[topic_filter] = not wanted.options & RETAIN_HANDLING  # [MQTT-3.8.4-3]
             return source
         if source is not None:
             self._end(source)
@@ -269,6 +270,8 @@ class Subscriptions:
             return shared
         fresh = self.restore(topic_filter, queue_id, qos, offset)
         fresh.choose(wanted.options, wanted.subscription_id)
+        if topic_filter in self._fresh_sys:
+            self._fresh_sys[topic_filter] = wanted.options & RETAIN_HANDLING != RETAIN_HANDLING_NEVER
         return fresh
 
     def _admit(self, topic_filter: str, wish: HistoryWish | None, qos_allowed: Callable[[str], int]) -> int:

@@ -41,19 +41,20 @@ class Follower:
         self._session = session
         self._flush = flush
         self._writable = writable
-        self.filters: set[str] = set()
+        self.filters: dict[str, int] = {}
+        """Filter -> subscription identifier, 0 for none."""
         self.seen = 0
         """The round it has been given everything of."""
 
-    def follow(self, topic_filter: str) -> None:
-        """Send all values the filter matches as retained messages now, and changes from now on."""
-        self.filters.add(topic_filter)
-        self._tree.follow(self, topic_filter)
+    def follow(self, topic_filter: str, subscription_id: int = 0, *, with_values: bool = True) -> None:
+        """Send changes of what the filter matches from now on, and all values as retained messages now if wanted."""
+        self.filters[topic_filter] = subscription_id
+        self._tree.follow(self, topic_filter if with_values else None)
 
     def unfollow(self, topic_filter: str) -> None:
         """The filter was unsubscribed; it need not be one of these."""
         if topic_filter in self.filters:
-            self.filters.discard(topic_filter)
+            del self.filters[topic_filter]
             if not self.filters:
                 self._tree.unfollow(self)
 
@@ -67,10 +68,21 @@ class Follower:
         """Whether it can be sent something now."""
         return not self.gone and self._writable()
 
-    def send(self, values: Iterable[tuple[bytes, bytes]], *, retain: bool) -> None:
-        """Send these values."""
+    def send_matching(self, topic_filter: str, values: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send those of these values that this filter matches, as retained messages."""
+        ids = [self.filters[topic_filter]] if self.filters[topic_filter] else []
         for topic, value in values:
-            self._session.deliver(topic, value, 0, retain, False, None)
+            if matches(topic_filter, topic):
+                self._session.deliver(topic, value, 0, True, False, None, None, ids)
+        self._flush()
+
+    def send_changed(self, values: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send those of these values that some filter matches, once each, with the identifiers of all that do."""
+        for topic, value in values:
+            found = [each for topic_filter, each in self.filters.items() if matches(topic_filter, topic)]
+            if found:
+                ids = [each for each in found if each]
+                self._session.deliver(topic, value, 0, False, False, None, None, ids)
         self._flush()
 
 
@@ -106,15 +118,15 @@ class SysTree:
         """The follower of a session, which follows nothing yet."""
         return Follower(self, session, flush, writable)
 
-    def follow(self, follower: Follower, topic_filter: str) -> None:
-        """Send the present values; tell it of changes."""
+    def follow(self, follower: Follower, topic_filter: str | None) -> None:
+        """Tell it of changes; send the present values that this filter matches."""
         if not self._interval_s:
             return
         if follower not in self._followers:
             follower.seen = self._round
             self._followers[follower] = None
-        matching = ((topic, value) for topic, (value, _) in self._newest.items() if matches(topic_filter, topic))
-        follower.send(matching, retain=True)
+        if topic_filter is not None:
+            follower.send_matching(topic_filter, ((topic, value) for topic, (value, _) in self._newest.items()))
 
     def unfollow(self, follower: Follower) -> None:
         """It follows nothing any more."""
@@ -131,14 +143,10 @@ class SysTree:
                 self._tell(follower)
 
     def _tell(self, follower: Follower) -> None:
-        changed = [
-            (topic, value)
-            for topic, (value, since) in self._newest.items()
-            if since > follower.seen and any(matches(one, topic) for one in follower.filters)
-        ]
+        changed = [(topic, value) for topic, (value, since) in self._newest.items() if since > follower.seen]
         follower.seen = self._round
         if changed:
-            follower.send(changed, retain=False)
+            follower.send_changed(changed)
 
     def _read(self) -> None:
         """Note which values changed in this round."""

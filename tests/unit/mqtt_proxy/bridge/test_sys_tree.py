@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt.properties import SUBSCRIPTION_ID
 from tests.unit.mqtt_proxy.bridge.rig import Rig, Wire, publish, running, settle
 
 UPTIME = "$SYS/broker/uptime"
@@ -146,3 +147,21 @@ async def test_values_do_not_reach_the_broker() -> None:
         round_of(rig)
         await settle()
         assert [entry.mqtt_topic for entry in rig.broker.appended] == [b"t"]
+
+
+async def test_identifiers_and_retain_handling_of_mqtt_5() -> None:
+    """Values at SUBSCRIBE only where they are wanted; a change comes once, with the identifiers of all filters."""
+    async with running() as rig:
+        rig.sys_tree.start()
+        client = await rig.client("a", level=5)
+        client.received()
+        only_new, never = 1 << 4, 2 << 4
+        asked = [(UPTIME, never, 0), ("$SYS/broker/uptime/#", only_new, 1), ("$SYS/broker/uptime/#", only_new, 0)]
+        for number, (topic_filter, options, values) in enumerate(asked, 1):
+            client.send(packets.Subscribe(number, [(topic_filter, options)], {SUBSCRIPTION_ID: number}))
+            await settle()
+            got = [one for one in client.received() if isinstance(one, packets.Publish)]
+            assert [one.subscription_ids for one in got] == [(number,)] * values
+        round_of(rig)
+        (changed,) = [one for one in client.received() if isinstance(one, packets.Publish)]
+        assert (changed.topic, changed.retain, set(changed.subscription_ids)) == (UPTIME.encode(), False, {1, 3})
