@@ -30,6 +30,7 @@ from broker.meta.locks import QueueLocks
 from broker.meta.offsets import GroupOffsets
 from broker.meta.placement import Placement
 from broker.meta.retained import Retained
+from broker.meta.retained_expiry import RetainedExpiry
 from broker.meta.sessions import Sessions
 from broker.meta.shared_groups import SharedGroups
 from broker.meta.stages import Stages
@@ -115,6 +116,10 @@ class Broker:
             now_ms=now_ms,
         )
         self.retained = Retained(store)
+        self.retained_expiry = RetainedExpiry(store, self.log)
+        self.placement.retained_expiry = lambda topic, expiry_s: self.retained_expiry.note(
+            topic, expiry_s, self.clock.now_ms()
+        )
         self.offsets = GroupOffsets(store)
         self.groups = Groups(store, self.topics)
         self.locks = QueueLocks()
@@ -240,10 +245,12 @@ class Broker:
         shared = self.shared.maintain(now_ms)
         staged = self.ledger.expire(now_ms)
         silent = self.clients.expire(now_ms)
+        stale = self.retained_expiry.step(now_ms)
         self.locks.expire(now_ms)
         self.metrics.read_store(self.store)
         dropped = self.metrics.dropped
         counts = {"session_expired": ended, "filter_expired": gone, "stage_expired": staged, "client_silent": silent}
+        counts["retained_expired"] = stale
         counts["shared_ended"] = shared
         for reason, count in counts.items():
             if count:

@@ -14,6 +14,7 @@ from broker.meta.topics import PERMISSION_WRITE
 from broker.store.store_message import StoreMessage, mqtt_topic
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
+from remoting.protocol.mqtt_properties import EXPIRY
 from remoting.protocol.record import (
     CODEC_LZ4,
     CODEC_NONE,
@@ -68,6 +69,8 @@ class Placement:
         self._turn: dict[str, int] = {}
         self.divert: Callable[[StoreMessage, int, int], StoreMessage] | None = None
         """Takes placed messages that may wish to be delivered later; gives back what is to be appended now."""
+        self.retained_expiry: Callable[[bytes, int], None] = lambda _topic, _expiry_s: None
+        """Hears of every message that is to be retained for so many seconds."""
 
     def place(self, message: StoreMessage, kind: int, queue_index: int) -> StoreMessage:
         """Fill in the message's queues and flags: those of its topic, or where it waits for the time it names.
@@ -134,6 +137,10 @@ class Placement:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the first property of an MQTT entry must be originMqttTopic")
         message.flags = (message.flags & ENTRY_FLAGS_MASK) | FLAG_MQTT
         message.queues = self._dispatcher.mqtt(topic)
+        if message.n_props > MQTT_OWN_PROPERTIES and message.flags & FLAG_RETAIN and EXPIRY in message.meta:
+            expiry = property_value(message, EXPIRY)
+            if expiry.isdigit():
+                self.retained_expiry(topic, int(expiry))
         return message
 
     def _place_queue(self, message: StoreMessage, queue_index: int) -> StoreMessage:

@@ -26,6 +26,7 @@ from broker.store.queue_groups import QueueGroups
 from broker.store.queue_index.index import QueueIndex
 from broker.store.queue_index.index_flusher import IndexFlusher
 from broker.store.queue_registry import carried_value
+from broker.store.retained_message import said_again
 from broker.store.settings import StoreSettings
 from broker.store.state_log import StateChange
 from broker.store.state_tables import Said, StateTables
@@ -105,6 +106,7 @@ class Retention:
         """Bytes of segments that went, by reason."""
         self.cut_short_bytes_total = 0
         self.carried_total = 0
+        self.retained_expired_total = 0
 
     def metrics(self) -> dict[str, int]:
         """Return what went, by reason."""
@@ -115,6 +117,7 @@ class Retention:
             **{f"topics_expired_{reason}_messages_total": count for reason, count in hidden.items()},
             "retention_cut_short_bytes_total": self.cut_short_bytes_total,
             "state_carried_total": self.carried_total,
+            "retained_expired_total": self.retained_expired_total,
         }
 
     @property
@@ -130,7 +133,7 @@ class Retention:
             return
         assert self._target is not None
         if not self._doomed.done:
-            self._carry()
+            self._carry(now_ms)
         elif not self._kept(self._target):
             return
         elif not self._doomed_queues.done:
@@ -182,7 +185,7 @@ class Retention:
             position = segment.end
         return None
 
-    def _carry(self) -> None:
+    def _carry(self, now_ms: int) -> None:
         messages: list[StoreMessage] = []
         changes: list[StateChange] = []
         found = self._doomed.some(self._settings.carry_entries_max)
@@ -191,7 +194,7 @@ class Retention:
             if entry is None or entry[1] != position:
                 continue  # said anew or deleted since
             if kind == state_kinds.RETAINED:
-                self._carry_retained(messages, changes, key, position)
+                self._carry_retained(messages, changes, key, position, now_ms)
             else:
                 changes.append(StateChange(kind, key, value))
         if self._say_again(messages, changes):
@@ -225,9 +228,9 @@ class Retention:
         return True
 
     def _carry_retained(
-        self, messages: list[StoreMessage], changes: list[StateChange], topic: bytes, position: int
+        self, messages: list[StoreMessage], changes: list[StateChange], topic: bytes, position: int, now_ms: int
     ) -> None:
-        """Say a retained message again; one that is damaged is told of and goes."""
+        """Say a retained message again; one that is damaged is told of and goes, one that has expired goes."""
         segment = self._log.segment_at(position)
         assert segment is not None, position
         try:
@@ -236,14 +239,12 @@ class Retention:
             self._events.error("retained_message_damaged", topic=topic, position=position, reason=error.reason)
             changes.append(StateChange(state_kinds.RETAINED, topic, None))
             return
-        record = RecordView(segment.view, position - segment.base)
-        n_props, topic_len, keys_len, tags_len, props_len = record.counts
-        messages.append(
-            StoreMessage(
-                (), record.born_ms, record.flags, record.tag_hash, n_props, topic_len, keys_len, tags_len, props_len,
-                bytes(record.meta), bytes(record.body), record.producer_seq,
-            )
-        )  # fmt: skip
+        message = said_again(RecordView(segment.view, position - segment.base), now_ms)
+        if message is None:
+            self.retained_expired_total += 1
+            changes.append(StateChange(state_kinds.RETAINED, topic, None))
+        else:
+            messages.append(message)
 
     def _drop(self, target: int) -> None:
         held = self.expiry.held()

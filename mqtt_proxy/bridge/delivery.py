@@ -21,6 +21,7 @@ from mqtt_proxy.bridge.offsets import OffsetCommitter
 from mqtt_proxy.bridge.outbound import Outbound
 from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
+from mqtt_proxy.bridge.removed import Removed
 from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX
 from mqtt_proxy.bridge.shared import SharedHub
 from mqtt_proxy.bridge.source import Place, Source
@@ -84,6 +85,7 @@ class Delivery:
         "committed_key",
         "memberships",
         "outbound",
+        "removed",
         "sources",
     )
 
@@ -102,7 +104,8 @@ class Delivery:
         self.by_queue: dict[int, Source] = {}
         self.committed_key: bytes | None = None
         """The key offsets are committed under; None when the session is not durable."""
-        self.outbound = Outbound(session, tools.metrics, tools.clock, self.by_queue)
+        self.removed = Removed(tools.metrics)
+        self.outbound = Outbound(session, tools.metrics, tools.clock, self.by_queue, self.removed)
         self.memberships: Memberships | None = None
         """Its shared subscriptions, once it has one."""
 
@@ -161,7 +164,7 @@ class Delivery:
         ]
         lost = len(pending) - PENDING_RETAINED_MAX
         if lost > 0:
-            self._tools.metrics.skipped("retained_note_full").value += lost
+            self.removed.count("retained_note_full", lost)
             LOG.warning("retained_not_noted", messages=lost, session=(self.committed_key or b"").decode())
         return pending[:PENDING_RETAINED_MAX]
 
@@ -200,14 +203,14 @@ class Delivery:
         """Records at a cursor are gone, or the log ends before it."""
         source = self.by_queue.get(feed.queue_id)
         if source is not None and source.cursor == offset and to != offset:
-            self._tools.metrics.skipped(reason).value += max(0, to - offset)
+            self.removed.count(reason, max(0, to - offset))
             source.cursor = to
             source.chunk = None
 
     def gone(self, feed: Feed) -> None:
         """A queue was deleted under a subscription: the client must learn of it, so its connection ends."""
         if feed.queue_id in self.by_queue:
-            self._tools.metrics.skipped("queue_gone").value += 1
+            self.removed.count("queue_gone")
             self._give_up(f"queue_gone: queue {feed.queue_id} of {self.by_queue[feed.queue_id].filter}")
 
     def lag(self, feed: Feed) -> int:

@@ -84,6 +84,7 @@ class Hold:
             cursors = [(source.queue_id, source.cursor) for source in delivery.sources]
             closing.offsets = [(source.queue_id, source.lowest()) for source in delivery.sources]
             closing.inflight = resume.note(cursors, again, delivery.retained_to_note())
+            closing.removed = delivery.removed.take()
         self._say(closing)
 
     def _say(self, closing: SessionClose) -> None:

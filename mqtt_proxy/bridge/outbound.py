@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mqtt_proxy.bridge.cache import Chunk
 from mqtt_proxy.bridge.overlap import PASSED, WAIT, decide, gather
+from mqtt_proxy.bridge.removed import Removed
 from mqtt_proxy.bridge.retained import RetainedRun
 from mqtt_proxy.bridge.runs import send_run
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place, Source
@@ -50,14 +51,17 @@ def publisher_of(record: RecordView) -> bytes | None:
 class Outbound:
     """The sending half of one session."""
 
-    __slots__ = ("_by_queue", "_clock", "_metrics", "_session", "budget_bytes", "may_be_given")
+    __slots__ = ("_by_queue", "_clock", "_metrics", "_removed", "_session", "budget_bytes", "may_be_given")
 
-    def __init__(self, session: Session, metrics: ProxyMetrics, clock: Clock, by_queue: Mapping[int, Source]) -> None:
+    def __init__(
+        self, session: Session, metrics: ProxyMetrics, clock: Clock, by_queue: Mapping[int, Source], removed: Removed
+    ) -> None:
         """`by_queue` is the session's sources; it is looked at, never changed."""
         self._session = session
         self._metrics = metrics
         self._clock = clock
         self._by_queue = by_queue
+        self._removed = removed
         self.budget_bytes = 0
         """Payload bytes that may still be sent in this turn; the last message may exceed it."""
         self.may_be_given: Callable[[bytes], bool] = lambda _topic: True
@@ -91,7 +95,7 @@ class Outbound:
         """Send a message with everything it carries; False when it is not for this client any more."""
         properties, left_s = self.said(record)
         if left_s is not None and left_s <= 0:
-            self._metrics.skipped(EXPIRED).value += 1
+            self._removed.count(EXPIRED)
             return False
         sent = self._session.deliver(
             topic, payload, qos, retain, False, token if qos else None, properties, subscription_ids, left_s
@@ -122,7 +126,7 @@ class Outbound:
         return sent != TOO_LARGE
 
     def _too_large(self, topic: bytes, payload: bytes | memoryview) -> None:
-        self._metrics.skipped(TOO_LARGE_FOR_CLIENT).value += 1
+        self._removed.count(TOO_LARGE_FOR_CLIENT)
         LOG.info(
             "message_too_large_for_client", client_id=self._session.client_id, topic=topic.decode(errors="replace"),
             size_bytes=len(payload),
@@ -232,7 +236,7 @@ class Outbound:
                 break
             run.ready.popleft()
             if not self.may_be_given(topic):
-                self._metrics.skipped("not_authorized").value += 1
+                self._removed.count("not_authorized")
             elif not (source.no_local and self.is_own(record)):
                 self.budget_bytes -= len(payload)
                 sent += self.send(record, topic, payload, qos, True, (RETAINED, position), identifiers)

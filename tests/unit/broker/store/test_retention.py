@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store import state_kinds
+from broker.store.errors import StoreFull
 from broker.store.read_result import OFFSET_TOO_SMALL
 from broker.store.retention import AGE, FULL_DISK, SIZE, Limits, choose_segments
 from broker.store.state_log import StateChange
@@ -195,3 +196,37 @@ def test_a_full_disk_lets_the_oldest_segment_go_only_where_that_is_allowed(tmp_p
         assert [int(body[:3]) for body in bodies(store, queue)] == list(range(low, 101))
         assert store.state.get(state_kinds.SESSION, b"client")[0] == b"state"
         bench.close()
+
+
+def test_a_segment_waits_for_what_others_keep_in_it(tmp_path: Path) -> None:
+    """Who keeps something is asked until it has said all of it again; a full disk only puts it off."""
+    bench = StoreBench(tmp_path / "data", retention_ms=1000)
+    store = bench.store
+    busy, kept = store.open_queues([b"busy", b"kept"])
+    asked: list[int] = []
+
+    def keep(target: int, append) -> bool:
+        asked.append(target)
+        if len(asked) == 1:
+            raise StoreFull("no room")
+        if len(asked) < 4:
+            append([message([kept], b"again")], [StateChange(state_kinds.DELAYED, b"k", b"%d" % len(asked))])
+            return False
+        return True
+
+    store.retention.keep_from = keep
+    for n in range(400):
+        store.append([message([busy], b"%06d" % n + bytes(100))])
+        bench.clock.advance_ms(10)
+    bench.settle()
+    first_end = store._log.segments[0].end
+    begin = store.begin_position
+    while len(asked) < 4:
+        store.maintain(bench.clock.now_ms())
+        bench.settle()
+        assert store.begin_position == begin
+    expire(bench, first_end)
+    assert set(asked[:4]) == {asked[0]}
+    assert bodies(store, kept) == [b"again"] * 2
+    assert store.state.get(state_kinds.DELAYED, b"k")[0] == b"3"
+    bench.close()

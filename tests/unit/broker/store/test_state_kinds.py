@@ -22,4 +22,5 @@ def test_numbers_are_fixed() -> None:
         12: "session_inflight",
         13: "session_received",
         20: "shared",
+        21: "delayed",
     }
