@@ -42,6 +42,17 @@ class Amqtt(Server):
         assert self.process.stdout.readline(), self.log.read_text()[-2_000:]
 
 
+class Installation(Server):
+    """`lightmq up` on the same ports at every start, the one for the bridge included."""
+
+    def start(self) -> None:
+        """Start and wait until it says its ports."""
+        remoting = str(self.ports.get("remoting", 0))
+        ports = ["--mqtt-port", str(self.port), "--remoting-port", remoting, "--admin-port", "0"]
+        self.ports = self.launch("up", "--data", str(self.data), *ports, *self.options)
+        self.port = self.ports["mqtt"]
+
+
 def bridge_file(folder: Path, name: str, peer: Server, rules: str, **settings: Any) -> Path:
     """A configuration whose bridge connects to the peer."""
     quick = {"reconnect_delay_ms_min": 50, "reconnect_delay_ms_max": 500, "commit_interval_ms": 50, "version": "3.1.1"}
@@ -134,14 +145,14 @@ def test_amqtt_as_a_peer_both_ways_and_over_its_outage(tmp_path: Path, servers: 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])
 def test_nothing_acknowledged_is_lost_whoever_dies(tmp_path: Path, servers: list[Server], version: str) -> None:
-    """Streams in both directions; the peer, the bridge and both at once are killed in between."""
+    """Streams in both directions; the peer, the bridge, our broker and several at once are killed in between."""
     peer = Server(tmp_path / "peer")
     servers.append(peer)
     peer.start()
-    here = Server(tmp_path / "here")
+    here = Installation(tmp_path / "here")
     servers.append(here)
     here.start()
-    rules = rule("out", "out/#", remote_prefix="from/") + rule("in", "in/#", local_prefix="to/")
+    rules = rule("out", "out/#", remote_prefix="from/", qos=2) + rule("in", "in/#", local_prefix="to/")
     file = bridge_file(tmp_path, "here", peer, rules, version=version)
     controller = ("--controllers", f"127.0.0.1:{here.ports['remoting']}")
     bridge = Process(tmp_path / "bridge", ["bridge", "--config", str(file), *controller], "admin")
@@ -156,10 +167,11 @@ def test_nothing_acknowledged_is_lost_whoever_dies(tmp_path: Path, servers: list
     outward, inward = Stream(here, "out/s"), Stream(peer, "in/s")
     outward.flowing()
     inward.flowing()
-    for victims in ([peer], [bridge], [peer, bridge], [bridge]):
+    for victims in ([peer], [bridge], [here], [peer, bridge], [bridge, here], [here, peer]):
         for victim in victims:
             victim.kill()
-        outward.flowing()
+        if here not in victims:
+            outward.flowing()
         for victim in victims:
             victim.start()
         outward.flowing()
