@@ -20,16 +20,14 @@ from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from mqtt_proxy.front.counters import FrontCounters
+from mqtt_proxy.front.farewell import part
 from mqtt_proxy.front.loop_state import LoopState
 from mqtt_proxy.front.peer import Peer, direct_peer
 from mqtt_proxy.mqtt.events import Disconnected, Event, Violated
-from mqtt_proxy.mqtt.reason_codes import Reason
+from mqtt_proxy.mqtt.reason_codes import VIOLATION_CODES, Reason
 from mqtt_proxy.mqtt.session import Session
 from mqtt_proxy.mqtt.states import State
 from runtime.logs import get_logger
-
-CLOSE_GRACE_S = 2.0
-"""How long a closing connection may take to accept its last bytes; then it is cut."""
 
 OUTPUT_STOP_FACTOR = 4
 """Output above this many times the deliveries' mark stops reading from the client."""
@@ -219,9 +217,7 @@ class Connection(asyncio.BufferedProtocol):
             data = session.take_bytes()
             self._host.counters.bytes_out.value += len(data)
             transport.write(data)
-            transport.close()
-            if transport.get_write_buffer_size():
-                self._shared.loop.call_later(CLOSE_GRACE_S, transport.abort)
+            part(transport, self._shared.loop, explained=bool(data) and session.close_reason in VIOLATION_CODES)
         self._shared.loop.call_soon(self._report_closed)
 
     def send_away(self, code: int, server_reference: str) -> None:

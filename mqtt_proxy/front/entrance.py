@@ -16,9 +16,10 @@ import socket
 from dataclasses import replace
 from typing import Protocol
 
-from mqtt_proxy.front.connection import CLOSE_GRACE_S, Connection
+from mqtt_proxy.front.connection import Connection
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.door import Door
+from mqtt_proxy.front.farewell import CLOSE_GRACE_S
 from mqtt_proxy.front.loop_state import LoopState
 from mqtt_proxy.front.open_sockets import OpenSockets
 from mqtt_proxy.front.peer import Peer, direct_peer, is_loopback
