@@ -96,7 +96,7 @@ class BrokerConfig:
     session_expiry_s: int = setting(7 * 86_400, minimum=1)
     """Longest time a session is kept after its connection; a client that wants it kept longer, or for ever, gets this.
     """
-    proxy_grace_ms: int = setting(3_000, minimum=0)
+    proxy_grace_ms: int = setting(5_000, minimum=0)
     """How long the wills of a proxy's clients wait for it after its connection was lost, or after the broker's start;
     longer than a proxy needs to come back."""
     will_verdict_ms: int = setting(5_000, minimum=100)

@@ -15,6 +15,7 @@ from mqtt_proxy.access.methods import make_methods
 from mqtt_proxy.bridge.cache import RecordCache
 from mqtt_proxy.bridge.client import Client
 from mqtt_proxy.bridge.delivery import DeliveryTools
+from mqtt_proxy.bridge.exact import ExactFlows
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.notify import Notifier
 from mqtt_proxy.bridge.offsets import OffsetCommitter
@@ -79,6 +80,7 @@ class ProxyApp:
             make_methods(config, clock=clock, counters=access), config.acl_file, clock=clock, counters=access
         )
         quotas = Quotas(config.quotas)
+        self._exact = ExactFlows(self._link, metrics)
         self._services = Services(
             config=config,
             metrics=metrics,
@@ -89,6 +91,7 @@ class ProxyApp:
             access=self._gate,
             clock=clock,
             quotas=quotas,
+            exact=self._exact,
             sys_tree=SysTree(
                 SysValues(metrics, counters, clock, lambda: len(owners)), self._link, interval_s=config.sys_interval_s
             ),
@@ -170,6 +173,7 @@ class ProxyApp:
         )
         await self._listener.stop(deadline_s)
         self._services.tools.offsets.stop()
+        self._exact.stop()
         self._services.sys_tree.stop()
         try:
             await asyncio.wait_for(self._settled(), deadline_s)

@@ -20,6 +20,7 @@ class ProxyMetrics:
         "connected",
         "delivered",
         "fences",
+        "flow_frames",
         "overlaps_merged",
         "publish_pauses",
         "published",
@@ -52,6 +53,7 @@ class ProxyMetrics:
         self.published = counter("rocketmq_mqtt_messages_in_total", "Messages confirmed by the broker for publishers")
         self.published_bytes = counter("rocketmq_mqtt_bytes_in_total", "Bytes of messages taken from publishers")
         self.append_frames = counter("rocketmq_mqtt_append_requests_total", "Append requests sent to the broker")
+        self.flow_frames = counter("rocketmq_mqtt_flow_requests_total", "Requests that note steps of QoS 2")
         self.refused_publishes = counter(
             "rocketmq_mqtt_publishes_refused_total", "Messages not accepted; their connection was closed", ("reason",)
         )

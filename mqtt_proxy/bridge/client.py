@@ -15,15 +15,15 @@ from typing import Any
 
 from mqtt_proxy.access.identity import Shown
 from mqtt_proxy.bridge import admission, resume
-from mqtt_proxy.bridge.delivery import Delivery, Token
+from mqtt_proxy.bridge.delivery import Delivery
 from mqtt_proxy.bridge.dialog import Dialog
+from mqtt_proxy.bridge.exact import Exact
 from mqtt_proxy.bridge.hold import Hold
 from mqtt_proxy.bridge.inbound import Inbound
 from mqtt_proxy.bridge.link import LinkDownError
 from mqtt_proxy.bridge.offsets import UNKNOWN
 from mqtt_proxy.bridge.permissions import Permissions
 from mqtt_proxy.bridge.services import Services
-from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place
 from mqtt_proxy.bridge.subscriptions import Subscriptions
 from mqtt_proxy.bridge.wire import Wire
 from mqtt_proxy.front.publish_rates import Publisher
@@ -41,7 +41,6 @@ from mqtt_proxy.mqtt.events import (
     UnsubscribeRequested,
     Violated,
 )
-from mqtt_proxy.mqtt.outgoing import PHASE_PUBLISH
 from mqtt_proxy.mqtt.reason_codes import ReasonCode
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import LightMQError, Refused
@@ -69,8 +68,9 @@ class Client:
         self._unbegun = 0
         """SUBSCRIBEs and UNSUBSCRIBEs whose request has not been sent yet; what follows must not overtake them."""
         self._dialog = Dialog(wire, services.access)
-        self._inbound = Inbound(wire, services, self._give_up, self._leave_received)
-        self._delivery = Delivery(wire.session, services.tools, wire.flush, self._give_up)
+        self._inbound = Inbound(wire, services, self._give_up)
+        self._exact = Exact(wire, self._hold, services.exact)
+        self._delivery = Delivery(wire.session, services.tools, self._exact.flush, self._give_up)
         self._subscriptions: Subscriptions | None = None
 
     # -- from the connection -------------------------------------------------------------------------------------------
@@ -191,28 +191,22 @@ class Client:
             source = subscriptions.restore(stored.filter, stored.queue_id, stored.qos, stored.offset)
             source.choose(stored.options, stored.subscription_id)
             source.cursor = planned.cursors[stored.queue_id]
+            source.exact_from, source.exact_below = stored.exact_from, stored.exact_below
         assert self._may is not None
         self._revise(self._may)
         again = self._may.still_readable(again)
         self._delivery.outbound.may_be_given = self._may.may_be_given
         self._may.expires(services.clock.now_ms(), self._give_up)
-        places = [(one.packet_id, self._place(one), PHASE_PUBLISH) for one in again]
         self._session.accept(
             opened.present,
-            places,
-            services.received.take(self._client_id, opened.previous_epoch),
+            [(one.packet_id, self._delivery.place(one), one.phase) for one in again],
+            opened.received,
             session_expiry_s=opened.expiry_s,
             server_keep_alive_s=services.quotas.keep_alive_s(event.keep_alive_s),
             auth_data=self._dialog.proof,
         )
-        for one, (packet_id, token, _) in zip(again, places, strict=True):
-            retain = one.queue_id == RETAINED_QUEUE
-            subscribed = self._delivery.by_queue.get(one.queue_id)
-            qos = max(1, min(one.qos, subscribed.qos if subscribed is not None else 1))
-            identifier = subscribed.subscription_id if subscribed is not None else 0
-            self._delivery.outbound.send_again(
-                packet_id, one.record, one.topic, one.payload, qos, retain, token, (identifier,) if identifier else ()
-            )
+        self._inbound.exact = self._hold.durable
+        self._exact.begin(planned, self._delivery.send_again(again))
         services.metrics.connected.value += 1
         services.metrics.redelivered.value += len(again)
         self._wire.flush()
@@ -220,13 +214,6 @@ class Client:
             [(one, planned.retained) for one in self._delivery.sources[:1] if planned.retained]
         )
         self._delivery.start()
-
-    def _place(self, one: resume.Again) -> Token:
-        source = self._delivery.by_queue.get(one.queue_id)
-        if source is None:
-            return Place(one.queue_id), one.offset
-        source.unacked[one.offset] = None
-        return source, one.offset
 
     def _subscribe(self, event: SubscribeRequested) -> None:
         self._unbegun += 1
@@ -237,7 +224,7 @@ class Client:
         assert self._subscriptions is not None
         assert self._may is not None
         revision = self._may.revision
-        codes, runs = await self._subscriptions.subscribe(event, self._may.qos_allowed)
+        codes, runs = await self._subscriptions.subscribe(event.filters, event.subscription_id, self._may.qos_allowed)
         if not self._ended:
             if self._may.revision != revision:
                 self._revise(self._may)
@@ -283,14 +270,13 @@ class Client:
 
     def _acknowledged(self, event: Acknowledged) -> None:
         self._delivery.acknowledged(event.tokens)
+        self._exact.acknowledged()
 
     def _received(self, event: Received) -> None:
-        self._session.release(event.packet_ids)
-        self._wire.flush()
+        self._exact.received(event.packet_ids)
 
     def _released(self, event: Released) -> None:
-        self._session.complete(event.packet_ids)
-        self._wire.flush()
+        self._exact.released(event.packet_ids)
 
     def _authenticating(self, event: AuthReceived) -> None:
         shown = Shown(client_id=self._client_id, address=self._wire.peer_address)
@@ -335,14 +321,9 @@ class Client:
         services.tools.offsets.forget(self._delivery)
         self._delivery.stop()
         if not fenced:
+            self._exact.end()
             self._hold.close(self._session, self._delivery, will_due=will_due)
         self._delivery.release()
-        self._leave_received()
-
-    def _leave_received(self) -> None:
-        """Let the next connection of the session know which QoS 2 messages were taken."""
-        if self._hold.is_open and self._hold.durable:
-            self._services.received.keep(self._client_id, self._hold.epoch, self._session.received_ids())
 
     # -- a broker that comes back --------------------------------------------------------------------------------------
 
@@ -366,6 +347,7 @@ class Client:
             source.committed = UNKNOWN
         if self._hold.durable:
             self._services.tools.offsets.mark(self._delivery)
+        self._exact.reopened()
         self._delivery.wake()
 
 

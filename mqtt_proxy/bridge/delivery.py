@@ -11,7 +11,7 @@ Invariant: a cursor moves only with the message handed to the session. Loop rule
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from mqtt_proxy import hot
 from mqtt_proxy.bridge.cache import Feed, RecordCache
@@ -22,11 +22,12 @@ from mqtt_proxy.bridge.outbound import Outbound
 from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.removed import Removed
-from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX
+from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX, Again
 from mqtt_proxy.bridge.shared import SharedHub
-from mqtt_proxy.bridge.source import Place, Source
+from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place, Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session import Session
+from remoting.protocol.session_body import PHASE_PUBLISH, PHASE_PUBREL
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
@@ -156,6 +157,30 @@ class Delivery:
         self.by_queue.clear()
         if self.memberships is not None:
             self.memberships.release()
+
+    def place(self, one: Again) -> Token:
+        """Where a delivery of the session's previous connection lies."""
+        source = self.by_queue.get(one.queue_id)
+        if source is not None and one.phase == PHASE_PUBLISH:
+            source.sent_before(one.offset)
+        return self.token(one)
+
+    def send_again(self, again: Sequence[Again]) -> set[int]:
+        """Repeat what the client may not have; the packet ids of all that goes on."""
+        going_on = set()
+        for one in again:
+            source = self.by_queue.get(one.queue_id)
+            identifiers = (source.subscription_id,) if source is not None and source.subscription_id else ()
+            retain = one.queue_id == RETAINED_QUEUE
+            if one.phase == PHASE_PUBREL or self.outbound.send_again(
+                one.packet_id, one.record, one.topic, one.payload, one.sent_qos, retain, self.token(one), identifiers
+            ):
+                going_on.add(one.packet_id)
+        return going_on
+
+    def token(self, one: Again) -> Token:
+        """What a delivery in flight is known by."""
+        return self.by_queue.get(one.queue_id) or Place(one.queue_id), one.offset
 
     def retained_to_note(self) -> list[int]:
         """Positions of retained messages the session was still to be given, as many as its note takes."""

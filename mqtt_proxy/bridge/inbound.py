@@ -25,21 +25,19 @@ LOG = get_logger("proxy.inbound")
 class Inbound(Paced):
     """The publishing half of one client."""
 
-    def __init__(
-        self, wire: Wire, services: Services, give_up: Callable[[str], None], confirmed_late: Callable[[], None]
-    ) -> None:
-        """`confirmed_late` is called when something is confirmed after `end`."""
+    def __init__(self, wire: Wire, services: Services, give_up: Callable[[str], None]) -> None:
         super().__init__(wire, services.quotas.rates, services.clock, services.metrics)
         self._wire = wire
         self._session = wire.session
         self._services = services
         self._give_up = give_up
-        self._confirmed_late = confirmed_late
         self._ended = False
         self._may: Permissions | None = None
         self._who: Publisher | None = None
         self._retained_max = services.config.quotas.retained_payload_bytes_max
         self.client_id = b""
+        self.exact = False
+        """Whether the broker notes the packet ids of QoS 2: the session outlives its connection."""
 
     def begin(self, may: Permissions, who: Publisher) -> None:
         """The CONNECT is admitted: whose publishes these are."""
@@ -53,7 +51,7 @@ class Inbound(Paced):
         if self._retained_max:
             allowed = self._without_large_retained(allowed)
         if allowed:
-            self._services.publisher.publish(self, self.client_id, allowed)
+            self._services.publisher.publish(self, self.client_id, allowed, exact=self.exact)
         if self._rates.active and not self._ended:
             assert self._who is not None
             self.charge(self._who, publishes)
@@ -100,6 +98,9 @@ class Inbound(Paced):
     def end(self) -> None:
         """The connection has ended."""
         self._ended = True
+        if self.exact and self._session.incoming.pending:
+            # Before the session is given back, or the client has to send these QoS 2 messages again.
+            self._services.publisher.hurry()
         self.stop_pacing()
         self._services.publisher.forget(self)
 
@@ -110,8 +111,6 @@ class Inbound(Paced):
         if packet_ids:
             self._session.acknowledge(packet_ids)
             self._wire.flush()
-            if self._ended:
-                self._confirmed_late()
 
     def rejected(self, reason: str) -> None:
         """The broker did not accept some of what this client published."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mqtt_proxy.bridge.cache import Chunk
 from mqtt_proxy.bridge.overlap import PASSED, WAIT, decide, gather
 from mqtt_proxy.bridge.removed import Removed
+from mqtt_proxy.bridge.resume import QOS_EXACT
 from mqtt_proxy.bridge.retained import RetainedRun
 from mqtt_proxy.bridge.runs import send_run
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place, Source
@@ -163,7 +164,7 @@ class Outbound:
                 qos = qos_max
             if budget <= 0 or (qos and free <= 0):
                 break
-            if topic:
+            if topic and not (qos == QOS_EXACT and source.is_exact(offset)):
                 size = len(payload)
                 budget -= size
                 token = (source, offset) if qos else None
@@ -193,13 +194,15 @@ class Outbound:
             offset = source.cursor
             if topic:
                 record = RecordView(chunk.blob, start)
-                dispatch = record.dispatch() if offset >= source.live_from else []
+                dispatch = record.dispatch()
                 own = no_local and self.is_own(record)
                 granted = decide(dispatch, source, by_queue, offset, own=own)
                 qos = min(flags & 3, granted)
                 if granted == WAIT or (qos > 0 and self._session.window_free <= 0):
                     break
-                if granted == PASSED:
+                if qos == QOS_EXACT and source.is_exact(offset):
+                    own = False
+                elif granted == PASSED:
                     self._metrics.overlaps_merged.value += not own
                 else:
                     self.budget_bytes -= len(payload)

@@ -23,6 +23,7 @@ from mqtt_proxy.bridge.services import Access
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.packets import Publish
+from remoting.protocol.session_body import PHASE_PUBREL
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.permissions")
@@ -106,7 +107,11 @@ class Permissions:
     def still_readable(self, again: Iterable[Again]) -> list[Again]:
         """Those deliveries in flight whose topic may still be read; the others are counted."""
         given = list(again)
-        kept = [one for one in given if self._may_read(one.topic, retained=one.queue_id == RETAINED_QUEUE)]
+        kept = [
+            one
+            for one in given
+            if one.phase == PHASE_PUBREL or self._may_read(one.topic, retained=one.queue_id == RETAINED_QUEUE)
+        ]
         if len(kept) < len(given):
             self._metrics.skipped("not_authorized").value += len(given) - len(kept)
         return kept

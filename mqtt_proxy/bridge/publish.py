@@ -46,6 +46,7 @@ FAULTS_OF_A_MESSAGE = frozenset(
 )
 """Refusals that concern one message and not the broker's state."""
 
+QOS_EXACT = 2
 APPENDS_IN_FLIGHT = 2
 """While this many appends wait for the disk, further publishes gather: one is being flushed, one is ready for the next
 flush, and what comes after could not be flushed sooner anyway. Fewer, fuller requests at the same latency."""
@@ -105,19 +106,20 @@ class Frame:
         return plain if len(plain) == len(self.runs) else None
 
 
-def encode_run(client_id: bytes, born_ms: int, publishes: Sequence[PlainPublish]) -> list[bytes]:
-    """The append entries of what one client sent in one read."""
+def encode_run(
+    client_id: bytes, born_ms: int, publishes: Sequence[PlainPublish], *, exact: bool = False
+) -> list[bytes]:
+    """The append entries of what one client sent in one read; `exact`: the broker notes the ids of QoS 2."""
     encode = encode_mqtt_entry
     return [
-        encode(one.topic, one.payload, one.qos | FLAG_RETAIN if one.retain else one.qos, born_ms, client_id)
-        if (properties := getattr(one, "properties", None)) is None
-        else encode(
+        encode(
             one.topic,
             one.payload,
             one.qos | FLAG_RETAIN if one.retain else one.qos,
             born_ms,
             client_id,
-            properties=to_pairs(properties),
+            one.packet_id if exact and one.qos == QOS_EXACT else 0,
+            to_pairs(properties) if (properties := getattr(one, "properties", None)) is not None else (),
         )
         for one in publishes
     ]
@@ -145,15 +147,18 @@ class Publisher:
         self.pending_bytes = 0
         link.on_up(self._schedule)
 
-    def publish(self, origin: Origin, client_id: bytes, publishes: Sequence[Publish]) -> None:
-        """Take messages over. `origin.confirmed` or `origin.rejected` follows for every QoS."""
+    def publish(self, origin: Origin, client_id: bytes, publishes: Sequence[Publish], *, exact: bool = False) -> None:
+        """Take messages over. `origin.confirmed` or `origin.rejected` follows for every QoS.
+
+        `exact`: the session lives on, so the broker notes the packet ids of QoS 2 with the messages.
+        """
         born_ms = self._clock.now_ms()
         plain, size_bytes, packet_ids = hot.core.survey(publishes)
         if plain and self._link.direct is not None:
             size_bytes += PLAIN_BYTES * len(publishes)
             run = Run(origin, [], packet_ids, size_bytes, len(publishes), (client_id, born_ms, publishes))
         else:
-            entries = encode_run(client_id, born_ms, publishes)
+            entries = encode_run(client_id, born_ms, publishes, exact=exact)
             size_bytes = sum(map(len, entries))
             run = Run(origin, entries, packet_ids, size_bytes, len(publishes))
         self._gathered.append(run)

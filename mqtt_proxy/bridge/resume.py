@@ -4,24 +4,29 @@ The broker answers SESSION_OPEN with, per subscription, the lowest queue offset 
 the note the last SESSION_CLOSE left: the deliveries in flight with their packet ids (in order of sending) and, under
 packet id 0, how far each cursor had come. Both together say exactly which messages the client has. After a crash the
 note is older than the offsets; whatever lies below an offset is then acknowledged and dropped from it.
+QoS 2 deliveries are not in the note: each was noted before it was sent, and comes with its phase. So after a crash too
+their cursor need not be known: what was sent with QoS 2 and is not among them is with the client (`Source.is_exact`).
 
 Invariant: a message the client may not have is either redelivered or above its cursor. Pure but for `fetch`.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mqtt_proxy.bridge.cache import parse_records
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.source import RETAINED_QUEUE
+from mqtt_proxy.mqtt.packets import PACKET_ID_MAX
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.pull_body import decode_multi_pull_reply, encode_multi_pull, encode_records_at
 from remoting.protocol.record import RecordView, iter_records
-from remoting.protocol.session_body import InflightEntry, SessionOpened
+from remoting.protocol.session_body import PHASE_PUBLISH, PHASE_PUBREL, InflightEntry, SessionOpened
 from remoting.protocol.share_names import share_of
 
+QOS_EXACT = 2
 PENDING_RETAINED_MAX = 16_384
 """Positions of retained messages not yet sent that a closing session notes (some 16 bytes each, in its record); further
 ones are counted, logged, and sent when the client subscribes again."""
@@ -39,6 +44,9 @@ class Again:
     qos: int = 1
     """QoS the message was published with."""
     record: RecordView | None = None
+    phase: int = PHASE_PUBLISH
+    """PHASE_PUBREL: the client has the message."""
+    sent_qos: int = 1
 
 
 @dataclass(slots=True)
@@ -48,9 +56,11 @@ class ResumePlan:
     cursors: dict[int, int] = field(default_factory=dict)
     """Queue id -> queue offset where its source goes on with new messages."""
     again: list[Again] = field(default_factory=list)
-    """Unacknowledged deliveries in order of sending."""
+    """Deliveries whose exchange is not over, in order of sending."""
     retained: list[int] = field(default_factory=list)
     """Positions of retained messages that were still to be sent."""
+    over: list[int] = field(default_factory=list)
+    """Packet ids of QoS 2 deliveries that were acknowledged after they were noted."""
 
 
 def plan(opened: SessionOpened) -> ResumePlan:
@@ -64,13 +74,33 @@ def plan(opened: SessionOpened) -> ResumePlan:
         elif entry.packet_id == 0:
             if entry.queue_id in committed:
                 resumed.cursors[entry.queue_id] = max(committed[entry.queue_id], entry.offset)
-        elif entry.offset >= committed.get(entry.queue_id, 0):
-            resumed.again.append(Again(entry.packet_id, entry.queue_id, entry.offset))
+        elif entry.offset >= committed.get(entry.queue_id, 0) or entry.phase == PHASE_PUBREL:
+            one = Again(entry.packet_id, entry.queue_id, entry.offset, phase=entry.phase, sent_qos=entry.qos)
+            resumed.again.append(one)
+        elif entry.qos == QOS_EXACT:
+            resumed.over.append(entry.packet_id)
     # Without the note's cursor nothing says that the messages between deliveries in flight were sent: go on at the
     # committed offset, and send under a new id what would otherwise be sent twice.
     noted = {entry.queue_id for entry in opened.inflight if entry.packet_id == 0}
-    resumed.again = [again for again in resumed.again if again.queue_id in noted or again.queue_id not in committed]
+    resumed.again = in_order_of_sending(
+        [
+            again
+            for again in resumed.again
+            if again.sent_qos == QOS_EXACT or again.queue_id in noted or again.queue_id not in committed
+        ]
+    )
     return resumed
+
+
+def in_order_of_sending(again: Sequence[Again]) -> list[Again]:
+    """Packet ids are given out in rising order and begin again at 1: the order begins behind the widest gap."""
+    ordered = sorted(again, key=lambda one: one.packet_id)
+    gaps = [one.packet_id - before.packet_id for before, one in itertools.pairwise(ordered)]
+    around = PACKET_ID_MAX - ordered[-1].packet_id + ordered[0].packet_id if ordered else 0
+    if not gaps or max(gaps) <= around:
+        return ordered
+    start = gaps.index(max(gaps)) + 1
+    return ordered[start:] + ordered[:start]
 
 
 def note(cursors: Sequence[tuple[int, int]], inflight: Sequence[Again], retained: Sequence[int]) -> list[InflightEntry]:
@@ -84,9 +114,10 @@ def note(cursors: Sequence[tuple[int, int]], inflight: Sequence[Again], retained
 
 async def fetch(link: Link, again: Sequence[Again]) -> list[Again]:
     """Read the messages to be repeated; those that no longer exist are left out. Raises Refused or LinkDownError."""
-    queued = [one for one in again if one.queue_id != RETAINED_QUEUE]
-    retained = {one.offset: one for one in again if one.queue_id == RETAINED_QUEUE}
-    found: set[int] = set()
+    unsent = [one for one in again if one.phase == PHASE_PUBLISH]
+    queued = [one for one in unsent if one.queue_id != RETAINED_QUEUE]
+    retained = {one.offset: one for one in unsent if one.queue_id == RETAINED_QUEUE}
+    found = {one.packet_id for one in again if one.phase == PHASE_PUBREL}
     if queued:
         body = encode_multi_pull([(one.queue_id, one.offset, 1, 1) for one in queued])
         results = decode_multi_pull_reply(await link.request(RequestCode.MULTI_PULL, body))

@@ -14,10 +14,10 @@ from mqtt_proxy.access.exchange import Exchange
 from mqtt_proxy.access.identity import Identity, Shown, Unproven
 from mqtt_proxy.access.rules import Verdict
 from mqtt_proxy.bridge.delivery import DeliveryTools
+from mqtt_proxy.bridge.exact import ExactFlows
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.ownership import Owners
 from mqtt_proxy.bridge.publish import Publisher
-from mqtt_proxy.bridge.received import ReceivedIds
 from mqtt_proxy.bridge.sys_tree import SysTree
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.front.quotas import Quotas
@@ -57,7 +57,7 @@ class Services:
     clock: Clock
     quotas: Quotas
     sys_tree: SysTree
-    received: ReceivedIds = field(default_factory=ReceivedIds)
+    exact: ExactFlows
     tasks: set[asyncio.Future[Any]] = field(default_factory=set)
     """Work that a stopping proxy waits for."""
 

@@ -38,9 +38,11 @@ class Source(Place):
         "chunk",
         "committed",
         "cursor",
+        "exact_below",
+        "exact_from",
+        "exact_open",
         "feed",
         "filter",
-        "live_from",
         "no_local",
         "options",
         "qos",
@@ -59,8 +61,6 @@ class Source(Place):
         self.feed = feed
         self.qos = qos
         self.cursor = self.start = self.committed = cursor
-        self.live_from = 0
-        """What lies below is history that was asked for: sent whatever other subscriptions match it."""
         self.serial = serial
         """Age among the session's sources: the lower delivers what several would."""
         self.chunk: Chunk | None = None
@@ -69,6 +69,10 @@ class Source(Place):
         """Offset here -> the same message's places in younger sources that left it to this one."""
         self.retained: RetainedRun | None = None
         """Retained messages that go out before anything at the cursor."""
+        self.exact_from = self.exact_below = 0
+        """Offsets between were sent with QoS 2, if that is what their messages get."""
+        self.exact_open: set[int] | None = None
+        """Of those the ones ahead of the cursor that are in flight."""
         self.choose(0, 0)
 
     def choose(self, options: int, subscription_id: int) -> None:
@@ -86,9 +90,29 @@ class Source(Place):
     def acknowledge(self, offset: int) -> None:
         """The client has the message at `offset`, and therefore its copies in younger sources."""
         self.unacked.pop(offset, None)
+        if self.exact_open is not None:
+            self.exact_open.discard(offset)
         if self.shadows:
             for source, copy in self.shadows.pop(offset, ()):
                 source.unacked.pop(copy, None)
+
+    def sent_before(self, offset: int) -> None:
+        """A delivery of the session's previous connection is still in flight."""
+        if offset < self.cursor:
+            self.unacked[offset] = None
+            return
+        if self.exact_open is None:
+            self.exact_open = set()
+        self.exact_open.add(offset)
+
+    def is_exact(self, offset: int) -> bool:
+        """Whether a message of QoS 2 at the cursor was sent before; it is in flight, or the client has it."""
+        if not self.exact_from <= offset < self.exact_below:
+            return False
+        if self.exact_open is not None and offset in self.exact_open:
+            self.exact_open.discard(offset)
+            self.unacked[offset] = None
+        return True
 
     def leave_to(self, other: Source, offset: int, other_offset: int) -> None:
         """Pass over the message at `offset`, which `other` has sent; it is unacknowledged here while it is there."""

@@ -220,7 +220,7 @@ def settle(tokens):
         place, offset = cython.cast(tuple, token)
         if place is not last:
             last = place
-            unacked = None if getattr(place, "shadows", True) else place.unacked
+            unacked = None if getattr(place, "shadows", True) or place.exact_open is not None else place.unacked
         if unacked is None:
             place.acknowledge(offset)
         else:

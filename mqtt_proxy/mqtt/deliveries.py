@@ -2,6 +2,7 @@
 
     QoS 2, nothing to be made durable   deliver(qos=2) ..... Received -> release(ids) ..... Acknowledged
     QoS 2, each step made durable       reserve(token), then send_reserved(id, ...) ..... Received, then release(ids)
+    the same, with the PUBLISH parked   take_steps(), deliver(qos=2), then send_parked(ids) ..... Received, then release
 
 Invariant: with QoS > 0 no more is under way than the window and the client's Receive Maximum allow; no packet is larger
 than the client's Maximum Packet Size: such a message answers TOO_LARGE, is not sent and counts as done [MQTT-3.1.2-25].
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from mqtt_proxy.mqtt import outgoing
 from mqtt_proxy.mqtt.encode import PUBREL_WORD, acknowledgements, publish_head
 from mqtt_proxy.mqtt.encode5 import publish_properties
+from mqtt_proxy.mqtt.exact_steps import ExactSteps, Parts
 from mqtt_proxy.mqtt.packets import LEVEL_3
 from mqtt_proxy.mqtt.session_state import SessionState
 from mqtt_proxy.mqtt.states import State
@@ -66,8 +68,12 @@ class Deliveries(SessionState):
         framed = self._frame(topic, len(payload), qos, retain, dup, properties, subscription_ids, expiry_left_s)
         if framed is None:
             return TOO_LARGE
-        packet_id = self._assign(qos, token) if qos else 0
-        self._put(framed, packet_id, payload)
+        packet_id = self.outgoing.assign(token) if qos else 0
+        if qos == 2:
+            before, behind = framed
+            self._put_exact(packet_id, token, (before, packet_id.to_bytes(2, "big") + behind, payload))
+        else:
+            self._put(framed, packet_id, payload)
         return packet_id
 
     def deliver_prepared(self, head: bytes, payload: bytes | memoryview, qos: int, token: object) -> int:
@@ -82,8 +88,9 @@ class Deliveries(SessionState):
                 return 0
             packet_id = self.outgoing.assign(token)
             if qos == 2:
-                self.outgoing.phases[packet_id] = outgoing.PUBLISHED
-            self.out += (head, packet_id.to_bytes(2, "big"), payload)
+                self._put_exact(packet_id, token, (head, packet_id.to_bytes(2, "big"), payload))
+            else:
+                self.out += (head, packet_id.to_bytes(2, "big"), payload)
             return packet_id
         extra = _LEVEL_5_EXTRA_BYTES if qos else 0
         if len(head) + len(payload) + extra > self.packet_size_out_max:
@@ -91,15 +98,21 @@ class Deliveries(SessionState):
         if qos == 0:
             self.out += (head, payload)
             return 0
-        packet_id = self._assign(qos, token)
-        self.out += (head, (packet_id << 8).to_bytes(3, "big"), payload)
-        return packet_id
-
-    def _assign(self, qos: int, token: object) -> int:
         packet_id = self.outgoing.assign(token)
         if qos == 2:
-            self.outgoing.phases[packet_id] = outgoing.PUBLISHED
+            self._put_exact(packet_id, token, (head, (packet_id << 8).to_bytes(3, "big"), payload))
+        else:
+            self.out += (head, (packet_id << 8).to_bytes(3, "big"), payload)
         return packet_id
+
+    def _put_exact(self, packet_id: int, token: object, parts: Parts) -> None:
+        """Send a QoS 2 PUBLISH, or park it for an owner who takes steps."""
+        if self.exact is None:
+            self.outgoing.phases[packet_id] = outgoing.PUBLISHED
+            self.out += parts
+        else:
+            self.outgoing.phases[packet_id] = outgoing.RESERVED
+            self.exact.park(packet_id, token, parts)
 
     # -- QoS 2 in steps ------------------------------------------------------------------------------------------------
 
@@ -133,6 +146,19 @@ class Deliveries(SessionState):
             return TOO_LARGE
         self._put(framed, packet_id, payload)
         return packet_id
+
+    def take_steps(self) -> ExactSteps:
+        """From now on a QoS 2 PUBLISH waits for `send_parked`; the owner looks into what this returns."""
+        self.exact = ExactSteps()
+        return self.exact
+
+    def send_parked(self, packet_ids: Iterable[int]) -> None:
+        """It is durable which messages these ids are: send them."""
+        if self.state is not State.CONNECTED or self.exact is None:
+            return
+        for packet_id, parts in self.exact.unpark(packet_ids):
+            self.outgoing.advance(packet_id, outgoing.RESERVED, outgoing.PUBLISHED)
+            self.out += parts
 
     def release(self, packet_ids: Iterable[int]) -> None:
         """PUBREL: it is durable that the client has these."""
@@ -203,8 +229,9 @@ class Deliveries(SessionState):
         """What stands before and behind the packet id of a PUBLISH; None when it is too large for the client."""
         if self.level == LEVEL_3:
             return publish_head(topic, payload_size_bytes, qos, retain, dup), b""
-        # A resend may have to wait, so it must not depend on what is said before it.
-        alias, known = self.aliases_out.look_up(topic) if self.aliases_out is not None and not dup else (0, False)
+        # A resend or a parked message may have to wait, so it must not depend on what is said before it.
+        waits = dup or (qos == 2 and self.exact is not None)
+        alias, known = self.aliases_out.look_up(topic) if self.aliases_out is not None and not waits else (0, False)
         block = publish_properties(
             properties, expiry_left_s=expiry_left_s, alias=alias, subscription_ids=subscription_ids
         )

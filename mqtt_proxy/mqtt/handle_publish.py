@@ -104,8 +104,7 @@ def received(session: Session, packet: Packet) -> None:
     if phase is None and packet_id in session.outgoing.window:
         raise PacketViolation(Reason.PROTOCOL, f"PUBREC for packet id {packet_id} of a QoS 1 delivery [4.3.2]")
     if phase == PUBLISHED and packet.reason >= FAILURE_MIN:
-        session.outgoing.phases.pop(packet_id)
-        _done(session, packet_id)
+        _finished(session, packet_id)
     elif phase == PUBLISHED:
         session.outgoing.phases[packet_id] = RECEIVED
         session.received.append(packet_id)
@@ -128,10 +127,17 @@ def completed(session: Session, packet: Packet) -> None:
     """PUBCOMP: the exchange is over, the id is free."""
     packet_id = cast("Pubcomp", packet).packet_id
     if session.outgoing.phases.get(packet_id) == SENT_PUBREL:
-        session.outgoing.phases.pop(packet_id)
-        _done(session, packet_id)
+        _finished(session, packet_id)
     else:
         session.stray_acknowledgements += 1
+
+
+def _finished(session: Session, packet_id: int) -> None:
+    """A QoS 2 delivery is over."""
+    session.outgoing.phases.pop(packet_id)
+    if session.exact is not None:
+        session.exact.finished.append(packet_id)
+    _done(session, packet_id)
 
 
 def _done(session: Session, packet_id: int) -> None:

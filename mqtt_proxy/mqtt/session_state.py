@@ -12,6 +12,7 @@ from collections.abc import Callable
 from mqtt_proxy.mqtt import encode5
 from mqtt_proxy.mqtt.aliases import IncomingAliases, OutgoingAliases
 from mqtt_proxy.mqtt.events import Acknowledged, Event, PublishBatch, Received, Released, Violated
+from mqtt_proxy.mqtt.exact_steps import ExactSteps
 from mqtt_proxy.mqtt.incoming import Incoming
 from mqtt_proxy.mqtt.limits import PACKET_SIZE_BYTES_MAX, SessionLimits
 from mqtt_proxy.mqtt.outgoing import Outgoing
@@ -42,6 +43,7 @@ class SessionState:
         "client_id_assigned",
         "close_reason",
         "events",
+        "exact",
         "incoming",
         "keep_alive_s",
         "last_packet_ms",
@@ -97,6 +99,8 @@ class SessionState:
         self.aliases_out: OutgoingAliases | None = None
         self.out: list[bytes | memoryview] = []
         self.events: list[Event] = []
+        self.exact: ExactSteps | None = None
+        """There when the owner makes the steps of QoS 2 deliveries durable."""
         self.publishes: list[Publish] = []
         self.acknowledged: list[object] = []
         self.received: list[int] = []

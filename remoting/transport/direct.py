@@ -30,6 +30,7 @@ class PlainPublish(Protocol):
     payload: bytes
     qos: int
     retain: bool
+    packet_id: int
 
 
 PlainRun = tuple[bytes, int, Sequence[PlainPublish]]

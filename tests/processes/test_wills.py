@@ -22,7 +22,8 @@ class Parts:
         self.broker = Process(directory / "broker", ["broker", "--data", str(directory / "data"), *GRACE], "remoting")
         self.broker.start()
         address = f"proxy.broker=127.0.0.1:{self.broker.port}"
-        self.proxies = [Process(directory / name, ["proxy", "--set", address], "mqtt") for name in ("one", "two")]
+        options = ["--set", address, "--set", "proxy.reconnect_delay_ms_max=100"]
+        self.proxies = [Process(directory / name, ["proxy", *options], "mqtt") for name in ("one", "two")]
         for proxy in self.proxies:
             proxy.start()
 

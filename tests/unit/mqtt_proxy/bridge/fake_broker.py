@@ -31,10 +31,12 @@ from remoting.protocol.pull_body import (
 )
 from remoting.protocol.record import MESSAGE, encode_record
 from remoting.protocol.session_body import (
-    FilterRequest,
+    PHASE_PUBREL,
+    FlowBatch,
     InflightEntry,
     SessionClose,
     SessionFenced,
+    SessionFlow,
     SessionOpen,
     SessionOpened,
     SessionSubscription,
@@ -69,6 +71,9 @@ class FakeSession:
     subscriptions: dict[str, tuple[int, int]] = field(default_factory=dict)
     offsets: dict[int, int] = field(default_factory=dict)
     inflight: list[InflightEntry] = field(default_factory=list)
+    exact: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    exact_below: dict[int, int] = field(default_factory=dict)
+    received: set[int] = field(default_factory=set)
 
 
 class FakeBroker:
@@ -87,6 +92,7 @@ class FakeBroker:
         self.opened: list[SessionOpen] = []
         self.closed: list[SessionClose] = []
         self.verdicts: list[WillVerdict] = []
+        self.flows: list[SessionFlow] = []
         self.followed: dict[Peer, set[int]] = {}
         self.end_position = 64
         self.epochs = 0
@@ -100,7 +106,6 @@ class FakeBroker:
         self.held: list[tuple[Peer, Command]] = []
         self.members: list[tuple[Peer, SharedMember]] = []
         self.settled: list[SharedSettled] = []
-        self.wished: list[FilterRequest] = []
         self.connections: list[Connection] = []
 
     async def connect(self) -> Connection:
@@ -155,9 +160,18 @@ class FakeBroker:
         if any(entry.mqtt_topic == self.refused_topic for entry in entries):
             raise Refused(16, "no permission")
         self.appended += entries
-        placed = [self._place(entry) for entry in entries]
+        placed = [self._place(entry) if self._is_new(entry) else (0, -1) for entry in entries]
         self._notify()
         return encode_append_reply(self.end_position, placed)
+
+    def _is_new(self, entry: AppendEntry) -> bool:
+        """Whether a message is to be stored; a QoS 2 id of a session is remembered."""
+        if not entry.packet_id:
+            return True
+        session = self.sessions[entry.client_id.decode()]
+        known = entry.packet_id in session.received
+        session.received.add(entry.packet_id)
+        return not known
 
     def _place(self, entry: AppendEntry) -> tuple[int, int]:
         topic = entry.mqtt_topic
@@ -259,12 +273,29 @@ class FakeBroker:
         if request.will is not None:
             self.wills[request.client_id, session.epoch] = request.will
         stored = [
-            SessionSubscription(topic_filter, qos, queue_id, session.offsets[queue_id])
+            SessionSubscription(
+                topic_filter, qos, queue_id, session.offsets[queue_id], 0, 0, 0, session.exact_below.get(queue_id, 0)
+            )
             for topic_filter, (qos, queue_id) in session.subscriptions.items()
         ]
-        return encode(
-            SessionOpened(present, session.epoch, stored, session.inflight, previous_epoch, [], request.expiry_s)
-        )
+        inflight = session.inflight + [InflightEntry(one, *place, qos=2) for one, place in session.exact.items()]
+        received, expiry_s = sorted(session.received), request.expiry_s
+        return encode(SessionOpened(present, session.epoch, stored, inflight, previous_epoch, received, expiry_s))
+
+    def _flow(self, _peer: Peer, body: bytes) -> bytes:
+        batch = decode(FlowBatch, body)
+        self.flows += batch.flows
+        for flow in batch.flows:
+            session = self._session(flow.client_id, flow.epoch)
+            session.received -= set(flow.released)
+            for packet_id in flow.completed:
+                session.exact.pop(packet_id, None)
+            for packet_id in flow.received:
+                session.exact[packet_id] = (*session.exact[packet_id][:2], PHASE_PUBREL)
+            for packet_id, queue_id, offset in flow.reserved:
+                session.exact[packet_id] = (queue_id, offset, 0)
+                session.exact_below[queue_id] = max(session.exact_below.get(queue_id, 0), offset + 1)
+        return b""
 
     def will_due(self, client_id: str, epoch: int, will: WillSpec) -> None:
         """Ask the proxy that came last about a will."""
@@ -309,15 +340,11 @@ class FakeBroker:
 
     def _subscribe(self, _peer: Peer, body: bytes) -> bytes:
         request = decode(Subscribe, body)
-        self.wished += [one for one in request.filters if one.history is not None]
         session = self._session(request.client_id, request.epoch)
         results = [
             self._subscribe_one(session, topic_filter, qos)
             for topic_filter, qos in ((one.filter, one.qos) for one in request.filters)
         ]
-        for one, result in zip(request.filters, results, strict=True):
-            if one.history is not None:
-                result.live, result.offset = result.offset, max(0, result.offset - (one.history.last or 0))
         retained: list[tuple[int, list[int]]] = []
         for index, topic_filter in enumerate([one.filter for one in request.filters]):
             found = [at for topic, at in self.retained.items() if matches(topic_filter, topic.decode())]
@@ -362,6 +389,7 @@ class FakeBroker:
         RequestCode.RECORDS_AT: _records_at,
         RequestCode.APPEND_OFFSETS: _offsets,
         RequestCode.SESSION_OPEN: _open,
+        RequestCode.SESSION_FLOW: _flow,
         RequestCode.WILL_WATCH: _watch,
         RequestCode.WILL_VERDICT: _verdict,
         RequestCode.SESSION_CLOSE: _close,

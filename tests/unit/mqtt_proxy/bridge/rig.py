@@ -14,6 +14,7 @@ from mqtt_proxy.access.rules import WRITE_ALL_MASK, Verdict
 from mqtt_proxy.bridge.cache import RecordCache
 from mqtt_proxy.bridge.client import Client
 from mqtt_proxy.bridge.delivery import DeliveryTools
+from mqtt_proxy.bridge.exact import ExactFlows
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.notify import Notifier
 from mqtt_proxy.bridge.offsets import OffsetCommitter
@@ -187,6 +188,7 @@ class Rig:
             clock=self.clock,
             quotas=Quotas(self.config.quotas),
             sys_tree=self.sys_tree,
+            exact=ExactFlows(link, metrics),
         )
         WillJudge(self.services)
 

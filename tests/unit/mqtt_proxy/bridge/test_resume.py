@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX, Again, fetch, note, plan
+import pytest
+
+from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX, Again, fetch, in_order_of_sending, note, plan
 from mqtt_proxy.bridge.source import RETAINED_QUEUE
-from remoting.protocol.session_body import InflightEntry, SessionOpened, SessionSubscription, decode, encode
+from remoting.protocol.session_body import (
+    PHASE_PUBREL,
+    InflightEntry,
+    SessionOpened,
+    SessionSubscription,
+    decode,
+    encode,
+)
 from tests.unit.mqtt_proxy.bridge.rig import publish, running, settle
 
 
@@ -21,10 +30,10 @@ def places(planned: list[Again]) -> list[tuple[int, int, int]]:
 
 def test_after_a_close_only_what_was_in_flight_is_repeated() -> None:
     """Acknowledged ones between two in flight are not sent again."""
-    left = note([(5, 100), (6, 3)], [Again(4, 5, 97), Again(9, 5, 99), Again(2, RETAINED_QUEUE, 640)], [1, 2])
+    left = note([(5, 100), (6, 3)], [Again(4, 5, 97), Again(9, 5, 99), Again(11, RETAINED_QUEUE, 640)], [1, 2])
     planned = plan(opened({5: 97, 6: 3}, left))
     assert planned.cursors == {5: 100, 6: 3}
-    assert places(planned.again) == [(4, 5, 97), (9, 5, 99), (2, RETAINED_QUEUE, 640)]
+    assert places(planned.again) == [(4, 5, 97), (9, 5, 99), (11, RETAINED_QUEUE, 640)]
     assert planned.retained == [1, 2]
 
 
@@ -46,6 +55,23 @@ def test_what_is_in_flight_from_a_dropped_subscription_is_repeated() -> None:
     """Its queue still has the message."""
     planned = plan(opened({}, note([], [Again(4, 5, 99)], [])))
     assert places(planned.again) == [(4, 5, 99)]
+
+
+def test_qos_2_deliveries_need_no_note_and_keep_their_phase() -> None:
+    """Also below the committed offset while PUBREL is due; what was acknowledged there otherwise is over."""
+    entries = [InflightEntry(4, 5, 99, qos=2), InflightEntry(5, 5, 90, PHASE_PUBREL, 2), InflightEntry(6, 5, 91, qos=2)]
+    planned = plan(opened({5: 97}, entries))
+    assert planned.cursors == {5: 97}
+    assert [(one.packet_id, one.phase, one.sent_qos) for one in planned.again] == [(4, 0, 2), (5, 1, 2)]
+    assert planned.over == [6]
+
+
+@pytest.mark.parametrize(
+    ("ids", "order"),
+    [([], []), ([7], [7]), ([9, 7, 8], [7, 8, 9]), ([1, 65_535, 2, 65_534], [65_534, 65_535, 1, 2])],
+)
+def test_the_order_of_sending_follows_the_packet_ids_around_their_end(ids: list[int], order: list[int]) -> None:
+    assert [one.packet_id for one in in_order_of_sending([Again(one, 5, 0) for one in ids])] == order
 
 
 def test_the_note_is_bounded() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqtt_proxy import hot
 from mqtt_proxy.bridge.cache import Feed
 from mqtt_proxy.bridge.source import Place, Source
 
@@ -50,3 +52,34 @@ def test_what_a_client_wants_of_a_subscription() -> None:
         one.choose(options, identifier)
         assert (one.no_local, one.retain_as_published) == (options == 1, options == 2)
         assert one.is_plain == plain
+
+
+def test_what_was_sent_with_qos_2_before_is_passed_and_holds_the_offset_while_it_is_in_flight() -> None:
+    """After a crash the cursor is back at the committed offset."""
+    one = source(1, 10)
+    one.exact_from, one.exact_below = 11, 14
+    one.sent_before(9)
+    one.sent_before(12)
+    one.sent_before(13)
+    assert one.lowest() == 9
+    one.acknowledge(9)
+    one.acknowledge(13)
+    assert one.lowest() == 10
+    assert [one.is_exact(offset) for offset in range(10, 15)] == [False, True, True, True, False]
+    one.cursor = 15
+    assert one.lowest() == 12
+    one.acknowledge(12)
+    assert one.lowest() == 15
+
+
+@pytest.mark.parametrize("core", [hot.pure_core(), hot.core], ids=["pure", "in use"])
+def test_an_acknowledgement_ahead_of_the_cursor_is_not_forgotten(core) -> None:
+    """However acknowledgements are settled."""
+    one = source(1, 10)
+    one.exact_below = 12
+    one.sent_before(11)
+    assert core.settle([(one, 11)]) == 1
+    assert one.is_exact(10)
+    assert one.is_exact(11)
+    one.cursor = 12
+    assert one.lowest() == 12

@@ -117,6 +117,42 @@ def test_qos_2_in_durable_steps() -> None:
     assert session.inflight() == [(second, "b", PHASE_PUBREL)]
 
 
+def test_an_owner_that_takes_steps_has_every_publish_of_qos_2_parked() -> None:
+    """However it was delivered; others go at once, and no alias is told by what waits."""
+    session = connected5({props.TOPIC_ALIAS_MAXIMUM: 5})
+    steps = session.take_steps()
+    assert session.deliver(b"long/topic", b"1", 2, False, False, "a") == 1
+    assert session.deliver_prepared(publish_head(b"t", 1, 2, False, False, 5), b"2", 2, "b") == 2
+    session.deliver(b"long/topic", b"3", 1, False, False, "c")
+    assert answers5(session) == [packets.Publish(b"long/topic", b"3", 1, False, False, 3, None, 1)]
+    assert steps.take_reserved() == [(1, "a"), (2, "b")]
+    assert steps.take_reserved() == []
+    assert session.inflight() == [(1, "a", 0), (2, "b", 0), (3, "c", 0)]
+    session.send_parked([2, 1, 9])
+    assert answers5(session) == [
+        packets.Publish(b"t", b"2", 2, False, False, 2),
+        packets.Publish(b"long/topic", b"1", 2, False, False, 1),
+    ]
+    send5(session, packets.Pubrec(1), packets.Pubrec(2, 0x83))
+    assert steps.take_finished() == [2]
+    session.release([1])
+    send5(session, packets.Pubcomp(1))
+    assert steps.take_finished() == [1]
+
+
+def test_a_client_of_3_1_1_too() -> None:
+    session = connected()
+    steps = session.take_steps()
+    session.deliver(b"t", b"m", 2, False, False, "a")
+    assert session.take_bytes() == b""
+    session.send_parked([packet_id for packet_id, _token in steps.take_reserved()])
+    assert session.take_bytes() == b"\x34\x06\0\x01t\0\x01m"
+    session.deliver(b"t", b"m", 2, False, False, "b")
+    session.close("gone")
+    session.send_parked([2])
+    assert session.take_bytes() == b""
+
+
 def resumed(properties: dict[int, int], inflight: list[tuple[int, object, int]]) -> Session:
     session = deciding5(properties)
     session.clean = False
