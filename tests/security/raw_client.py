@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any, Self
 
 from mqtt_proxy.mqtt import packets
@@ -36,9 +37,10 @@ class RawClient:
         clean: bool = True,
         will: packets.Will | None = None,
         properties: dict[int, Any] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> Self:
         """A connection whose CONNECT was answered, one way or the other."""
-        client = cls(*await asyncio.open_connection("127.0.0.1", port), level)
+        client = cls(*await asyncio.open_connection("127.0.0.1", port, ssl=tls), level)
         client.send(packets.Connect(client_id, clean, 0, user, password, will, level, properties))
         client.connack = await client.receive()
         return client

@@ -115,6 +115,9 @@ REFUSED = {
     "signed with the public key as secret": lambda: signed_with_the_public_key(),
     "of an algorithm that is not configured": lambda: token(RSA, "PS256", "rsa"),
     "of another algorithm than its key": lambda: token(RSA, "RS256", "ec"),
+    "with a key id that is no text": lambda: unsigned({"alg": "ES256", "kid": 5}),
+    "with an algorithm that is no text": lambda: unsigned({"alg": ["ES256"]}),
+    "with an end that is no base64": lambda: token()[:-1] + b"!",
     "changed": lambda: token()[:-4] + b"AAAA",
 }
 
