@@ -74,14 +74,22 @@ class ScriptedPeer:
 
 
 def packet(head: int, body: bytes) -> bytes:
-    """One packet of less than 128 bytes."""
-    assert len(body) < 128
-    return bytes((head, len(body))) + body
+    """One packet."""
+    return bytes((head,)) + number(len(body)) + body
+
+
+def number(value: int) -> bytes:
+    """A variable byte integer."""
+    made = bytearray()
+    while value >= 0x80:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*made, value))
 
 
 def publish_packet(topic: bytes, packet_id: int, payload: bytes, properties: bytes | None = b"") -> bytes:
     """A QoS 1 PUBLISH; `properties` is None for 3.1.1."""
-    said = b"" if properties is None else bytes((len(properties),)) + properties
+    said = b"" if properties is None else number(len(properties)) + properties
     return packet(0x32, len(topic).to_bytes(2, "big") + topic + packet_id.to_bytes(2, "big") + said + payload)
 
 

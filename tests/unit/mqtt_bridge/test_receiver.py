@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,11 +12,11 @@ import pytest
 
 from lightmq.all_in_one import AllInOne
 from mqtt_bridge.config import BridgeConfig, RuleConfig
-from remoting.protocol.codes import ResponseCode
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
 from tests.unit.mqtt_bridge.rig import client, connection, installation, reading, until
-from tests.unit.mqtt_bridge.scripted_peer import PUBACK, SUBSCRIBE, ScriptedPeer, packet, publish_packet
+from tests.unit.mqtt_bridge.scripted_peer import DISCONNECT, PUBACK, SUBSCRIBE, ScriptedPeer, packet, publish_packet
 
 RULE = RuleConfig(direction="in", filter="x/#", local_prefix="peer/")
 
@@ -58,12 +59,41 @@ async def test_what_is_not_stored_is_counted_and_acknowledged(tmp_path: Path) ->
         assert reading(app, "rocketmq_bridge_messages_total{peer,in}") == 0
 
 
-async def test_a_topic_that_cannot_be_ours_is_dropped(tmp_path: Path) -> None:
+async def test_what_cannot_be_ours_is_dropped(tmp_path: Path) -> None:
+    """A topic with one level too many behind its prefix, properties that do not fit a record."""
+    async with ScriptedPeer() as scripted, bridged(tmp_path / "here", scripted) as app:
+        deep = b"x" + b"/" * 127
+        huge = b"\x26\x00\x01k\xff\xff" + b"v" * 0xFFFF
+        scripted.send(publish_packet(deep, 1, b"z"), publish_packet(b"x/y", 2, b"z", huge))
+        await until(lambda: acknowledged(scripted) == [1, 2])
+        assert reading(app, "rocketmq_bridge_dropped_total{peer,in,bad_topic}") == 1
+        assert reading(app, "rocketmq_bridge_dropped_total{peer,in,too_large}") == 1
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_a_stop_waits_for_what_is_being_stored(tmp_path: Path, in_time: bool) -> None:
+    """And not for ever: what is not stored by then stays with the peer."""
     async with ScriptedPeer(version=4) as scripted, bridged(tmp_path / "here", scripted) as app:
-        deep = b"x" + b"/" * 125
-        scripted.send(bytes((0x32, len(deep) + 5, 1)) + (len(deep)).to_bytes(2, "big") + deep + b"\0\1z")
-        await until(lambda: acknowledged(scripted) == [1])
-        assert reading(app, "rocketmq_bridge_dropped_total{peer,in,bad_topic}") in (0, 1)
+        assert app._bridge is not None
+        way = app._bridge._ways[0]
+        real, asked, release = app._bridge._line.request, asyncio.Event(), asyncio.Event()
+
+        async def request(command: Command, timeout_ms: int = 30_000) -> Command:
+            if command.code == RequestCode.APPEND_MANY:
+                asked.set()
+                await release.wait()
+            return await real(command, timeout_ms)
+
+        app._bridge._line.request = request  # type: ignore[method-assign]
+        scripted.send(publish_packet(b"x/y", 5, b"z", None))
+        await asked.wait()
+        stopping = asyncio.create_task(way.stop(20 if in_time else 0.05))
+        if in_time:
+            await asyncio.sleep(0)
+            release.set()
+        await stopping
+        await until(lambda: scripted.packets[-1][0] == DISCONNECT)
+        assert acknowledged(scripted) == ([5] if in_time else [])
 
 
 @pytest.mark.parametrize("code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SERVICE_NOT_AVAILABLE])

@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from lightmq.all_in_one import AllInOne
+from lightmq.cli.message_properties import Said
+from lightmq.cli.mqtt_client import MqttLink, MqttTarget
 from mqtt_bridge.config import BridgeConfig, RuleConfig
 from tests.unit.mqtt_bridge.rig import client, connection, installation, reading, until
 from tests.unit.mqtt_bridge.scripted_peer import PUBLISH, ScriptedPeer
 
 RULE = RuleConfig(filter="a/#")
+DEEP = RuleConfig(filter="deep/#", remote_prefix="x/" * 125)
 
 
 @contextlib.asynccontextmanager
 async def bridged(data: Path, scripted: ScriptedPeer, **settings: Any) -> AsyncIterator[tuple[AllInOne, Any]]:
     """An installation whose bridge sends to a scripted peer, and a client that publishes to it."""
     options = {"version": "5" if scripted.version == 5 else "3.1.1", **settings}
-    bridge = BridgeConfig(name="here", connections=(connection(scripted.port, RULE, **options),))
+    bridge = BridgeConfig(name="here", connections=(connection(scripted.port, RULE, DEEP, **options),))
     async with installation(data, bridge) as app:
         await until(lambda: app._bridge is not None and app._bridge.ready)
         speaker = await client(app, "speaker")
@@ -104,3 +107,64 @@ async def test_our_name_goes_with_it_and_our_own_does_not_go(tmp_path: Path) -> 
         [(topic, rest)] = scripted.published()
         assert topic == b"a/1"
         assert b"\x26\x00\x0elightmq-bridge\x00\x04here" in rest
+
+
+async def test_what_is_not_sent_is_counted_with_its_reason(tmp_path: Path) -> None:
+    """A message of another bridge, a topic too deep for its new prefix, a gap in the log; what is behind them goes."""
+    async with ScriptedPeer() as scripted, bridged(tmp_path / "here", scripted) as (app, speaker):
+        other = await client(app, "lightmq-bridge-there-x-out")
+        await publish(other, b"theirs")
+        other.close()
+        await publish(speaker, b"deep", topic="deep/1/2/3")
+        await until(lambda: reading(app, "rocketmq_bridge_kept_back_total{peer,out,came_by_a_bridge}") == 1)
+        await until(lambda: reading(app, "rocketmq_bridge_dropped_total{peer,out,bad_topic}") == 1)
+        assert app._bridge is not None
+        reader = app._bridge._ways[0]._work._reader  # type: ignore[attr-defined]
+        real = reader.read
+
+        async def with_a_gap(key: Any, cursor: Any) -> Any:
+            reader.read = real
+            records, following, _, _ = await real(key, cursor)
+            return records, following, "retention", 3
+
+        reader.read = with_a_gap
+        await publish(speaker, b"behind")
+        await until(lambda: reading(app, "rocketmq_bridge_skipped_total{peer,retention}") == 3)
+        await until(lambda: len(scripted.published()) == 1)
+
+
+async def test_what_expired_while_the_peer_was_away_is_dropped(tmp_path: Path) -> None:
+    """Its publisher said after how many seconds nobody needs it."""
+    async with ScriptedPeer() as scripted, bridged(tmp_path / "here", scripted) as (app, _speaker):
+        assert app._bridge is not None
+        sender = app._bridge._ways[0]._work
+        now = sender._clock.now_ms  # type: ignore[attr-defined]
+        later = type("Later", (), {"now_ms": lambda _self: now() + 10_000})()
+        sender._clock = later  # type: ignore[attr-defined]
+        target = MqttTarget(port=app.ports()["mqtt"], mqtt_version="5")
+        link = MqttLink(target)
+        await asyncio.to_thread(link.open)
+        for seconds in (5, 60):
+            link.client.publish("a/1", b"%d" % seconds, 1, properties=Said(expiry=seconds).properties(is_v5=True))
+        await until(lambda: reading(app, "rocketmq_bridge_dropped_total{peer,out,expired}") == 1)
+        await until(lambda: len(scripted.published()) == 1)
+        assert b"\x02\x00\x00\x00\x32" in scripted.published()[0][1]  # 50 seconds are left
+        await asyncio.to_thread(link.close)
+
+
+async def test_qos_2_goes_out_once_per_handshake(tmp_path: Path) -> None:
+    """The rule allows it, the message has it, and the peer's last word is PUBCOMP."""
+    both = RuleConfig(filter="a/#", qos=2)
+    async with installation(tmp_path / "peer") as peer:
+        bridge = BridgeConfig(name="here", connections=(connection(peer, both, version="5"),))
+        async with installation(tmp_path / "here", bridge) as here:
+            await until(lambda: here._bridge is not None and here._bridge.ready)
+            listener, speaker = await client(peer, "listener"), await client(here, "speaker")
+            await asyncio.to_thread(listener.subscribe, ("a/#", 2))
+            await publish(speaker, *[b"%d" % number for number in range(50)], qos=2)
+            await until(lambda: len(listener.messages) == 50)
+            assert [int(message.payload) for message in listener.messages] == list(range(50))
+            assert {message.qos for message in listener.messages} == {2}
+            await until(lambda: reading(here, "rocketmq_bridge_messages_total{peer,out}") == 50)
+            listener.close()
+            speaker.close()
