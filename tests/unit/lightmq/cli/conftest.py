@@ -121,6 +121,8 @@ class LogServer:
         self.lowest = {1: 0, 2: 0}
         self.on_bounds: Callable[[], None] = lambda: None
         self.topics_body = b"{}"
+        self.session_answers: list[bytes] = []
+        """Answers to SESSION_LIST in turn; without one there is no such session."""
         self.with_broker = True
         self.with_topic = True
         self.created: list[dict[str, str]] = []
@@ -159,6 +161,7 @@ class LogServer:
             RequestCode.QUEUE_BOUNDS: self._bounds,
             RequestCode.RANGE_PULL: self._pull,
             RequestCode.TOPIC_LIST: lambda _, command: command.reply(body=self.topics_body),
+            RequestCode.SESSION_LIST: self._sessions,
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._create,
             RequestCode.QUERY_MESSAGE: self._query,
             RequestCode.GET_TOPIC_CONFIG: lambda _, command: command.reply(body=self.topic_config),
@@ -179,6 +182,12 @@ class LogServer:
     def _create(self, _: Peer, command: Command) -> Command:
         self.created.append(dict(command.fields))
         return command.reply()
+
+    def _sessions(self, _: Peer, command: Command) -> Command:
+        self.queries.append(dict(command.fields))
+        if not self.session_answers:
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, "there is no such session")
+        return command.reply(body=self.session_answers.pop(0))
 
     def _query(self, _: Peer, command: Command) -> Command:
         self.queries.append(dict(command.fields))
