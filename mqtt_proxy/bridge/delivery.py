@@ -23,6 +23,7 @@ from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.removed import Removed
 from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX, Again
+from mqtt_proxy.bridge.runs import send_run
 from mqtt_proxy.bridge.shared import SharedHub
 from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place, Source
 from mqtt_proxy.metrics import ProxyMetrics
@@ -81,6 +82,7 @@ class Delivery:
         "_session",
         "_tools",
         "_turn",
+        "_wake",
         "_writable",
         "by_queue",
         "committed_key",
@@ -95,6 +97,7 @@ class Delivery:
     ) -> None:
         self._session = session
         self._tools = tools
+        self._wake = tools.pump.wake
         self._flush = flush
         self._give_up = give_up
         self._running = False
@@ -198,7 +201,7 @@ class Delivery:
     def wake(self) -> None:
         """Deliver in the next turn."""
         if self._running:
-            self._tools.pump.wake(self)
+            self._wake(self)
 
     @property
     def writable(self) -> bool:
@@ -289,6 +292,12 @@ class Delivery:
         outbound.budget_bytes = TURN_BYTES_MAX
         left = TURN_MESSAGES_MAX
         feed = source.feed
+        newest = feed.chunks[-1] if feed.chunks else None
+        if newest is not None and newest.first <= source.cursor < newest.next and source.is_plain:
+            # Where nearly every session stands: its next message is among the newest.
+            left, spent, _special = send_run(self._session, source, newest, left, outbound.budget_bytes)
+            outbound.budget_bytes -= spent
+            left = TURN_MESSAGES_MAX - left
         while source.cursor < feed.max_offset and left > 0 and outbound.budget_bytes > 0:
             before = source.cursor
             left -= self._take(source, left)
