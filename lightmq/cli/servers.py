@@ -33,6 +33,7 @@ WsPort = Annotated[int | None, Parameter(name=["--ws-port"], help="MQTT over Web
 WssPort = Annotated[int | None, Parameter(name=["--wss-port"], help="MQTT over WebSocket and TLS; 0: any free one.")]
 TlsCertificate = Annotated[Path | None, Parameter(name=["--tls-certificate"], help="PEM file; needed with TLS.")]
 TlsKey = Annotated[Path | None, Parameter(name=["--tls-key"], help="PEM file of the certificate's key.")]
+Acl = Annotated[Path | None, Parameter(name=["--acl-file"], help="Who may read and write what; see lightmq acl.")]
 Readers = Annotated[int | None, Parameter(name=["--readers"], help="Reader processes for Spark; 0: none.")]
 Controllers = Annotated[str | None, Parameter(name=["--controllers"], help="host:port of controllers, with commas.")]
 
@@ -79,6 +80,7 @@ def up(
     remoting_port: RemotingPort = None,
     admin_port: AdminPort = None,
     password_file: Passwords = None,
+    acl_file: Acl = None,
     readers: Readers = None,
     json_output: Json = False,
     listen: ListenOptions = NO_LISTENERS,
@@ -91,6 +93,7 @@ def up(
         Flag("up.remoting_port", "--remoting-port", remoting_port),
         Flag("up.admin_port", "--admin-port", admin_port),
         Flag("proxy.password_file", "--password-file", password_file),
+        Flag("proxy.acl_file", "--acl-file", acl_file),
         Flag("broker.range_readers", "--readers", readers),
         *listen.flags(),
     ]
@@ -176,6 +179,7 @@ def proxy(
     controllers: Controllers = None,
     broker_address: Annotated[str | None, Parameter(name=["--broker"], help="host:port of the broker.")] = None,
     password_file: Passwords = None,
+    acl_file: Acl = None,
     json_output: Json = False,
     listen: ListenOptions = NO_LISTENERS,
     options: ConfigOptions = NONE,
@@ -187,6 +191,7 @@ def proxy(
         Flag("proxy.controllers", "--controllers", controllers),
         Flag("proxy.broker", "--broker", broker_address),
         Flag("proxy.password_file", "--password-file", password_file),
+        Flag("proxy.acl_file", "--acl-file", acl_file),
         *listen.flags(),
     ]
     value = configuration(options, flags).value

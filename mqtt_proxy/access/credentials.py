@@ -67,6 +67,7 @@ class _Waiting:
     """A verification that waits for its turn, or has it."""
 
     stored: str | None
+    like: str | None
     password: bytes
     wanted: Callable[[], bool]
     result: asyncio.Future[str]
@@ -101,18 +102,20 @@ class CredentialCheck:
         password: bytes,
         stored: str | None,
         *,
+        like: str | None = None,
         address: str = "",
         wanted: Callable[[], bool] = always,
     ) -> str:
         """ "accepted", "denied", "busy" or "left"; `stored` is None for a user that does not exist.
 
-        `address` is the peer's; `wanted` is asked before work is begun, and false means that the peer has gone.
+        `like` is the credential whose work an unknown user costs; `address` is the peer's; `wanted` is asked
+        before work is begun, and false means that the peer has gone.
         """
         fingerprint = self._fingerprint(username, password, stored or "")
         expires_ms = self._verified.get(fingerprint)
         if expires_ms is not None and expires_ms > self._now_ms() and stored is not None:
             return "accepted"
-        waiting = _Waiting(stored, password, wanted, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(stored, like, password, wanted, asyncio.get_running_loop().create_future())
         # Names that do not exist are made up at no cost: they share one lane.
         self._put(origin_of(address), f"user {username}" if stored is not None else "unknown", waiting)
         self._begin()
@@ -147,7 +150,7 @@ class CredentialCheck:
             self._hashing += 1
             self.hashes += 1
             loop = asyncio.get_running_loop()
-            verdict = loop.run_in_executor(self._threads(), self._verify, waiting.stored, waiting.password)
+            verdict = loop.run_in_executor(self._threads(), self._verify, waiting)
             verdict.add_done_callback(lambda done, waiting=waiting: self._hashed(waiting, done))  # type: ignore[misc]
 
     def _hashed(self, waiting: _Waiting, done: asyncio.Future[bool]) -> None:
@@ -163,13 +166,13 @@ class CredentialCheck:
             waiting.settle("accepted" if done.result() else "denied")
         self._begin()
 
-    def _verify(self, stored: str | None, password: bytes) -> bool:
-        if stored is None:
-            if self._decoy is None:
-                self._decoy = make_hash(secrets.token_hex(16))
-            verify(self._decoy, password)
-            return False
-        return verify(stored, password)
+    def _verify(self, waiting: _Waiting) -> bool:
+        if waiting.stored is not None:
+            return verify(waiting.stored, waiting.password)
+        if self._decoy is None:
+            self._decoy = make_hash(secrets.token_hex(16))
+        verify(waiting.like or self._decoy, waiting.password)
+        return False
 
     def _now_ms(self) -> int:
         return self._clock.monotonic_ns() // 1_000_000

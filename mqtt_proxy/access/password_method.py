@@ -10,6 +10,8 @@ Loop rule: one loop.
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,7 +46,9 @@ class PasswordMethod:
         self._looked_ms = 0
         self._told = ""
         self._fingerprint = password_file.fingerprint(path)
-        self._users = password_file.load(path)
+        self._key = secrets.token_bytes(16)
+        self._stored: list[str] = []
+        self._use(password_file.load(path))
         self._report_problems()
 
     async def check(self, shown: Shown) -> Identity | Unproven | None:
@@ -56,7 +60,12 @@ class PasswordMethod:
         if stored is None and not self._last:
             return None
         result = await self._check.check(
-            shown.username, shown.password or b"", stored, address=shown.address, wanted=shown.wanted
+            shown.username,
+            shown.password or b"",
+            stored,
+            like=self._like(shown.username),
+            address=shown.address,
+            wanted=shown.wanted,
         )
         if result == "accepted":
             return Identity(shown.username, anonymous=False, client_id=shown.client_id)
@@ -79,6 +88,17 @@ class PasswordMethod:
         """Stop the threads that check passwords."""
         self._check.close()
 
+    def _like(self, username: str) -> str | None:
+        """A credential of somebody, always the same for a name: users who do not exist cost what users do, whose
+        credentials may differ in kind and parameters."""
+        if not self._stored:
+            return None
+        digest = hashlib.blake2b(username.encode("utf-8", "surrogatepass"), key=self._key, digest_size=8).digest()
+        return self._stored[int.from_bytes(digest, "big") % len(self._stored)]
+
+    def _use(self, users: PasswordFile) -> None:
+        self._users, self._stored = users, list(users.hashes.values())
+
     def _reload_if_changed(self) -> None:
         now_ms = self._clock.monotonic_ns() // 1_000_000
         if self._looked_ms and now_ms - self._looked_ms < RELOAD_INTERVAL_MS:
@@ -89,9 +109,10 @@ class PasswordMethod:
             return
         self._fingerprint = found
         try:
-            self._users = password_file.load(self._path)
+            self._use(password_file.load(self._path))
         except PasswordFileError as error:
-            self._users, self._fingerprint = PasswordFile(), None
+            self._use(PasswordFile())
+            self._fingerprint = None
             if str(error) != self._told:
                 self._told = str(error)
                 self._log.error("mqtt_password_file_unusable", problem=str(error), consequence="its users are denied")

@@ -186,6 +186,9 @@ def fill(rule: Rule, identity: Identity) -> Levels | None:
     # The name of an anonymous client is only claimed.
     name = b"" if identity.anonymous else identity.name.encode("utf-8", "surrogatepass")
     for level in rule.filter.split(b"/"):
+        if b"%" not in level and b"$" not in level:
+            filled.append(level)
+            continue
         text = PLACEHOLDER.sub(lambda found: client_id if found[0] in (b"%c", b"${clientid}") else name, level)
         if PLACEHOLDER.search(level):
             values = {client_id if one in (b"%c", b"${clientid}") else name for one in PLACEHOLDER.findall(level)}

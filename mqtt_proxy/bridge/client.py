@@ -233,11 +233,14 @@ class Client:
             self._subscriptions.begin_retained(runs)
 
     def rules_changed(self) -> None:
-        """What was allowed before is judged again."""
+        """What was allowed before is not remembered."""
         if self._may is not None:
             self._may.rules_changed()
-            if self._hold.is_open and not self._ended:
-                self._revise(self._may)
+
+    def revise(self) -> None:
+        """Give up what may not be read any more."""
+        if self._may is not None and self._hold.is_open and not self._ended:
+            self._revise(self._may)
 
     def _revise(self, may: Permissions) -> None:
         """Give up, now and at the broker, what may not be read any more."""

@@ -9,6 +9,8 @@ Invariant: a client id names at most one owner here. Loop rule: on the loop's th
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -18,6 +20,9 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.session_body import SessionFenced, decode
 from runtime.logs import get_logger
+
+REVISED_PER_TURN_MAX = 200
+"""Connections whose subscriptions are judged again in one loop turn after a change of the rules, some 10 ms of work."""
 
 
 class Owner(Protocol):
@@ -32,7 +37,10 @@ class Owner(Protocol):
         """The broker says that the session of this epoch has another owner now; newer ones are not meant."""
 
     def rules_changed(self) -> None:
-        """What was allowed before may not be any more."""
+        """What was allowed before may not be any more: remember nothing of it."""
+
+    def revise(self) -> None:
+        """Give up what may not be read any more."""
 
     def reopen(self) -> None:
         """The broker was lost and is back: take the session again."""
@@ -46,6 +54,7 @@ class Owners:
         self._metrics = metrics
         self._log = get_logger("proxy.ownership")
         self._was_up = False
+        self._unrevised: deque[Owner] = deque()
         link.on_push(RequestCode.SESSION_FENCED, self._fenced)
         link.on_up(self._reopen)
 
@@ -74,9 +83,23 @@ class Owners:
             del self._owners[client_id]
 
     def rules_changed(self) -> None:
-        """The rules have changed: each connection looks again at what it was allowed."""
+        """The rules have changed: each connection looks again at what it was allowed, many in the same turn.
+
+        Publishing is judged by the new rules from here on; subscriptions are gone through in slices, so that a large
+        fleet does not stop the loop.
+        """
         for owner in self:
             owner.rules_changed()
+        busy = bool(self._unrevised)
+        self._unrevised = deque(self)
+        if not busy:
+            self._revise()
+
+    def _revise(self) -> None:
+        for _ in range(min(REVISED_PER_TURN_MAX, len(self._unrevised))):
+            self._unrevised.popleft().revise()
+        if self._unrevised:
+            asyncio.get_running_loop().call_soon(self._revise)
 
     def _fenced(self, command: Command) -> None:
         fenced = decode(SessionFenced, command.body)

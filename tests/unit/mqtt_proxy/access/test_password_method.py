@@ -7,11 +7,12 @@ from pathlib import Path
 import argon2
 import pytest
 
-from mqtt_proxy.access import password_file
+from mqtt_proxy.access import credentials, password_file
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.identity import Identity, Shown, Unproven
 from mqtt_proxy.access.password_file import PasswordFileError
 from mqtt_proxy.access.password_method import PasswordMethod
+from mqtt_proxy.access.scram import derive
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 
@@ -100,3 +101,17 @@ def test_a_file_that_may_not_be_used_stops_the_start(tmp_path: Path) -> None:
     path.chmod(0o604)
     with pytest.raises(PasswordFileError, match="chmod 600"):
         make(path)
+
+
+async def test_a_user_who_does_not_exist_costs_what_users_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The credential of one that exists is tried, always the same for a name; its password lets nobody else in."""
+    hashes = [HASHER.hash("right"), str(derive("right", b"salt", 4_096))]
+    method, _, _ = make(write(tmp_path / "users", f"ann:{hashes[0]}\nsam:{hashes[1]}\n"))
+    tried: list[str] = []
+    real = credentials.verify
+    monkeypatch.setattr(credentials, "verify", lambda stored, password: tried.append(stored) or real(stored, password))
+    for name in [f"user{number}" for number in range(20)] * 2:
+        assert await method.check(shown(name, b"right")) is Unproven.DENIED
+    assert tried[:20] == tried[20:]
+    assert set(tried) == set(hashes)
+    await method.close()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.bridge.ownership import Owners
+from mqtt_proxy.bridge.ownership import REVISED_PER_TURN_MAX, Owners
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.session_body import SessionFenced, encode
-from tests.unit.mqtt_proxy.bridge.rig import running
+from tests.unit.mqtt_proxy.bridge.rig import running, settle
 
 
 class Owner:
@@ -24,6 +24,9 @@ class Owner:
 
     def rules_changed(self) -> None:
         self.told.append("rules")
+
+    def revise(self) -> None:
+        self.told.append("revise")
 
     def reopen(self) -> None:
         self.told.append("reopen")
@@ -61,4 +64,18 @@ async def test_whose_connection_it_is() -> None:
         assert asked == [False, True, True, False, True]
         assert not owners.foreign("unknown", "bob")
         owners.rules_changed()
-        assert (ann.told, nobody.told) == (["rules"], ["rules"])
+        assert (ann.told, nobody.told) == (["rules", "revise"], ["rules", "revise"])
+
+
+async def test_a_large_fleet_is_revised_in_slices() -> None:
+    """Everybody forgets at once, subscriptions follow turn by turn; a further change begins again with everybody."""
+    async with running() as rig:
+        owners, fleet = Owners(rig.link, rig.metrics), [Owner() for _ in range(REVISED_PER_TURN_MAX + 50)]
+        for number, owner in enumerate(fleet):
+            owners.take(str(number), owner)
+        owners.rules_changed()
+        assert all(owner.told[0] == "rules" for owner in fleet)
+        assert sum("revise" in owner.told for owner in fleet) == REVISED_PER_TURN_MAX
+        owners.rules_changed()
+        await settle()
+        assert [owner.told.count("revise") for owner in fleet] == [2] * REVISED_PER_TURN_MAX + [1] * 50
