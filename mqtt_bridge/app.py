@@ -15,7 +15,7 @@ from mqtt_bridge.metrics import BridgeMetrics
 from mqtt_bridge.receiver import Receiver
 from mqtt_bridge.sender import Sender
 from mqtt_bridge.way import Way
-from remoting.client.connection import dial
+from remoting.client.key_file import signing_dial
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.client.route import Routes
 from remoting.protocol.errors import LightMQError
@@ -34,6 +34,7 @@ class BridgeApp:
     ) -> None:
         self._config = config
         self._given = connection
+        self._dial_signed = signing_dial(config.access_key_file)
         self._routes: Routes | None = None
         self._clock = clock
         self._metrics = BridgeMetrics(registry)
@@ -93,12 +94,12 @@ class BridgeApp:
                 raise ConnectionLost("the broker of this process has stopped")
             return self._given
         if self._config.broker:
-            return await dial(self._config.broker)
+            return await self._dial_signed(self._config.broker)
         if self._routes is None:
-            self._routes = Routes(self._config.controllers)
+            self._routes = Routes(self._config.controllers, dial=self._dial_signed)
         cluster = await self._routes.cluster(refresh=True)
         for name in sorted(cluster.broker_addr_table):
             address = cluster.broker_addr_table[name].master()
             if address is not None:
-                return await dial(address)
+                return await self._dial_signed(address)
         raise LightMQError("no broker is registered at " + ", ".join(self._config.controllers))

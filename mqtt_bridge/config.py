@@ -164,6 +164,9 @@ class BridgeConfig:
     """Controllers (name servers) as host:port that are asked where our broker is, by `lightmq bridge`."""
     broker: str = ""
     """Our broker as host:port; set it to go there directly without asking a controller."""
+    access_key_file: Path | None = None
+    """One line `key:secret`, readable by its owner alone: requests to controllers and broker are signed with it, which
+    those of other machines want (`access_keys` there)."""
     admin_host: str = "127.0.0.1"
     """Address of the administration port of `lightmq bridge`."""
     admin_port: int = setting(8083, minimum=0, maximum=65_535)
