@@ -45,6 +45,12 @@ class LimitsConfig:
     """Longest wait of a long poll; a longer wish is cut to this."""
     stage_attempts_max: int = setting(10_000, minimum=1)
     """Staged attempts of sinks that are neither committed nor expired; one more is refused with SYSTEM_BUSY."""
+    retained_messages_max: int = setting(0, minimum=0)
+    """Retained messages of all topics; one for a further topic is refused with FLOW_CONTROL (MQTT 5: 0x97). 0 = no
+    limit: they cost disk and some 200 bytes of memory each."""
+    retained_bytes_max: int = setting(0, minimum=0)
+    """Payload bytes of all retained messages; a message beyond is refused with FLOW_CONTROL (MQTT 5: 0x97). 0 = no
+    limit."""
     delayed_messages_max: int = setting(1_000_000, minimum=1)
     """Messages that wait for their time; one more is refused with MESSAGE_ILLEGAL."""
     commit_group_bytes_max: int = setting(8_388_608, minimum=65_536)

@@ -16,11 +16,11 @@ from broker.meta.session_record import Session
 from broker.store.errors import CorruptLog, StoreError, StoreFull
 from broker.store.state_log import StateChange
 from broker.store.store_message import Appended, StoreMessage
-from remoting.protocol.append_body import KIND_BATCH, AppendEntry, decode_entries, encode_append_reply
+from remoting.protocol.append_body import KIND_BATCH, KIND_MQTT, AppendEntry, decode_entries, encode_append_reply
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
-from remoting.protocol.record import FLAG_FORMAT_SHIFT, tag_hash
+from remoting.protocol.record import FLAG_FORMAT_SHIFT, FLAG_RETAIN, tag_hash
 from remoting.transport.contracts import Peer
 from remoting.transport.turn import soon
 
@@ -168,10 +168,24 @@ def authorize_entries(broker: Broker, peer: Peer, command: Command, entries: lis
         broker.authorizer.authorize(peer, command, PUBLISH, topic.decode("utf-8", "replace"))
 
 
+def admit_retained(broker: Broker, entries: list[AppendEntry]) -> None:
+    """Refused when there would be too many retained messages; counted."""
+    wanted = [
+        (one.mqtt_topic or b"", len(one.body)) for one in entries if one.kind == KIND_MQTT and one.flags & FLAG_RETAIN
+    ]
+    try:
+        broker.retained_quota.admit(wanted)
+    except Refused:
+        broker.metrics.refused.child("retained_quota").value += len(wanted)
+        raise
+
+
 def append_many(broker: Broker, peer: Peer, command: Command) -> None:
     """Handler of APPEND_MANY; the reply follows when the records are confirmed."""
     entries = decode_entries(command.body)
     authorize_entries(broker, peer, command, entries)
+    if broker.retained_quota.active:
+        admit_retained(broker, entries)
     place = broker.placement.place
     exact: ExactIds = NO_EXACT_IDS
     left_out: list[int] = []

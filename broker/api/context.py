@@ -31,6 +31,7 @@ from broker.meta.offsets import GroupOffsets
 from broker.meta.placement import Placement
 from broker.meta.retained import Retained
 from broker.meta.retained_expiry import RetainedExpiry
+from broker.meta.retained_quota import RetainedQuota
 from broker.meta.sessions import Sessions
 from broker.meta.shared_groups import SharedGroups
 from broker.meta.stages import Stages
@@ -116,7 +117,10 @@ class Broker:
             now_ms=now_ms,
         )
         self.retained = Retained(store)
-        self.retained_expiry = RetainedExpiry(store, self.log)
+        self.retained_quota = RetainedQuota(
+            store, self.retained, messages_max=limits.retained_messages_max, bytes_max=limits.retained_bytes_max
+        )
+        self.retained_expiry = RetainedExpiry(store, self.log, self.retained_quota.seen)
         self.placement.retained_expiry = lambda topic, expiry_s: self.retained_expiry.note(
             topic, expiry_s, self.clock.now_ms()
         )

@@ -34,8 +34,8 @@ class DirectAppends:
 
     @property
     def open(self) -> bool:
-        """Whether no policy wants to see who publishes what."""
-        return self._broker.authorizer.open
+        """Whether no policy wants to see who publishes what, and no quota what is retained."""
+        return self._broker.authorizer.open and not self._broker.retained_quota.active
 
     def append(self, runs: Sequence[PlainRun], stored: Stored) -> None:
         """Append the runs as one; `stored` follows, never in this call."""

@@ -31,6 +31,9 @@ class Retained:
     def __len__(self) -> int:
         return len(self._tree)
 
+    def __contains__(self, topic: bytes) -> bool:
+        return self._tree.get(topic) is not None
+
     def positions(self, topic_filter: bytes) -> list[int]:
         """Log positions of the retained messages a filter matches, oldest first."""
         return sorted(position for _topic, position in self._tree.match(topic_filter))

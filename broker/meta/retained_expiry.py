@@ -12,7 +12,7 @@ record that is retained now has expired. Loop thread only.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +36,10 @@ STALE_MAX = 1_024
 class RetainedExpiry:
     """Knows when which retained message is to be looked at."""
 
-    def __init__(self, store: LogStore, log: Any) -> None:
+    def __init__(self, store: LogStore, log: Any, seen: Callable[[bytes, int], None]) -> None:
+        """`seen` hears topic and payload bytes of every message that is looked at and stays."""
         self._store = store
+        self._seen = seen
         self._log = log
         self._due: dict[bytes, int] = {}
         self._heap: list[tuple[int, bytes]] = []
@@ -96,12 +98,13 @@ class RetainedExpiry:
         if record is None:
             self._look_at(topic, now_ms + AGAIN_MS)
             return False
-        at_ms = expires_ms(RecordView(record))
-        if at_ms is None:
-            return False
-        if at_ms <= now_ms:
+        view = RecordView(record)
+        at_ms = expires_ms(view)
+        if at_ms is not None and at_ms <= now_ms:
             return True
-        self._look_at(topic, at_ms)
+        self._seen(topic, len(view.body))
+        if at_ms is not None:
+            self._look_at(topic, at_ms)
         return False
 
     def _look_at(self, topic: bytes, at_ms: int) -> None:

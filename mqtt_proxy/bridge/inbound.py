@@ -17,9 +17,17 @@ from mqtt_proxy.bridge.wire import Wire
 from mqtt_proxy.front.publish_rates import Publisher
 from mqtt_proxy.mqtt.packets import LEVEL_3, Publish
 from mqtt_proxy.mqtt.reason_codes import ReasonCode
+from remoting.protocol.codes import ResponseCode
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.inbound")
+
+REFUSAL_CODES = {
+    ResponseCode.FLOW_CONTROL: ReasonCode.QUOTA_EXCEEDED,
+    ResponseCode.NO_PERMISSION: ReasonCode.NOT_AUTHORIZED,
+    ResponseCode.TOPIC_NOT_EXIST: ReasonCode.TOPIC_NAME_INVALID,
+}
+"""What the broker says of a message -> what its publisher is told; anything else is our own affair, 0x83."""
 
 
 class Inbound(Paced):
@@ -110,6 +118,15 @@ class Inbound(Paced):
         """The broker holds these durably: acknowledge them."""
         if packet_ids:
             self._session.acknowledge(packet_ids)
+            self._wire.flush()
+
+    def refused(self, packet_id: int, code: int, reason: str) -> None:
+        """The broker did not accept this one message: MQTT 5 has a word for that, 3.1.1 has not."""
+        if self._session.level == LEVEL_3:
+            self._give_up(reason)
+        elif packet_id:
+            said = REFUSAL_CODES.get(code, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+            self._session.refuse_publishes((packet_id,), said, reason.partition(": ")[2])
             self._wire.flush()
 
     def rejected(self, reason: str) -> None:

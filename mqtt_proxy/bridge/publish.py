@@ -42,6 +42,7 @@ FAULTS_OF_A_MESSAGE = frozenset(
         ResponseCode.NO_PERMISSION,
         ResponseCode.TOPIC_NOT_EXIST,
         ResponseCode.INVALID_PARAMETER,
+        ResponseCode.FLOW_CONTROL,
     }
 )
 """Refusals that concern one message and not the broker's state."""
@@ -67,6 +68,9 @@ class Origin(Protocol):
     def rejected(self, reason: str) -> None:
         """Some of its messages were not accepted; `reason` starts with a stable word and a colon."""
 
+    def refused(self, packet_id: int, code: int, reason: str) -> None:
+        """This one message was not accepted, the broker's response code says why; `packet_id` is 0 for QoS 0."""
+
     def hold(self) -> None:
         """Do not read from it for now."""
 
@@ -84,6 +88,25 @@ class Run:
     size_bytes: int
     count: int
     plain: PlainRun | None = None
+    ids: Sequence[int] = ()
+    """Packet id of each entry, 0 for QoS 0; of a plain run the publishes say it."""
+
+    def apart(self) -> list[Run]:
+        """The same messages as runs of one each."""
+        if self.plain is not None:
+            client_id, born_ms, publishes = self.plain
+            size = self.size_bytes // self.count
+            runs = [
+                Run(self.origin, [], [one.packet_id] if one.packet_id else [], size, 1, (client_id, born_ms, [one]))
+                for one in publishes
+            ]
+        else:
+            runs = [
+                Run(self.origin, [entry], [packet_id] if packet_id else [], len(entry), 1, None, (packet_id,))
+                for entry, packet_id in zip(self.entries, self.ids, strict=True)
+            ]
+        runs[-1].size_bytes += self.size_bytes - sum(run.size_bytes for run in runs)
+        return runs
 
 
 class Frame:
@@ -160,7 +183,8 @@ class Publisher:
         else:
             entries = encode_run(client_id, born_ms, publishes, exact=exact)
             size_bytes = sum(map(len, entries))
-            run = Run(origin, entries, packet_ids, size_bytes, len(publishes))
+            ids = [one.packet_id for one in publishes]
+            run = Run(origin, entries, packet_ids, size_bytes, len(publishes), None, ids)
         self._gathered.append(run)
         self._metrics.published_bytes.value += size_bytes
         self.pending_bytes += size_bytes
@@ -244,16 +268,29 @@ class Publisher:
         for run in frame.runs:
             by_origin.setdefault(run.origin, []).append(run)
         reason = f"broker_refused: {response_name(error.code)}: {error.remark}"
-        if len(by_origin) == 1 or error.code not in FAULTS_OF_A_MESSAGE:
+        if error.code not in FAULTS_OF_A_MESSAGE:
             self._reject(frame.runs, reason)
             return
         later = {run.origin for other in self._in_flight for run in other.runs}
         for origin, runs in by_origin.items():
             # Messages of this origin that are already under way would overtake the repeated ones.
-            if origin in later or not self._link.up:
+            if len(frame.runs) == frame.runs[0].count == 1:
+                self._refuse_one(runs[0], error, reason)
+            elif origin in later or not self._link.up:
                 self._reject(runs, reason)
-            else:
+            elif len(by_origin) > 1:
                 self._send(Frame(runs))
+            else:
+                for run in runs:
+                    for one in run.apart():
+                        self._send(Frame([one]))
+
+    def _refuse_one(self, run: Run, error: Refused, reason: str) -> None:
+        """The guilty message is found; it alone goes."""
+        self._metrics.refused_publishes.child("broker_refused").value += 1
+        self._log.warning("publishes_refused", messages=1, reason=reason)
+        run.origin.refused(run.packet_ids[0] if run.packet_ids else 0, error.code, reason)
+        self._settle(run.size_bytes)
 
     def _reject(self, runs: Sequence[Run], reason: str) -> None:
         word = reason.partition(":")[0]

@@ -6,10 +6,14 @@ import asyncio
 import errno
 
 from broker.api.append import NOT_STORED
+from broker.api.direct import DirectAppends
+from broker.config import LimitsConfig
 from remoting.protocol.append_body import decode_append_reply, encode_entries, encode_mqtt_entry
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.session_body import SessionOpen, SessionOpened, decode, encode
+from runtime.clock import ManualClock
+from tests.unit.broker.conftest import BrokerBench
 
 
 async def test_frames_of_one_turn_share_one_append_and_each_gets_its_own_places(running) -> None:
@@ -128,3 +132,15 @@ async def test_an_id_whose_message_was_not_stored_is_not_noted(running) -> None:
     running.store._guard.full = True
     assert (await connection.request(exact((b"y", 3)))).code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert (await opened(connection)).received == [2]
+
+
+async def test_retained_messages_beyond_the_quota_are_refused(tmp_path) -> None:
+    """With a code of its own; others go on, and so does replacing."""
+    bench = BrokerBench(tmp_path / "data", ManualClock(), limits=LimitsConfig(retained_messages_max=1))
+    connection = bench.connect()
+    for topic, flags, code in ((b"a", 5, 0), (b"b", 5, 215), (b"b", 1, 0), (b"a", 5, 0)):
+        reply = await connection.request(Command(RequestCode.APPEND_MANY, body=bench.publish(topic, flags=flags)))
+        assert reply.code == code, (topic, reply.remark)
+    assert bench.registry.values()["rocketmq_requests_refused_total{retained_quota}"] == 1
+    assert not DirectAppends(bench.broker).open
+    bench.store.close()

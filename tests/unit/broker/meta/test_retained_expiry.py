@@ -22,8 +22,11 @@ class World:
         self.build()
 
     def build(self) -> None:
+        self.seen: list[tuple[bytes, int]] = []
         self.retained = Retained(self.bench.store)
-        self.expiry = RetainedExpiry(self.bench.store, get_logger("test"))
+        self.expiry = RetainedExpiry(
+            self.bench.store, get_logger("test"), lambda topic, size: self.seen.append((topic, size))
+        )
 
     def publish(self, topic: bytes, expiry_s: int | None, *, settle: bool = True) -> None:
         properties = [(MQTT_TOPIC_KEY, topic), (CLIENT_ID_KEY, b"c")]
@@ -85,6 +88,7 @@ def test_a_restart_finds_them_bit_by_bit(world: World, monkeypatch: pytest.Monke
     world.build()
     assert len(world.expiry) == 0
     assert sum(world.after(3) for _ in range(4)) == 4
+    assert {(b"t/%d" % number, 1) for number in range(0, 8, 2)} <= set(world.seen)
     assert len(world.expiry) == 4
     assert world.after(100) == 4
     assert len(world.retained) == 0

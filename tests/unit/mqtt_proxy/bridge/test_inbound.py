@@ -81,3 +81,22 @@ async def test_a_delay_that_is_too_long_is_counted() -> None:
         assert [(one.packet_id, one.reason) for one in client.received()] == [(1, 0x97)]
         assert rig.count("publishes_refused_total{delay}") == 1
         assert rig.broker.appended == []
+
+
+async def test_what_the_broker_refuses_is_said_of_that_message_alone() -> None:
+    """In its acknowledgement at level 5; at level 4 the connection ends."""
+    async with running() as rig:
+        rig.broker.refused_topic = b"forbidden"
+        client = await rig.client("c", level=5)
+        client.received()
+        client.send(publish("a", b"", 1, 1), publish("forbidden", b"", 1, 2), publish("b", b"", 2, 3))
+        await settle()
+        got = client.received()
+        assert [(one.packet_id, one.reason) for one in got] == [(1, 0), (2, 0x87), (3, 0)]
+        assert client.closed is None
+        old = await rig.client("old")
+        old.received()
+        old.send(publish("forbidden", b"", 1, 1))
+        await settle()
+        assert old.closed is not None
+        assert old.closed.startswith("broker_refused")

@@ -19,6 +19,10 @@ class Origin:
         self.confirmed_ids: list[int] = []
         self.reason: str | None = None
         self.held = False
+        self.refusals: list[tuple[int, int]] = []
+
+    def refused(self, packet_id: int, code: int, reason: str) -> None:
+        self.refusals.append((packet_id, code))
 
     def confirmed(self, packet_ids: list[int]) -> None:
         self.confirmed_ids += packet_ids
@@ -105,8 +109,41 @@ async def test_only_the_guilty_connection_is_rejected() -> None:
         await rig.services.publisher.drain()
         assert innocent.confirmed_ids == [1, 2]
         assert innocent.reason is None
-        assert guilty.reason is not None
+        assert guilty.refusals == [(1, 16)]
         assert guilty.confirmed_ids == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_only_the_guilty_message_is_refused(qos: int) -> None:
+    """Of one connection's run the others are stored, in order; with properties as without."""
+    async with running() as rig:
+        rig.broker.refused_topic = b"forbidden"
+        origin = Origin()
+        sent = [publish(topic, b"x", qos, number) for number, topic in enumerate(("a", "forbidden", "b", "c"), 1)]
+        rig.services.publisher.publish(origin, b"c", [*sent, publish("forbidden", b"x", 0)])
+        await settle()
+        await rig.services.publisher.drain()
+        assert origin.refusals == [(2, 16), (0, 16)]
+        assert origin.confirmed_ids == [1, 3, 4]
+        assert origin.reason is None
+        assert [entry.mqtt_topic for entry in rig.broker.appended] == [b"a", b"b", b"c"]
+        assert rig.services.publisher.pending_bytes == 0
+
+
+async def test_messages_that_could_overtake_are_not_repeated() -> None:
+    """While later ones of the connection are under way its refused frame ends it."""
+    async with running() as rig:
+        rig.broker.refused_topic = b"forbidden"
+        rig.broker.holding = True
+        origin = Origin()
+        rig.services.publisher.publish(origin, b"c", [*some("forbidden", 1), *some("t", 2)])
+        await settle()
+        rig.services.publisher.publish(origin, b"c", some("t", 3))
+        await settle()
+        rig.broker.release()
+        await settle()
+        assert origin.reason is not None
+        assert origin.refusals == []
 
 
 async def test_without_a_broker_publishes_wait_for_it() -> None:
