@@ -18,7 +18,9 @@ from typing import Any
 from broker.app import BrokerApp
 from controller.app import ControllerApp
 from lightmq.configuration import Configuration
+from lightmq.greeting import client_host
 from lightmq.ports import explain
+from lightmq.proxy_pool import ProxyPool, ProxyPoolMetrics
 from mqtt_bridge.app import BridgeApp
 from mqtt_proxy.app import ProxyApp
 from mqtt_proxy.listening import PortUnavailable
@@ -65,7 +67,8 @@ class AllInOne:
             connect_controller=self._connect,
             listen=False,
         )
-        self._proxy: ProxyApp | None = None
+        self._proxy: ProxyApp | ProxyPool | None = None
+        self._pool_metrics = ProxyPoolMetrics(self._registry)
         self._bridge: BridgeApp | None = None
         self._admin = AdminServer(
             up.host, up.admin_port, registry=self._registry, readiness=self._group.readiness, status=self.status,
@@ -86,16 +89,10 @@ class AllInOne:
             self._server = self._make_server(self._router)
             await self._group.begin("remoting", _Port(self._open_remoting, self._server.stop))
             await self._registered()
-            self._proxy = ProxyApp(
-                self._configuration.proxy,
-                clock=self._clock,
-                registry=self._registry,
-                connection=inprocess.connect(self._router, port=self._broker.direct),
-            )
-            proxy = self._proxy
+            proxy = self._proxy = self._make_proxy(self._router, self._server)
             await self._group.begin(
                 "proxy", _Port(self._open_mqtt, proxy.stop), ready=lambda: proxy.ready,
-                stop_deadline_s=self._configuration.proxy.stop_s_max,
+                stop_deadline_s=self._configuration.proxy.stop_s_max + 1.0,
             )  # fmt: skip
             await self._start_bridge(self._router)
             await self._group.begin("admin", _Port(self._open_admin, self._admin.stop))
@@ -117,7 +114,7 @@ class AllInOne:
         """Open ports by what they speak."""
         assert self._server is not None
         assert self._proxy is not None
-        ports = {"mqtt": self._proxy.port, "remoting": self._server.port, "admin": self._admin.port}
+        ports = {"mqtt": 0, "remoting": self._server.port, "admin": self._admin.port}
         return ports | self._broker.reader_ports() | self._proxy.ports()
 
     def reload(self) -> None:
@@ -132,8 +129,18 @@ class AllInOne:
             "broker": self._broker.status(),
             "bridge": {} if self._bridge is None else self._bridge.status(),
             "ports": dict(self.ports()),
+            "proxies": self._proxy.status() if isinstance(self._proxy, ProxyPool) else [],
             "metrics": self._registry.values(),
         }
+
+    def _make_proxy(self, router: Router, server: RemotingServer) -> ProxyApp | ProxyPool:
+        """One proxy in this process, or several beside it that come to the broker by its port."""
+        config = self._configuration.proxy
+        if config.listen.processes > 1:
+            broker = f"{client_host(self._configuration.up.host)}:{server.port}"
+            return ProxyPool(dataclasses.replace(config, broker=broker), self._configuration.logs, self._pool_metrics)
+        connection = inprocess.connect(router, port=self._broker.direct)
+        return ProxyApp(config, clock=self._clock, registry=self._registry, connection=connection)
 
     def _make_server(self, router: Handler) -> RemotingServer:
         limits = self._configuration.broker.limits

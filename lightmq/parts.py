@@ -18,6 +18,7 @@ from runtime.service import Service, ServiceGroup
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from controller.config import ControllerConfig
+    from lightmq.configuration import LogsConfig
     from mqtt_bridge.config import BridgeConfig
     from mqtt_proxy.config import ProxyConfig
 
@@ -132,6 +133,25 @@ def proxy_part(config: ProxyConfig) -> Part:
         more_ports=application.ports,
         reload=application.reload,
         stop_deadline_s=config.stop_s_max,
+    )
+
+
+def proxies_part(config: ProxyConfig, logs: LogsConfig) -> Part:
+    """Several MQTT proxies on the same ports."""
+    from lightmq.proxy_pool import ProxyPool, ProxyPoolMetrics
+
+    registry = Registry()
+    pool = ProxyPool(config, logs, ProxyPoolMetrics(registry))
+    return Part(
+        "proxies",
+        pool,
+        registry=registry,
+        admin=(config.admin_host, config.admin_port),
+        ready=lambda: pool.ready,
+        status=lambda: {"ports": pool.ports(), "proxies": pool.status(), "metrics": registry.values()},
+        more_ports=pool.ports,
+        reload=pool.reload,
+        stop_deadline_s=config.stop_s_max + 1.0,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,6 +20,7 @@ from lightmq.configuration import LogsConfig
 from runtime import event_loop, logs
 from runtime.service import Service
 
+INPUT = 0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -44,11 +46,15 @@ def serve(
     settings: LogsConfig,
     json_output: bool,
     greeting: Callable[[Mapping[str, int]], str],
+    supervised: bool = False,
 ) -> None:
-    """Run the service that ``make`` builds (inside the loop) until a signal. Raises what its start raises."""
+    """Run the service that ``make`` builds (inside the loop) until a signal. Raises what its start raises.
+
+    ``supervised``: by another process of ours, which holds our standard input open; its end is a signal to stop.
+    """
     event_loop.refuse_optimised()
     logs.setup(settings.level, json=settings.json)
-    event_loop.run(_serve(make, json_output=json_output, greeting=greeting))
+    event_loop.run(_serve(make, json_output=json_output, greeting=greeting, supervised=supervised))
 
 
 async def _serve(
@@ -56,11 +62,15 @@ async def _serve(
     *,
     json_output: bool,
     greeting: Callable[[Mapping[str, int]], str],
+    supervised: bool,
 ) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, _end, loop, ended)
+    if supervised:
+        loop.add_signal_handler(signal.SIGINT, _leave_it)
+        loop.add_reader(INPUT, _input_moved, loop, ended)
     service = make()
     loop.add_signal_handler(signal.SIGHUP, service.reload)
     starting = asyncio.ensure_future(service.start())  # a signal while starting must end it as well
@@ -96,6 +106,20 @@ def _end(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
     ended.set()
     for number in SIGNALS:
         loop.remove_signal_handler(number)  # back to the default: the next one ends the process
+
+
+def _leave_it() -> None:
+    """Ctrl-C reaches every process of the terminal; the supervisor says what is to be done."""
+
+
+def _input_moved(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+    """The supervisor writes nothing: its end of the pipe is closed, so it has gone, also while we are stopping."""
+    if os.read(INPUT, 1):
+        return
+    loop.remove_reader(INPUT)
+    if ended.is_set():
+        os._exit(1)
+    ended.set()
 
 
 def _say(text: str) -> None:

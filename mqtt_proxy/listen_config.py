@@ -46,8 +46,10 @@ class ListenConfig:
     """Listeners (tcp, tls, ws, wss) behind a balancer: each connection must begin with a PROXY header (1 or 2)."""
     proxy_protocol_from: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
     """Networks of the balancers whose PROXY headers are believed; others are closed and counted."""
+    processes: int = setting(1, minimum=1, maximum=64)
+    """How many proxy processes share the ports; more than one are children of the process that was started."""
     reuse_port: bool = False
-    """Let several proxies of this machine listen on the same ports (SO_REUSEPORT); `--proxies` sets it."""
+    """Let other proxies of this machine listen on the same ports (SO_REUSEPORT); `processes` sets it by itself."""
     drain_interval_ms: int = setting(1_000, minimum=0, maximum=600_000)
     """Over how long a stopping proxy sends its clients away, so that they do not all come to the next one at once."""
     server_reference: str = ""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from broker.meta.history import start_offset
 from broker.meta.session_record import Session, Subscription, offset_key, pack_offset
 from broker.store import state_kinds
 from broker.store.state_log import StateChange
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from broker.meta.shared_groups import SharedGroups
     from broker.store.log_store import LogStore
 
+NOT_SUPPORTED = 0x83
 NOT_VALID = 0x8F
 QUOTA = 0x97
 
@@ -54,19 +56,15 @@ class SubscriptionBook:
         """Add or change one subscription."""
         known = session.subscriptions.get(wanted.filter)
         if known is not None:
-            if known.qos != wanted.qos:
-                known.qos, known.exact_from = wanted.qos, self._store.next_offset(known.queue_id)
-            known.options, known.subscription_id = wanted.options, wanted.subscription_id
-            return SubscribeResult(wanted.qos, known.queue_id, session.offsets.get(known.queue_id, 0), existed=True)
-        if validate_subscription(wanted.filter) is not None:
-            return _refused(NOT_VALID)
-        if len(session.subscriptions) >= self._subscriptions_max:
-            return _refused(QUOTA)
+            return self._again(session, known, wanted, changes)
+        refusal = self._refusal(session, wanted)
+        if refusal:
+            return _refused(refusal)
         try:
             queue_id = self._queue_of(inner_filter(wanted.filter))
         except Refused:
             return _refused(QUOTA)
-        offset = self._store.next_offset(queue_id)
+        offset = live = self._store.next_offset(queue_id)
         is_shared = share_of(wanted.filter) is not None
         if is_shared:
             self._shared.hold(wanted.filter, session.client_id, queue_id)
@@ -75,11 +73,41 @@ class SubscriptionBook:
         )
         if is_shared:
             return SubscribeResult(wanted.qos, queue_id, offset)
+        if wanted.history is not None:
+            offset = start_offset(self._store, queue_id, wanted.history, live)
+        changes.append(self._begin(session, queue_id, offset))
+        return SubscribeResult(wanted.qos, queue_id, offset, live=live)
+
+    def _refusal(self, session: Session, wanted: FilterRequest) -> int:
+        if validate_subscription(wanted.filter) is not None:
+            return NOT_VALID
+        if wanted.history is not None and share_of(wanted.filter) is not None:
+            return NOT_SUPPORTED  # a group has one place for all its members
+        return QUOTA if len(session.subscriptions) >= self._subscriptions_max else 0
+
+    def _again(
+        self, session: Session, known: Subscription, wanted: FilterRequest, changes: list[StateChange]
+    ) -> SubscribeResult:
+        """A filter is said again; with a wish for history its place in the log is what was wished for."""
+        queue_id = known.queue_id
+        live = self._store.next_offset(queue_id)
+        if known.qos != wanted.qos or wanted.history is not None:
+            known.qos, known.exact_from = wanted.qos, live
+        known.options, known.subscription_id = wanted.options, wanted.subscription_id
+        if wanted.history is None:
+            return SubscribeResult(wanted.qos, queue_id, session.offsets.get(queue_id, 0), existed=True, live=live)
+        if share_of(wanted.filter) is not None:
+            return _refused(NOT_SUPPORTED)
+        offset = start_offset(self._store, queue_id, wanted.history, live)
+        session.inflight = [entry for entry in session.inflight if entry[1] != queue_id]
+        changes.append(self._begin(session, queue_id, offset))
+        return SubscribeResult(wanted.qos, queue_id, offset, existed=True, live=live)
+
+    @staticmethod
+    def _begin(session: Session, queue_id: int, offset: int) -> StateChange:
         session.offsets[queue_id] = offset
-        changes.append(
-            StateChange(state_kinds.SESSION_OFFSET, offset_key(session.client_id, queue_id), pack_offset(offset))
-        )
-        return SubscribeResult(wanted.qos, queue_id, offset)
+        key = offset_key(session.client_id, queue_id)
+        return StateChange(state_kinds.SESSION_OFFSET, key, pack_offset(offset))
 
     def forget(
         self, session: Session, topic_filter: str, subscription: Subscription, now_ms: int, changes: list[StateChange]

@@ -38,6 +38,18 @@ Readers = Annotated[int | None, Parameter(name=["--readers"], help="Reader proce
 Controllers = Annotated[str | None, Parameter(name=["--controllers"], help="host:port of controllers, with commas.")]
 
 
+Proxies = Annotated[int | None, Parameter(name=["--proxies"], help="MQTT proxy processes on the same ports.")]
+Supervised = Annotated[bool, Parameter(name=["--supervised"], negative=(), show=False)]
+OPTIONS = {
+    "tls_port": "--tls-port",
+    "ws_port": "--ws-port",
+    "wss_port": "--wss-port",
+    "tls_certificate": "--tls-certificate",
+    "tls_key": "--tls-key",
+    "processes": "--proxies",
+}
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ListenOptions:
@@ -48,12 +60,12 @@ class ListenOptions:
     wss_port: WssPort = None
     tls_certificate: TlsCertificate = None
     tls_key: TlsKey = None
+    processes: Proxies = None
 
     def flags(self) -> list[Flag]:
         """What was given."""
         return [
-            Flag(f"proxy.listen.{each.name}", "--" + each.name.replace("_", "-"), getattr(self, each.name))
-            for each in fields(self)
+            Flag(f"proxy.listen.{each.name}", OPTIONS[each.name], getattr(self, each.name)) for each in fields(self)
         ]
 
 
@@ -61,8 +73,10 @@ NO_LISTENERS = ListenOptions()
 
 
 def check_mqtt_ports(config: ProxyConfig) -> None:
-    """Raise PortTaken when an MQTT port cannot be listened on."""
+    """Raise PortTaken when an MQTT port cannot be listened on; one that is shared can."""
     listen = config.listen
+    if listen.reuse_port:
+        return
     check_free(config.listen_host, config.port, "--mqtt-port")
     for port, option in (
         (listen.tls_port, "--tls-port"),
@@ -182,9 +196,10 @@ def proxy(
     acl_file: Acl = None,
     json_output: Json = False,
     listen: ListenOptions = NO_LISTENERS,
+    supervised: Supervised = False,
     options: ConfigOptions = NONE,
 ) -> None:
-    """Start an MQTT proxy as a process of its own."""
+    """Start an MQTT proxy as a process of its own, or several on the same ports."""
     flags = [
         Flag("proxy.port", "--mqtt-port", mqtt_port),
         Flag("proxy.admin_port", "--admin-port", admin_port),
@@ -197,10 +212,11 @@ def proxy(
     value = configuration(options, flags).value
     check_mqtt_ports(value.proxy)
     check_free(value.proxy.admin_host, value.proxy.admin_port, "--admin-port")
-    from lightmq.parts import proxy_part
+    from lightmq.parts import proxies_part, proxy_part
 
     serve(
-        lambda: proxy_part(value.proxy),
+        lambda: proxies_part(value.proxy, value.logs) if value.proxy.listen.processes > 1 else proxy_part(value.proxy),
+        supervised=supervised,
         settings=value.logs,
         json_output=json_output,
         greeting=lambda ports: f"{part_greeting('proxy', ports)}\nMQTT: {who_gets_in(value.proxy)}.",

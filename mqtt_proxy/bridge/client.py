@@ -224,7 +224,7 @@ class Client:
         assert self._subscriptions is not None
         assert self._may is not None
         revision = self._may.revision
-        codes, runs = await self._subscriptions.subscribe(event.filters, event.subscription_id, self._may.qos_allowed)
+        codes, runs = await self._subscriptions.subscribe(event, self._may.qos_allowed)
         if not self._ended:
             if self._may.revision != revision:
                 self._revise(self._may)

@@ -194,7 +194,7 @@ class Outbound:
             offset = source.cursor
             if topic:
                 record = RecordView(chunk.blob, start)
-                dispatch = record.dispatch()
+                dispatch = record.dispatch() if offset >= source.live_from else []
                 own = no_local and self.is_own(record)
                 granted = decide(dispatch, source, by_queue, offset, own=own)
                 qos = min(flags & 3, granted)

@@ -43,6 +43,7 @@ class Source(Place):
         "exact_open",
         "feed",
         "filter",
+        "live_from",
         "no_local",
         "options",
         "qos",
@@ -61,6 +62,8 @@ class Source(Place):
         self.feed = feed
         self.qos = qos
         self.cursor = self.start = self.committed = cursor
+        self.live_from = 0
+        """What lies below is history that was asked for: sent whatever other subscriptions match it."""
         self.serial = serial
         """Age among the session's sources: the lower delivers what several would."""
         self.chunk: Chunk | None = None

@@ -13,6 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mqtt_proxy.bridge.delivery import Delivery
+from mqtt_proxy.bridge.history_request import (
+    HISTORY_PREFIX,
+    NotUnderstood,
+    plain_filter,
+    wish_of_filter,
+    wish_of_user,
+)
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.memberships import SharedSource
 from mqtt_proxy.bridge.permissions import REFUSED
@@ -21,12 +28,13 @@ from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.bridge.sys_tree import PREFIX as SYS_PREFIX
 from mqtt_proxy.bridge.sys_tree import Follower
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.mqtt.events import SubscriptionRequest
+from mqtt_proxy.mqtt.events import SubscribeRequested, SubscriptionRequest
 from mqtt_proxy.mqtt.reason_codes import ReasonCode
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.session_body import (
     FAILURE,
     FilterRequest,
+    HistoryWish,
     SessionSubscription,
     Subscribe,
     Subscribed,
@@ -107,7 +115,7 @@ class Subscriptions:
         return source
 
     async def subscribe(
-        self, requests: Sequence[SubscriptionRequest], subscription_id: int, qos_allowed: Callable[[str], int]
+        self, event: SubscribeRequested, qos_allowed: Callable[[str], int]
     ) -> tuple[list[int], list[tuple[Source, list[int]]]]:
         """Subscribe; (reason codes, retained positions per source, for `begin_retained` once the SUBACK is out).
 
@@ -115,19 +123,27 @@ class Subscriptions:
 
         Raises Refused or LinkDownError; nothing of the request holds then.
         """
-        codes = [self._admit(request.filter, qos_allowed) for request in requests]
+        requests, wishes = event.filters, [self._wish(event, request.filter) for request in event.filters]
+        codes = [
+            ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
+            if isinstance(wish, NotUnderstood)
+            else self._admit(plain_filter(request.filter), wish, qos_allowed)
+            for request, wish in zip(requests, wishes, strict=True)
+        ]
         asked = [index for index, code in enumerate(codes) if code < FAILURE]
         if not asked:
             return codes, []
         wanted = [
             FilterRequest(
-                requests[index].filter,
+                plain_filter(requests[index].filter),
                 min(requests[index].qos, codes[index]),
                 _options(requests[index]),
-                subscription_id,
+                event.subscription_id,
+                None if isinstance(wish := wishes[index], NotUnderstood) else wish,
             )
             for index in asked
         ]
+        moved = self._set_aside(wanted)
         request = Subscribe(self._client_id, self.epoch, self._durable, wanted)
         reply = decode(Subscribed, await self._link.request(RequestCode.SUBSCRIBE, encode(request)))
         retained = dict(reply.retained)
@@ -138,9 +154,37 @@ class Subscriptions:
                 self._metrics.refused_subscriptions.child("broker").value += 1
                 continue
             source = self._granted(wanted[order], result.queue_id, result.code, result.offset)
-            if retained.get(order) and isinstance(source, Source):
+            moved.pop(wanted[order].filter, None)
+            if wanted[order].history is not None and isinstance(source, Source):
+                source.live_from = result.live  # retained messages are among its history
+            elif retained.get(order) and isinstance(source, Source):
                 runs.append((source, retained[order]))
+        for topic_filter, old in moved.items():  # not granted again: it goes on
+            self.restore(topic_filter, old.queue_id, old.qos, old.lowest()).choose(old.options, old.subscription_id)
         return codes, runs
+
+    def _set_aside(self, wanted: Sequence[FilterRequest]) -> dict[str, Source]:
+        """Stop what begins again with history, so that nothing is said of its former place from here on."""
+        moved: dict[str, Source] = {}
+        for one in wanted:
+            source = self.by_filter.get(one.filter)
+            if one.history is not None and isinstance(source, Source):
+                moved[one.filter] = source
+                del self.by_filter[one.filter]
+                self._delivery.remove(source)
+        return moved
+
+    def _wish(self, event: SubscribeRequested, topic_filter: str) -> HistoryWish | NotUnderstood | None:
+        """What history a filter is to begin with."""
+        try:
+            wish = wish_of_filter(topic_filter) or wish_of_user(event.user)
+            if wish is not None and share_of(topic_filter) is not None:
+                raise NotUnderstood("a shared subscription has one place for all its members")
+            return wish
+        except NotUnderstood as wrong:
+            self._metrics.refused_subscriptions.child("history").value += 1
+            LOG.info("history_not_understood", client_id=self._client_id, filter=topic_filter, reason=str(wrong))
+            return wrong
 
     def begin_retained(self, runs: Sequence[tuple[Source, list[int]]]) -> None:
         """Send the retained messages of fresh subscriptions, and the present `$SYS` values of fresh ones of these."""
@@ -158,6 +202,7 @@ class Subscriptions:
         """Unsubscribe; a reason code per filter, unknown ones are no error [MQTT-3.10.4-5]. Raises Refused or
         LinkDownError.
         """
+        filters = [plain_filter(topic_filter) for topic_filter in filters]
         for topic_filter in filters:  # what waits goes to other members; what is under way stays
             if isinstance(self.by_filter.get(topic_filter), SharedSource):
                 self.drop([topic_filter])
@@ -229,12 +274,12 @@ class Subscriptions:
             self._fresh_sys[topic_filter] = wanted.options & RETAIN_HANDLING != RETAIN_HANDLING_NEVER
         return fresh
 
-    def _admit(self, topic_filter: str, qos_allowed: Callable[[str], int]) -> int:
+    def _admit(self, topic_filter: str, wish: HistoryWish | None, qos_allowed: Callable[[str], int]) -> int:
         """Up to which QoS the filter may be subscribed to, or the reason code why it may not."""
         reason, qos = "", REFUSED
         if self._too_wide(inner_filter(topic_filter)):
             reason = "too_wide"
-        elif (qos := qos_allowed(topic_filter)) == REFUSED:
+        elif (qos := qos_allowed(topic_filter if wish is None else HISTORY_PREFIX + "/" + topic_filter)) == REFUSED:
             reason = "not_authorized"
         elif topic_filter not in self.by_filter and len(self.by_filter) >= self._max:
             reason = "too_many"

@@ -27,6 +27,7 @@ __all__ = [
     "WILL_DUE",
     "FilterRequest",
     "FlowBatch",
+    "HistoryWish",
     "InflightEntry",
     "Offset",
     "PacketId",
@@ -168,6 +169,18 @@ class FlowBatch(msgspec.Struct, array_like=True):
     flows: list[SessionFlow]
 
 
+class HistoryWish(msgspec.Struct, array_like=True):
+    """Which messages from before a subscription it begins with; exactly one member is set.
+
+    `from_ms`: stored at that time or later; `from_offset`: from that offset of the filter's queue on, 0 = everything
+    that is kept; `last`: so many.
+    """
+
+    from_ms: Offset | None = None
+    from_offset: Offset | None = None
+    last: Offset | None = None
+
+
 class FilterRequest(msgspec.Struct, array_like=True):
     """One filter of a SUBSCRIBE. Options: bit 0 no local, 1 retain as published, 2-3 retain handling."""
 
@@ -175,6 +188,7 @@ class FilterRequest(msgspec.Struct, array_like=True):
     qos: Qos
     options: OptionBits = 0
     subscription_id: U32 = 0
+    history: HistoryWish | None = None
 
 
 class Subscribe(msgspec.Struct, array_like=True):
@@ -189,13 +203,15 @@ class Subscribe(msgspec.Struct, array_like=True):
 class SubscribeResult(msgspec.Struct, array_like=True):
     """What became of one filter: granted QoS or a code from FAILURE on, its queue, where deliveries start.
 
-    `existed`: the session had this filter before.
+    `existed`: the session had this filter before. `live`: where the queue ended when the subscription began; what lies
+    below it is history.
     """
 
     code: int
     queue_id: U32
     offset: Offset
     existed: bool = False
+    live: Offset = 0
 
 
 class Subscribed(msgspec.Struct, array_like=True):

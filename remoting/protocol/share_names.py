@@ -45,6 +45,6 @@ def validate_subscription(topic_filter: str) -> str | None:
         return "a share name has at least one character"
     if "+" in share.group or "#" in share.group:
         return "a share name has neither + nor #"
-    if share.filter.startswith(SHARE_PREFIX):
-        return "a shared subscription is not shared again"
+    if share.filter.startswith((SHARE_PREFIX, "$history/")):
+        return "a shared subscription is not shared again and has no history"
     return validate_filter(share.filter)

@@ -6,11 +6,12 @@ import pytest
 
 from broker.meta.filters import Filters
 from broker.meta.session_record import Session
-from broker.meta.session_subscriptions import NOT_VALID, QUOTA, SubscriptionBook
+from broker.meta.session_subscriptions import NOT_SUPPORTED, NOT_VALID, QUOTA, SubscriptionBook
 from broker.meta.shared_groups import SharedGroups
 from broker.store import state_kinds
+from broker.store.store_message import StoreMessage
 from remoting.protocol import names
-from remoting.protocol.session_body import FilterRequest
+from remoting.protocol.session_body import FilterRequest, HistoryWish
 
 
 @pytest.fixture
@@ -92,3 +93,24 @@ def test_a_shared_subscription_holds_its_inner_queue_and_its_group(bench, filter
     assert shared.get("$share/g/a/+") is None
     assert session.offsets == {plain.queue_id: plain.offset}
     assert book.subscribe(session, FilterRequest("$share/+/a", 1), []).code == NOT_VALID
+
+
+def test_history_begins_lower_in_the_queue_and_moves_a_place_that_was_there(bench, filters) -> None:
+    """Said again with a wish the subscription goes back; a shared one has no history."""
+    book = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), subscriptions_max=5)
+    session = make()
+    queue_id = book.subscribe(session, FilterRequest("a/b", 1), []).queue_id
+    bench.store.append([StoreMessage((queue_id,), 0, 0, 0, 0, 0, 0, 0, 0, b"", b"x", 0)] * 5)
+    bench.settle()
+    session.offsets[queue_id] = 4
+    session.inflight = [(1, queue_id, 4), (2, 99, 1)]
+    changes = []
+    again = book.subscribe(session, FilterRequest("a/b", 1, history=HistoryWish(last=3)), changes)
+    assert (again.offset, again.live, again.existed, len(changes)) == (2, 5, True, 1)
+    assert session.offsets == {queue_id: 2}
+    assert session.inflight == [(2, 99, 1)]
+    other = make()
+    fresh = book.subscribe(other, FilterRequest("a/b", 1, history=HistoryWish(from_offset=1)), changes)
+    assert (fresh.offset, fresh.live, fresh.existed) == (1, 5, False)
+    shared = FilterRequest("$share/g/a", 1, history=HistoryWish(last=1))
+    assert book.subscribe(session, shared, []).code == NOT_SUPPORTED

@@ -6,7 +6,6 @@ Everything is confirmed at once unless `holding` keeps appends back; `refuse` an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 from remoting import inprocess
@@ -32,6 +31,7 @@ from remoting.protocol.pull_body import (
 from remoting.protocol.record import MESSAGE, encode_record
 from remoting.protocol.session_body import (
     PHASE_PUBREL,
+    FilterRequest,
     FlowBatch,
     InflightEntry,
     SessionClose,
@@ -59,21 +59,7 @@ from remoting.protocol.shared_body import (
 from remoting.protocol.topics import is_wildcard, matches
 from remoting.protocol.will_body import WillDue, WillSpec, WillVerdict
 from remoting.transport.contracts import Connection, Peer
-
-
-@dataclass
-class FakeSession:
-    """What the broker knows of one client id."""
-
-    epoch: int
-    durable: bool
-    owner: Peer | None
-    subscriptions: dict[str, tuple[int, int]] = field(default_factory=dict)
-    offsets: dict[int, int] = field(default_factory=dict)
-    inflight: list[InflightEntry] = field(default_factory=list)
-    exact: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    exact_below: dict[int, int] = field(default_factory=dict)
-    received: set[int] = field(default_factory=set)
+from tests.unit.mqtt_proxy.bridge.fake_session import FakeSession
 
 
 class FakeBroker:
@@ -106,6 +92,7 @@ class FakeBroker:
         self.held: list[tuple[Peer, Command]] = []
         self.members: list[tuple[Peer, SharedMember]] = []
         self.settled: list[SharedSettled] = []
+        self.wished: list[FilterRequest] = []
         self.connections: list[Connection] = []
 
     async def connect(self) -> Connection:
@@ -340,11 +327,15 @@ class FakeBroker:
 
     def _subscribe(self, _peer: Peer, body: bytes) -> bytes:
         request = decode(Subscribe, body)
+        self.wished += [one for one in request.filters if one.history is not None]
         session = self._session(request.client_id, request.epoch)
         results = [
             self._subscribe_one(session, topic_filter, qos)
             for topic_filter, qos in ((one.filter, one.qos) for one in request.filters)
         ]
+        for one, result in zip(request.filters, results, strict=True):
+            if one.history is not None:
+                result.live, result.offset = result.offset, max(0, result.offset - (one.history.last or 0))
         retained: list[tuple[int, list[int]]] = []
         for index, topic_filter in enumerate([one.filter for one in request.filters]):
             found = [at for topic, at in self.retained.items() if matches(topic_filter, topic.decode())]

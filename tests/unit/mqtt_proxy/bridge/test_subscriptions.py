@@ -5,6 +5,7 @@ from __future__ import annotations
 from mqtt_proxy.mqtt import packets
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import Refused
+from remoting.protocol.session_body import HistoryWish
 from tests.unit.mqtt_proxy.bridge.rig import publish, running, settle
 from tests.unit.mqtt_proxy.bridge.shared_world import message
 
@@ -144,3 +145,28 @@ async def test_a_member_joins_again_when_the_broker_is_back() -> None:
             await settle(1)
         await settle()
         assert [member.held for _, member in rig.broker.members] == [[], [4]]
+
+
+async def test_history_begins_the_subscription_where_the_broker_says() -> None:
+    """Judged as history, told to the broker with the wish; what is not understood is refused."""
+    async with running() as rig:
+        rig.access.forbidden.add(b"$history//secret")
+        client = await rig.client("s")
+        sender = await rig.client("p")
+        for number in range(5):
+            sender.send(publish("t", b"%d" % number))
+            await settle()
+        client.send(
+            packets.Subscribe(2, [("$history/last=2/t", 1), ("$history/x/t", 1), ("$history/last=1/secret", 1)])
+        )
+        await settle()
+        suback, *messages = client.received()[1:]
+        assert suback == packets.Suback(2, [1, 0x80, 0x80])
+        assert [(one.payload, one.retain) for one in messages] == [(b"3", False), (b"4", False)]
+        assert [one.history for one in rig.broker.wished] == [HistoryWish(last=2)]
+        sender.send(publish("t", b"5"))
+        await settle()
+        assert rig.services.metrics.refused_subscriptions.child("history").value == 1
+        client.send(packets.Unsubscribe(3, ["$history/last=2/t"]))
+        await settle()
+        assert rig.broker.sessions["s"].subscriptions == {}

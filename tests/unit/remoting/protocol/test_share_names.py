@@ -43,6 +43,7 @@ def test_valid(name: str) -> None:
         "$share/a#/b",
         "$share/g/a#",
         "$share/g/$share/h/a",
+        "$share/g/$history/last=1/a",
     ],
 )
 def test_refused(name: str) -> None:
