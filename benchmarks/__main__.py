@@ -10,6 +10,7 @@ import sys
 
 BENCHMARKS = {
     "mqtt": "benchmarks.mqtt_load",
+    "connections": "benchmarks.connections",
     "store": "benchmarks.store_append",
     "sustained": "benchmarks.store_sustained",
     "store_asyncio": "benchmarks.store_asyncio",

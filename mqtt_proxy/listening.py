@@ -14,6 +14,7 @@ from mqtt_proxy.front.door import Door, Networks
 from mqtt_proxy.front.listener import Listener
 from mqtt_proxy.front.tls import TlsFiles
 from mqtt_proxy.websocket.rules import Rules
+from runtime.allocator import keep_large_buffers_apart
 from runtime.logs import get_logger
 
 
@@ -40,6 +41,8 @@ class Listening:
 
     async def start(self) -> None:
         """Open every port. PortUnavailable when one cannot be had, with none left open."""
+        if any(door.tls is not None for door, _, _ in self._doors):
+            keep_large_buffers_apart()
         for door, port, option in self._doors:
             try:
                 self.ports[door.name] = await self._listener.start(self._host, port, door)

@@ -71,7 +71,8 @@ class Followers:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._by_queue: dict[int, set[_Follower]] = {}
+        self._by_queue: dict[int, tuple[_Follower, ...]] = {}
+        """Mostly one: a set for each queue would cost four times as much."""
         self._followers: dict[Peer, _Follower] = {}
         self._pushed: list[_Follower] = []
         """Those that are sent frames."""
@@ -102,7 +103,9 @@ class Followers:
         for queue_id in add:
             ends.append(self._broker.visible_end(queue_id))
             follower.queue_ids.add(queue_id)
-            self._by_queue.setdefault(queue_id, set()).add(follower)
+            known = self._by_queue.get(queue_id, ())
+            if follower not in known:
+                self._by_queue[queue_id] = (*known, follower)
         return command.reply(body=encode_follow_reply(ends))
 
     def confirmed(self, batches: Sequence[Encoded]) -> None:
@@ -156,11 +159,11 @@ class Followers:
     def _leave(self, follower: _Follower, queue_id: int) -> None:
         follower.queue_ids.discard(queue_id)
         follower.pending.discard(queue_id)
-        followers = self._by_queue.get(queue_id)
-        if followers is not None:
-            followers.discard(follower)
-            if not followers:
-                del self._by_queue[queue_id]
+        left = tuple(one for one in self._by_queue.get(queue_id, ()) if one is not follower)
+        if left:
+            self._by_queue[queue_id] = left
+        else:
+            self._by_queue.pop(queue_id, None)
 
     def _forget(self, peer: Peer) -> None:
         follower = self._followers.pop(peer, None)

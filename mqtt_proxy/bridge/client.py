@@ -25,6 +25,7 @@ from mqtt_proxy.bridge.offsets import UNKNOWN
 from mqtt_proxy.bridge.permissions import Permissions
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.bridge.subscriptions import Subscriptions
+from mqtt_proxy.bridge.sys_tree import Follower
 from mqtt_proxy.bridge.wire import Wire
 from mqtt_proxy.front.publish_rates import Publisher
 from mqtt_proxy.mqtt.events import (
@@ -52,6 +53,11 @@ LOG = get_logger("proxy.client")
 
 class Client:
     """The handler of one connection."""
+
+    __slots__ = (
+        "_client_id", "_delivery", "_dialog", "_ended", "_exact", "_fenced_epoch", "_hold", "_inbound", "_may",
+        "_services", "_session", "_subscriptions", "_unbegun", "_wire", "user",
+    )  # fmt: skip
 
     def __init__(self, wire: Wire, services: Services) -> None:
         self._wire = wire
@@ -169,6 +175,10 @@ class Client:
         if self._fenced_epoch < opened.epoch:
             self._hold.give_back(opened)
 
+    def _sys_follower(self) -> Follower:
+        """Made when a filter of `$SYS` is subscribed: few sessions have one."""
+        return self._services.sys_tree.follower(self._session, self._wire.flush, lambda: self._delivery.writable)
+
     def _resume(
         self, event: ConnectRequested, opened: SessionOpened, planned: resume.ResumePlan, again: list[resume.Again]
     ) -> None:
@@ -181,7 +191,7 @@ class Client:
             durable=self._hold.durable,
             filters_max=services.config.subscriptions_per_session_max,
             too_wide=services.quotas.filter_refused,
-            follower=services.sys_tree.follower(self._session, self._wire.flush, lambda: self._delivery.writable),
+            sys_follower=self._sys_follower,
         )
         self._hold.is_open, subscriptions.epoch = True, opened.epoch
         self._delivery.committed_key = self._inbound.client_id if self._hold.durable else None

@@ -33,6 +33,19 @@ REFUSAL_CODES = {
 class Inbound(Paced):
     """The publishing half of one client."""
 
+    __slots__ = (
+        "_ended",
+        "_give_up",
+        "_may",
+        "_retained_max",
+        "_services",
+        "_session",
+        "_who",
+        "_wire",
+        "client_id",
+        "exact",
+    )
+
     def __init__(self, wire: Wire, services: Services, give_up: Callable[[str], None]) -> None:
         super().__init__(wire, services.quotas.rates, services.clock, services.metrics)
         self._wire = wire

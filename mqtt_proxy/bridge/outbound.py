@@ -49,6 +49,10 @@ def publisher_of(record: RecordView) -> bytes | None:
     return None
 
 
+def _all_topics(_topic: bytes) -> bool:
+    return True
+
+
 class Outbound:
     """The sending half of one session."""
 
@@ -65,7 +69,7 @@ class Outbound:
         self._removed = removed
         self.budget_bytes = 0
         """Payload bytes that may still be sent in this turn; the last message may exceed it."""
-        self.may_be_given: Callable[[bytes], bool] = lambda _topic: True
+        self.may_be_given: Callable[[bytes], bool] = _all_topics
         """Whether a retained message of this topic may be given to the client."""
 
     # -- one message ---------------------------------------------------------------------------------------------------

@@ -36,6 +36,17 @@ class Readable(Protocol):
 class Paced:
     """The reading of one client; the client is one of these."""
 
+    __slots__ = (
+        "_counters",
+        "_pacing_over",
+        "_paused_by",
+        "_rate_clock",
+        "_rate_timer",
+        "_rates",
+        "_readable",
+        "_told",
+    )  # fmt: skip
+
     def __init__(self, readable: Readable, rates: PublishRates, clock: Clock, metrics: ProxyMetrics) -> None:
         self._readable = readable
         self._rates = rates

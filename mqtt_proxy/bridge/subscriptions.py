@@ -73,6 +73,7 @@ class Subscriptions:
         "_durable",
         "_fresh_sys",
         "_link",
+        "_make_sys",
         "_max",
         "_metrics",
         "_sys",
@@ -91,7 +92,7 @@ class Subscriptions:
         durable: bool,
         filters_max: int,
         too_wide: Callable[[str], bool],
-        follower: Follower,
+        sys_follower: Callable[[], Follower],
     ) -> None:
         self._client_id = client_id
         self._link = link
@@ -100,7 +101,8 @@ class Subscriptions:
         self._durable = durable
         self._max = filters_max
         self._too_wide = too_wide
-        self._sys = follower
+        self._make_sys = sys_follower
+        self._sys: Follower | None = None
         self._fresh_sys: dict[str, bool] = {}
         """`$SYS` filters to be followed once SUBACK or CONNACK is out -> whether the values are to be sent then."""
         self.epoch = 0
@@ -189,6 +191,7 @@ class Subscriptions:
     def begin_retained(self, runs: Sequence[tuple[Source, list[int]]]) -> None:
         """Send the retained messages of fresh subscriptions, and the present `$SYS` values of fresh ones of these."""
         for topic_filter, with_values in self._fresh_sys.items():
+            self._sys = self._sys or self._make_sys()
             self._sys.follow(topic_filter, self.by_filter[topic_filter].subscription_id, with_values=with_values)
         self._fresh_sys.clear()
         for source, positions in runs:
@@ -217,7 +220,8 @@ class Subscriptions:
             source = self.by_filter.pop(topic_filter, None)
             if source is not None:
                 self._end(source)
-                self._sys.unfollow(topic_filter)
+                if self._sys is not None:
+                    self._sys.unfollow(topic_filter)
             self._fresh_sys.pop(topic_filter, None)
 
     async def subscribe_again(self) -> None:

@@ -43,8 +43,8 @@ class ConnectionHandler(Protocol):
     """What the owner of the sessions implements, one per connection."""
 
     def on_events(self, events: list[Event]) -> None:
-        """Events of one read, in order, never empty. After Violated and Disconnected the connection closes by
-        itself.
+        """Events of one read, in order, never empty; the list is emptied afterwards. After Violated and Disconnected
+        the connection closes by itself.
         """
         ...
 
@@ -361,6 +361,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         last = events[-1]
         self.handler.on_events(events)
+        events.clear()  # the session still holds the list: an idle client's last SUBSCRIBE would stay with it
         if isinstance(last, Violated):
             self._host.counters.violations.child(last.reason).value += 1
             LOG.info(
