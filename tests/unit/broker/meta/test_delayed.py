@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,8 @@ from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.names import light_queue_name
 from remoting.protocol.record import FLAG_GROUP_OPEN, FLAG_STAGED, RecordView
 from runtime.logs import get_logger
+from tests.sim.stores import StoreBench as SmallFiles
+from tests.sim.stores import message as filler
 
 START = 1_700_000_100_000
 """The beginning of a bucket."""
@@ -319,3 +322,35 @@ def test_what_is_said_again_late_is_not_lost(world: World) -> None:
         world.bench.settle()
     world.at(50)
     assert sorted(world.got()) == [b"1", b"2"]
+
+
+def test_files_go_and_what_waits_in_them_stays(tmp_path: Path) -> None:
+    """The real retention, again and again, over a restart; the log keeps a second of messages."""
+    bench = SmallFiles(tmp_path / "data", retention_ms=1_000, carry_entries_max=3)
+    world = World(bench)
+    for number in range(10):
+        world.put(b"%d" % number, 100_000 + number)
+    world.put(b"soon", 1)
+    world.at(1)
+    busy = world.store.open_queue(b"busy")
+    begin = world.store.begin_position
+    for turn in range(3):
+        for number in range(400):
+            world.store.append([filler([busy], b"%06d" % number + bytes(100))])
+            bench.clock.advance_ms(10)
+        bench.settle()
+        for _ in range(200):
+            world.store.maintain(bench.clock.now_ms())
+            bench.settle()
+            world.store._thread.drain()
+        assert world.store.begin_position > begin, turn
+        begin = world.store.begin_position
+        if turn == 1:
+            world.restart()
+    assert world.delayed.carried >= 10
+    assert world.delayed._count() == 10
+    world.at(100_005)
+    assert sorted(world.got()[-6:]) == [b"%d" % number for number in range(6)]
+    world.at(200_000)
+    assert sorted(world.got()[-10:]) == [b"%d" % number for number in range(10)]
+    bench.close()
