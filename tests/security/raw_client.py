@@ -64,7 +64,7 @@ class RawClient:
             self._data += data
 
     async def ask(self, packet: Any) -> Any:
-        """Send a packet; the next one that is no message and no answer to PINGREQ."""
+        """Send a packet; the next one that is no message. Messages before it are lost: ask for `messages` first."""
         self.send(packet)
         while isinstance(got := await self.receive(), packets.Publish):
             pass

@@ -35,7 +35,7 @@ topic read $SYS/#
 user ann
 topic readwrite ann/#
 topic deny ann/secret/#
-topic read qos=1 retained=no quiet/#
+topic read qos=1 retained=no history=no quiet/#
 topic write qos=1 retain=no will=no plain/#
 pattern readwrite dev/%c/#
 pattern readwrite home/%u/#
@@ -219,6 +219,27 @@ async def test_granted_qos_and_retained_messages(world: World) -> None:
     assert await settled(ann) == []
     assert await world.admin.publish("quiet/x", b"live", qos=2) == 0
     assert [(bytes(one.payload), one.qos) for one in await settled(ann, 1)] == [(b"live", 1)]
+
+
+async def test_history(world: World) -> None:
+    """Messages from before the subscription need a rule that gives them, by either way of asking."""
+    for topic in ("ann/x", "quiet/x", "ann/secret/x", "bob/x"):
+        assert await world.admin.publish(topic, topic.encode()) == 0
+    for topic_filter, code in (
+        ("ann/x", 1),
+        ("quiet/x", NO),
+        ("ann/secret/x", NO),
+        ("ann/#", NO),
+        ("bob/x", NO),
+        ("#", NO),
+    ):
+        ann = await world.client("c", "ann")
+        wish = {props.USER: [(b"last", b"5")]}
+        for asked, more in ((f"$history/last=5/{topic_filter}", {}), (topic_filter, {"properties": wish})):
+            assert await ann.subscribe(asked, **more) == code, asked
+            expected = [topic_filter.encode()] if code == 1 else []
+            assert [bytes(one.payload) for one in await settled(ann, len(expected))] == expected
+        assert await ann.subscribe("quiet/x") == 1  # live only is another matter
 
 
 async def settled(client: RawClient, count: int = 0) -> list[packets.Publish]:
