@@ -156,6 +156,8 @@ class BrokerApp:
             await self._server.stop()
         if self.broker is not None:
             self.broker.delay_timer.stop()
+            self.broker.will_room.stop()
+            self.broker.handovers.stop()
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.gather(self._upkeep, return_exceptions=True)

@@ -14,6 +14,7 @@ from broker.api.access import Authorizer
 from broker.api.append import Appender, refusal_of
 from broker.api.delay_timer import DelayTimer
 from broker.api.follow import Followers
+from broker.api.handover import Handovers
 from broker.api.long_poll import LongPolls
 from broker.api.offset_gather import OffsetGather
 from broker.api.shared import SharedRoom
@@ -165,6 +166,7 @@ class Broker:
         self.clients = Clients(expiry_ms=self.config.client_expiry_s * 1_000, on_group_changed=self._group_changed)
         self.appender = Appender(self)
         self.will_room = WillRoom(self)
+        self.handovers = Handovers()
         self.delay_timer = DelayTimer(self.delayed, self.appender, self.clock, self.metrics, self.log)
         self.unpacker = Unpacker()
         self.followers = Followers(self)

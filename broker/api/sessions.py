@@ -7,11 +7,15 @@ retained messages are captured in one call of one loop turn.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from broker.api.access import CONSUME, SESSION
+from broker.api.append import refusal_of
+from broker.store.errors import StoreError
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
+from remoting.protocol.errors import Refused
 from remoting.protocol.offsets_body import decode_offsets
 from remoting.protocol.session_body import (
     FAILURE,
@@ -40,6 +44,23 @@ def session_open(broker: Broker, peer: Peer, command: Command) -> None:
     """Take a client id over; answers what to resume."""
     request = decode(SessionOpen, command.body)
     broker.authorizer.authorize(peer, command, SESSION, request.client_id)
+    held = broker.sessions.held_elsewhere(request, peer, broker.clock.now_ms())
+    if held is None:
+        _open(broker, peer, command, request)
+    else:
+        broker.handovers.ask(held, partial(_open_late, broker, peer, command, request))
+
+
+def _open_late(broker: Broker, peer: Peer, command: Command, request: SessionOpen) -> None:
+    """The holder has handed the session in, or does not; a peer that is gone by now loses it in the next turn."""
+    try:
+        _open(broker, peer, command, request)
+    except (Refused, StoreError) as error:
+        said = error if isinstance(error, Refused) else refusal_of(broker.metrics, error)
+        peer.send(command.reply(said.code, said.remark))
+
+
+def _open(broker: Broker, peer: Peer, command: Command, request: SessionOpen) -> None:
     broker.appender.flush_exact()
     opened = broker.sessions.open(request, broker.watch_owner(peer), broker.clock.now_ms())
     if opened.fenced is not None:
@@ -59,6 +80,7 @@ def session_close(broker: Broker, peer: Peer, command: Command) -> None:
     broker.shared.away(request.client_id)
     broker.will_room.run()
     broker.reply_at(position, peer, command.reply())
+    broker.handovers.handed_in(request.client_id)
 
 
 def subscribe(broker: Broker, peer: Peer, command: Command) -> None:

@@ -114,6 +114,13 @@ class Sessions:
 
     # ---- open and close
 
+    def held_elsewhere(self, request: SessionOpen, owner: object, now_ms: int) -> Session | None:
+        """The session if somebody else holds it who has to hand it in first. Raises Refused as `open` does."""
+        known = self._known(request, owner, now_ms)
+        if known is None or known.owner in (None, owner) or request.clean or request.continues:
+            return None
+        return known if known.durable and known.expiry_s > 0 else None
+
     def open(self, request: SessionOpen, owner: object, now_ms: int) -> Opened:
         """Take the client id for `owner` and say what to resume.
 

@@ -313,11 +313,11 @@ class Client:
             self._end(reason, will_due=self._session.will_due, fenced=fenced)
         self._wire.close(reason)
 
-    def fence(self, epoch: int) -> None:
-        """The session of this epoch belongs to another proxy now."""
+    def fence(self, epoch: int, *, hand_over: bool = False) -> None:
+        """The session of this epoch belongs to another proxy now, or will when it was handed in."""
         self._fenced_epoch = max(self._fenced_epoch, epoch)
         if self._hold.is_open and self._hold.epoch <= epoch:
-            self.evict("taken_over: the client id connected through another proxy", fenced=True)
+            self.evict("taken_over: the client id connected through another proxy", fenced=not hand_over)
 
     def _end(self, reason: str, *, will_due: bool, fenced: bool) -> None:
         if self._ended:

@@ -174,7 +174,9 @@ class Delivery:
         for one in again:
             source = self.by_queue.get(one.queue_id)
             identifiers = (source.subscription_id,) if source is not None and source.subscription_id else ()
-            retain = one.queue_id == RETAINED_QUEUE
+            retain = one.queue_id == RETAINED_QUEUE or (
+                source is not None and source.retain_as_published and one.is_retained
+            )
             if one.phase == PHASE_PUBREL or self.outbound.send_again(
                 one.packet_id, one.record, one.topic, one.payload, one.sent_qos, retain, self.token(one), identifiers
             ):

@@ -33,8 +33,11 @@ class Owner(Protocol):
     def evict(self, reason: str, *, fenced: bool) -> None:
         """End now; `fenced` when the session already belongs to somebody else and nothing may be said about it."""
 
-    def fence(self, epoch: int) -> None:
-        """The broker says that the session of this epoch has another owner now; newer ones are not meant."""
+    def fence(self, epoch: int, *, hand_over: bool = False) -> None:
+        """The broker says that the session of this epoch has another owner now; newer ones are not meant.
+
+        `hand_over`: it will have one as soon as this one has said how far the client has come.
+        """
 
     def rules_changed(self) -> None:
         """What was allowed before may not be any more: remember nothing of it."""
@@ -108,7 +111,7 @@ class Owners:
             self._log.debug("fence_outdated", client_id=fenced.client_id, epoch=fenced.epoch)
             return
         self._metrics.fences.value += 1
-        owner.fence(fenced.epoch)
+        owner.fence(fenced.epoch, hand_over=fenced.hand_over)
 
     def _reopen(self) -> None:
         if self._was_up:

@@ -22,7 +22,7 @@ from mqtt_proxy.bridge.source import RETAINED_QUEUE
 from mqtt_proxy.mqtt.packets import PACKET_ID_MAX
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.pull_body import decode_multi_pull_reply, encode_multi_pull, encode_records_at
-from remoting.protocol.record import RecordView, iter_records
+from remoting.protocol.record import FLAG_RETAIN, RecordView, iter_records
 from remoting.protocol.session_body import PHASE_PUBLISH, PHASE_PUBREL, InflightEntry, SessionOpened
 from remoting.protocol.share_names import share_of
 
@@ -47,6 +47,11 @@ class Again:
     phase: int = PHASE_PUBLISH
     """PHASE_PUBREL: the client has the message."""
     sent_qos: int = 1
+
+    @property
+    def is_retained(self) -> bool:
+        """Whether it was published with the retain flag."""
+        return self.record is not None and self.record.flags & FLAG_RETAIN != 0
 
 
 @dataclass(slots=True)

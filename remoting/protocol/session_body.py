@@ -237,7 +237,11 @@ class Unsubscribed(msgspec.Struct, array_like=True):
 
 
 class SessionFenced(msgspec.Struct, array_like=True):
-    """Told to the previous owner: another connection of this client id took over with a higher epoch."""
+    """Told to the previous owner: another connection of this client id took over with a higher epoch.
+
+    `hand_over`: it is about to; give the session of this epoch back with SESSION_CLOSE first.
+    """
 
     client_id: str
     epoch: Offset
+    hand_over: bool = False

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from broker.api import handover
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.offsets_body import encode_offsets
@@ -129,3 +130,36 @@ async def test_steps_of_qos_2_survive_a_restart_and_a_fenced_proxy_is_not_heard(
     ]
     (stored,) = again.subscriptions
     assert (stored.options, stored.subscription_id, stored.exact_from, stored.exact_below) == (2, 5, 0, 2)
+
+
+async def test_a_holder_hands_the_session_in_before_another_proxy_has_it(running) -> None:
+    one, two, three = running.connect(), running.connect(), running.connect()
+    pushes: asyncio.Queue[SessionFenced] = asyncio.Queue()
+    one.on_push(lambda command: pushes.put_nowait(decode(SessionFenced, command.body)))
+    first = await call(one, RequestCode.SESSION_OPEN, SessionOpen("c", False, "anna", 60), SessionOpened)
+    stranger = Command(RequestCode.SESSION_OPEN, body=encode(SessionOpen("c", False, "otto", 60)))
+    assert (await two.request(stranger)).code == ResponseCode.NO_PERMISSION
+    taking = [
+        asyncio.ensure_future(
+            call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, "anna", 60), SessionOpened)
+        )
+        for connection in (two, three)
+    ]
+    assert await asyncio.wait_for(pushes.get(), 5) == SessionFenced("c", first.epoch, hand_over=True)
+    note = [InflightEntry(4, 9, 3)]
+    await call(one, RequestCode.SESSION_CLOSE, SessionClose("c", first.epoch, True, [], note))
+    answers = await asyncio.wait_for(asyncio.gather(*taking), 5)
+    assert [(answer.present, answer.inflight) for answer in answers] == [(True, note), (True, note)]
+    assert answers[1].epoch > answers[0].epoch > first.epoch
+    assert pushes.empty()
+
+
+async def test_a_holder_that_does_not_answer_loses_the_session(running, monkeypatch) -> None:
+    monkeypatch.setattr(handover, "HANDOVER_MS", 1)
+    one, two = running.connect(), running.connect()
+    first = await call(one, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    second = await call(two, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    assert second.epoch > first.epoch
+    assert second.present
+    late = Command(RequestCode.SESSION_CLOSE, body=encode(SessionClose("c", first.epoch, True, [], [])))
+    assert (await one.request(late)).code == ResponseCode.ILLEGAL_OPERATION

@@ -19,7 +19,7 @@ class Owner:
     def evict(self, reason: str, *, fenced: bool) -> None:
         self.told.append(("evict", fenced))
 
-    def fence(self, epoch: int) -> None:
+    def fence(self, epoch: int, *, hand_over: bool = False) -> None:
         self.told.append(epoch)
 
     def rules_changed(self) -> None:
