@@ -54,6 +54,9 @@ class ProxyConfig:
     """QoS 1 messages sent to one client and not yet acknowledged by it; further ones stay in the log."""
     subscriptions_per_session_max: int = setting(1_000, minimum=1)
     """Most filters of one session; further ones are refused in the SUBACK."""
+    response_topic_prefix: str = ""
+    """Beginning of the response topics of a client of MQTT 5 that asks for Response Information: it is told this
+    prefix, its client id and a slash. Empty: nothing is told. Who may read and write there, the access list says."""
     output_bytes_max: int = setting(256 * 1024, minimum=4096)
     """Bytes waiting for one slow socket above which its deliveries stop; they stay in the log."""
     publish_bytes_max: int = setting(16 * 1024 * 1024, minimum=65_536)

@@ -23,6 +23,7 @@ from mqtt_proxy.bridge.inbound import Inbound
 from mqtt_proxy.bridge.link import LinkDownError
 from mqtt_proxy.bridge.offsets import UNKNOWN
 from mqtt_proxy.bridge.permissions import Permissions
+from mqtt_proxy.bridge.response_information import response_information
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.bridge.subscriptions import Subscriptions
 from mqtt_proxy.bridge.sys_tree import Follower
@@ -213,6 +214,7 @@ class Client:
             opened.received,
             session_expiry_s=opened.expiry_s,
             server_keep_alive_s=services.quotas.keep_alive_s(event.keep_alive_s),
+            response_information=response_information(services.config.response_topic_prefix, event),
             auth_data=self._dialog.proof,
         )
         self._inbound.exact = self._hold.durable

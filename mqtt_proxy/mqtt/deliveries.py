@@ -61,8 +61,10 @@ class Deliveries(SessionState):
         """Send a PUBLISH; its packet id, 0 for QoS 0, TOO_LARGE when the client cannot take it. `token` comes back in
         Acknowledged. LocalMisuse when the window is full.
         """
-        if self.level == LEVEL_3:
-            return self.deliver_prepared(publish_head(topic, len(payload), qos, retain, dup), payload, qos, token)
+        plain = self.is_plain and properties is None and expiry_left_s is None and not subscription_ids
+        if plain or self.level == LEVEL_3:
+            head = publish_head(topic, len(payload), qos, retain, dup, self.level)
+            return self.deliver_prepared(head, payload, qos, token)
         if not self.answers(State.CONNECTED):
             return 0
         framed = self._frame(topic, len(payload), qos, retain, dup, properties, subscription_ids, expiry_left_s)
