@@ -15,6 +15,7 @@ from broker.api.append import Appender, refusal_of
 from broker.api.delay_timer import DelayTimer
 from broker.api.follow import Followers
 from broker.api.handover import Handovers
+from broker.api.history import HistoryRoom
 from broker.api.long_poll import LongPolls
 from broker.api.offset_gather import OffsetGather
 from broker.api.shared import SharedRoom
@@ -171,6 +172,7 @@ class Broker:
         self.unpacker = Unpacker()
         self.followers = Followers(self)
         self.shared = SharedRoom(self)
+        self.history = HistoryRoom(self)
         self.long_polls = LongPolls(waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max)
         self.topics.on_change(lambda _name, _created: self.long_polls.wake_all())
         self.store.on_fresh(self.followers.confirmed)

@@ -97,6 +97,7 @@ def handlers(broker: Broker) -> dict[int, Handler]:
     table[Code.FOLLOW] = broker.followers.handle
     table[Code.SHARED_TAKE] = broker.shared.take
     table[Code.SHARED_SETTLE] = broker.shared.settle
+    table[Code.HISTORY] = broker.history.handle
     return table
 
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.meta.history import start_offset
+from broker.meta.history import place_before, start_offset
 from broker.meta.session_record import Session, Subscription, offset_key, pack_offset
 from broker.store import state_kinds
 from broker.store.state_log import StateChange
 from remoting.protocol import names, topics
 from remoting.protocol.errors import Refused
+from remoting.protocol.history_body import HISTORY_BIT
 from remoting.protocol.session_body import FAILURE, FilterRequest, SubscribeResult
 from remoting.protocol.share_names import inner_filter, share_of, validate_subscription
 
@@ -74,9 +75,24 @@ class SubscriptionBook:
         if is_shared:
             return SubscribeResult(wanted.qos, queue_id, offset)
         if wanted.history is not None:
-            offset = start_offset(self._store, queue_id, wanted.history, live)
+            return self._begin_early(session, wanted, queue_id, live, changes)
         changes.append(self._begin(session, queue_id, offset))
         return SubscribeResult(wanted.qos, queue_id, offset, live=live)
+
+    def _begin_early(
+        self, session: Session, wanted: FilterRequest, queue_id: int, live: int, changes: list[StateChange]
+    ) -> SubscribeResult:
+        assert wanted.history is not None
+        offset = start_offset(self._store, queue_id, wanted.history, live)
+        changes.append(self._begin(session, queue_id, offset))
+        before = None
+        if topics.is_wildcard(wanted.filter):
+            before = place_before(self._store, queue_id, wanted.history, offset, live)
+        if before is not None:
+            changes.append(self._begin(session, queue_id | HISTORY_BIT, before))
+        else:
+            self._drop_offset(session, queue_id | HISTORY_BIT, changes)
+        return SubscribeResult(wanted.qos, queue_id, offset, live=live, before=before)
 
     def _refusal(self, session: Session, wanted: FilterRequest) -> int:
         if validate_subscription(wanted.filter) is not None:
@@ -98,10 +114,10 @@ class SubscriptionBook:
             return SubscribeResult(wanted.qos, queue_id, session.offsets.get(queue_id, 0), existed=True, live=live)
         if share_of(wanted.filter) is not None:
             return _refused(NOT_SUPPORTED)
-        offset = start_offset(self._store, queue_id, wanted.history, live)
-        session.inflight = [entry for entry in session.inflight if entry[1] != queue_id]
-        changes.append(self._begin(session, queue_id, offset))
-        return SubscribeResult(wanted.qos, queue_id, offset, existed=True, live=live)
+        session.inflight = [entry for entry in session.inflight if entry[1] & ~HISTORY_BIT != queue_id]
+        result = self._begin_early(session, wanted, queue_id, live, changes)
+        result.existed = True
+        return result
 
     @staticmethod
     def _begin(session: Session, queue_id: int, offset: int) -> StateChange:
@@ -119,10 +135,14 @@ class SubscriptionBook:
         if inner is not topic_filter:
             self._shared.release(topic_filter, session.client_id)
             return
-        session.offsets.pop(subscription.queue_id, None)
         if session.exact_below is not None:
             session.exact_below.pop(subscription.queue_id, None)
-        key = offset_key(session.client_id, subscription.queue_id)
+        for queue_id in (subscription.queue_id, subscription.queue_id | HISTORY_BIT):
+            self._drop_offset(session, queue_id, changes)
+
+    def _drop_offset(self, session: Session, queue_id: int, changes: list[StateChange]) -> None:
+        session.offsets.pop(queue_id, None)
+        key = offset_key(session.client_id, queue_id)
         if self._store.state.get(state_kinds.SESSION_OFFSET, key) is not None:
             changes.append(StateChange(state_kinds.SESSION_OFFSET, key, None))
 

@@ -32,6 +32,7 @@ from broker.store.errors import StoreFull
 from broker.store.state_log import StateChange
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
+from remoting.protocol.history_body import HISTORY_BIT
 from remoting.protocol.session_body import (
     WILL_DUE,
     FlowBatch,
@@ -330,6 +331,7 @@ class Sessions:
                     subscription_id=item.subscription_id,
                     exact_from=item.exact_from,
                     exact_below=ends.get(item.queue_id, 0),
+                    before=session.offsets.get(item.queue_id | HISTORY_BIT),
                 )
                 for topic_filter, item in session.subscriptions.items()
             ],

@@ -196,13 +196,7 @@ class Client:
         )
         self._hold.is_open, subscriptions.epoch = True, opened.epoch
         self._delivery.committed_key = self._inbound.client_id if self._hold.durable else None
-        for stored in opened.subscriptions:
-            if subscriptions.restore_shared(stored, stored.queue_id) is not None:
-                continue
-            source = subscriptions.restore(stored.filter, stored.queue_id, stored.qos, stored.offset)
-            source.choose(stored.options, stored.subscription_id)
-            source.cursor = planned.cursors[stored.queue_id]
-            source.exact_from, source.exact_below = stored.exact_from, stored.exact_below
+        subscriptions.resume(opened.subscriptions, planned.cursors)
         assert self._may is not None
         self._revise(self._may)
         again = self._may.still_readable(again)
@@ -360,6 +354,8 @@ class Client:
         self._subscriptions.rejoin()
         for source in self._delivery.sources:
             source.committed = UNKNOWN
+            if source.history is not None:
+                source.history.committed = UNKNOWN
         if self._hold.durable:
             self._services.tools.offsets.mark(self._delivery)
         self._exact.reopened()

@@ -15,19 +15,22 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mqtt_proxy import hot
 from mqtt_proxy.bridge.cache import Feed, RecordCache
+from mqtt_proxy.bridge.history import HistoryRun
 from mqtt_proxy.bridge.memberships import Memberships, SharedSource
 from mqtt_proxy.bridge.notify import Notifier
 from mqtt_proxy.bridge.offsets import OffsetCommitter
 from mqtt_proxy.bridge.outbound import Outbound
+from mqtt_proxy.bridge.place import RETAINED_QUEUE, Place
 from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.removed import Removed
 from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX, Again
 from mqtt_proxy.bridge.runs import send_run
 from mqtt_proxy.bridge.shared import SharedHub
-from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place, Source
+from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session import Session
+from remoting.protocol.history_body import HISTORY_BIT
 from remoting.protocol.session_body import PHASE_PUBLISH, PHASE_PUBREL
 from runtime.clock import Clock
 from runtime.logs import get_logger
@@ -163,16 +166,16 @@ class Delivery:
 
     def place(self, one: Again) -> Token:
         """Where a delivery of the session's previous connection lies."""
-        source = self.by_queue.get(one.queue_id)
-        if source is not None and one.phase == PHASE_PUBLISH:
-            source.sent_before(one.offset)
+        origin = self._origin(one)
+        if origin is not None and one.phase == PHASE_PUBLISH:
+            origin.sent_before(one.offset)
         return self.token(one)
 
     def send_again(self, again: Sequence[Again]) -> set[int]:
         """Repeat what the client may not have; the packet ids of all that goes on."""
         going_on = set()
         for one in again:
-            source = self.by_queue.get(one.queue_id)
+            source = self._subscription_of(one)
             identifiers = (source.subscription_id,) if source is not None and source.subscription_id else ()
             retain = one.queue_id == RETAINED_QUEUE or (
                 source is not None and source.retain_as_published and one.is_retained
@@ -185,7 +188,14 @@ class Delivery:
 
     def token(self, one: Again) -> Token:
         """What a delivery in flight is known by."""
-        return self.by_queue.get(one.queue_id) or Place(one.queue_id), one.offset
+        return self._origin(one) or Place(one.queue_id), one.offset
+
+    def _subscription_of(self, one: Again) -> Source | None:
+        return None if one.queue_id == RETAINED_QUEUE else self.by_queue.get(one.queue_id & ~HISTORY_BIT)
+
+    def _origin(self, one: Again) -> Source | HistoryRun | None:
+        source = self._subscription_of(one)
+        return source.history if source is not None and one.queue_id & HISTORY_BIT else source
 
     def retained_to_note(self) -> list[int]:
         """Positions of retained messages the session was still to be given, as many as its note takes."""
@@ -226,7 +236,7 @@ class Delivery:
         if self.committed_key is not None:
             self._tools.offsets.mark(self)
         sources = self.sources
-        if len(sources) != 1 or sources[0].cursor < sources[0].feed.max_offset or sources[0].retained is not None:
+        if len(sources) != 1 or sources[0].cursor < sources[0].feed.max_offset or sources[0].waits:
             self.wake()
 
     def jumped(self, feed: Feed, offset: int, to: int, reason: str) -> None:
@@ -259,7 +269,7 @@ class Delivery:
         # A socket that broke in this turn has closed its session already and is reported in the next.
         if not self._running or not self._writable or self._session.close_reason is not None:
             return False
-        if len(self.sources) == 1 and self.memberships is None and self.sources[0].retained is None:
+        if len(self.sources) == 1 and self.memberships is None and self.sources[0].is_ready:
             return self._pump_one(self.sources[0])
         left = TURN_MESSAGES_MAX
         outbound = self.outbound
@@ -273,13 +283,11 @@ class Delivery:
                 source = sources[self._turn]
                 before = source.cursor
                 portion = left if len(sources) == 1 else min(left, SLICE_MESSAGES_MAX)
-                sent = outbound.send_retained(source, source.retained, portion) if source.retained is not None else 0
-                if source.retained is None:
-                    sent += self._take(source, portion - sent)
+                sent = self._send_of(source, portion)
                 left -= sent
                 # A second look is for what a slice left, or another source passed over; most often nothing is left.
                 if sent > 0 or source.cursor != before:
-                    rest = source.cursor < source.feed.max_offset or source.retained is not None
+                    rest = source.cursor < source.feed.max_offset or source.waits
                     moved = moved or rest or len(sources) > 1
                 if left <= 0 or outbound.budget_bytes <= 0:
                     break
@@ -287,6 +295,18 @@ class Delivery:
             left -= self.memberships.send(outbound, left)
         self._account(TURN_MESSAGES_MAX - left)
         return left <= 0 or outbound.budget_bytes <= 0
+
+    def _send_of(self, source: Source, portion: int) -> int:
+        """Send up to `portion` messages: retained ones, those from before the queue, those at the cursor."""
+        sent = self.outbound.send_retained(source, source.retained, portion) if source.retained is not None else 0
+        if source.retained is not None:
+            return sent
+        if source.history is None or not source.history.active:
+            return sent + self._take(source, portion - sent)
+        sent += self.outbound.send_history(source, source.history, portion - sent)
+        if self.committed_key is None and not source.history.active:
+            source.history = None  # with a key, once its end is committed
+        return sent
 
     def _pump_one(self, source: Source) -> bool:
         """As `pump`, for a session with one subscription and nothing else to deliver."""

@@ -18,8 +18,8 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, cast
 
 from mqtt_proxy.bridge.link import Link, LinkDownError
+from mqtt_proxy.bridge.place import Place
 from mqtt_proxy.bridge.resume import QOS_EXACT, ResumePlan
-from mqtt_proxy.bridge.source import Place
 from mqtt_proxy.bridge.wire import Wire
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.exact_steps import ExactSteps

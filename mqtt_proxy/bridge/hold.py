@@ -84,6 +84,10 @@ class Hold:
             ]
             cursors = [(source.queue_id, source.cursor) for source in delivery.sources]
             closing.offsets = [(source.queue_id, source.lowest()) for source in delivery.sources]
+            for run in [source.history for source in delivery.sources if source.history is not None]:
+                if run.located:
+                    closing.offsets.append((run.queue_id, run.lowest()))
+                    cursors.append((run.queue_id, run.cursor))
             closing.inflight = resume.note(cursors, again, delivery.retained_to_note())
             closing.removed = delivery.removed.take()
         self._say(closing)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mqtt_proxy.bridge.source import Place
+from mqtt_proxy.bridge.place import Place
 from remoting.protocol.record import FLAG_RETAIN, RecordView
 from remoting.protocol.shared_body import SharedSettled
 

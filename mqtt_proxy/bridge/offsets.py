@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from mqtt_proxy.bridge.link import Link
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.history_body import FINISHED
 from remoting.protocol.offsets_body import encode_offsets
 from runtime.logs import get_logger
 
 if TYPE_CHECKING:
+    from mqtt_proxy.bridge.history import HistoryRun
     from mqtt_proxy.bridge.source import Source
 
 OFFSETS_PER_REQUEST_MAX = 8_192
@@ -31,6 +33,10 @@ class Committing(Protocol):
 
     committed_key: bytes | None
     sources: list[Source]
+
+
+Moved = tuple[bytes, "Source | HistoryRun", int, Committing]
+"""(key of the session, what moved, where to, the session)."""
 
 
 class OffsetCommitter:
@@ -73,7 +79,7 @@ class OffsetCommitter:
         if not self._link.up:
             return
         dirty, self._dirty = self._dirty, {}
-        moved: list[tuple[bytes, Source, int, Committing]] = []
+        moved: list[Moved] = []
         for session in dirty:
             key = session.committed_key
             if key is None:
@@ -83,19 +89,31 @@ class OffsetCommitter:
                 if lowest != source.committed:
                     source.committed = lowest
                     moved.append((key, source, lowest, session))
+                if source.history is not None:
+                    self._of_history(key, source, source.history, session, moved)
         for start in range(0, len(moved), OFFSETS_PER_REQUEST_MAX):
             self._send(moved[start : start + OFFSETS_PER_REQUEST_MAX])
 
-    def _send(self, moved: Sequence[tuple[bytes, Source, int, Committing]]) -> None:
+    @staticmethod
+    def _of_history(key: bytes, source: Source, run: HistoryRun, session: Committing, moved: list[Moved]) -> None:
+        """The place before the queue; once everything there is with the client it is said for the last time."""
+        lowest = run.lowest()
+        if lowest != run.committed and lowest >= 0:
+            run.committed = lowest
+            moved.append((key, run, lowest, session))
+        elif lowest == FINISHED:
+            source.history = None
+
+    def _send(self, moved: Sequence[Moved]) -> None:
         body = encode_offsets([(key, source.queue_id, offset) for key, source, offset, _ in moved])
         task = self._link.post(RequestCode.APPEND_OFFSETS, body)
         task.add_done_callback(lambda done: self._sent(moved, done))
 
-    def _sent(self, moved: Sequence[tuple[bytes, Source, int, Committing]], task: asyncio.Future[bytes]) -> None:
+    def _sent(self, moved: Sequence[Moved], task: asyncio.Future[bytes]) -> None:
         if task.cancelled() or task.exception() is None:
             return
         self._log.warning("offsets_not_committed", offsets=len(moved), error=str(task.exception()))
         for _, source, _, session in moved:
             source.committed = UNKNOWN
-            if source in session.sources:
+            if session.sources:
                 self.mark(session)

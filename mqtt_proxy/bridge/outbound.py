@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from mqtt_proxy.bridge.cache import Chunk
+from mqtt_proxy.bridge.history import HistoryRun
 from mqtt_proxy.bridge.overlap import PASSED, WAIT, decide, gather
+from mqtt_proxy.bridge.place import RETAINED_QUEUE, Place
 from mqtt_proxy.bridge.removed import Removed
 from mqtt_proxy.bridge.resume import QOS_EXACT
 from mqtt_proxy.bridge.retained import RetainedRun
 from mqtt_proxy.bridge.runs import send_run
-from mqtt_proxy.bridge.source import RETAINED_QUEUE, Place, Source
+from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.deliveries import TOO_LARGE
 from mqtt_proxy.mqtt.encode import publish_head
@@ -230,6 +232,28 @@ class Outbound:
         sent = self._session.deliver_prepared(head, payload, qos, token) != TOO_LARGE
         if not sent:
             self._too_large(topic, payload)
+        return sent
+
+    def send_history(self, source: Source, run: HistoryRun, portion: int) -> int:
+        """Send messages from before the source's queue; they go before its live ones."""
+        identifiers = (source.subscription_id,) if source.subscription_id else ()
+        sent = 0
+        while run.ready and sent < portion and self.budget_bytes > 0:
+            record = run.ready[0]
+            qos = min(record.flags & 3, source.qos)
+            if qos and self._session.window_free <= 0:
+                break
+            run.ready.popleft()
+            topic = record.mqtt_topic
+            assert topic is not None, "history matches MQTT topics"
+            if record.position not in run.unacked and not (source.no_local and self.is_own(record)):
+                self.budget_bytes -= record.body.nbytes
+                begun = self.send(record, topic, record.body, qos, False, (run, record.position), identifiers)
+                if begun and qos:
+                    run.unacked[record.position] = None
+                sent += begun
+        if not run.ready:
+            run.fetch()
         return sent
 
     def send_retained(self, source: Source, run: RetainedRun, portion: int) -> int:

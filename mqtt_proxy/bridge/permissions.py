@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 from mqtt_proxy.access.identity import Action, Identity
 from mqtt_proxy.bridge.judged_topics import JudgedTopics
 from mqtt_proxy.bridge.memberships import SharedSource
+from mqtt_proxy.bridge.place import RETAINED_QUEUE
 from mqtt_proxy.bridge.resume import Again
 from mqtt_proxy.bridge.services import Access
-from mqtt_proxy.bridge.source import RETAINED_QUEUE, Source
+from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.packets import Publish
 from remoting.protocol.session_body import PHASE_PUBREL

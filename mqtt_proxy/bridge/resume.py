@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 
 from mqtt_proxy.bridge.cache import parse_records
 from mqtt_proxy.bridge.link import Link
-from mqtt_proxy.bridge.source import RETAINED_QUEUE
+from mqtt_proxy.bridge.place import RETAINED_QUEUE
 from mqtt_proxy.mqtt.packets import PACKET_ID_MAX
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.history_body import HISTORY_BIT
 from remoting.protocol.pull_body import decode_multi_pull_reply, encode_multi_pull, encode_records_at
 from remoting.protocol.record import FLAG_RETAIN, RecordView, iter_records
 from remoting.protocol.session_body import PHASE_PUBLISH, PHASE_PUBREL, InflightEntry, SessionOpened
@@ -72,6 +73,9 @@ def plan(opened: SessionOpened) -> ResumePlan:
     """Combine committed offsets and the note of the last close."""
     own = [subscription for subscription in opened.subscriptions if share_of(subscription.filter) is None]
     resumed = ResumePlan({subscription.queue_id: subscription.offset for subscription in own})
+    for subscription in own:
+        if subscription.before is not None and subscription.before >= 0:
+            resumed.cursors[subscription.queue_id | HISTORY_BIT] = subscription.before
     committed = dict(resumed.cursors)
     for entry in opened.inflight:
         if entry.packet_id == 0 and entry.queue_id == RETAINED_QUEUE:
@@ -120,8 +124,8 @@ def note(cursors: Sequence[tuple[int, int]], inflight: Sequence[Again], retained
 async def fetch(link: Link, again: Sequence[Again]) -> list[Again]:
     """Read the messages to be repeated; those that no longer exist are left out. Raises Refused or LinkDownError."""
     unsent = [one for one in again if one.phase == PHASE_PUBLISH]
-    queued = [one for one in unsent if one.queue_id != RETAINED_QUEUE]
-    retained = {one.offset: one for one in unsent if one.queue_id == RETAINED_QUEUE}
+    queued = [one for one in unsent if not one.queue_id & HISTORY_BIT]
+    placed = [one for one in unsent if one.queue_id & HISTORY_BIT]
     found = {one.packet_id for one in again if one.phase == PHASE_PUBREL}
     if queued:
         body = encode_multi_pull([(one.queue_id, one.offset, 1, 1) for one in queued])
@@ -131,10 +135,13 @@ async def fetch(link: Link, again: Sequence[Again]) -> list[Again]:
                 one.topic, one.payload, flags, start = parse_records(result.blob)[0]
                 one.qos, one.record = flags & 3, RecordView(result.blob, start)
                 found.add(one.packet_id)
-    if retained:
-        for record in iter_records(await link.request(RequestCode.RECORDS_AT, encode_records_at(list(retained)))):
-            one = retained[record.position]
-            one.topic, one.payload, one.qos = record.mqtt_topic or record.topic, record.body, record.flags & 3
-            one.record = record
-            found.add(one.packet_id)
+    if placed:
+        body = encode_records_at([one.offset for one in placed])
+        at = {record.position: record for record in iter_records(await link.request(RequestCode.RECORDS_AT, body))}
+        for one in placed:
+            record = at.get(one.offset)
+            if record is not None:
+                one.topic, one.payload, one.qos = record.mqtt_topic or record.topic, record.body, record.flags & 3
+                one.record = record
+                found.add(one.packet_id)
     return [one for one in again if one.packet_id in found]

@@ -10,25 +10,9 @@ the client may not have. Loop rule: on the loop's thread.
 from __future__ import annotations
 
 from mqtt_proxy.bridge.cache import Chunk, Feed
+from mqtt_proxy.bridge.history import HistoryRun
+from mqtt_proxy.bridge.place import Place
 from mqtt_proxy.bridge.retained import RetainedRun
-
-RETAINED_QUEUE = 0xFFFF_FFFF
-"""Queue id of a place that is a log position instead of a queue offset: a retained message."""
-
-
-class Place:
-    """What an acknowledged delivery is reported to; this one only remembers where the message lies."""
-
-    __slots__ = ("queue_id",)
-
-    noted = True
-    """Whether a closing session notes its unacknowledged deliveries from here, to send them again itself."""
-
-    def __init__(self, queue_id: int) -> None:
-        self.queue_id = queue_id
-
-    def acknowledge(self, offset: int) -> None:
-        """The client has the message at `offset`."""
 
 
 class Source(Place):
@@ -43,6 +27,7 @@ class Source(Place):
         "exact_open",
         "feed",
         "filter",
+        "history",
         "live_from",
         "no_local",
         "options",
@@ -70,6 +55,8 @@ class Source(Place):
         self.unacked: dict[int, None] = {}
         self.shadows: dict[int, list[tuple[Source, int]]] = {}
         """Offset here -> the same message's places in younger sources that left it to this one."""
+        self.history: HistoryRun | None = None
+        """Messages from before the queue that go out before anything at the cursor."""
         self.retained: RetainedRun | None = None
         """Retained messages that go out before anything at the cursor."""
         self.exact_from = self.exact_below = 0
@@ -84,6 +71,16 @@ class Source(Place):
         self.subscription_id = subscription_id
         self.no_local = options & 1 != 0
         self.retain_as_published = options & 2 != 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is nothing but what stands at the cursor."""
+        return self.retained is None and self.history is None
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is to be sent before what stands at the cursor."""
+        return self.retained is not None or (self.history is not None and self.history.active)
 
     @property
     def is_plain(self) -> bool:

@@ -10,9 +10,10 @@ Invariant: `by_filter` is what the broker has for this session. Loop rule: on th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mqtt_proxy.bridge.delivery import Delivery
+from mqtt_proxy.bridge.history import HistoryRun
 from mqtt_proxy.bridge.history_request import (
     HISTORY_PREFIX,
     NotUnderstood,
@@ -31,6 +32,7 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.events import SubscribeRequested, SubscriptionRequest
 from mqtt_proxy.mqtt.reason_codes import ReasonCode
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.history_body import FINISHED, HISTORY_BIT
 from remoting.protocol.session_body import (
     FAILURE,
     FilterRequest,
@@ -108,6 +110,18 @@ class Subscriptions:
         self.epoch = 0
         self.by_filter: dict[str, Source | SharedSource] = {}
 
+    def resume(self, stored: Sequence[SessionSubscription], cursors: Mapping[int, int]) -> None:
+        """All subscriptions of a stored session go on at these places."""
+        for one in stored:
+            if self.restore_shared(one, one.queue_id) is not None:
+                continue
+            source = self.restore(one.filter, one.queue_id, one.qos, one.offset)
+            source.choose(one.options, one.subscription_id)
+            source.cursor = cursors[one.queue_id]
+            source.exact_from, source.exact_below = one.exact_from, one.exact_below
+            if one.before is not None and one.before != FINISHED:
+                self.begin_before(source, cursors.get(one.queue_id | HISTORY_BIT, one.before))
+
     def restore(self, topic_filter: str, queue_id: int, qos: int, cursor: int) -> Source:
         """A stored subscription goes on at `cursor`."""
         source = self._delivery.add(topic_filter, queue_id, qos, cursor)
@@ -159,11 +173,17 @@ class Subscriptions:
             moved.pop(wanted[order].filter, None)
             if wanted[order].history is not None and isinstance(source, Source):
                 source.live_from = result.live  # retained messages are among its history
+                if result.before is not None:
+                    self.begin_before(source, result.before)
             elif retained.get(order) and isinstance(source, Source):
                 runs.append((source, retained[order]))
         for topic_filter, old in moved.items():  # not granted again: it goes on
             self.restore(topic_filter, old.queue_id, old.qos, old.lowest()).choose(old.options, old.subscription_id)
         return codes, runs
+
+    def begin_before(self, source: Source, place: int) -> None:
+        """Send what stands in the log before the source's queue, from this place on."""
+        source.history = HistoryRun(self._link, source.filter, source.queue_id, place, self._delivery.wake)
 
     def _set_aside(self, wanted: Sequence[FilterRequest]) -> dict[str, Source]:
         """Stop what begins again with history, so that nothing is said of its former place from here on."""

@@ -97,6 +97,8 @@ class SessionSubscription(msgspec.Struct, array_like=True):
     subscription_id: U32 = 0
     exact_from: Offset = 0
     exact_below: Offset = 0
+    before: int | None = None
+    """Place before the queue, see `history_body`; None when there is nothing before it to send."""
 
 
 class InflightEntry(msgspec.Struct, array_like=True):
@@ -204,7 +206,7 @@ class SubscribeResult(msgspec.Struct, array_like=True):
     """What became of one filter: granted QoS or a code from FAILURE on, its queue, where deliveries start.
 
     `existed`: the session had this filter before. `live`: where the queue ended when the subscription began; what lies
-    below it is history.
+    below it is history. `before`: as in SessionSubscription.
     """
 
     code: int
@@ -212,6 +214,7 @@ class SubscribeResult(msgspec.Struct, array_like=True):
     offset: Offset
     existed: bool = False
     live: Offset = 0
+    before: int | None = None
 
 
 class Subscribed(msgspec.Struct, array_like=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -149,3 +150,72 @@ def test_subscribing_again_with_a_wish_goes_back(server: Server) -> None:
     assert until_last(client, 59) == [*range(50), *range(45, 50), *range(50, 60)]
     for one in (client, publisher):
         one.close()
+
+
+def test_a_wildcard_filter_reaches_back_before_its_queue(server: Server) -> None:
+    """Nobody had subscribed to it: its history is in the parent queues; then its queue, then live; each once."""
+    publisher = Client(server, "publisher")
+    for number in range(1_200):
+        publisher.client.publish(f"line/{number % 7}/temp", b"%d" % number, 1)
+        publisher.client.publish(f"line/{number % 7}/other", b"x", 0)
+    publisher.publish("line/0/temp", b"1200")
+    first = Client5(server, "first")
+    assert first.wish(("from-offset", "0"), name="line/+/temp") == [1]
+    infos = [publisher.client.publish(f"line/{number % 7}/temp", b"%d" % number, 1) for number in range(1_201, 2_000)]
+    second = Client(server, "second")
+    assert second.subscribe(("$history/last=1500/line/+/temp", 1)) == [1]
+    for info in infos:
+        info.wait_for_publish(DEADLINE_S)
+    publisher.publish("line/0/temp", b"2000")
+    for client, expected in ((first, 0), (second, None)):
+        client.until(lambda client=client: client.latest.get("line/0/temp") == b"2000")
+        numbers = [int(message.payload) for message in client.messages]
+        begin = numbers[0] if expected is None else expected
+        assert numbers == list(range(begin, 2_001))
+        assert 2_001 - begin >= 1_500 or expected is not None
+        client.close()
+    everything = Client5(server, "everything")
+    assert everything.wish(("last", "3"), name="#") == [1]
+    everything.until(lambda: len(everything.messages) >= 3)
+    assert [int(message.payload) for message in everything.messages] == [1_998, 1_999, 2_000]
+    everything.close()
+    publisher.close()
+    no_traceback(server)
+
+
+def test_a_durable_session_goes_on_before_its_queue(server: Server) -> None:
+    """Disconnected, then the server killed, both in the middle: it goes on where it was, in order, without a gap."""
+    publisher = Client(server, "publisher")
+    publisher.publish_many("line/a", 0, 3_000)
+    got: list[int] = []
+    for turn in range(3):
+        durable = Client5(server, "durable", expiry_s=600)
+        durable.client.manual_ack_set(True)
+        if turn == 0:
+            assert durable.wish(("from-time", "0"), name="line/#") == [1]
+        durable.until(lambda durable=durable: len(durable.messages) >= 150)
+        acknowledged = durable.messages[:120]
+        for message in acknowledged:
+            durable.client.ack(message.mid, message.qos)
+        durable.subscribe(("other", 0))  # answered behind the PUBACKs
+        got += [int(message.payload) for message in acknowledged]
+        if turn == 2:
+            time.sleep(0.6)  # longer than the interval at which acknowledgements are written
+            server.kill()
+            durable.client.loop_stop()
+            publisher.client.loop_stop()
+            server.start()
+        else:
+            durable.client.disconnect()
+            durable.client.loop_stop()
+    assert got == list(range(360))
+    last = Client5(server, "durable", expiry_s=600)
+    assert last.present
+    fresh = Client(server, "publisher-2")
+    fresh.publish_many("line/a", 3_000, 50)
+    numbers = until_last(last, 3_049, "line/a")
+    assert list(dict.fromkeys(numbers)) == list(range(360, 3_050))
+    assert len(numbers) == len(set(numbers))
+    for one in (last, fresh):
+        one.close()
+    no_traceback(server)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from mqtt_proxy.bridge.history import HistoryRun
 from mqtt_proxy.mqtt import packets
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import Refused
+from remoting.protocol.history_body import FINISHED, HISTORY_BIT
 from tests.unit.mqtt_proxy.bridge.rig import publish, running, settle
 
 
@@ -55,3 +57,25 @@ async def test_clean_sessions_commit_nothing() -> None:
         rig.offsets.commit()
         await settle()
         assert RequestCode.APPEND_OFFSETS not in rig.broker.codes
+
+
+async def test_a_place_before_the_queue_is_committed_until_its_end() -> None:
+    """Like an offset, under the queue's id with a bit; when everything is with the client it is said once more."""
+    async with running(offsets_commit_interval_ms=1) as rig:
+        client = await rig.subscriber("a", ("t/+", 1), clean=False)
+        rig.offsets.stop()
+        delivery = client.handler._delivery
+        (source,) = delivery.sources
+        run = source.history = HistoryRun(rig.link, "t/+", source.queue_id, 640, delivery.wake)
+        run.ended = True
+        run.unacked[700] = None
+        for expected in (700, FINISHED):
+            rig.offsets.mark(delivery)
+            rig.offsets.commit()
+            await settle()
+            assert rig.broker.sessions["a"].offsets[source.queue_id | HISTORY_BIT] == expected
+            assert source.history is run
+            run.acknowledge(700)
+        rig.offsets.mark(delivery)
+        rig.offsets.commit()
+        assert source.history is None

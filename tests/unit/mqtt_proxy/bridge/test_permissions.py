@@ -10,8 +10,9 @@ from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.identity import Identity
 from mqtt_proxy.bridge.cache import Feed
 from mqtt_proxy.bridge.permissions import REFUSED, Permissions
+from mqtt_proxy.bridge.place import RETAINED_QUEUE
 from mqtt_proxy.bridge.resume import Again
-from mqtt_proxy.bridge.source import RETAINED_QUEUE, Source
+from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.packets import Publish
 from runtime.clock import ManualClock

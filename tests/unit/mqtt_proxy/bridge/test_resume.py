@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mqtt_proxy.bridge.place import RETAINED_QUEUE
 from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX, Again, fetch, in_order_of_sending, note, plan
-from mqtt_proxy.bridge.source import RETAINED_QUEUE
+from remoting.protocol.history_body import HISTORY_BIT
 from remoting.protocol.session_body import (
     PHASE_PUBREL,
     InflightEntry,
@@ -96,3 +97,20 @@ async def test_fetch_leaves_out_what_no_longer_exists() -> None:
         rig.broker.trim(queue_id, 1)
         found = await fetch(rig.link, asked)
         assert [(one.packet_id, one.topic, bytes(one.payload)) for one in found] == [(2, b"t", b"1"), (3, b"t", b"0")]
+
+
+def test_a_place_before_a_queue_goes_on_where_it_was_noted() -> None:
+    """Its deliveries in flight are log positions; a wish that has no position yet is no place to go on at."""
+    stored = SessionOpened(
+        True,
+        1,
+        [
+            SessionSubscription("a/+", 1, 7, 0, before=640),
+            SessionSubscription("b/+", 1, 8, 0, before=-5),
+            SessionSubscription("$share/g/c", 1, 9, 3),
+        ],
+        [InflightEntry(4, 7 | HISTORY_BIT, 700), InflightEntry(0, 7 | HISTORY_BIT, 900)],
+    )
+    planned = plan(stored)
+    assert planned.cursors == {7: 0, 7 | HISTORY_BIT: 900, 8: 0}
+    assert [(one.packet_id, one.queue_id, one.offset) for one in planned.again] == [(4, 7 | HISTORY_BIT, 700)]

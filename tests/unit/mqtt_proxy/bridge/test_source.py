@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from mqtt_proxy import hot
 from mqtt_proxy.bridge.cache import Feed
-from mqtt_proxy.bridge.source import Place, Source
+from mqtt_proxy.bridge.place import Place
+from mqtt_proxy.bridge.source import Source
 
 
 def source(queue_id: int, cursor: int, serial: int = 1) -> Source:

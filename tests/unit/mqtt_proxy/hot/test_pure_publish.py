@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mqtt_proxy.bridge.cache import Feed
-from mqtt_proxy.bridge.source import Place, Source
+from mqtt_proxy.bridge.place import Place
+from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.hot.contracts import Core
 from mqtt_proxy.mqtt import scan
 from mqtt_proxy.mqtt.encode import encode

@@ -1,0 +1,12 @@
+"""A place that only remembers."""
+
+from __future__ import annotations
+
+from mqtt_proxy.bridge.place import Place
+
+
+def test_a_place_names_its_queue_and_takes_acknowledgements() -> None:
+    """Acknowledging moves nothing; a closing session notes what is unacknowledged from here."""
+    place = Place(7)
+    place.acknowledge(3)
+    assert (place.queue_id, place.noted) == (7, True)
