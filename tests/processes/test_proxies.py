@@ -105,14 +105,11 @@ def test_rolling_restart_under_load_loses_nothing(server: Server) -> None:
     subscriber.subscribe(("load/#", 1))
     publisher = Client(server, "publisher", clean=False)
     total = 3_000
-    sent = []
     for number in range(total):
-        sent.append(publisher.client.publish("load/n", b"%d" % number, 1))
+        publisher.client.publish("load/n", b"%d" % number, 1)  # what finds no connection goes out with the next one
         if number % 1_000 == 500:
             at = number // 1_000 % 2
             os.kill(until(lambda: len(proxies(server)) == 2 and proxies(server))[at]["pid"], signal.SIGTERM)
-    for each in sent:
-        each.wait_for_publish(DEADLINE_S)
     subscriber.until(lambda: len({message.payload for message in subscriber.messages}) == total)
     assert metric(server.ports["admin"], "rocketmq_mqtt_proxy_restarts_total") >= 2
     for client in (subscriber, publisher):
