@@ -30,9 +30,15 @@ class Proven:
 class Exchanges:
     """Begins exchanges."""
 
-    def __init__(self, stored: Callable[[str], str | None] | None, counters: AccessCounters) -> None:
-        """`stored` gives a user's credential; None: there is no password file."""
+    def __init__(
+        self,
+        stored: Callable[[str], str | None] | None,
+        counters: AccessCounters,
+        like: Callable[[str], str | None] = lambda _username: None,
+    ) -> None:
+        """`stored` gives a user's credential (None: there is no password file), `like` one for who has none."""
         self._stored = stored
+        self._like = like
         self._counters = counters
         self._decoy_key = secrets.token_bytes(32)
         self._log = get_logger("mqtt_proxy.auth")
@@ -41,7 +47,9 @@ class Exchanges:
         """An exchange by this authentication method; None when it is not offered."""
         if method != MECHANISM or self._stored is None:
             return None
-        server = ScramServer(self._stored, nonce=secrets.token_bytes(NONCE_BYTES), decoy_key=self._decoy_key)
+        server = ScramServer(
+            self._stored, nonce=secrets.token_bytes(NONCE_BYTES), decoy_key=self._decoy_key, like=self._like
+        )
         return Exchange(server, shown, self._ended)
 
     def _ended(self, shown: Shown, user: str, why: str) -> None:

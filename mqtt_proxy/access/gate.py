@@ -38,8 +38,10 @@ class Gate:
         self._log = get_logger("mqtt_proxy.access")
         self._counters = counters
         self._authenticator = Authenticator(methods, counters)
-        stored = next((one.stored for one in methods if isinstance(one, PasswordMethod)), None)
-        self._exchanges = Exchanges(stored, counters)
+        users = next((one for one in methods if isinstance(one, PasswordMethod)), None)
+        self._exchanges = (
+            Exchanges(None, counters) if users is None else Exchanges(users.stored, counters, users.like_scram)
+        )
         self._watched: list[WatchedFile[Any]] = self._authenticator.files()
         self.authority = Authority(RuleSet(open=True), clock=clock, counters=counters)
         self._looking: asyncio.Task[None] | None = None

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mqtt_proxy.access import password_file
+from mqtt_proxy.access import password_file, scram
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.credentials import CredentialCheck
 from mqtt_proxy.access.identity import Identity, Shown, Unproven
@@ -48,6 +48,7 @@ class PasswordMethod:
         self._fingerprint = password_file.fingerprint(path)
         self._key = secrets.token_bytes(16)
         self._stored: list[str] = []
+        self._scram: list[str] = []
         self._use(password_file.load(path))
         self._report_problems()
 
@@ -76,6 +77,10 @@ class PasswordMethod:
         self._reload_if_changed()
         return self._users.hashes.get(username)
 
+    def like_scram(self, username: str) -> str | None:
+        """A credential of SCRAM of somebody, always the same for a name; None when there is none."""
+        return self._one_of(self._scram, username)
+
     def look_again(self) -> None:
         """Look at the file at the next CONNECT, however soon."""
         self._looked_ms = 0
@@ -91,13 +96,17 @@ class PasswordMethod:
     def _like(self, username: str) -> str | None:
         """A credential of somebody, always the same for a name: users who do not exist cost what users do, whose
         credentials may differ in kind and parameters."""
-        if not self._stored:
+        return self._one_of(self._stored, username)
+
+    def _one_of(self, stored: Sequence[str], username: str) -> str | None:
+        if not stored:
             return None
         digest = hashlib.blake2b(username.encode("utf-8", "surrogatepass"), key=self._key, digest_size=8).digest()
-        return self._stored[int.from_bytes(digest, "big") % len(self._stored)]
+        return stored[int.from_bytes(digest, "big") % len(stored)]
 
     def _use(self, users: PasswordFile) -> None:
         self._users, self._stored = users, list(users.hashes.values())
+        self._scram = [one for one in self._stored if one.startswith(scram.PREFIX)]
 
     def _reload_if_changed(self) -> None:
         now_ms = self._clock.monotonic_ns() // 1_000_000

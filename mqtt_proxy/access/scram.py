@@ -116,18 +116,29 @@ def prepare(password: str | bytes) -> bytes:
     return text.encode()
 
 
-def decoy(username: str, key: bytes) -> Stored:
-    """What a user who does not exist is answered with: always the same, and nothing fits it."""
+def decoy(username: str, key: bytes, like: str | None = None) -> Stored:
+    """What a user who does not exist is answered with: always the same, and nothing fits it; `like` is a credential
+    that is as usual here."""
     digest = hashlib.blake2b(username.encode("utf-8", "surrogatepass"), key=key, digest_size=64).digest()
-    return Stored(ITERATIONS, digest[:SALT_BYTES], digest[:32], digest[32:])
+    iterations = ITERATIONS if like is None else parse_stored(like).iterations
+    return Stored(iterations, digest[:SALT_BYTES], digest[:32], digest[32:])
 
 
 class ScramServer:
     """The server's side of one exchange."""
 
-    def __init__(self, lookup: Callable[[str], str | None], *, nonce: bytes, decoy_key: bytes) -> None:
-        """`lookup` gives the stored credential of a user; one that is not of this mechanism counts as none."""
+    def __init__(
+        self,
+        lookup: Callable[[str], str | None],
+        *,
+        nonce: bytes,
+        decoy_key: bytes,
+        like: Callable[[str], str | None] = lambda _username: None,
+    ) -> None:
+        """`lookup` gives the stored credential of a user; one that is not of this mechanism counts as none, and `like`
+        gives one of somebody else to answer after the manner of."""
         self._lookup = lookup
+        self._like = like
         self._nonce = base64.b64encode(nonce).decode()
         self._decoy_key = decoy_key
         self._header = ""
@@ -188,7 +199,7 @@ class ScramServer:
     def _find(self, username: str) -> tuple[Stored, bool]:
         text = self._lookup(username)
         if text is None or not text.startswith(PREFIX):
-            return decoy(username, self._decoy_key), False
+            return decoy(username, self._decoy_key, self._like(username)), False
         return parse_stored(text), True
 
 

@@ -114,4 +114,9 @@ async def test_a_user_who_does_not_exist_costs_what_users_cost(tmp_path: Path, m
         assert await method.check(shown(name, b"right")) is Unproven.DENIED
     assert tried[:20] == tried[20:]
     assert set(tried) == set(hashes)
+    assert method.like_scram("nobody") == hashes[1]
+    write(tmp_path / "users", "# nobody\n")
+    method.look_again()
+    assert method.stored("ann") is None
+    assert method.like_scram("nobody") is None
     await method.close()

@@ -145,3 +145,9 @@ def test_passwords_have_one_spelling() -> None:
     for wrong in ("", "\u0007", "\u0627\u0031", "\u0627a\u0627", b"\xff"):
         with pytest.raises(ScramError):
             prepare(wrong)
+
+
+def test_a_user_who_does_not_exist_is_answered_after_the_manner_of_others() -> None:
+    """Iterations that are usual here would tell who exists."""
+    made = ScramServer({}.get, nonce=b"n", decoy_key=b"k", like=lambda _name: str(EXAMPLE))
+    assert made.first(b"n,,n=user,r=abc").endswith(b",i=4096")
