@@ -78,12 +78,17 @@ def shown_by(event: ConnectRequested, caller: Caller, present: Callable[[], bool
     )
 
 
-def join(quotas: Quotas, admitted: Identity | Refusal, client_id: str) -> Identity | Refusal:
+def join(quotas: Quotas, admitted: Identity | Refusal, event: ConnectRequested) -> Identity | Refusal:
     """Count an admitted client in under its user, or refuse it after all; `leave` when its connection ends.
 
     Nobody owns anonymous clients.
     """
-    if isinstance(admitted, Refusal) or admitted.anonymous or quotas.join(admitted.name, client_id):
+    if isinstance(admitted, Refusal):
+        return admitted
+    will = event.will
+    if will is not None and will.retain and quotas.retained_too_large(len(will.payload)):
+        return Refusal(ReasonCode.QUOTA_EXCEEDED, "retained_payload")
+    if admitted.anonymous or quotas.join(admitted.name, event.client_id):
         return admitted
     return Refusal(ReasonCode.QUOTA_EXCEEDED, "connections_per_user_max")
 

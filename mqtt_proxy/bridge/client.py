@@ -119,7 +119,7 @@ class Client:
         admitted = await admission.admit(services.access, event, self._wire, lambda: not self._gone, self._dialog)
         if self._gone:
             return
-        admitted = admission.join(services.quotas, admitted, event.client_id)
+        admitted = admission.join(services.quotas, admitted, event)
         if isinstance(admitted, admission.Refusal):
             self._refuse(admitted.code, admitted.reason)
             return

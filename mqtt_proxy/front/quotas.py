@@ -75,6 +75,10 @@ class Quotas:
         most = self._config.keep_alive_s_max
         return most if most and (asked_s == 0 or asked_s > most) else asked_s
 
+    def retained_too_large(self, payload_bytes: int) -> bool:
+        """Whether a payload is too large to be retained."""
+        return 0 < self._config.retained_payload_bytes_max < payload_bytes
+
     def filter_refused(self, topic_filter: str) -> bool:
         """Whether nobody may subscribe to this filter; of a shared subscription what it shares is judged."""
         return any(as_wide_as(plain_filter(topic_filter), refused) for refused in self._config.filters_refused)

@@ -69,19 +69,37 @@ async def test_an_address_that_connects_too_fast_costs_no_password_check() -> No
     assert refused == Refusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
 
 
+def named(client_id: str, will: Will | None = None) -> ConnectRequested:
+    """A CONNECT of this client id."""
+    event = connect("ann", will)
+    event.client_id = client_id
+    return event
+
+
 def test_a_user_has_so_many_clients_and_nobody_has_the_anonymous() -> None:
     """A refusal stays one; who leaves makes room."""
     quotas = Quotas(QuotaConfig(connections_per_user_max=1))
     ann = Identity("ann", anonymous=False)
     claimed = Identity("ann", anonymous=True)
     denied = Refusal(ReasonCode.NOT_AUTHORIZED, "authentication")
-    assert join(quotas, denied, "a") is denied
-    assert join(quotas, ann, "a") is ann
-    assert join(quotas, ann, "b") == Refusal(ReasonCode.QUOTA_EXCEEDED, "connections_per_user_max")
-    assert join(quotas, claimed, "b") is claimed
+    assert join(quotas, denied, named("a")) is denied
+    assert join(quotas, ann, named("a")) is ann
+    assert join(quotas, ann, named("b")) == Refusal(ReasonCode.QUOTA_EXCEEDED, "connections_per_user_max")
+    assert join(quotas, claimed, named("b")) is claimed
     leave(quotas, claimed, "b")
     leave(quotas, ann, "a")
-    assert join(quotas, ann, "b") is ann
+    assert join(quotas, ann, named("b")) is ann
+
+
+def test_a_will_may_be_too_large_to_be_retained() -> None:
+    """Said at CONNECT, when there is somebody to hear it; it takes no place of the user's."""
+    quotas = Quotas(QuotaConfig(retained_payload_bytes_max=3, connections_per_user_max=1))
+    ann = Identity("ann", anonymous=False)
+    refused = Refusal(ReasonCode.QUOTA_EXCEEDED, "retained_payload")
+    assert join(quotas, ann, named("a", Will(b"w", b"1234", 1, True))) == refused
+    assert join(quotas, ann, named("b", Will(b"w", b"1234", 1, False))) is ann
+    leave(quotas, ann, "b")
+    assert join(quotas, ann, named("c", Will(b"w", b"123", 1, True))) is ann
 
 
 async def test_no_extended_authentication_is_known() -> None:

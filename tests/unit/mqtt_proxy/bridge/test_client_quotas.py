@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt.properties import SERVER_KEEP_ALIVE
 from mqtt_proxy.quota_config import QuotaConfig
 from tests.unit.mqtt_proxy.bridge.rig import publish, running, settle
 
@@ -60,3 +61,22 @@ async def test_a_longer_keep_alive_is_cut_short() -> None:
         client = await rig.client("a")
         assert client.session.tick(30_000)
         assert client.session.close_reason == "keep_alive_timeout"
+
+
+async def test_a_client_of_mqtt_5_is_told_its_keep_alive() -> None:
+    """One that asked for none has this one; a shorter one stays and nothing is said."""
+    async with running(quotas=QuotaConfig(keep_alive_s_max=20)) as rig:
+        client = await rig.client("a", level=5)
+        (connack,) = client.received()
+        assert connack.properties[SERVER_KEEP_ALIVE] == 20
+        assert client.session.keep_alive_s == 20
+
+
+async def test_a_filter_that_is_too_wide_has_a_code_of_its_own() -> None:
+    """Also inside a shared subscription."""
+    async with running(quotas=QuotaConfig(filters_refused=("#",))) as rig:
+        client = await rig.client("a", level=5)
+        client.received()
+        client.send(packets.Subscribe(1, [("#", 1), ("$share/g/+/#", 1)]))
+        await settle()
+        assert client.received() == [packets.Suback(1, [0x8F, 0x8F])]

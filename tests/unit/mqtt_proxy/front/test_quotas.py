@@ -54,6 +54,14 @@ def test_the_longest_keep_alive() -> None:
     assert [quotas.keep_alive_s(asked) for asked in (0, 30, 60, 61)] == [60, 30, 60, 60]
 
 
+def test_the_largest_retained_payload() -> None:
+    """The limit itself is allowed; without one everything is."""
+    quotas = Quotas(QuotaConfig(retained_payload_bytes_max=10))
+    assert not quotas.retained_too_large(10)
+    assert quotas.retained_too_large(11)
+    assert not Quotas(QuotaConfig()).retained_too_large(10**9)
+
+
 def test_filters_that_are_too_wide() -> None:
     """The named ones and wider ones; narrower ones are nobody's concern here."""
     quotas = Quotas(QuotaConfig(filters_refused=("#", "fleet/+/raw")))
