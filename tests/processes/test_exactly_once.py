@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import wire
 from tests.processes.exact_client import ExactClient
 from tests.processes.rig import Process, Server, no_traceback
 
@@ -101,5 +102,40 @@ def test_everything_in_one_process_is_killed(tmp_path: Path, flush: str) -> None
             server.start()
         judge(publisher, subscriber, server)
         assert server.end(signal.SIGTERM) == 0
+    finally:
+        server.kill_if_running()
+
+
+@pytest.mark.parametrize("rounds", [60, pytest.param(1_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+def test_exchanges_and_repetitions_leave_no_memory_behind(tmp_path: Path, rounds: int) -> None:
+    """A hundred exchanges of a kept session a round, and as many repetitions of one that is never released."""
+    server = Server(tmp_path / "data", "--set", "broker.store.flush=async")
+    server.start()
+    try:
+        peer = wire.Peer(server.port)
+        peer.send(wire.connect("kept", flags=0))
+        assert peer.receive(4) == b"\x20\x02\x00\x00"
+        held = wire.publish("q", qos=2, packet_id=999)
+        peer.send(held)
+        assert peer.receive(4) == b"\x50\x02\x03\xe7"
+        before_kb = 0
+        for turn in range(rounds):
+            if turn == rounds // 3:
+                before_kb = server.rss_kb()
+            ids = range(1 + turn % 7, 101 + turn % 7)
+            peer.send(b"".join(wire.publish("q", qos=2, packet_id=one) for one in ids))
+            assert peer.receive(400) == b"".join(b"\x50\x02" + one.to_bytes(2, "big") for one in ids)
+            peer.send(b"".join(wire.packet(0x62, one.to_bytes(2, "big")) for one in ids))
+            assert peer.receive(400) == b"".join(b"\x70\x02" + one.to_bytes(2, "big") for one in ids)
+            peer.send(held * 100)
+            assert peer.receive(400) == b"\x50\x02\x03\xe7" * 100
+        assert server.rss_kb() - before_kb < 3_000
+        peer.close()
+        reader = wire.Peer(server.port)
+        reader.send(wire.connect("kept", flags=0) + held)
+        assert reader.receive(8) == b"\x20\x02\x01\x00\x50\x02\x03\xe7"
+        reader.close()
+        assert server.end(signal.SIGTERM) == 0
+        no_traceback(server)
     finally:
         server.kill_if_running()
