@@ -17,6 +17,7 @@ from collections.abc import Callable
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.place import Place
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.errors import Refused
 from remoting.protocol.history_body import (
     FINISHED,
     HISTORY_BIT,
@@ -46,6 +47,7 @@ class HistoryRun(Place):
         "_link",
         "_own_queue",
         "_position",
+        "_refused",
         "_wake",
         "committed",
         "ended",
@@ -53,13 +55,22 @@ class HistoryRun(Place):
         "unacked",
     )
 
-    def __init__(self, link: Link, topic_filter: str, own_queue: int, before: int, wake: Callable[[], None]) -> None:
-        """`before` is the place to begin at, see `history_body`."""
+    def __init__(
+        self,
+        link: Link,
+        topic_filter: str,
+        own_queue: int,
+        before: int,
+        wake: Callable[[], None],
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before` is the place to begin at, see `history_body`; `refused` hears that the broker will not go on."""
         super().__init__(own_queue | HISTORY_BIT)
         self._link = link
         self._filter = topic_filter
         self._own_queue = own_queue
         self._wake = wake
+        self._refused = refused
         self._position, self._from_ms, self._last = unpack_before(before)
         self._busy = False
         self.ended = before == FINISHED
@@ -113,6 +124,11 @@ class HistoryRun(Place):
         error = task.exception()
         if error is not None:
             LOG.warning("history_not_read", filter=self._filter, error=str(error))
+            if isinstance(error, Refused):  # over too many queues, or what cannot be read: live is better than nothing
+                self.ended = True
+                self._refused()
+                self._wake()
+                return
             asyncio.get_running_loop().call_later(RETRY_PAUSE_S, self._wake)
             return
         reply = decode(HistoryReply, task.result())

@@ -183,7 +183,11 @@ class Subscriptions:
 
     def begin_before(self, source: Source, place: int) -> None:
         """Send what stands in the log before the source's queue, from this place on."""
-        source.history = HistoryRun(self._link, source.filter, source.queue_id, place, self._delivery.wake)
+        wake, refused = self._delivery.wake, self._history_refused
+        source.history = HistoryRun(self._link, source.filter, source.queue_id, place, wake, refused)
+
+    def _history_refused(self) -> None:
+        self._metrics.skipped("history_refused").value += 1
 
     def _set_aside(self, wanted: Sequence[FilterRequest]) -> dict[str, Source]:
         """Stop what begins again with history, so that nothing is said of its former place from here on."""

@@ -187,3 +187,30 @@ def test_a_killed_broker_repeats_little(cluster: Cluster) -> None:
     for client in (*members, publisher):
         client.close()
     no_traceback(*cluster.proxies, cluster.broker)
+
+
+def test_messages_of_qos_2_are_done_when_their_exchange_is(server: Server) -> None:
+    """Durable and clean members; each message to one of them, acknowledged by PUBCOMP, nothing left over."""
+    members = [Client(server, "clean"), Client(server, "durable", clean=False)]
+    for one in members:
+        assert one.subscribe((FILTER, 2)) == [2]
+    publisher = Client(server, "publisher")
+    sent = [publisher.client.publish(TOPIC, b"%d" % number, 2) for number in range(500)]
+    for info in sent:
+        info.wait_for_publish(DEADLINE_S)
+    assert set(until_all(members, 500).values()) == {1}
+    assert {message.qos for one in members for message in one.messages} == {2}
+    for one in members:
+        one.subscribe(("other", 0))  # answered behind what was acknowledged before
+    for one in (*members, publisher):
+        one.close()
+    late = Client(server, "durable", clean=False)
+    assert late.present
+    late.subscribe(("other", 0))
+    publisher = Client(server, "publisher-2")
+    publisher.publish(TOPIC, b"500", 2)
+    late.until(lambda: bool(late.messages))
+    assert late.numbers(TOPIC) == [500]
+    for one in (late, publisher):
+        one.close()
+    no_traceback(server)

@@ -9,6 +9,7 @@ import pytest
 from mqtt_proxy.bridge import history
 from mqtt_proxy.bridge.history import HistoryRun
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.errors import Refused
 from remoting.protocol.history_body import (
     FINISHED,
     HISTORY_BIT,
@@ -121,3 +122,13 @@ async def test_a_step_that_is_not_answered_is_asked_for_again(monkeypatch: pytes
     run.fetch()
     await settle()
     assert run.ended
+
+
+async def test_what_the_broker_refuses_ends_the_history() -> None:
+    """It is counted; live messages are not held up by it."""
+    refusals: list[bool] = []
+    link = FakeLink(Refused(2, "over too many queues"))
+    run = HistoryRun(link, "#", 7, 640, link.wake, lambda: refusals.append(True))
+    run.fetch()
+    await settle()
+    assert (run.ended, run.active, refusals, link.wakes) == (True, False, [True], 1)
