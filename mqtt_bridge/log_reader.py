@@ -52,6 +52,7 @@ class LogReader:
         self._outbox = outbox
         self._group = GROUP_PREFIX + config.name
         self._begun: set[RuleConfig] = set()
+        self._gone: set[Key] = set()
         self.ends: dict[Key, int] = {}
         """Confirmed end of every queue at the last look."""
 
@@ -90,6 +91,9 @@ class LogReader:
         for queue in reply.queues:
             self.ends[queue.topic, queue.queue] = queue.max
             await self._know(queue)
+        for key in self._outbox.cursors.keys() - self.ends.keys():
+            del self._outbox.cursors[key]  # its topic was deleted, and no offset can be stored for it any more
+            self._gone.add(key)
 
     def news(self) -> list[tuple[Key, Cursor]]:
         """Queues with something to look at."""
@@ -110,7 +114,9 @@ class LogReader:
         """Store how far the peer has everything."""
         for key, offset in self._outbox.due():
             await self._queue(key).store(offset)
-            self._outbox.cursors[key].committed = offset
+            cursor = self._outbox.cursors.get(key)
+            if cursor is not None:  # its topic may have been deleted meanwhile
+                cursor.committed = offset
 
     async def _know(self, queue: QueueBounds) -> None:
         key = (queue.topic, queue.queue)
@@ -119,10 +125,11 @@ class LogReader:
             if cursor.low > queue.max:  # the log lost its end with the machine's power: what comes there now is new
                 cursor.position = queue.max
             return
-        committed = None if cursor is not None else await self._queue(key).stored()
+        anew = cursor is not None or key in self._gone
+        committed = None if anew else await self._queue(key).stored()
         if committed is not None:
             start = min(committed, queue.max)
-        elif cursor is not None or self._is_wanted_from_its_beginning(queue.topic):
+        elif anew or self._is_wanted_from_its_beginning(queue.topic):
             start = queue.min  # the queue is a new one
         else:
             start = queue.max

@@ -14,7 +14,10 @@ from mqtt_bridge.log_reader import LogReader
 from mqtt_bridge.mapping import OutMapping
 from mqtt_bridge.outbox import Outbox
 from remoting.client.connection import dial
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
 from remoting.protocol.pull_body import STATUS_NO_SUCH_QUEUE, STATUS_OFFSET_TOO_SMALL, PulledRange
+from remoting.transport.failures import checked
 from tests.unit.mqtt_bridge.rig import client, connection, installation
 
 RULE = RuleConfig(filter="a/#")
@@ -122,3 +125,19 @@ async def test_a_queue_that_is_another_or_shorter(tmp_path: Path) -> None:
             assert cursor.position == 1
             cursor.queue_id = 12345
             assert await payloads(made, box) == [b"x"]
+
+
+async def test_a_topic_that_is_deleted_stops_nothing_and_is_new_when_it_comes_again(tmp_path: Path) -> None:
+    async with installation(tmp_path / "data") as app:
+        await publish(app, "a/1", b"old", b"older")
+        async with reader(app, RuleConfig(filter="#"), start="earliest") as (made, box):
+            assert len(await payloads(made, box)) == 2
+            line = await dial(f"127.0.0.1:{app.ports()['remoting']}")
+            checked(await line.request(Command(RequestCode.DELETE_TOPIC_IN_BROKER, fields={"topic": "a"})))
+            await line.close()
+            await made.look(0)
+            await made.commit()  # no offset is stored for what is not there
+            await publish(app, "b/1", b"other")
+            assert await payloads(made, box) == [b"other"]
+            await publish(app, "a/1", b"new")
+            assert await payloads(made, box) == [b"new"]
