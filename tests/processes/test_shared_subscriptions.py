@@ -214,3 +214,22 @@ def test_messages_of_qos_2_are_done_when_their_exchange_is(server: Server) -> No
     for one in (late, publisher):
         one.close()
     no_traceback(server)
+
+
+def test_nothing_is_lost_when_the_broker_is_killed_in_the_stream(cluster: Cluster) -> None:
+    """Twice, with members on two proxies, durable and clean: every acknowledged message reaches one of them."""
+    members = [member(cluster.proxies[index % 2], f"m{index}", clean=index < 2) for index in range(4)]
+    stream = Stream(cluster.proxies[0], TOPIC)
+    for _ in range(2):
+        stream.flowing()
+        cluster.broker.kill()
+        cluster.broker.start()
+        stream.flowing()
+    count = stream.end()
+    seen = until_all(members, count)
+    assert all(client.numbers(TOPIC) for client in members)
+    # What was under way is published again, and what was acknowledged in the last interval comes again.
+    assert sum(seen.values()) < 2 * count
+    for client in members:
+        client.close()
+    no_traceback(*cluster.proxies, cluster.broker)
