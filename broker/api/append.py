@@ -196,7 +196,9 @@ def append_many(broker: Broker, peer: Peer, command: Command) -> None:
         end = broker.store.end_position
         broker.reply_at(end, peer, command.reply(body=encode_append_reply(end, [NOT_STORED] * len(entries))))
         return
-    wanted = entries if not left_out else [one for at, one in enumerate(entries) if at not in set(left_out)]
+    wanted = list(entries) if left_out else entries
+    for at in reversed(left_out):
+        del wanted[at]
     messages = [place(entry_message(entry), entry.kind, entry.queue_index) for entry in wanted]
 
     def done(appended: Appended | None, first: int, refused: Refused | None) -> None:

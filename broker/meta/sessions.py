@@ -237,12 +237,12 @@ class Sessions:
             session.inflight = [entry for entry in session.inflight if entry[1] != queue_id or entry[2] >= offset]
         return change if session.durable else None
 
-    def flow(self, batch: FlowBatch) -> int:
-        """Note steps of QoS 2; those of fenced sessions are left out and counted."""
+    def flow(self, batch: FlowBatch, owner: object) -> int:
+        """Note steps of QoS 2; those of sessions `owner` has lost are left out and counted."""
         changes: list[StateChange] = []
         for flow in batch.flows:
             session = self._sessions.get(flow.client_id)
-            if session is None or session.owner is None or session.epoch != flow.epoch:
+            if session is None or session.owner is not owner or session.epoch != flow.epoch:
                 self.flows_fenced += 1
             elif session.durable:
                 changes += session_flow.advance(session, flow)

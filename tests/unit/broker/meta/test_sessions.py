@@ -255,7 +255,9 @@ def test_ids_of_qos_2_publishes_come_back_and_end_with_the_session(bench) -> Non
     assert sessions.owned("c", "p") is sessions.get("c")
     assert sessions.owned("c", "q") is None
     bench.store.append_state(session_flow.receive(sessions.get("c"), [3, 900]))
-    sessions.flow(FlowBatch([SessionFlow("c", epoch, released=[3])]))
+    sessions.flow(FlowBatch([SessionFlow("c", epoch, released=[900])]), "another")
+    assert sessions.flows_fenced == 1
+    sessions.flow(FlowBatch([SessionFlow("c", epoch, released=[3])]), "p")
     _filters, again = make(bench.reopen())
     assert again.open(opening(), "p", 0).reply.received == [900]
     assert again.open(opening(clean=True), "p", 0).reply.received == []
