@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.store.errors import StoreError
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import LightMQError
 
 if TYPE_CHECKING:
     from broker.api.append import Appender
@@ -72,11 +71,14 @@ class DelayTimer:
         try:
             self._appender.flush()
             more = self._delayed.due(now_ms)
-        except (StoreError, Refused) as error:
+        except LightMQError as error:
             self._metrics.delayed_failures.value += 1
             self._log.error("delayed_not_delivered", error=str(error), retry_s=RETRY_S)
             self._plan(RETRY_S)
             return
+        except BaseException:
+            self._plan(RETRY_S)  # a fault of ours is reported by the loop, and stops nobody's messages
+            raise
         if more:
             self._plan(0)
             return

@@ -105,7 +105,7 @@ class SysTree:
     def start(self) -> None:
         """Read the values, ask the broker for its own, and so again every interval; nothing with an interval of 0."""
         if self._interval_s:
-            self._read()
+            self._read(self._round)
             self._ask()
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._tick)
 
@@ -148,15 +148,15 @@ class SysTree:
         if changed:
             follower.send_changed(changed)
 
-    def _read(self) -> None:
-        """Note which values changed in this round."""
+    def _read(self, told_in: int) -> None:
+        """Note which values changed, to be told in this round."""
         for topic, value in self._values.read().items():
             known = self._newest.get(topic)
             if known is None or known[0] != value:
-                self._newest[topic] = (value, self._round)
+                self._newest[topic] = (value, told_in)
 
     def _ask(self) -> None:
-        """Ask the broker for its numbers; they are told in the next round."""
+        """Ask the broker for its numbers: there for who subscribes from then on, told to others in the next round."""
         if self._link.up and (self._asking is None or self._asking.done()):
             self._asking = self._link.post(RequestCode.CLUSTER_STATUS, b"")
             self._asking.add_done_callback(self._answered)
@@ -172,3 +172,4 @@ class SysTree:
             LOG.warning("broker_status_unreadable", error=str(problem))
             return
         self._values.broker_said(status)
+        self._read(self._round + 1)

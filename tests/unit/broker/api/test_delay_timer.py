@@ -93,3 +93,24 @@ async def test_what_became_due_while_the_broker_was_away_goes_first_of_all(runni
     running.broker.delay_timer.start()
     await until(lambda: stored(running, b"a/b") == 1)
     running.broker.delay_timer.stop()
+
+
+async def test_a_fault_of_ours_stops_nobodys_messages(running, monkeypatch) -> None:
+    """It is reported, and the next pass comes."""
+    monkeypatch.setattr("broker.api.delay_timer.RETRY_S", 0.01)
+    reported = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what["exception"]))
+    await running.connect().request(frame(b"a/b", b"40"))
+    running.clock.advance_ms(40)
+    due, faults = running.broker.delayed.due, [RuntimeError("a fault")]
+
+    def failing(now_ms: int) -> bool:
+        if faults:
+            raise faults.pop()
+        return due(now_ms)
+
+    monkeypatch.setattr(running.broker.delayed, "due", failing)
+    running.broker.delay_timer.start()
+    await until(lambda: stored(running, b"a/b") == 1)
+    assert [str(error) for error in reported] == ["a fault"]
+    running.broker.delay_timer.stop()

@@ -113,20 +113,23 @@ async def test_a_durable_session_gets_them_again_when_it_comes_back() -> None:
         assert back.messages() == [(UPTIME, b"10 seconds", 0, False, False)]
 
 
-async def test_the_brokers_numbers_are_shown_from_the_next_round_on() -> None:
-    """An answer that cannot be read is not."""
+async def test_the_brokers_numbers() -> None:
+    """There for who subscribes once they are known, told to others in the next round; an unreadable answer is not."""
     async with running() as rig:
+        early = await subscribed(rig, "early", "$SYS/broker/clients/total")
         rig.broker.status = b'{"clients_total": 41}'
         rig.sys_tree.start()
         await settle()
         client = await subscribed(rig, "a", "$SYS/broker/clients/total")
-        assert client.messages() == []
+        assert client.messages() == [("$SYS/broker/clients/total", b"41", 0, True, False)]
+        assert early.messages() == []
         rig.broker.status = b"{"
         round_of(rig)
-        assert client.messages() == [("$SYS/broker/clients/total", b"41", 0, False, False)]
+        assert early.messages() == [("$SYS/broker/clients/total", b"41", 0, False, False)]
+        client.received()
         await settle()
         round_of(rig)
-        assert client.messages() == []
+        assert client.messages() == early.messages() == []
 
 
 async def test_an_interval_of_nothing_serves_nothing() -> None:
