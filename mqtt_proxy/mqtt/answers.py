@@ -70,9 +70,15 @@ class Answers(Deliveries):
             if response_information is not None:
                 found[props.RESPONSE_INFORMATION] = response_information.encode()
             found |= self._auth_properties(auth_data)
-            whole = encode5.connack(session_present, 0, found | encode5.reason_properties(reason_string, user))
-            fits = len(whole) <= self.packet_size_out_max
-            self.out.append(whole if fits else encode5.connack(session_present, 0, found))
+            packet = encode5.connack(session_present, 0, found | encode5.reason_properties(reason_string, user))
+            if len(packet) > self.packet_size_out_max:
+                packet = encode5.connack(session_present, 0, found)
+            if len(packet) > self.packet_size_out_max:
+                # It cannot be told what it must know, and may be sent nothing larger [MQTT-3.1.2-24].
+                self.say_why(ReasonCode.PACKET_TOO_LARGE, "")
+                self.close(Reason.REFUSED)
+                return
+            self.out.append(packet)
         else:
             self.out.append(connack(session_present, ConnectCode.ACCEPTED))
         if server_keep_alive_s is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt.properties import MAXIMUM_PACKET_SIZE
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import Refused
 from tests.unit.mqtt_proxy.bridge.rig import Wire, publish, running, settle
@@ -217,3 +218,13 @@ async def test_another_user_cannot_end_a_connection_by_its_client_id() -> None:
         assert rig.count("connects_refused_total{foreign_session}") == 2
         assert (await rig.client("shared", username="ann")).received() == [packets.Connack(False, 0)]
         assert ann.closed is not None
+
+
+async def test_a_client_that_takes_no_connack_gives_its_session_back() -> None:
+    """Accepted by the broker, but too small for the answer: it ends like any other."""
+    async with running() as rig:
+        wire = await rig.client("tiny", level=5, properties={MAXIMUM_PACKET_SIZE: 6})
+        assert [packet.code for packet in wire.received()] == [0x95]
+        wire.close("connect_refused")
+        await settle()
+        assert not len(rig.services.owners)

@@ -132,3 +132,17 @@ def test_more_than_the_receive_maximum() -> None:
     events = send5(session, third)
     assert isinstance(events[-1], Violated)
     assert answers5(session)[-1].reason == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED  # type: ignore[union-attr]
+
+
+def test_a_client_that_takes_less_than_a_connack() -> None:
+    """[MQTT-3.1.2-24] it is refused in as few bytes as it takes, or left without a word; nothing is delivered to it."""
+    for packet_size_bytes_max, said in ((15, [packets.Connack(False, 0x95)]), (4, [])):
+        session = deciding5({props.MAXIMUM_PACKET_SIZE: packet_size_bytes_max})
+        session.accept(False)
+        assert answers5(session) == said
+        assert session.close_reason == "connect_refused"
+        assert session.deliver(b"t", b"", 1, False, False, "x") == 0
+        assert not session.will_due
+    session = deciding5({props.MAXIMUM_PACKET_SIZE: 16})
+    session.accept(False, reason_string="welcome")
+    assert len(session.take_bytes()) == 16
