@@ -188,3 +188,49 @@ async def test_steps_of_one_turn_share_a_request_and_of_many_more_take_several(m
         assert [client.messages() for client in clients] == [[("t", b"once", 2, False, False)]] * 3
         assert rig.count("flow_requests_total") == 2
         rig.services.exact.stop()
+
+
+async def test_after_a_crash_messages_of_qos_1_between_completed_ones_come_again() -> None:
+    """Nothing says that the client has them; what went out with QoS 2 is known."""
+    async with running() as here, running(here.broker) as there:
+        client = await here.subscriber("a", ("t", 2), clean=False)
+        sender = await there.client("p")
+        sender.send(*[publish("t", b"%d" % number, qos=2 - number % 2, packet_id=number) for number in (1, 2, 3)])
+        await settle()
+        ids = {one.payload: one.packet_id for one in client.received() if isinstance(one, packets.Publish)}
+        assert set(ids) == {b"1", b"2", b"3"}
+        client.send(packets.Pubrec(ids[b"2"]))
+        await settle()
+        client.send(packets.Pubcomp(ids[b"2"]))
+        here.services.exact._ripe()
+        await settle()
+        here.broker.sessions["a"].owner = None
+        again = await there.client("a", clean=False)
+        await settle()
+        assert [(topic, payload, qos) for topic, payload, qos, _retain, _dup in again.messages()] == [
+            ("t", b"1", 1),
+            ("t", b"3", 1),
+        ]
+
+
+async def test_overlapping_subscriptions_skip_what_is_complete_too() -> None:
+    async with running() as here, running(here.broker) as there:
+        client = await here.subscriber("a", ("t/+", 2), ("t/x", 2), clean=False)
+        sender = await there.client("p")
+        sender.send(publish("t/x", b"1", qos=2, packet_id=1), publish("t/x", b"2", qos=2, packet_id=2))
+        await settle()
+        ids = {one.payload: one.packet_id for one in client.received() if isinstance(one, packets.Publish)}
+        client.send(packets.Pubrec(ids[b"2"]))
+        await settle()
+        client.send(packets.Pubcomp(ids[b"2"]))
+        here.services.exact._ripe()
+        await settle()
+        here.broker.sessions["a"].owner = None
+        again = await there.client("a", clean=False)
+        await settle()
+        assert again.messages() == [("t/x", b"1", 2, False, True)]
+        again.send(packets.Pubrec(ids[b"1"]))
+        await settle()
+        again.send(packets.Pubcomp(ids[b"1"]))
+        await settle()
+        assert [source.lowest() for source in again.handler._delivery.sources] == [2, 2]
