@@ -94,7 +94,7 @@ class Permissions:
         lost = []
         for topic_filter, source in subscriptions:
             qos = self.qos_allowed(topic_filter)
-            if qos == REFUSED:
+            if qos == REFUSED or (_reads_history(source) and not self._may_read_history(topic_filter)):
                 lost.append(topic_filter)
             elif qos < source.qos:
                 source.qos = qos
@@ -117,9 +117,17 @@ class Permissions:
             self._metrics.skipped("not_authorized").value += len(given) - len(kept)
         return kept
 
+    def _may_read_history(self, topic_filter: str) -> bool:
+        return self._access.authorize(self.identity, Action.HISTORY, topic_filter).allowed
+
     def _may_read(self, topic: bytes, *, retained: bool) -> bool:
         return self._access.authorize(self.identity, Action.DELIVER, topic, retain=retained).allowed
 
     def _refuse(self, one: Publish) -> None:
         self._metrics.refused_publishes.child("not_authorized").value += 1
         self._access.authorize(self.identity, Action.PUBLISH, one.topic, qos=one.qos, retain=one.retain)
+
+
+def _reads_history(source: Source | SharedSource) -> bool:
+    """Whether messages from before the subscription are still to come."""
+    return isinstance(source, Source) and (source.history is not None or source.cursor < source.live_from)

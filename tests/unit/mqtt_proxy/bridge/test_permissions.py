@@ -64,6 +64,18 @@ def test_subscriptions_are_judged_again() -> None:
     assert registry.values()["rocketmq_mqtt_subscriptions_revoked_total"] == 2
 
 
+def test_history_that_is_under_way_is_judged_again() -> None:
+    """A subscription that still reads history ends with the right to it, one that reads live goes on."""
+    may, authority, _ = make(b"user ann\ntopic read a/#\n")
+    live, behind = source("a/live", 1), source("a/behind", 1)
+    behind[1].live_from = 5
+    assert may.revoked([live, behind]) == []
+    authority.replace(parse(b"user ann\ntopic read history=no a/#\n", name="acl"))
+    assert may.revoked([live, behind]) == ["a/behind"]
+    behind[1].cursor = 5
+    assert may.revoked([live, behind]) == []
+
+
 def test_what_is_given_beside_a_subscription() -> None:
     """Retained messages and repeated deliveries are asked for by topic."""
     may, _, registry = make()
