@@ -15,6 +15,7 @@ from mqtt_proxy.front.listener import Listener
 from mqtt_proxy.front.tls import TlsFiles
 from mqtt_proxy.websocket.rules import Rules
 from runtime.allocator import keep_large_buffers_apart
+from runtime.descriptors import room_for
 from runtime.logs import get_logger
 
 
@@ -43,6 +44,7 @@ class Listening:
         """Open every port. PortUnavailable when one cannot be had, with none left open."""
         if any(door.tls is not None for door, _, _ in self._doors):
             keep_large_buffers_apart()
+        self._fit_descriptors()
         for door, port, option in self._doors:
             try:
                 self.ports[door.name] = await self._listener.start(self._host, port, door)
@@ -51,6 +53,17 @@ class Listening:
                 await self._listener.stop()
                 raise PortUnavailable(port, option, error) from error
             self._log.info("mqtt_listening", listener=door.name, host=self._host, port=self.ports[door.name])
+
+    def _fit_descriptors(self) -> None:
+        """Take no more sockets than this process may have; who is over the limit is then told so, and counted."""
+        sockets = self._listener.sockets
+        room = room_for(sockets.connections_max)
+        if room < sockets.connections_max:
+            self._log.warning(
+                "mqtt_connections_max_lowered", wanted=sockets.connections_max, room=room,
+                remedy="raise the limit of open files (ulimit -n, LimitNOFILE)",
+            )  # fmt: skip
+            sockets.connections_max = room
 
 
 def _doors(config: ProxyConfig, counters: FrontCounters) -> list[tuple[Door, int, str]]:

@@ -60,6 +60,18 @@ async def test_a_taken_port_leaves_none_open(tmp_path: Path) -> None:
     assert not here.listener._servers
 
 
+async def test_more_connections_than_descriptors_are_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our own limit comes first: it closes one socket in words, the kernel's would hit whoever opens something next."""
+    monkeypatch.setattr("mqtt_proxy.listening.room_for", lambda wanted: min(wanted, 2))
+    here = World()
+    made = listening(here, ListenConfig())
+    await made.start()
+    kept = [await here.open_at(made.ports["tcp"]) for _ in range(3)]
+    assert await asyncio.wait_for(kept[2][0].read(), 5) == b""
+    assert here.counters.refused.child("connections_max").value == 1
+    await here.listener.stop()
+
+
 def test_a_bad_certificate_is_told_before_anything_is_open(tmp_path: Path) -> None:
     """It is not the first client who finds out."""
     here = World()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,18 @@ async def test_an_address_that_opens_sockets_too_fast_is_marked_then_cut() -> No
         assert len(front.handlers) == 4
         for writer in writers:
             writer.close()
+
+
+async def test_a_fleet_that_comes_at_once_is_served() -> None:
+    """Five hundred sockets opened before the loop turns once: all of them get their CONNACK."""
+    connect = bytes.fromhex("100f00044d5154540402003c0003") + b"dev"
+    async with world() as here:
+        sockets = [socket.create_connection(("127.0.0.1", here.port)) for _ in range(500)]
+        for each in sockets:
+            each.sendall(connect)
+            each.setblocking(False)
+        loop = asyncio.get_running_loop()
+        answers = await asyncio.wait_for(asyncio.gather(*(loop.sock_recv(each, 4) for each in sockets)), 20)
+        assert set(answers) == {b"\x20\x02\x00\x00"}
+        for each in sockets:
+            each.close()
