@@ -333,6 +333,14 @@ class Client:
             self._exact.end()
             self._hold.close(self._session, self._delivery, will_due=will_due)
         self._delivery.release()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep nothing that leads back here: what has ended is to be freed now, not by the next full collection."""
+        self._inbound.let_go()
+        self._delivery.let_go()
+        if self._subscriptions is not None:
+            self._subscriptions.let_go()
 
     # -- a broker that comes back --------------------------------------------------------------------------------------
 

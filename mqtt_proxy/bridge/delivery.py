@@ -20,6 +20,7 @@ from mqtt_proxy.bridge.memberships import Memberships, SharedSource
 from mqtt_proxy.bridge.notify import Notifier
 from mqtt_proxy.bridge.offsets import OffsetCommitter
 from mqtt_proxy.bridge.outbound import Outbound
+from mqtt_proxy.bridge.pacing import nobody
 from mqtt_proxy.bridge.place import RETAINED_QUEUE, Place
 from mqtt_proxy.bridge.pull import Puller
 from mqtt_proxy.bridge.pump import Pump
@@ -148,6 +149,10 @@ class Delivery:
         """The session is accepted: deliver from now on."""
         self._running = True
         self.wake()
+
+    def let_go(self) -> None:
+        """Nobody is there any more to give up."""
+        self._give_up = nobody
 
     def stop(self) -> None:
         """The session has ended; its sources stay readable until `release`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqtt_proxy.bridge.pacing import Paced
+from mqtt_proxy.bridge.pacing import Paced, nobody
 from mqtt_proxy.bridge.permissions import Permissions
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.bridge.wire import Wire
@@ -124,6 +124,10 @@ class Inbound(Paced):
             self._services.publisher.hurry()
         self.stop_pacing()
         self._services.publisher.forget(self)
+
+    def let_go(self) -> None:
+        """Nobody is there any more to give up."""
+        self._give_up = nobody
 
     # -- from the publisher --------------------------------------------------------------------------------------------
 

@@ -33,6 +33,10 @@ class Readable(Protocol):
         """Read again."""
 
 
+def nobody(_reason: str) -> None:
+    """Gives up nothing: in the place of a client that has ended."""
+
+
 class Paced:
     """The reading of one client; the client is one of these."""
 

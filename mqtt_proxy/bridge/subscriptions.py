@@ -32,6 +32,7 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.events import SubscribeRequested, SubscriptionRequest
 from mqtt_proxy.mqtt.reason_codes import ReasonCode
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.history_body import FINISHED, HISTORY_BIT
 from remoting.protocol.session_body import (
     FAILURE,
@@ -64,6 +65,10 @@ _REFUSALS = {
 
 def _options(request: SubscriptionRequest) -> int:
     return request.no_local | request.retain_as_published << 1 | request.retain_handling << 2
+
+
+def _nothing_to_follow() -> Follower:
+    raise LocalMisuse("the session has ended")
 
 
 class Subscriptions:
@@ -237,6 +242,10 @@ class Subscriptions:
         reply = decode(Unsubscribed, await self._link.request(RequestCode.UNSUBSCRIBE, encode(request)))
         self.drop(filters)
         return [ReasonCode.SUCCESS if found else ReasonCode.NO_SUBSCRIPTION_EXISTED for found in reply.found]
+
+    def let_go(self) -> None:
+        """The session has ended: nothing is followed any more, and nothing leads back to its client."""
+        self._make_sys = _nothing_to_follow
 
     def drop(self, filters: Sequence[str]) -> None:
         """Deliver nothing from these any more."""

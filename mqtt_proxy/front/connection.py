@@ -288,10 +288,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
-        if self._reported and self.handler is None:
-            return  # was never admitted
         self.close("peer_closed" if exc is None else "connection_error")
         self._host.release(self)
+        self._transport = None
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -388,7 +387,9 @@ class Connection(asyncio.BufferedProtocol):
         self._shared.ring.forget(self)
         if not self._reported and self.handler is not None:
             self._reported = True
-            self.handler.on_closed(self.close_reason or "closed", self._will_due)
+            # Let go of each other, or both would wait for a full collection, which comes rarely.
+            handler, self.handler = self.handler, None
+            handler.on_closed(self.close_reason or "closed", self._will_due)
 
 
 def _send_small_packets_at_once(sock: socket.socket | None) -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
 
 from mqtt_proxy.access.credentials import make_hash
 from mqtt_proxy.app import ProxyApp
+from mqtt_proxy.bridge.client import Client
+from mqtt_proxy.bridge.delivery import Delivery
+from mqtt_proxy.bridge.subscriptions import Subscriptions
 from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.front.connection import Connection as FrontConnection
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
+from mqtt_proxy.mqtt.session import Session
 from remoting.protocol.errors import LightMQError
 from remoting.server.server import RemotingServer
 from runtime.clock import SystemClock
@@ -130,3 +136,35 @@ async def test_a_storm_of_wrong_passwords_lets_the_right_one_in(tmp_path: Path) 
     for _, writer in storm[:10]:
         writer.close()
     await app.stop()
+
+
+async def test_what_has_ended_is_freed_without_the_collector() -> None:
+    """Full collections are rare in a server: connections that wait for one are a leak as long as clients come back."""
+    broker, registry = FakeBroker(), Registry()
+    app = ProxyApp(proxy(registry), clock=SystemClock(), registry=registry, connection=await broker.connect())
+    port = await app.start()
+    kinds = (FrontConnection, Client, Session, Delivery, Subscriptions)
+    gc.collect()
+    before = {kind: live(kind) for kind in kinds}
+    gc.disable()
+    try:
+        for number in range(10):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            subscribe = packets.Subscribe(1, [(f"fleet/{number}", 1)])
+            writer.write(encode(packets.Connect(f"c{number}", number % 2 == 0, 0)) + encode(subscribe))
+            assert len(await reader.readexactly(9)) == 9
+            if number % 3:
+                writer.write(encode(packets.Disconnect()))
+            writer.close()
+        async with asyncio.timeout(10):
+            while app._listener.connections or app._services.tasks or app._services.owners:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)  # the last callbacks of the loop hold what they were called with
+        assert {kind: live(kind) for kind in kinds} == before
+    finally:
+        gc.enable()
+        await app.stop()
+
+
+def live(kind: type) -> int:
+    return sum(type(each) is kind for each in gc.get_objects())
