@@ -61,8 +61,9 @@ class Deliveries(SessionState):
         """Send a PUBLISH; its packet id, 0 for QoS 0, TOO_LARGE when the client cannot take it. `token` comes back in
         Acknowledged. LocalMisuse when the window is full.
         """
-        plain = self.is_plain and properties is None and expiry_left_s is None and not subscription_ids
-        if plain or self.level == LEVEL_3:
+        if self.level == LEVEL_3 or (
+            self.aliases_out is None and properties is None and expiry_left_s is None and not subscription_ids
+        ):
             head = publish_head(topic, len(payload), qos, retain, dup, self.level)
             return self.deliver_prepared(head, payload, qos, token)
         if not self.answers(State.CONNECTED):
