@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 SCANS_MAX = 64
 """Scans kept between two steps; the one not used for the longest is made anew when it is asked for."""
-STEP_RECORDS_MAX = 128
-STEP_BYTES_MAX = 256 * 1024
-"""Records and bytes of one step, but at least one record."""
+STEP_RECORDS_MAX = 64
+STEP_BYTES_MAX = 64 * 1024
+"""Records and bytes of one step, but at least one record: what a slow subscriber holds in its proxy."""
 QUEUES_MAX = 65_536
 """Parent queues a filter's history is read from; a filter over more is refused."""
 

@@ -21,8 +21,9 @@ from collections.abc import Iterable
 
 from broker.meta.offset_ranges import OffsetRanges
 
-HELD_BYTES_MAX = 1024 * 1024
-"""Bytes of records out with one member above which it is handed no further one until some are acknowledged."""
+HELD_BYTES_MAX = 256 * 1024
+"""Bytes of records out with one member above which it is handed no further one until some are acknowledged: what a slow
+member holds in its proxy."""
 
 
 class Member:
