@@ -28,8 +28,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "full": (".[spark,examples]",),
     "dev": (".[spark,examples,dev]",),
 }
-COMPILED_ROOMS = ("broker/store/hot", "remoting/hot")
-"""Folders with sources that an installation compiles: a change there is installed again."""
 FREE_BYTES_NEEDED = {"core": 500_000_000, "full": 3_000_000_000, "dev": 3_000_000_000}
 PYTHON_MINIMUM, PYTHON_BEYOND = (3, 11), (3, 14)
 JAVA_MAJOR_MINIMUM = 17
@@ -122,10 +120,18 @@ def stamp_path(layer: str) -> Path:
     return ENVIRONMENT / f"lightmq-{layer}.stamp"
 
 
+def compiled_rooms() -> list[str]:
+    """Folders with sources that an installation compiles: a change there is installed again."""
+    import tomllib  # not before the version of this Python was judged
+
+    hooks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["hooks"]
+    return sorted({Path(module).parent.as_posix() for module in hooks["custom"]["modules"]})
+
+
 def stamp_text(layer: str) -> str:
     """What the record must say for the layer to be current: the declaration, and everything that gets compiled."""
     sources = [ROOT / "pyproject.toml", ROOT / "hatch_build.py"]
-    for room in COMPILED_ROOMS:
+    for room in compiled_rooms():
         sources += [path for path in sorted((ROOT / room).glob("*")) if path.suffix in {".py", ".pxd", ".h"}]
     declaration = hashlib.sha256(b"".join(path.read_bytes() for path in sources if path.is_file())).hexdigest()
     return f"{declaration} {' '.join(LAYERS[layer])} {ROOT}\n"

@@ -24,6 +24,7 @@ from remoting.protocol import (
     follow_body,
     frame,
     header,
+    history_body,
     message_id,
     names,
     offsets_body,
@@ -60,6 +61,11 @@ STORED = stored_message.StoredMessage(
 def read_everything(view: record.RecordView) -> tuple[object, ...]:
     """Touch every lazy part of a record."""
     return (view.dispatch(), view.properties(), view.mqtt_topic, view.topic, view.keys, view.tags, view.meta, view.body)
+
+
+def signed(raw: bytes) -> int:
+    """The first eight bytes as a place: a number below 0 is a wish."""
+    return int.from_bytes(raw[:8].ljust(8, b"\0"), "little", signed=True)
 
 
 Case = tuple[str, bytes, Callable[[bytes], object]]
@@ -114,6 +120,7 @@ CASES: list[Case] = [
         bounds_body.encode_bounds_reply(bounds_body.QueueBoundsReply("b", 1, 2, [], bounds_body.LightBounds(1, 0, 2))),
         bounds_body.decode_bounds_reply,
     ),
+    ("history_body.unpack_before", b"\0" * 7 + b"\x80", lambda raw: history_body.unpack_before(signed(raw))),
     ("shared_body.decode_given", shared_body.encode_given([(1, 2, RECORD), (3, 4, RECORD)]), shared_body.decode_given),
     ("stored_message.decode_stored", stored_message.encode_stored(STORED), stored_message.decode_stored),
     (
