@@ -11,6 +11,7 @@ import sys
 BENCHMARKS = {
     "mqtt": "benchmarks.mqtt_load",
     "connections": "benchmarks.connections",
+    "sessions": "benchmarks.offline_sessions",
     "store": "benchmarks.store_append",
     "sustained": "benchmarks.store_sustained",
     "store_asyncio": "benchmarks.store_asyncio",
