@@ -38,8 +38,9 @@ from runtime.logs import get_logger
 
 TURN_MESSAGES_MAX = 256
 """Messages one session may be given per loop turn."""
-TURN_BYTES_MAX = 256 * 1024
-"""Payload bytes one session may be given per loop turn; one message may exceed it."""
+TURN_BYTES_MAX = 64 * 1024
+"""Payload bytes one session may be given per loop turn; one message may exceed it. A slow socket keeps as much above
+its mark, and a piece half sent as a whole; and many that have room again at once get theirs before anybody's next."""
 SLICE_MESSAGES_MAX = 16
 """Messages one source may send before the session's next source has its turn."""
 

@@ -94,13 +94,17 @@ class Wire:
         self.reading = True
         self.closed: str | None = None
         self._out = b""
+        self.written: list[int] = []
+        """Bytes of each flush."""
         self.handler = Client(self, rig.services)
 
     def peer_left(self) -> bool:
         return self.closed is not None
 
     def flush(self) -> None:
-        self._out += self.session.take_bytes()
+        data = self.session.take_bytes()
+        self.written.append(len(data))
+        self._out += data
 
     def pause_reading(self) -> None:
         self.reading = False

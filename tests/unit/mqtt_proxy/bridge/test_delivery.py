@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mqtt_proxy.bridge.delivery import TURN_BYTES_MAX
 from mqtt_proxy.mqtt import packets
 from remoting.protocol.codes import RequestCode
 from tests.unit.mqtt_proxy.bridge.rig import Rig, Wire, publish, running, settle
@@ -60,6 +61,21 @@ async def test_a_slow_socket_stops_deliveries_until_it_is_writable() -> None:
         client.handler.on_writable(True)
         await settle()
         assert [payload for _, payload, *_ in client.messages()] == [b"%d" % index for index in range(30)]
+
+
+async def test_a_backlog_goes_out_in_small_portions() -> None:
+    """A socket that was full is not handed more at once than a turn: that is what it may keep above its mark."""
+    payload = bytes(8_000)
+    async with running() as rig:
+        client = await rig.subscriber("s", ("t", 0))
+        client.handler.on_writable(False)
+        await send(rig, *[publish("t", payload, 0, 1) for _ in range(40)])
+        client.written.clear()
+        client.handler.on_writable(True)
+        await settle()
+        assert len(client.messages()) == 40
+        assert TURN_BYTES_MAX // 2 < max(client.written) < TURN_BYTES_MAX + 2 * len(payload)
+        assert TURN_BYTES_MAX <= 64 * 1024
 
 
 async def test_subscribers_of_one_filter_cost_one_pull() -> None:
