@@ -61,6 +61,28 @@ def test_connections_and_subscriptions_that_come_and_go(server: Server) -> None:
     come_and_go(server, 1_000)
 
 
+def test_refused_connects(server: Server) -> None:
+    """CONNECTs that are refused, cut short or of another protocol leave nothing behind, however often they come."""
+    ways = [
+        wire.connect("x", level=6),
+        wire.connect("", flags=0),
+        wire.connect("x", flags=6, rest=wire.text("w/#") + wire.text(b"m" * 10_000)),
+        wire.connect(b"a\xff"),
+        wire.packet(0x10, b"\0\4MQ"),
+        wire.publish("a"),
+        b"\x10\xff\xff\xff\x7f",
+    ]
+    for turn in (0, 1):
+        for number in range(1_600):
+            peer = wire.Peer(server.port)
+            peer.send(ways[number % len(ways)])
+            assert peer.until_closed()[:4] != ACCEPTED
+            peer.close()
+        if turn == 0:
+            before_kb = server.rss_kb()
+    assert server.rss_kb() - before_kb < 2_000
+
+
 def come_and_go(server: Server, turns: int) -> None:
     """Twice so many connections and changes of subscriptions; the second half may not cost memory."""
     client = session(server, "changing", "x/y")
