@@ -231,8 +231,8 @@ class Delivery:
         self._writable = writable
         if self.memberships is not None:
             self.memberships.set_writable(writable)
-        if writable:
-            self.wake()
+        if writable and self._running:
+            self._tools.pump.later(self)
 
     def acknowledged(self, tokens: Iterable[object]) -> None:
         """The client has these."""

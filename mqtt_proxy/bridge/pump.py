@@ -1,9 +1,10 @@
 """Gives every session with something to do its turn, without letting one of them keep the loop.
 
-`wake` marks a session; at the end of the loop turn each marked session may deliver a bounded portion, and one that
-could go on is marked for the next turn: in between the loop reads and writes sockets.
-Invariant: a woken session is pumped exactly once in the next round, however often it was woken. Loop rule: on the
-loop.
+`wake` marks a session; at the end of the loop turn each marked session may deliver a bounded portion. One that could
+go on, or whose socket was full (`later`), is behind and has its portion in the next turn, whatever else wakes it: in
+between the loop reads and writes sockets, and sessions that are not behind have theirs.
+Invariant: a woken session is pumped exactly once in the next round, however often it was woken; one that is behind
+once per turn of the loop. Loop rule: on the loop.
 """
 
 from __future__ import annotations
@@ -30,21 +31,31 @@ class Pump:
 
     def __init__(self) -> None:
         self._ready: dict[Pumped, None] = {}
-        self._more: dict[Pumped, None] = {}
+        self._behind: dict[Pumped, None] = {}
         self._scheduled = False
         self._log = get_logger("proxy.pump")
 
     def wake(self, session: Pumped) -> None:
-        """Let a session deliver in the next turn."""
+        """Let a session deliver in the next turn; one that is behind has its turn coming."""
+        if session in self._behind:
+            return
         self._ready[session] = None
         if not self._scheduled:
             self._scheduled = True
             soon(self._run)
 
+    def later(self, session: Pumped) -> None:
+        """Let a session deliver in the next turn of the loop: it has a backlog."""
+        if session in self._ready:
+            return
+        if not self._behind:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        self._behind[session] = None
+
     def forget(self, session: Pumped) -> None:
         """The session has ended."""
         self._ready.pop(session, None)
-        self._more.pop(session, None)
+        self._behind.pop(session, None)
 
     def _run(self) -> None:
         self._scheduled = False
@@ -57,11 +68,9 @@ class Pump:
                 session.failed()
                 continue
             if more:
-                if not self._more:
-                    asyncio.get_running_loop().call_soon(self._go_on)
-                self._more[session] = None
+                self.later(session)
 
     def _go_on(self) -> None:
-        more, self._more = self._more, {}
-        for session in more:
+        behind, self._behind = self._behind, {}
+        for session in behind:
             self.wake(session)

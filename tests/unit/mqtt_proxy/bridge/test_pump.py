@@ -34,6 +34,24 @@ async def test_turns() -> None:
     assert (short.turns, long.turns, gone.turns) == (1, 3, 0)
 
 
+async def test_who_is_behind_waits_for_the_next_turn_of_the_loop() -> None:
+    """One portion per turn, also when there is news for it meanwhile; who is not behind goes first."""
+    pump, behind, live = Pump(), Session(3), Session()
+    order: list[Session] = []
+    for session in (behind, live):
+        deliver = session.pump
+        session.pump = lambda session=session, deliver=deliver: (order.append(session), deliver())[1]  # type: ignore[method-assign]
+    pump.later(behind)
+    pump.wake(behind)
+    pump.wake(live)
+    await settle()
+    assert order == [live, behind, behind, behind]
+    pump.later(behind)
+    pump.forget(behind)
+    await settle()
+    assert len(order) == 4
+
+
 async def test_a_failing_session_is_given_up_and_the_others_go_on() -> None:
     """Its fault stays its own."""
     pump, broken, fine = Pump(), Session(-1), Session()
