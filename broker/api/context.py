@@ -18,7 +18,7 @@ from broker.api.handover import Handovers
 from broker.api.history import HistoryRoom
 from broker.api.long_poll import LongPolls
 from broker.api.offset_gather import OffsetGather
-from broker.api.shared import SharedRoom
+from broker.api.shared import SESSION_ENDED, SharedRoom
 from broker.api.stored_message import ipv4_host
 from broker.api.wills import WillRoom
 from broker.meta.clients import Clients
@@ -260,6 +260,7 @@ class Broker:
         counts = {"session_expired": ended, "filter_expired": gone, "stage_expired": staged, "client_silent": silent}
         counts["retained_expired"] = stale
         counts["shared_ended"] = shared
+        counts[SESSION_ENDED], self.sessions.shared_lost = self.sessions.shared_lost, 0
         for reason, count in counts.items():
             if count:
                 dropped.child(reason).value += count

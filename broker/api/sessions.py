@@ -119,7 +119,11 @@ def unsubscribe(broker: Broker, peer: Peer, command: Command) -> None:
 def session_flow(broker: Broker, peer: Peer, command: Command) -> None:
     """Note steps of QoS 2 of many sessions as one record."""
     before = broker.sessions.flows_fenced
-    position = broker.sessions.flow(decode(FlowBatch, command.body), peer)
+    batch = decode(FlowBatch, command.body)
+    position = broker.sessions.flow(batch, peer)
+    for flow in batch.flows:
+        if flow.reserved:
+            broker.shared.noted(peer, flow)
     broker.metrics.dropped.child("flow_fenced").value += broker.sessions.flows_fenced - before
     broker.reply_at(position, peer, command.reply())
 

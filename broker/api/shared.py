@@ -18,7 +18,9 @@ from broker.store.errors import UnreadableOffsets
 from broker.store.read_result import ReadResult
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
+from remoting.protocol.session_body import SessionFlow
 from remoting.protocol.shared_body import (
+    SHARED_BIT,
     SharedMember,
     SharedSettle,
     SharedTake,
@@ -26,6 +28,7 @@ from remoting.protocol.shared_body import (
     decode,
     encode,
     encode_given,
+    is_shared_place,
 )
 from remoting.transport.contracts import Peer
 from remoting.transport.turn import soon
@@ -39,6 +42,8 @@ READ_BYTES_MAX = 1024 * 1024
 """Bytes of records read at once for one group."""
 PUSH_BYTES_MAX = 2 * 1024 * 1024
 """Bytes of records in one SHARED_GIVEN, but at least one record."""
+SESSION_ENDED = "shared_session_ended"
+"""Reason of drops: QoS 2 messages that end with the session they were being sent to."""
 RETRY_SECONDS = 0.02
 """How soon a proxy whose output was full is tried again."""
 
@@ -98,7 +103,7 @@ class SharedRoom:
                 unknown += len(said.done)
                 continue
             member, group = seat.member, seat.group
-            group.settle(member, said.done, said.back)
+            group.settle(member, said.done, said.back, said.sent)
             self._count_returned("not_delivered", len(said.back))
             if said.credit:
                 group.grant(member, said.credit)
@@ -107,6 +112,22 @@ class SharedRoom:
             self._later(group)
         # Whoever was taken over or timed out may still acknowledge: those messages are with somebody else by now.
         self._broker.metrics.dropped.child("shared_settle_late").value += unknown
+
+    def noted(self, peer: Peer, flow: SessionFlow) -> None:
+        """SESSION_FLOW: what a durable session has noted of its groups' messages is its own from now on."""
+        session = self._broker.sessions.owned(flow.client_id, peer)
+        if session is None or session.epoch != flow.epoch:
+            return
+        for _packet_id, place, offset in flow.reserved:
+            if is_shared_place(place):
+                self._settle_noted(flow.client_id, place & ~SHARED_BIT, offset)
+
+    def _settle_noted(self, client_id: str, queue_id: int, offset: int) -> None:
+        for seat in self._by_client.get(client_id, ()):
+            if seat.group.queue_id == queue_id and offset in seat.member.held:
+                seat.group.settle(seat.member, [offset], [])
+                self._later(seat.group)
+                return
 
     def _join(self, peer: Peer, wanted: SharedMember) -> bool:
         broker = self._broker
@@ -153,8 +174,10 @@ class SharedRoom:
                 self._leave(seat, "proxy_lost")
 
     def _leave(self, seat: _Seat, reason: str) -> None:
-        self._count_returned(reason, len(seat.member.held))
-        seat.group.leave(seat.member)
+        held = len(seat.member.held)
+        lost = seat.group.leave(seat.member)
+        self._count_returned(reason, held - lost)
+        self._count_lost(seat.group, SESSION_ENDED, lost)
         self._unseat(seat)
         self._later(seat.group)
 
@@ -184,6 +207,7 @@ class SharedRoom:
     def maintain(self, now_ms: int) -> int:
         """Call off waits that are over, end groups nobody came back for; how many ended."""
         groups = self._broker.shared_groups
+        self._save()  # what moved without being handed out
         waiting = {group: self._waiting_since_ms.get(group, now_ms) for _, group in groups.items() if group.awaiting}
         self._waiting_since_ms = waiting
         for group, since_ms in waiting.items():
@@ -207,14 +231,17 @@ class SharedRoom:
             asyncio.get_running_loop().call_soon(self._go_on, more)
         if self._save_timer is None:
             interval_s = self._broker.config.shared_commit_interval_ms / 1_000
-            self._save_timer = asyncio.get_running_loop().call_later(interval_s, self._save)
+            self._save_timer = asyncio.get_running_loop().call_later(interval_s, self._timed_save)
 
     def _go_on(self, groups: list[SharedGroup]) -> None:
         for group in groups:
             self._later(group)
 
-    def _save(self) -> None:
+    def _timed_save(self) -> None:
         self._save_timer = None
+        self._save()
+
+    def _save(self) -> None:
         if self._broker.store.refusal is None:
             self._broker.shared_groups.save()
 

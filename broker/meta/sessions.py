@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.meta import session_flow
+from broker.meta import session_flow, shared_exact
 from broker.meta.session_expiry import ExpiryQueue, due_ms
 from broker.meta.session_loading import load_sessions
 from broker.meta.session_record import Session, offset_key, pack_offset
@@ -89,8 +89,11 @@ class Sessions:
         self.taken_over = 0
         self.offsets_fenced = 0
         self.flows_fenced = 0
+        self.shared_lost = 0
+        """Messages of groups that ended with the session they were being sent to."""
         for session in self._sessions.values():
             self._book.restore(session)
+            shared_exact.claim(session, groups, store)
             self._expiry.schedule(session)
 
     def __len__(self) -> int:
@@ -240,13 +243,20 @@ class Sessions:
     def flow(self, batch: FlowBatch, owner: object) -> int:
         """Note steps of QoS 2; those of sessions `owner` has lost are left out and counted."""
         changes: list[StateChange] = []
+        begun: list[tuple[Session, list[int]]] = []
         for flow in batch.flows:
             session = self._sessions.get(flow.client_id)
             if session is None or session.owner is not owner or session.epoch != flow.epoch:
                 self.flows_fenced += 1
             elif session.durable:
+                begun.append((session, shared_exact.begun(session, flow)))
                 changes += session_flow.advance(session, flow)
-        return self._store.append_state(changes) if changes else 0
+        try:
+            return self._store.append_state(changes) if changes else 0
+        except StoreFull:
+            for session, packet_ids in begun:
+                shared_exact.take_back(session, packet_ids)
+            raise
 
     # ---- expiry
 
@@ -379,6 +389,7 @@ class Sessions:
         key = session.client_id.encode()
         if self._store.state.get(state_kinds.SESSION, key) is not None:
             written.append(StateChange(state_kinds.SESSION, key, None))
+        self.shared_lost += shared_exact.unfinished(session)
         written += session_flow.forget(session)
         if written:
             self._store.append_state(written)

@@ -29,7 +29,7 @@ member holds in its proxy."""
 class Member:
     """One subscriber of the group, as long as its connection lives."""
 
-    __slots__ = ("credit", "held", "held_bytes", "leaving", "owner", "ready", "suspended")
+    __slots__ = ("credit", "held", "held_bytes", "leaving", "owner", "ready", "sent", "suspended")
 
     def __init__(self, owner: object) -> None:
         self.owner = owner
@@ -39,6 +39,8 @@ class Member:
         self.held: dict[int, int] = {}
         """Offset -> bytes of its record, in the order handed out."""
         self.held_bytes = 0
+        self.sent: set[int] = set()
+        """Of those held, the ones nobody else may get: sent with QoS 2 to a session that ends with its connection."""
         self.leaving = False
         """It unsubscribed: nothing new, but what it has may still be acknowledged."""
         self.suspended = False
@@ -89,16 +91,24 @@ class SharedGroup:
                 member.held[offset] = 0
         return member
 
-    def leave(self, member: Member) -> None:
-        """A member is gone: whatever it has not acknowledged goes to others."""
+    def leave(self, member: Member) -> int:
+        """A member is gone: what it has not acknowledged goes to others, or (`Member.sent`) to nobody; how many of
+        these.
+        """
         if self._members.pop(member, False) is False:
-            return
+            return 0
+        lost = [offset for offset in member.held if offset in member.sent]
+        for offset in lost:
+            self._acknowledge(offset)
+            del member.held[offset]
         self._give_back(member.held)
         member.held.clear()
+        member.sent.clear()
         member.leaving = True
         if member.ready:
             self._ring.remove(member)
             member.ready = False
+        return len(lost)
 
     def retire(self, member: Member) -> None:
         """A member unsubscribed: nothing new for it; what it has is still its own."""
@@ -198,6 +208,11 @@ class SharedGroup:
             self.dirty = True
         return self.skipped - before
 
+    def pass_over(self, offset: int, end: int) -> None:
+        """After a restart: `offset`, below `end`, is a session's own and not for anybody here."""
+        if self._claim(offset, end):
+            self._acknowledge(offset)
+
     def _take(self, offset: int) -> None:
         if self._returned and -self._returned[-1] == offset:
             self._returned.pop()
@@ -208,17 +223,22 @@ class SharedGroup:
 
     # ---- coming back
 
-    def settle(self, member: Member, done: Iterable[int], back: Iterable[int]) -> None:
-        """The member's client has `done`; `back` could not be delivered. What it does not hold is not its to settle."""
+    def settle(self, member: Member, done: Iterable[int], back: Iterable[int], sent: Iterable[int] = ()) -> None:
+        """The member's client has `done`; `back` could not be delivered; `sent` is for nobody else. What it does not
+        hold is not its to settle.
+        """
         held = member.held
+        member.sent.update(offset for offset in sent if offset in held)
         for offset in done:
             size = held.pop(offset, None)
             if size is not None:
                 member.held_bytes -= size
+                member.sent.discard(offset)
                 self._acknowledge(offset)
         returned = [offset for offset in back if offset in held]
         for offset in returned:
             member.held_bytes -= held.pop(offset)
+            member.sent.discard(offset)
         self._give_back(returned)
         self._enter(member)
         if member.leaving and not held:

@@ -33,6 +33,7 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session import Session
 from remoting.protocol.history_body import HISTORY_BIT
 from remoting.protocol.session_body import PHASE_PUBLISH, PHASE_PUBREL
+from remoting.protocol.shared_body import SHARED_BIT, is_shared_place
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
@@ -181,7 +182,7 @@ class Delivery:
         """Repeat what the client may not have; the packet ids of all that goes on."""
         going_on = set()
         for one in again:
-            source = self._subscription_of(one)
+            source = self._member_of(one) if is_shared_place(one.queue_id) else self._subscription_of(one)
             identifiers = (source.subscription_id,) if source is not None and source.subscription_id else ()
             retain = one.queue_id == RETAINED_QUEUE or (
                 source is not None and source.retain_as_published and one.is_retained
@@ -195,6 +196,9 @@ class Delivery:
     def token(self, one: Again) -> Token:
         """What a delivery in flight is known by."""
         return self._origin(one) or Place(one.queue_id), one.offset
+
+    def _member_of(self, one: Again) -> SharedSource | None:
+        return None if self.memberships is None else self.memberships.at(one.queue_id & ~SHARED_BIT)
 
     def _subscription_of(self, one: Again) -> Source | None:
         return None if one.queue_id == RETAINED_QUEUE else self.by_queue.get(one.queue_id & ~HISTORY_BIT)

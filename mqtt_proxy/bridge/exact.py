@@ -26,6 +26,7 @@ from mqtt_proxy.mqtt.exact_steps import ExactSteps
 from mqtt_proxy.mqtt.outgoing import RECEIVED
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.session_body import FlowBatch, SessionFlow, encode
+from remoting.protocol.shared_body import is_shared_place
 from remoting.transport.turn import soon
 from runtime.logs import get_logger
 
@@ -116,12 +117,15 @@ class Exact:
         flow.completed += self._steps.take_finished()
         for packet_id, token in self._steps.take_reserved():
             place, offset = cast("tuple[Place, int]", token)
-            if place.noted:
-                flow.reserved.append((packet_id, place.queue_id, offset))
-            else:
-                # Should the session be resumed, its message is somebody else's by then: only the id must be freed.
-                flow.received.append(packet_id)
+            flow.reserved.append((packet_id, place.queue_id | place.flow_bit, offset))
         return flow if flow.released or flow.completed or flow.received or flow.reserved else None
+
+    def take_last(self) -> SessionFlow | None:
+        """The same at the end; messages of a group that were not sent go to another member, so they are left out."""
+        flow = self.take()
+        if flow is not None:
+            flow.reserved = [one for one in flow.reserved if not is_shared_place(one[1])]
+        return flow
 
     def done(self, flow: SessionFlow) -> None:
         """These steps are durable: take the next ones."""
@@ -177,7 +181,7 @@ class ExactFlows:
         self._awake.pop(exact, None)
         self._later.pop(exact, None)
         if self._link.up:
-            flow = exact.take()
+            flow = exact.take_last()
             if flow is not None:
                 self._link.call(RequestCode.SESSION_FLOW, encode(FlowBatch([flow])), lambda _body, _error: None)
 

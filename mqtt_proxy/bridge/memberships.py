@@ -3,6 +3,7 @@
 A member may be given what its session's window has free. A message counts as done when the client has acknowledged it
 (QoS 0: when it was handed to the socket), has expired, or is too large for the client; one that finds the window or
 the socket full waits, and goes back to the broker for another member when that takes long.
+What was sent with QoS 2 goes to nobody else: a kept session has noted it (`exact`), of others the broker is told.
 
 Invariant: an offset a member was given is in exactly one of `waiting`, `unacked`, `done` and `back` until it was told.
 Loop rule: on the loop's thread.
@@ -15,8 +16,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mqtt_proxy.bridge.place import Place
+from mqtt_proxy.bridge.resume import QOS_EXACT
 from remoting.protocol.record import FLAG_RETAIN, RecordView
-from remoting.protocol.shared_body import SharedSettled
+from remoting.protocol.shared_body import SHARED_BIT, SharedSettled
 
 if TYPE_CHECKING:
     from mqtt_proxy.bridge.outbound import Outbound
@@ -32,7 +34,8 @@ TOP_UP_SHARE = 4
 class SharedSource(Place):
     """One session's membership in one group."""
 
-    noted = False  # the group gives them to another member
+    noted = False  # the group gives them to another member; those of QoS 2 are noted before they are sent
+    flow_bit = SHARED_BIT
 
     __slots__ = (
         "_hub",
@@ -44,11 +47,13 @@ class SharedSource(Place):
         "credit",
         "done",
         "epoch",
+        "exact",
         "filter",
         "handle",
         "leaving",
         "options",
         "qos",
+        "sent",
         "sharers",
         "subscription_id",
         "unacked",
@@ -72,6 +77,10 @@ class SharedSource(Place):
         self.waiting: deque[tuple[int, memoryview]] = deque()
         """(queue offset, record) given and not yet sent."""
         self.unacked: dict[int, None] = {}
+        self.exact: dict[int, None] = {}
+        """Of those unacknowledged, what was sent with QoS 2 to a session that ends with its connection."""
+        self.sent: list[int] = []
+        """Of these what the broker was not told yet: nobody else may get them."""
         self.done: list[int] = []
         self.back: list[int] = []
         self.leaving = False
@@ -91,6 +100,7 @@ class SharedSource(Place):
         """The broker does not know this member any more, and has given to others what was not sent."""
         self.waiting.clear()
         self.back.clear()
+        self.sent = list(self.exact)
         self.credit = self.handle = 0
 
     def leave(self) -> None:
@@ -116,6 +126,7 @@ class SharedSource(Place):
 
     def acknowledge(self, offset: int) -> None:
         """The client has the message at `offset`."""
+        self.exact.pop(offset, None)
         if self.unacked.pop(offset, 0) is None:
             self.done.append(offset)
             self._hub.mark(self)
@@ -128,10 +139,13 @@ class SharedSource(Place):
         if topic:  # else it is a record of somebody else's, for nobody here
             payload = record.body
             outbound.budget_bytes -= len(payload)
-            retain = self.options & 2 != 0 and record.flags & FLAG_RETAIN != 0
+            retain = self.retain_as_published and record.flags & FLAG_RETAIN != 0
             begun = outbound.send(record, topic, payload, qos, retain, (self, offset), self._identifiers)
         if begun and qos:
             self.unacked[offset] = None
+            if qos == QOS_EXACT and self._session.exact is None:
+                self.exact[offset] = None
+                self.sent.append(offset)
         else:
             self.done.append(offset)
         self._hub.mark(self)
@@ -141,6 +155,11 @@ class SharedSource(Place):
         """What the client wants of this subscription; options as in `session_body.FilterRequest`, 0 = no identifier."""
         self.options, self.subscription_id = options, subscription_id
         self._identifiers = (subscription_id,) if subscription_id else ()
+
+    @property
+    def retain_as_published(self) -> bool:
+        """Whether the client wants the flag that a message was published with."""
+        return self.options & 2 != 0
 
     def give_back(self) -> None:
         """What waits cannot be sent now: let others have it."""
@@ -177,12 +196,12 @@ class SharedSource(Place):
     def settled(self) -> SharedSettled | None:
         """What there is to say, which counts as said then."""
         credit = self.missing()
-        if not (self.done or self.back or credit):
+        if not (self.done or self.back or self.sent or credit):
             return None
-        done, back = self.done, self.back
-        self.done, self.back = [], []
+        done, back, sent = self.done, self.back, self.sent
+        self.done, self.back, self.sent = [], [], []
         self.credit += credit
-        return SharedSettled(self.handle, credit, done, back)
+        return SharedSettled(self.handle, credit, done, back, sent)
 
     @property
     def finished(self) -> bool:
@@ -231,6 +250,10 @@ class Memberships:
         """The session's window may have room."""
         for source in self.sources:
             source.room_again()
+
+    def at(self, queue_id: int) -> SharedSource | None:
+        """The membership whose messages lie in this queue; of several the oldest."""
+        return next((source for source in self.sources if source.queue_id == queue_id), None)
 
     def release(self) -> None:
         """The session has ended; everything there is to say was said by `SharedHub.flush`."""

@@ -17,6 +17,9 @@ class Place:
     noted = True
     """Whether a closing session notes its unacknowledged deliveries from here, to send them again itself."""
 
+    flow_bit = 0
+    """What is added to the queue id where a QoS 2 delivery from here is noted."""
+
     def __init__(self, queue_id: int) -> None:
         self.queue_id = queue_id
 

@@ -26,6 +26,7 @@ from remoting.protocol.pull_body import decode_multi_pull_reply, encode_multi_pu
 from remoting.protocol.record import FLAG_RETAIN, RecordView, iter_records
 from remoting.protocol.session_body import PHASE_PUBLISH, PHASE_PUBREL, InflightEntry, SessionOpened
 from remoting.protocol.share_names import share_of
+from remoting.protocol.shared_body import SHARED_BIT
 
 QOS_EXACT = 2
 PENDING_RETAINED_MAX = 16_384
@@ -128,7 +129,7 @@ async def fetch(link: Link, again: Sequence[Again]) -> list[Again]:
     placed = [one for one in unsent if one.queue_id & HISTORY_BIT]
     found = {one.packet_id for one in again if one.phase == PHASE_PUBREL}
     if queued:
-        body = encode_multi_pull([(one.queue_id, one.offset, 1, 1) for one in queued])
+        body = encode_multi_pull([(one.queue_id & ~SHARED_BIT, one.offset, 1, 1) for one in queued])
         results = decode_multi_pull_reply(await link.request(RequestCode.MULTI_PULL, body))
         for one, result in zip(queued, results, strict=True):
             if result.count and result.first_offset == one.offset:

@@ -128,7 +128,7 @@ class SharedHub:
             members.append(
                 SharedMember(source.handle, source.client_id, source.epoch, source.filter, source.credit, held)
             )
-            if source.done:
+            if source.done or source.sent:
                 self._marked[source] = None
 
         def taken(body: bytes, error: Exception | None) -> None:

@@ -20,9 +20,11 @@ import msgspec
 from msgspec import Meta
 
 from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.history_body import HISTORY_BIT
 from remoting.protocol.packed import decode, encode
 
 __all__ = [
+    "SHARED_BIT",
     "SharedMember",
     "SharedSettle",
     "SharedSettled",
@@ -32,14 +34,24 @@ __all__ = [
     "decode_given",
     "encode",
     "encode_given",
+    "is_shared_place",
 ]
 
 Handle = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 Offset = Annotated[int, Meta(ge=0)]
 Buffer = bytes | bytearray | memoryview
 
+SHARED_BIT = 0x4000_0000
+"""Set in the queue id of a QoS 2 delivery that a session was given by a group: its own subscription to the same queue
+has another place in it."""
+
 _COUNT = struct.Struct("<I")
 _GIVEN = struct.Struct("<IIq")
+
+
+def is_shared_place(queue_id: int) -> bool:
+    """Whether a delivery from this place was given by a group; places in the log have `HISTORY_BIT` set."""
+    return queue_id & (HISTORY_BIT | SHARED_BIT) == SHARED_BIT
 
 
 class SharedMember(msgspec.Struct, array_like=True):
@@ -66,12 +78,16 @@ class SharedTaken(msgspec.Struct, array_like=True):
 
 
 class SharedSettled(msgspec.Struct, array_like=True):
-    """What one member says: `credit` more it can take (negative: fewer), offsets its client has, offsets given back."""
+    """What one member says: `credit` more it can take (negative: fewer), offsets its client has, offsets given back.
+
+    `sent`: of those it keeps, the ones nobody else may get: sent with QoS 2 to a session that ends with its connection.
+    """
 
     handle: Handle
     credit: int
     done: list[Offset] = []
     back: list[Offset] = []
+    sent: list[Offset] = []
 
 
 class SharedSettle(msgspec.Struct, array_like=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import wire
 from tests.processes.rig import DEADLINE_S, Client, Process, Server, Stream, no_traceback
 
 pytestmark = pytest.mark.processes
@@ -233,3 +234,67 @@ def test_nothing_is_lost_when_the_broker_is_killed_in_the_stream(cluster: Cluste
     for client in members:
         client.close()
     no_traceback(*cluster.proxies, cluster.broker)
+
+
+def exact_member(server: Server, *, clean: bool) -> wire.Peer:
+    """A member of raw packets that is given the message 0 with QoS 2 and does not answer."""
+    peer = wire.Peer(server.port)
+    peer.send(wire.connect("exact", flags=2 if clean else 0) + wire.subscribe((FILTER, 2)))
+    assert peer.receive(9) == b"\x20\x02\x00\x00\x90\x03\x00\x01\x02"
+    publisher = Client(server, "publisher")
+    publisher.publish(TOPIC, b"0", 2)
+    publisher.close()
+    assert peer.receive(13) == wire.publish(TOPIC, b"0", qos=2)
+    return peer
+
+
+def next_message_of_other(server: Server) -> None:
+    """Another member gets what is published now, and nothing from before."""
+    other = Client(server, "other")
+    assert other.subscribe((FILTER, 2)) == [2]
+    other.publish(TOPIC, b"1", 2)
+    other.until(lambda: bool(other.messages))
+    other.subscribe(("barrier", 0))
+    assert other.numbers(TOPIC) == [1], "what came back would have gone out first"
+    other.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_qos_2_in_the_middle_waits_for_its_member(server: Server, killed: bool) -> None:
+    """[MQTT-4.8.2-4] its connection broke, or everything was killed: nobody else gets it, and each step goes on."""
+    peer = exact_member(server, clean=False)
+    if killed:
+        server.kill()
+        server.start()
+    peer.close()
+    next_message_of_other(server)
+    peer = wire.Peer(server.port)
+    peer.send(wire.connect("exact", flags=0))
+    again = bytearray(wire.publish(TOPIC, b"0", qos=2))
+    again[0] |= 8  # DUP
+    assert peer.receive(4 + 13) == b"\x20\x02\x01\x00" + again
+    peer.send(b"\x50\x02\x00\x01")  # PUBREC
+    assert peer.receive(4) == b"\x62\x02\x00\x01"
+    peer.close()
+    peer = wire.Peer(server.port)
+    peer.send(wire.connect("exact", flags=0))
+    assert peer.receive(8) == b"\x20\x02\x01\x00\x62\x02\x00\x01"
+    peer.send(b"\x70\x02\x00\x01\xc0\x00")  # PUBCOMP, PINGREQ
+    assert peer.receive(2) == b"\xd0\x00"
+    peer.close()
+    assert server.end(signal.SIGTERM) == 0
+    no_traceback(server)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_qos_2_in_the_middle_ends_with_its_session(server: Server, clean: bool) -> None:
+    """[MQTT-4.8.2-5] a session without expiry ends with its connection, a kept one when it is cleaned away."""
+    exact_member(server, clean=clean).close()
+    if not clean:
+        peer = wire.Peer(server.port)
+        peer.send(wire.connect("exact", flags=2))
+        assert peer.receive(4) == b"\x20\x02\x00\x00"
+        peer.close()
+    next_message_of_other(server)
+    assert server.end(signal.SIGTERM) == 0
+    no_traceback(server)

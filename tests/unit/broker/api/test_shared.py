@@ -13,7 +13,9 @@ from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.record import FLAG_RETAIN, RecordView
 from remoting.protocol.session_body import (
     FilterRequest,
+    FlowBatch,
     SessionClose,
+    SessionFlow,
     SessionOpen,
     SessionOpened,
     Subscribe,
@@ -23,6 +25,7 @@ from remoting.protocol.session_body import (
     encode,
 )
 from remoting.protocol.shared_body import (
+    SHARED_BIT,
     SharedMember,
     SharedSettle,
     SharedSettled,
@@ -311,3 +314,58 @@ async def test_a_retained_message_is_not_sent_for_a_shared_subscription(running)
     await proxy.take(1, "a", epoch, 5)
     await turn()
     assert proxy.given == []
+
+
+async def note(proxy: Proxy, client_id: str, epoch: int, *reserved: tuple[int, int, int]) -> None:
+    """Steps of QoS 2."""
+    body = encode(FlowBatch([SessionFlow(client_id, epoch, reserved=list(reserved))]))
+    await proxy.connection.request(Command(RequestCode.SESSION_FLOW, body=body))
+
+
+async def test_what_a_session_has_noted_is_its_own(running) -> None:
+    """[MQTT-4.8.2-4] nobody else gets it when the member leaves, or after a restart before the group was written."""
+    proxy = Proxy(running)
+    a, b = await proxy.open("a"), await proxy.open("b")
+    await proxy.take(1, "a", a, 3)
+    await publish(running, 3)
+    await proxy.until(3)
+    place = running.broker.shared_groups.get(NAME).queue_id | SHARED_BIT
+    await note(proxy, "a", a, (1, place, 1))
+    await note(proxy, "a", a - 1, (2, place, 2))
+    await note(proxy, "b", b, (3, place, 2), (4, place & ~SHARED_BIT, 0))
+    assert running.broker.metrics.dropped.child("flow_fenced").value == 1
+    await proxy.connection.request(Command(RequestCode.SESSION_CLOSE, body=encode(SessionClose("a", a, True, [], []))))
+    await proxy.take(2, "b", b, 9)
+    assert [offset for _, offset, _ in await proxy.until(2)] == [0, 2]
+    running.broker.shared._save_timer.cancel()  # what the group says of it was not written
+    await running.restart()
+    again = Proxy(running)
+    b = await again.open("b")
+    await again.take(1, "b", b, 9)
+    running.broker.shared_groups.get(NAME).call_off()
+    await publish(running, 1)
+    given = [offset for _, offset, _ in await again.until(2)]
+    assert given == [0, 3], "1 is noted by a, 2 by b"
+    running.broker.maintain(running.clock.now_ms())
+    assert not running.broker.shared_groups.get(NAME).dirty
+
+
+async def test_what_was_being_sent_ends_with_its_session_and_is_counted(running) -> None:
+    """[MQTT-4.8.2-5] without expiry when its connection ends, with one when it is cleaned away."""
+    proxy = Proxy(running)
+    a, b = await proxy.open("a", durable=False), await proxy.open("b")
+    await proxy.take(1, "a", a, 2)
+    await publish(running, 2)
+    await proxy.until(2)
+    body = encode(SharedSettle([SharedSettled(1, 0, [], [], [0])]))
+    proxy.connection.oneway(Command(RequestCode.SHARED_SETTLE, flag=FLAG_ONEWAY, body=body))
+    await proxy.take(2, "b", b, 9)
+    await proxy.connection.request(Command(RequestCode.SESSION_CLOSE, body=encode(SessionClose("a", a, False, [], []))))
+    assert [offset for _, offset, _ in await proxy.until(1)] == [1]
+    lost = running.broker.metrics.dropped.child(shared.SESSION_ENDED)
+    assert lost.value == 1
+    assert running.broker.metrics.shared_returned.child("member_left").value == 1
+    await note(proxy, "b", b, (1, running.broker.shared_groups.get(NAME).queue_id | SHARED_BIT, 1))
+    await proxy.open("b", durable=False)
+    running.broker.maintain(running.clock.now_ms())
+    assert lost.value == 2

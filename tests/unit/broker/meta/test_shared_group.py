@@ -260,3 +260,28 @@ class Model(RuleBasedStateMachine):
 
 TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_what_was_sent_for_good_goes_to_nobody_else() -> None:
+    """It ends with its member unless that has acknowledged it or given it back."""
+    group = SharedGroup(7, 0)
+    a = member(group, "a", 5)
+    distribute(group, 5)
+    group.settle(a, [], [], [0, 1, 2, 9])
+    group.settle(a, [1], [2])
+    assert group.leave(a) == 1
+    assert group.leave(a) == 0
+    member(group, "b", 9)
+    assert [offset for _, offset in distribute(group, 5)] == [2, 3, 4]
+    assert (group.low, group.ranges()) == (2, [])
+
+
+def test_after_a_restart_what_a_session_has_noted_is_passed_over() -> None:
+    """Also what was handed out after the last record was written; not what lies above the queue's end, or is done."""
+    group = SharedGroup(7, 1, 3, [(2, 3)])
+    for offset in (1, 2, 4, 9):
+        group.pass_over(offset, 5)
+    assert (group.low, group.next, group.ranges(), group.dirty) == (3, 5, [(4, 5)], True)
+    group.call_off()
+    member(group, "b", 9)
+    assert [offset for _, offset in distribute(group, 6)] == [3, 5]

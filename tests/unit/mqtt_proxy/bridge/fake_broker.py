@@ -48,6 +48,7 @@ from remoting.protocol.session_body import (
     decode,
     encode,
 )
+from remoting.protocol.share_names import inner_filter
 from remoting.protocol.shared_body import (
     SharedMember,
     SharedSettle,
@@ -344,8 +345,9 @@ class FakeBroker:
         return encode(Subscribed(results, retained))
 
     def _subscribe_one(self, session: FakeSession, topic_filter: str, qos: int) -> SubscribeResult:
-        encoded = topic_filter.encode()
-        name = b"filter:" + encoded if is_wildcard(topic_filter) else names.light_queue_name(encoded)
+        inner = inner_filter(topic_filter)
+        encoded = inner.encode()
+        name = b"filter:" + encoded if is_wildcard(inner) else names.light_queue_name(encoded)
         queue_id = self.queue(name)
         session.subscriptions[topic_filter] = (qos, queue_id)
         offset = session.offsets.setdefault(queue_id, self.end(queue_id))

@@ -68,6 +68,7 @@ class FakeSession:
 
     def __init__(self, free: int = 10) -> None:
         self.window_free = free
+        self.exact: object | None = None
 
 
 class FakeOutbound:

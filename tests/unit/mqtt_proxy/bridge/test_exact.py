@@ -9,7 +9,9 @@ from mqtt_proxy.mqtt import packets
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import Refused
 from remoting.protocol.session_body import PHASE_PUBREL
+from remoting.protocol.shared_body import SHARED_BIT
 from tests.unit.mqtt_proxy.bridge.rig import Rig, Wire, publish, running, settle
+from tests.unit.mqtt_proxy.bridge.shared_world import message
 
 
 async def subscribed(rig: Rig, *, clean: bool = False) -> Wire:
@@ -234,3 +236,27 @@ async def test_overlapping_subscriptions_skip_what_is_complete_too() -> None:
         again.send(packets.Pubcomp(ids[b"1"]))
         await settle()
         assert [source.lowest() for source in again.handler._delivery.sources] == [2, 2]
+
+
+async def test_a_message_of_a_group_is_noted_under_a_place_of_its_own_and_sent_again_from_there() -> None:
+    """With the wishes of the subscription it came by; one that was not sent at the end is left to the group."""
+    async with running() as rig:
+        client = await rig.subscriber("a", ("$share/g/t", 2), clean=False)
+        sender = await rig.client("p")
+        sender.send(publish("t", b"once", qos=2, packet_id=5))
+        await settle()
+        rig.broker.give(0, message(2, b"t"))
+        await settle()
+        assert client.messages() == [("t", b"pay", 2, False, False)]
+        session = rig.broker.sessions["a"]
+        ((place, offset, _phase),) = session.exact.values()
+        assert (place, offset) == (client.handler._delivery.memberships.sources[0].queue_id | SHARED_BIT, 0)
+        rig.broker.refuse[RequestCode.SESSION_FLOW] = [Refused(14, "disk full")]
+        rig.broker.give(1, message(2, b"t"))
+        await settle()
+        client.close("gone")
+        await settle()
+        assert list(session.exact.values()) == [(place, 0, 0)]
+        again = await rig.client("a", clean=False)
+        await settle()
+        assert again.messages() == [("t", b"once", 2, False, True)]

@@ -137,3 +137,31 @@ async def test_room_is_told_once_it_is_worth_a_frame() -> None:
     source.room_again()
     await settle()
     assert world.link.said() == [SharedSettled(source.handle, 2, [], [])]
+
+
+async def test_qos_2_of_a_session_without_expiry_is_for_nobody_else() -> None:
+    """Said when it is sent, and again after a loss of the broker until the client has it."""
+    world = World()
+    source, session = world.member(4, qos=2)
+    await settle()
+    source.waiting += [(1, message(2)), (2, message(2)), (3, message(1))]
+    outbound = FakeOutbound(session)
+    for offset, qos in ((1, 2), (2, 2), (3, 1)):
+        source.send(outbound, offset, RecordView(source.waiting[0][1]), qos)
+    await settle()
+    assert world.link.said()[0].sent == [1, 2]
+    source.acknowledge(1)
+    source.join("c", 2, lambda: None)
+    await settle()
+    (said,) = world.link.said()
+    assert (said.done, said.sent) == ([1], [2])
+    session.exact = object()  # a kept session notes it instead
+    source.waiting.append((4, message(2)))
+    source.send(outbound, 4, RecordView(source.waiting[0][1]), 2)
+    assert source.sent == []
+    both = Memberships(world.hub, session, lambda: None)
+    assert both.at(7) is None
+    member = both.add("$share/g/a", 7, 1, "c", 1)
+    assert both.at(7) is member
+    member.choose(2, 0)
+    assert member.retain_as_published

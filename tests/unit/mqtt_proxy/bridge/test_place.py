@@ -9,4 +9,4 @@ def test_a_place_names_its_queue_and_takes_acknowledgements() -> None:
     """Acknowledging moves nothing; a closing session notes what is unacknowledged from here."""
     place = Place(7)
     place.acknowledge(3)
-    assert (place.queue_id, place.noted) == (7, True)
+    assert (place.queue_id, place.noted, place.flow_bit) == (7, True, 0)

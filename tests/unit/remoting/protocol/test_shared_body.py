@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.history_body import HISTORY_BIT
 from remoting.protocol.shared_body import (
+    SHARED_BIT,
     SharedMember,
     SharedSettle,
     SharedSettled,
@@ -15,6 +17,7 @@ from remoting.protocol.shared_body import (
     decode_given,
     encode,
     encode_given,
+    is_shared_place,
 )
 
 GIVEN = [(7, 12, b"first record"), (9, 2**40, b""), (7, 13, b"x" * 300)]
@@ -25,7 +28,7 @@ GIVEN = [(7, 12, b"first record"), (9, 2**40, b""), (7, 13, b"x" * 300)]
     [
         SharedTake([SharedMember(1, "c", 2**33, "$share/g/a", 64, [1, 2**40])]),
         SharedTaken([True, False]),
-        SharedSettle([SharedSettled(1, -5, [1, 2], [3]), SharedSettled(2, 9)]),
+        SharedSettle([SharedSettled(1, -5, [1, 2], [3]), SharedSettled(2, 9, sent=[4])]),
     ],
 )
 def test_msgpack_there_and_back(message) -> None:
@@ -47,3 +50,9 @@ def test_a_cut_or_stretched_body_is_a_violation() -> None:
             decode_given(body[:end])
     with pytest.raises(RemoteViolation):
         decode_given(body + b"x")
+
+
+def test_a_place_of_a_group_is_told_from_those_in_the_log() -> None:
+    """A retained message's place, and one before a queue, have other bits set too."""
+    places = (7, 7 | SHARED_BIT, 7 | HISTORY_BIT, 0xFFFF_FFFF)
+    assert [is_shared_place(place) for place in places] == [False, True, False, False]
