@@ -82,10 +82,14 @@ class Demo:
         self._device.connect("127.0.0.1", self._ports.mqtt)
         feed = self._feed()
         feed.start()
-        self._view.note(f"readings: {feed.description}")
-        self._wait_for_spark(installation)
-        if not self._interrupted.is_set():
-            self._run_for_a_while(feed)
+        try:
+            self._view.note(f"readings: {feed.description}")
+            self._wait_for_spark(installation)
+            if not self._interrupted.is_set():
+                self._run_for_a_while(feed)
+        except BaseException:
+            feed.stop()
+            raise
         return self._finish(feed)
 
     def _feed(self) -> Feed:

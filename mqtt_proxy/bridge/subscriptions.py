@@ -78,6 +78,7 @@ class Subscriptions:
         "_client_id",
         "_delivery",
         "_durable",
+        "_ended",
         "_fresh_sys",
         "_link",
         "_make_sys",
@@ -110,6 +111,7 @@ class Subscriptions:
         self._too_wide = too_wide
         self._make_sys = sys_follower
         self._sys: Follower | None = None
+        self._ended = False
         self._fresh_sys: dict[str, bool] = {}
         """`$SYS` filters to be followed once SUBACK or CONNACK is out -> whether the values are to be sent then."""
         self.epoch = 0
@@ -167,6 +169,8 @@ class Subscriptions:
         moved = self._set_aside(wanted)
         request = Subscribe(self._client_id, self.epoch, self._durable, wanted)
         reply = decode(Subscribed, await self._link.request(RequestCode.SUBSCRIBE, encode(request)))
+        if self._ended:  # the client did not wait for the answer; nobody would ever unfollow what is followed now
+            return codes, []
         retained = dict(reply.retained)
         runs = []
         for order, (index, result) in enumerate(zip(asked, reply.results, strict=True)):
@@ -245,6 +249,7 @@ class Subscriptions:
 
     def let_go(self) -> None:
         """The session has ended: nothing is followed any more, and nothing leads back to its client."""
+        self._ended = True
         self._make_sys = _nothing_to_follow
 
     def drop(self, filters: Sequence[str]) -> None:
@@ -268,7 +273,7 @@ class Subscriptions:
         request = Subscribe(self._client_id, self.epoch, self._durable, filters)
         reply = decode(Subscribed, await self._link.request(RequestCode.SUBSCRIBE, encode(request)))
         for wanted, result in zip(filters, reply.results, strict=True):
-            if result.code < FAILURE:
+            if result.code < FAILURE and not self._ended:
                 self._granted(wanted, result.queue_id, result.code, result.offset)
 
     def restore_shared(self, stored: SessionSubscription | FilterRequest, queue_id: int) -> SharedSource | None:

@@ -43,7 +43,7 @@ def choose(
         return Choice(pure(), PURE, reason)
     try:
         return Choice(compiled(), COMPILED)
-    except ImportError as error:
+    except (ImportError, AttributeError) as error:  # built from other sources, whatever the times of files say
         return Choice(pure(), PURE, str(error))
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from mqtt_proxy.mqtt import packets
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import Refused
@@ -59,6 +63,23 @@ async def test_a_broker_that_refuses_ends_the_connection() -> None:
         assert client.closed is not None
         assert client.closed.startswith("broker_refused")
         assert client.received() == []
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+@pytest.mark.parametrize("topic_filter", ["t", "a/+", "$share/g/a", "$SYS/broker/uptime"])
+async def test_who_leaves_before_the_answer_follows_nothing(turns: int, topic_filter: str) -> None:
+    """Whenever the connection ends, the answer finds nobody, and nothing is kept for it."""
+    async with running() as rig:
+        client = await rig.client("s")
+        client.send(packets.Subscribe(1, [(topic_filter, 1)]))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        client.send(packets.Disconnect())
+        client.lose()
+        await settle()
+        assert rig.broker.codes.count(RequestCode.SUBSCRIBE) == 1
+        assert rig.tools.notifier.feeds == {}
+        assert rig.metrics.subscriptions.value == 0
 
 
 async def test_clean_sessions_subscribe_again_after_a_loss() -> None:
