@@ -1,0 +1,7 @@
+"""Says which modules of this package are typed: compiled with the `.pxd` beside them where that is possible."""
+
+from pathlib import Path
+
+from remoting.hot.typed import typed
+
+TYPED = typed(Path(__file__).parent, ("inprocess", "transport.turn"))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from remoting.protocol.commands import Command
+from remoting.protocol.session_body import SessionClose, SessionOpen, SessionOpened, Subscribe, Subscribed
 from remoting.transport.answering import answer
 from remoting.transport.calls import Calls
 from remoting.transport.contracts import (
@@ -26,7 +27,7 @@ from remoting.transport.contracts import (
     Handler,
     PushCallback,
 )
-from remoting.transport.direct import NEWS_ATTRIBUTE, DirectPort, News, PlainRun, Stored
+from remoting.transport.direct import NEWS_ATTRIBUTE, DirectPort, News, PlainRun, Said, Stored
 from remoting.transport.failures import ConnectionLost
 from remoting.transport.link import run_close_callback
 from remoting.transport.turn import soon
@@ -184,6 +185,24 @@ class InProcessConnection(_End):
         self._check_open()
         assert self._port is not None
         self._lane.call(self._port.append, runs, stored)
+
+    def session_open(self, request: SessionOpen, said: Said[SessionOpened]) -> None:
+        """Take a client's session, behind every request made before."""
+        self._check_open()
+        assert self._port is not None
+        self._lane.call(self._port.session_open, self.peer, request, said)
+
+    def subscribe(self, wanted: Sequence[tuple[Subscribe, Said[Subscribed]]]) -> None:
+        """Subscribe many sessions, behind every request made before."""
+        self._check_open()
+        assert self._port is not None
+        self._lane.call(self._port.subscribe, wanted)
+
+    def session_close(self, request: SessionClose, said: Said[int]) -> None:
+        """Give a client's session back, behind every request made before."""
+        self._check_open()
+        assert self._port is not None
+        self._lane.call(self._port.session_close, request, said)
 
     def on_news(self, news: News) -> None:
         """Hear of news in followed queues by `news` instead of NOTIFY; for what is followed from now on."""

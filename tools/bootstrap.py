@@ -125,7 +125,8 @@ def compiled_rooms() -> list[str]:
     import tomllib  # not before the version of this Python was judged
 
     hooks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["hooks"]
-    return sorted({Path(module).parent.as_posix() for module in hooks["custom"]["modules"]})
+    compiled = [module for name in ("modules", "linux", "typed") for module in hooks["custom"][name]]
+    return sorted({Path(module).parent.as_posix() for module in compiled})
 
 
 def stamp_text(layer: str) -> str:

@@ -10,12 +10,19 @@ Loop rule: one loop.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Any, Protocol
 
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.identity import Identity, Shown, Unproven
-from mqtt_proxy.access.watched import WatchedFile
+from remoting.access.identity import Identity, Shown, Unproven
 from runtime.logs import get_logger
+from runtime.watched_file import WatchedFile
+
+
+class Waits(Enum):
+    """What stands for an answer that has to be waited for."""
+
+    LATER = "later"
 
 
 class Method(Protocol):
@@ -23,6 +30,9 @@ class Method(Protocol):
 
     name: str
     """As in the configuration, and as metric label."""
+
+    def at_hand(self, shown: Shown) -> Identity | Unproven | Waits | None:
+        """What `check` would answer, if that can be said without waiting; else `Waits.LATER`, and nothing was done."""
 
     async def check(self, shown: Shown) -> Identity | Unproven | None:
         """Whom this proves, why it does not, or None when it is not for this method to say."""
@@ -45,25 +55,40 @@ class Authenticator:
         self._counters = counters
         self._log = get_logger("mqtt_proxy.auth")
 
+    def at_hand(self, shown: Shown) -> Identity | Unproven | None:
+        """What `authenticate` would answer, if that can be said without waiting; None when it cannot.
+
+        Whoever comes with nothing to prove, or with what was proved a moment ago, costs no task.
+        """
+        for method in self._methods:
+            answer = method.at_hand(shown)
+            if answer is Waits.LATER:
+                return None
+            if answer is not None:
+                return self._answered(answer, method, shown)
+        return self._nobodys(shown)
+
     async def authenticate(self, shown: Shown) -> Identity | Unproven:
         """The identity of a CONNECT, or why there is none."""
         for method in self._methods:
             answer = await method.check(shown)
-            if answer is None:
-                continue
-            if isinstance(answer, Identity):
-                self._counters.authentications.child("accepted", method.name).value += 1
-                return answer
-            self._counters.authentications.child(answer.value, method.name).value += 1
-            self._log.warning(
-                "mqtt_authentication_failed",
-                user=shown.username,
-                peer=shown.address,
-                method=method.name,
-                result=answer.value,
-            )
-            return answer
+            if answer is not None:
+                return self._answered(answer, method, shown)
         return self._nobodys(shown)
+
+    def _answered(self, answer: Identity | Unproven, method: Method, shown: Shown) -> Identity | Unproven:
+        if isinstance(answer, Identity):
+            self._counters.authentications.child("accepted", method.name).value += 1
+            return answer
+        self._counters.authentications.child(answer.value, method.name).value += 1
+        self._log.warning(
+            "mqtt_authentication_failed",
+            user=shown.username,
+            peer=shown.address,
+            method=method.name,
+            result=answer.value,
+        )
+        return answer
 
     def look_again(self) -> None:
         """Files may have changed."""

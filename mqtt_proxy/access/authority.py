@@ -19,8 +19,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.identity import Action, Identity
-from mqtt_proxy.access.rules import Grants, RuleSet, Verdict
+from remoting.access.identity import ANONYMOUS, Action, Identity
+from remoting.access.rules import Grants, RuleSet, Verdict
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
@@ -34,6 +34,10 @@ SHARE = b"$share/"
 HISTORY = b"$history/"
 DOLLAR_TOPIC = Verdict(allowed=False, reason="dollar_topic")
 NOT_A_FILTER = Verdict(allowed=False, reason="not_a_filter")
+
+
+EVERYTHING = Grants(RuleSet(open=True), ANONYMOUS)
+"""What holds for everybody while there is no access list."""
 
 
 class Authority:
@@ -93,6 +97,8 @@ class Authority:
         return 0 if topic.startswith(b"$") else self._grants_of(identity).write_mask(topic)
 
     def _grants_of(self, identity: Identity) -> Grants:
+        if self.rules.open and not identity.rules:
+            return EVERYTHING
         grants = self._grants.get(identity)
         if grants is None:
             grants = self._grants[identity] = Grants(self.rules, identity)

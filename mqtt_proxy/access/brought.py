@@ -5,8 +5,8 @@ Invariant: fails closed: what cannot be understood is an error, never nothing, s
 
 from __future__ import annotations
 
-from mqtt_proxy.access.acl_file import parse_lines
-from mqtt_proxy.access.rules import Rule
+from remoting.access.acl_file import parse_lines
+from remoting.access.rules import Rule
 from remoting.protocol.errors import LightMQError
 
 NAME_BYTES_MAX = 256

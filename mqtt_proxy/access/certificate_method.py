@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mqtt_proxy.access.identity import Identity, Shown, Unproven
-from mqtt_proxy.access.watched import WatchedFile
+from remoting.access.identity import Identity, Shown, Unproven
+from runtime.watched_file import WatchedFile
 
 
 class CertificateMethod:
@@ -18,6 +18,10 @@ class CertificateMethod:
     name = "certificate"
 
     async def check(self, shown: Shown) -> Identity | Unproven | None:
+        """As `at_hand`."""
+        return self.at_hand(shown)
+
+    def at_hand(self, shown: Shown) -> Identity | Unproven | None:
         """The user of the certificate; without one it is not for this method to say."""
         if not shown.certificate:
             return None

@@ -21,7 +21,7 @@ import argon2
 
 from mqtt_proxy.access import scram
 from mqtt_proxy.access.fair_queue import FairQueue
-from mqtt_proxy.access.identity import always
+from remoting.access.identity import always
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
@@ -96,6 +96,11 @@ class CredentialCheck:
         self.hashes = 0
         """Verifications that were begun."""
 
+    def remembers(self, username: str, password: bytes, stored: str) -> bool:
+        """Whether this was right a moment ago."""
+        expires_ms = self._verified.get(self._fingerprint(username, password, stored))
+        return expires_ms is not None and expires_ms > self._now_ms()
+
     async def check(
         self,
         username: str,
@@ -111,10 +116,9 @@ class CredentialCheck:
         `like` is the credential whose work an unknown user costs; `address` is the peer's; `wanted` is asked
         before work is begun, and false means that the peer has gone.
         """
-        fingerprint = self._fingerprint(username, password, stored or "")
-        expires_ms = self._verified.get(fingerprint)
-        if expires_ms is not None and expires_ms > self._now_ms() and stored is not None:
+        if stored is not None and self.remembers(username, password, stored):
             return "accepted"
+        fingerprint = self._fingerprint(username, password, stored or "")
         waiting = _Waiting(stored, like, password, wanted, asyncio.get_running_loop().create_future())
         # Names that do not exist are made up at no cost: they share one lane.
         self._put(origin_of(address), f"user {username}" if stored is not None else "unknown", waiting)

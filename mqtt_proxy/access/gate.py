@@ -13,25 +13,25 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from mqtt_proxy.access import acl_file
 from mqtt_proxy.access.auth import Authenticator, Method
 from mqtt_proxy.access.authority import Authority
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.exchange import Exchange, Exchanges
-from mqtt_proxy.access.identity import Identity, Shown, Unproven
 from mqtt_proxy.access.password_method import PasswordMethod
-from mqtt_proxy.access.rules import RuleSet, Verdict
-from mqtt_proxy.access.watched import WatchedFile
+from remoting.access import acl_file
+from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import RuleSet, Verdict
 from remoting.protocol.errors import LightMQError
 from runtime.clock import Clock
 from runtime.logs import get_logger
+from runtime.watched_file import WatchedFile
 
 LOOK_INTERVAL_S = 1.0
 """How often changed files are looked for; a change takes effect after two looks at most."""
 
 
 class Gate:
-    """What the bridge asks: `authenticate` and `authorize`."""
+    """What the bridge asks: `at_hand`, `authenticate` and `authorize`."""
 
     def __init__(self, methods: Sequence[Method], acl: Path | None, *, clock: Clock, counters: AccessCounters) -> None:
         """Reads the access list `acl`; `methods` say who somebody is."""
@@ -48,6 +48,10 @@ class Gate:
         self._reloads: set[asyncio.Task[None]] = set()
         if acl is not None:
             self._first_acl(acl)
+
+    def at_hand(self, shown: Shown) -> Identity | Unproven | None:
+        """See `Authenticator.at_hand`."""
+        return self._authenticator.at_hand(shown)
 
     async def authenticate(self, shown: Shown) -> Identity | Unproven:
         """The identity of a CONNECT, or why there is none."""

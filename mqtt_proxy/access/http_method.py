@@ -27,14 +27,15 @@ from typing import Any
 
 import aiohttp
 
-from mqtt_proxy.access.acl_file import AclError
+from mqtt_proxy.access.auth import Waits
 from mqtt_proxy.access.brought import BroughtError, rules_of, texts
-from mqtt_proxy.access.identity import Identity, Shown, Unproven
-from mqtt_proxy.access.watched import WatchedFile
 from mqtt_proxy.access_config import AccessConfig
+from remoting.access.acl_file import AclError
+from remoting.access.identity import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError
 from runtime.clock import Clock
 from runtime.logs import get_logger
+from runtime.watched_file import WatchedFile
 
 ANSWER_BYTES_MAX = 65_536
 """Longest answer read; a longer one is none."""
@@ -69,14 +70,19 @@ class HttpMethod:
         self._waiting = 0
         self._client: aiohttp.ClientSession | None = None
 
-    async def check(self, shown: Shown) -> Identity | Unproven | None:
-        """What the hook says."""
+    def at_hand(self, shown: Shown) -> Identity | Unproven | Waits | None:
+        """What the hook said a moment ago."""
         if shown.username is None and shown.password is None:
             return None
+        known = self._remembered.get(self._fingerprint(shown))
+        return known[1] if known is not None and known[0] > self._now_ms() else Waits.LATER
+
+    async def check(self, shown: Shown) -> Identity | Unproven | None:
+        """What the hook says."""
+        known = self.at_hand(shown)
+        if not isinstance(known, Waits):
+            return known
         fingerprint = self._fingerprint(shown)
-        known = self._remembered.get(fingerprint)
-        if known is not None and known[0] > self._now_ms():
-            return known[1]
         if self._waiting >= self._config.http_waiting_max + self._config.http_concurrent_max:
             return Unproven.BUSY
         self._waiting += 1

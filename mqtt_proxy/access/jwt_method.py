@@ -20,14 +20,14 @@ from typing import Any
 
 import jwt
 
-from mqtt_proxy.access.acl_file import AclError
 from mqtt_proxy.access.brought import NAME_BYTES_MAX, BroughtError, is_name, rules_of, texts
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.identity import Identity, Shown, Unproven
-from mqtt_proxy.access.watched import WatchedFile
 from mqtt_proxy.access_config import AccessConfig
+from remoting.access.acl_file import AclError
+from remoting.access.identity import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError
 from runtime.logs import get_logger
+from runtime.watched_file import WatchedFile
 
 TOKEN_BYTES_MAX = 16_384
 """Longest token looked at; a longer password is no token."""
@@ -58,6 +58,10 @@ class JwtMethod:
         self._keys = self._file.first()
 
     async def check(self, shown: Shown) -> Identity | Unproven | None:
+        """As `at_hand`."""
+        return self.at_hand(shown)
+
+    def at_hand(self, shown: Shown) -> Identity | Unproven | None:
         """Whom the token names."""
         header = header_of(shown.password)
         if header is None:

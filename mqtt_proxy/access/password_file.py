@@ -38,15 +38,6 @@ class PasswordFile:
     """Lines that let nobody in, in words for the operator."""
 
 
-def fingerprint(path: Path) -> tuple[int, int, int, int] | None:
-    """Changes when the file or who may read it changes; None when it is not there."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
-
-
 def load(path: Path) -> PasswordFile:
     """Read the file. PasswordFileError when it may not be used; bad lines are in `problems`."""
     try:

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from mqtt_proxy.access import password_file, scram
+from mqtt_proxy.access.auth import Waits
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.credentials import CredentialCheck
-from mqtt_proxy.access.identity import Identity, Shown, Unproven
 from mqtt_proxy.access.password_file import PasswordFile, PasswordFileError
-from mqtt_proxy.access.watched import WatchedFile
+from remoting.access.identity import Identity, Shown, Unproven
 from runtime.clock import Clock
 from runtime.logs import get_logger
+from runtime.watched_file import WatchedFile, fingerprint
 
 RELOAD_INTERVAL_MS = 1_000
 """How often a change of the password file is looked for, at most, and only when somebody connects."""
@@ -45,21 +46,32 @@ class PasswordMethod:
         self._check = CredentialCheck(clock)
         self._looked_ms = 0
         self._told = ""
-        self._fingerprint = password_file.fingerprint(path)
+        self._fingerprint = fingerprint(path)
         self._key = secrets.token_bytes(16)
         self._stored: list[str] = []
         self._scram: list[str] = []
         self._use(password_file.load(path))
         self._report_problems()
 
-    async def check(self, shown: Shown) -> Identity | Unproven | None:
-        """The user whose password was right."""
+    def at_hand(self, shown: Shown) -> Identity | Unproven | Waits | None:
+        """The user whose password was right a moment ago."""
         if shown.username is None:
             return None
         self._reload_if_changed()
         stored = self._users.hashes.get(shown.username)
-        if stored is None and not self._last:
-            return None
+        if stored is None:
+            return Waits.LATER if self._last else None
+        if not self._check.remembers(shown.username, shown.password or b"", stored):
+            return Waits.LATER
+        return Identity(shown.username, anonymous=False, client_id=shown.client_id)
+
+    async def check(self, shown: Shown) -> Identity | Unproven | None:
+        """The user whose password was right."""
+        known = self.at_hand(shown)
+        if not isinstance(known, Waits):
+            return known
+        assert shown.username is not None
+        stored = self._users.hashes.get(shown.username)
         result = await self._check.check(
             shown.username,
             shown.password or b"",
@@ -113,7 +125,7 @@ class PasswordMethod:
         if self._looked_ms and now_ms - self._looked_ms < RELOAD_INTERVAL_MS:
             return
         self._looked_ms = now_ms
-        found = password_file.fingerprint(self._path)
+        found = fingerprint(self._path)
         if found is not None and found == self._fingerprint:
             return
         self._fingerprint = found

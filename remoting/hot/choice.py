@@ -33,12 +33,15 @@ class Choice(Generic[CoreT]):
 
 
 def choose(
-    room: Path, modules: Sequence[str], compiled: Callable[[], CoreT], pure: Callable[[], CoreT]
+    room: Path, modules: Sequence[str], compiled: Callable[[], CoreT], pure: Callable[[], CoreT], without: str = ""
 ) -> Choice[CoreT]:
-    """Return the twin to use for the extension `modules` of the folder `room`."""
+    """Return the twin to use for the extension `modules` of the folder `room`.
+
+    `without`: why the typed modules that the extensions reach into are not in use; "" when they are (see `typed`).
+    """
     if os.environ.get(PURE_VARIABLE, "") not in {"", "0"}:
         return Choice(pure(), PURE, f"{PURE_VARIABLE} is set")
-    reason = why_unusable(room, modules)
+    reason = without or why_unusable(room, modules)
     if reason:
         return Choice(pure(), PURE, reason)
     try:
@@ -49,7 +52,7 @@ def choose(
 
 def why_unusable(room: Path, modules: Sequence[str]) -> str:
     """Return why the extensions in `room` cannot be used, "" when they can."""
-    checkout = _is_checkout(room)
+    checkout = is_checkout(room)
     for module in modules:
         built = next((path for suffix in EXTENSION_SUFFIXES if (path := room / f"{module}{suffix}").exists()), None)
         if built is None:
@@ -64,7 +67,7 @@ def why_unusable(room: Path, modules: Sequence[str]) -> str:
     return ""
 
 
-def _is_checkout(room: Path) -> bool:
+def is_checkout(room: Path) -> bool:
     """Whether the folder above the topmost package that holds `room` is that of the sources."""
     top = room
     while (top / "__init__.py").exists():

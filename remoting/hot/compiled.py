@@ -165,6 +165,38 @@ def column(
     return offsets, values, bitmap if nulls else None, nulls, bool(all_ascii(to, total))
 
 
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def judge_texts(
+    data: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
+    part: cython.int,
+    verdicts: dict,
+    out: cython.uchar[::1],
+):
+    """Set `out` to what `verdicts` (bytes to bool) says of one part of every record; return the texts it lacks.
+
+    A record without the part is 0, and so is for now one whose text is lacking.
+    """
+    rows: cython.Py_ssize_t = starts.shape[0]
+    row: cython.Py_ssize_t
+    span: Span
+    text: bytes
+    lacking: set = set()
+    for row in range(rows):
+        out[row] = 0
+        span = _find(_head(data, starts, row), part, cython.NULL, 0)
+        if span.length < 0:
+            continue
+        text = PyBytes_FromStringAndSize(span.at, span.length)
+        verdict = verdicts.get(text)
+        if verdict is None:
+            lacking.add(text)
+        elif verdict is True:
+            out[row] = 1
+    return lacking
+
+
 @cython.cfunc
 @cython.inline
 @cython.boundscheck(False)

@@ -9,10 +9,10 @@
     mqttBridge            (none)                     name of the bridge connection by which it came in
     any other             User Property              as it is, or quoted under `%user%` + quoted key
 
-They stand behind the first two properties of an MQTT record, originMqttTopic and clientId. User properties keep their
-key, order and repeats, so that RocketMQ clients and Spark see ordinary properties. A pair whose key means something
-else (ours, RocketMQ's, empty, beginning with `%`), or that holds one of the separators 01 and 02 of RocketMQ's text
-form, is escaped; quoting turns exactly `%`, 01 and 02 into `%25`, `%01` and `%02`.
+They stand behind the first two properties of an MQTT record, originMqttTopic and clientId (a row of Spark's has only
+the first). User properties keep their key, order and repeats, so that RocketMQ clients and Spark see ordinary ones. A
+pair whose key means something else (ours, RocketMQ's, empty, beginning with `%`), or that holds one of the separators
+01 and 02 of RocketMQ's text form, is escaped; quoting turns exactly `%`, 01 and 02 into `%25`, `%01` and `%02`.
 Invariant: `from_pairs(to_pairs(p)) == p` for every p that says anything. Thread rule: pure functions.
 """
 
@@ -64,9 +64,9 @@ def to_pairs(properties: MessageProperties) -> list[tuple[bytes, bytes]]:
     if properties.expiry_s is not None:
         pairs.append((EXPIRY, b"%d" % properties.expiry_s))
     if properties.content_type is not None:
-        pairs.append((CONTENT_TYPE, _quote(properties.content_type)))
+        pairs.append((CONTENT_TYPE, quoted(properties.content_type)))
     if properties.response_topic is not None:
-        pairs.append((RESPONSE_TOPIC, _quote(properties.response_topic)))
+        pairs.append((RESPONSE_TOPIC, quoted(properties.response_topic)))
     if properties.correlation_data is not None:
         pairs.append((CORRELATION_DATA, b64encode(properties.correlation_data)))
     pairs += [_escaped(key, value) for key, value in properties.user]
@@ -135,11 +135,12 @@ def _escaped(key: bytes, value: bytes) -> tuple[bytes, bytes]:
         or is_reserved(key)
         or any(separator in text for separator in _SPECIAL[1:] for text in (key, value))
     ):
-        return USER_PREFIX + _quote(key), _quote(value)
+        return USER_PREFIX + quoted(key), quoted(value)
     return key, value
 
 
-def _quote(text: bytes) -> bytes:
+def quoted(text: bytes) -> bytes:
+    """Text without `%` and the separators 01 and 02 of RocketMQ's text form."""
     if not any(special in text for special in _SPECIAL):
         return text
     return b"".join([_QUOTED.get(byte) or bytes((byte,)) for byte in text])

@@ -83,7 +83,10 @@ class RangeWant(msgspec.Struct, gc=False):
 
 
 class PulledRange(msgspec.Struct):
-    """A decoded RANGE_PULL reply; `starts` is `count` little-endian u32, the start of each record in `blob`."""
+    """A decoded RANGE_PULL reply; `starts` is `count` little-endian u32, the start of each record in `blob`.
+
+    Record i has queue offset first + i (batches count on), unless `offsets` (u32 above `first_offset`) say otherwise.
+    """
 
     status: int
     first_offset: int
@@ -93,6 +96,7 @@ class PulledRange(msgspec.Struct):
     count: int
     starts: memoryview
     blob: memoryview
+    offsets: memoryview | None = None
 
 
 _ALIGNMENT = 8

@@ -81,7 +81,7 @@ _U32 = struct.Struct("<I")
 _U16 = struct.Struct("<H")
 _SIZES = struct.Struct("<IIIIQ16xIIIIHHHHHH")
 _PUBLISH = struct.Struct("<I20xq8xIII4xHHHHH")
-_PAIR = struct.Struct("<HH")
+_PAIR, _LENGTHS_3 = struct.Struct("<HH"), struct.Struct("<HHH")
 _LENGTHS = tuple(struct.Struct(f"<{2 * n}H") for n in range(17))
 
 
@@ -227,13 +227,13 @@ def publish_fields(buffer: Buffer, offset: int) -> tuple[bytes, Buffer, int, int
         body_off += offset
         at = offset + HEADER_SIZE + DISPATCH_SIZE * n_dispatch
         if flags & FLAG_MQTT and n_props:
-            flags |= FLAG_PROPERTIES if n_props > 2 else 0
-            key_len, topic_size = _PAIR.unpack_from(buffer, at)
+            key_len, topic_size, second_len = _LENGTHS_3.unpack_from(buffer, at)
             at += 4 * n_props + topic_len + keys_len + tags_len + key_len
+            second = buffer[at + topic_size : at + topic_size + second_len]
+            flags |= FLAG_PROPERTIES if n_props > 2 or (n_props == 2 and second != CLIENT_ID_KEY) else 0
         else:
             flags |= FLAG_PROPERTIES if n_props else 0
-            at += 4 * n_props
-            topic_size = topic_len
+            at, topic_size = at + 4 * n_props, topic_len
         return bytes(buffer[at : at + topic_size]), buffer[body_off : body_off + body_len], flags, born_ms, total
     except struct.error as error:
         raise CorruptRecord(f"no record header at {offset}") from error

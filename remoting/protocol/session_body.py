@@ -105,8 +105,9 @@ class InflightEntry(msgspec.Struct, array_like=True):
     """A delivery sent but not acknowledged: its packet id and where its message is. The broker keeps it unread.
 
     Packet id 0 is a proxy's own note: everything of the queue below `offset` that is not listed is acknowledged.
-    Queue id 0xFFFFFFFF means that `offset` is a log position (a retained message). Entries of QoS 2 are not part of
-    what a SESSION_CLOSE leaves: the broker knows them by SESSION_FLOW.
+    Queue id 0xFFFFFFFF means that `offset` is a log position (a retained message), `history_body.HISTORY_BIT` in it one
+    of history, `shared_body.SHARED_BIT` that a group gave the message: the session's own place is another. Entries of
+    QoS 2 are not part of what a SESSION_CLOSE leaves: the broker knows them by SESSION_FLOW.
     """
 
     packet_id: PacketId

@@ -66,7 +66,7 @@ class BatchCommitted(msgspec.Struct, array_like=True):
 
 
 class AbortBatch(msgspec.Struct, array_like=True):
-    """Drop what was staged for a batch."""
+    """Drop what was staged for a batch; NO_BATCH: the sink will not commit again, its ledger goes too."""
 
     sink: str
     batch: Batch

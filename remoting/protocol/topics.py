@@ -9,12 +9,16 @@ depth cannot exhaust the stack. Thread rule: a trie or tree has one owner; the f
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 TOPIC_SIZE_BYTES_MAX = 16_384
 """Longest topic name or filter; longer ones are refused, because their light-queue name must fit 16 bits of length."""
 TOPIC_LEVELS_MAX = 128
 """Most levels of a topic name or filter; more are refused, each level costs a step of every match."""
+
+VALIDATED_FILTERS_MAX = 256
+"""Verdicts remembered: every filter of a SUBSCRIBE is checked by the session, by the proxy and by the broker."""
 
 T = TypeVar("T", bound=Hashable)
 V = TypeVar("V")
@@ -53,6 +57,7 @@ def validate_topic_name(topic: str | bytes) -> str | None:
     return error
 
 
+@lru_cache(maxsize=VALIDATED_FILTERS_MAX)
 def validate_filter(topic_filter: str | bytes) -> str | None:
     """Return what is wrong with a topic filter, None if nothing."""
     error = _validate(topic_filter, "filter")

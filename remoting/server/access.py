@@ -18,15 +18,19 @@ from remoting.transport.signature import ACCESS_KEY_FIELD, SIGNATURE_FIELD, sign
 class Access:
     """Checks each request of a server; `keys` maps access keys to secrets."""
 
-    def __init__(self, keys: Mapping[str, str] | None = None, *, open_to_all: bool = False) -> None:
+    def __init__(
+        self, keys: Mapping[str, str] | None = None, *, open_to_all: bool = False, keys_count: bool = False
+    ) -> None:
+        """`keys_count`: a claimed key is checked also where none is needed, because rights hang on it."""
         self._keys = dict(keys or {})
         self._open_to_all = open_to_all
+        self._keys_count = keys_count
 
     def check(self, peer: Peer, command: Command) -> None:
         """Raise `Refused` (NO_PERMISSION) unless the peer may send this request."""
-        if peer.loopback or self._open_to_all:
-            return
         access_key = command.fields.get(ACCESS_KEY_FIELD)
+        if (peer.loopback or self._open_to_all) and not (self._keys_count and access_key):
+            return
         if not access_key:
             raise Refused(
                 ResponseCode.NO_PERMISSION,

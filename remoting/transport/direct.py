@@ -1,15 +1,22 @@
-"""Publishes and news between a proxy and a broker of the same process, as objects instead of frames.
+"""Publishes, sessions and news between a proxy and a broker of the same process, as objects instead of frames.
 
 Both sides offer it beside their frames and neither needs it: a connection over a socket has none, and then everything
-goes by APPEND_MANY and NOTIFY. It carries what is hot and plain only; all else stays a frame.
+goes by APPEND_MANY, SESSION_OPEN, SUBSCRIBE, SESSION_CLOSE and NOTIFY. It carries what is hot only; all else stays a
+frame.
 Invariant: the promises are those of the frames. `stored` is called once, never inside `append`, with None only when the
-messages are confirmed; what was sent on the connection before is handled before. Loop rule: all on the loop's thread.
+messages are confirmed; the answers about sessions are given once too, also inside the call when nothing has to be
+waited for; what was sent on the connection before is handled before. Loop rule: all on the loop's thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from remoting.protocol.session_body import SessionClose, SessionOpen, SessionOpened, Subscribe, Subscribed
+from remoting.transport.contracts import Peer
+
+T = TypeVar("T")
 
 NEWS_ATTRIBUTE = "news"
 """Where a peer of this process keeps the `News` its followed queues are told by."""
@@ -33,6 +40,9 @@ class PlainPublish(Protocol):
     packet_id: int
 
 
+Said = Callable[[T | None, Exception | None], None]
+"""Called once: an answer that is confirmed and None, or None and the `Refused` that a frame would be answered with."""
+
 PlainRun = tuple[bytes, int, Sequence[PlainPublish]]
 """(client id, born_ms, publishes): what one client sent in one read."""
 
@@ -46,3 +56,12 @@ class DirectPort(Protocol):
 
     def append(self, runs: Sequence[PlainRun], stored: Stored) -> None:
         """Append messages in order; `stored` follows."""
+
+    def session_open(self, peer: Peer, request: SessionOpen, said: Said[SessionOpened]) -> None:
+        """Take a client's session for the proxy at `peer`."""
+
+    def subscribe(self, wanted: Sequence[tuple[Subscribe, Said[Subscribed]]]) -> None:
+        """Subscribe many sessions; what of that goes into the log goes there together."""
+
+    def session_close(self, request: SessionClose, said: Said[int]) -> None:
+        """Give a session back; the answer is a log position and says nothing."""

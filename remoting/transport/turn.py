@@ -3,60 +3,128 @@
 A request inside one process is a chain of small steps (gather, hand over, append, confirm, hand back), each of which
 must not run inside the step before. Asked of the loop, every step costs a handle, an epoll and a wake-up; here they
 wait in one list that a single loop callback works off, round by round: what a round asks for runs in the next round.
+What says `at_end` waits until no round asks for anything more: the writing, once for all that happened. And whoever is
+a loop callback himself and knows that much will follow, holds the turn and runs it: not even one callback is needed.
 
 Invariant: `soon` never runs the callback inside its caller, callbacks run in the order of the calls, and one that
 raises is reported to the loop and stops no other. After `ROUNDS_MAX` rounds the loop has its turn, so that a chain
-without an end starves no socket. Loop rule: call on the loop's thread; each loop has its own list.
+without an end starves no socket; what waits for the end has run by then. Loop rule: call on the loop's thread; each
+loop has its own turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 ROUNDS_MAX = 32
 """Rounds of one loop turn; a message takes about ten from its socket to the last subscriber's."""
 
+Due = tuple[Callable[..., object], tuple[Any, ...]]
 
-class _Turn:
+
+class Turn:
     """The callbacks of one loop."""
 
-    __slots__ = ("due", "loop", "scheduled")
+    __slots__ = ("_asked", "_due", "_held", "_last", "loop", "thread")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.due: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
-        self.scheduled = False
+        self.thread = get_ident()
+        """Where the loop runs."""
+        self._due: list[Due] = []
+        self._last: list[Due] = []
+        self._asked = False
+        self._held = False
+
+    def soon(self, callback: Callable[..., object], arguments: tuple[Any, ...] = ()) -> None:
+        """Call back in the next round of whatever is due then."""
+        self._due.append((callback, arguments))
+        if not self._held and not self._asked:
+            self._ask()
+
+    def at_end(self, callback: Callable[[], object]) -> None:
+        """Call back when nothing else is due in this turn; what that asks for still belongs to it."""
+        self._last.append((callback, ()))
+        if not self._held and not self._asked:
+            self._ask()
+
+    def hold(self) -> None:
+        """Ask the loop for nothing: the caller is a callback of it, and will `run` before he returns."""
+        global _running  # noqa: PLW0603 - see below
+        self._held = True
+        _running = self
 
     def run(self) -> None:
         """Work off what is due, round by round."""
-        for _ in range(ROUNDS_MAX):
-            round_, self.due = self.due, []
-            for callback, arguments in round_:
-                try:
-                    callback(*arguments)
-                except Exception as error:  # noqa: BLE001 - one callback's fault must not lose the others
-                    self.loop.call_exception_handler(
-                        {"message": f"{callback!r} failed at the end of a loop turn", "exception": error}
-                    )
-            if not self.due:
-                self.scheduled = False
-                return
-        self.loop.call_soon(self.run)
+        self.hold()
+        try:
+            for _ in range(ROUNDS_MAX):
+                if self._due:
+                    self._round(self._take_due())
+                elif self._last:
+                    self._round(self._take_last())
+                else:
+                    return
+            self._round(self._take_last())
+        finally:
+            self._release()
+
+    def _round(self, round_: list[Due]) -> None:
+        for callback, arguments in round_:
+            try:
+                callback(*arguments)
+            except Exception as error:  # noqa: BLE001 - one callback's fault must not lose the others
+                self.loop.call_exception_handler(
+                    {"message": f"{callback!r} failed at the end of a loop turn", "exception": error}
+                )
+
+    def _take_due(self) -> list[Due]:
+        due, self._due = self._due, []
+        return due
+
+    def _take_last(self) -> list[Due]:
+        last, self._last = self._last, []
+        return last
+
+    def _ask(self) -> None:
+        self._asked = True
+        self.loop.call_soon(self._called)
+
+    def _called(self) -> None:
+        self._asked = False
+        self.run()
+
+    def _release(self) -> None:
+        global _running  # noqa: PLW0603 - see below
+        self._held = False
+        _running = None
+        if (self._due or self._last) and not self._asked:
+            self._ask()
 
 
-_latest: _Turn | None = None
+_latest: Turn | None = None
+"""A one-entry cache: nearly every process has one loop."""
+
+_running: Turn | None = None
+"""The turn that is being run (of several loops with threads of their own the one that began last): whoever asks inside
+it need not find out which loop is his, which is a system call."""
+
+
+def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
+    """The turn of this loop, which runs in this thread."""
+    global _latest  # noqa: PLW0603 - see above
+    turn = _latest
+    if turn is None or turn.loop is not loop:
+        turn = _latest = Turn(loop)
+    return turn
 
 
 def soon(callback: Callable[..., object], *arguments: Any) -> None:
     """Call back at the end of this turn of the running loop, in the next round of whatever is due then."""
-    global _latest  # noqa: PLW0603 - a one-entry cache: nearly every process has one loop
-    loop = asyncio.get_running_loop()
-    turn = _latest
-    if turn is None or turn.loop is not loop:
-        turn = _latest = _Turn(loop)
-    turn.due.append((callback, arguments))
-    if not turn.scheduled:
-        turn.scheduled = True
-        loop.call_soon(turn.run)
+    turn = _running
+    if turn is None or turn.thread != get_ident():
+        turn = turn_of(asyncio.get_running_loop())
+    turn.soon(callback, arguments)

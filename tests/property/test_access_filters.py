@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtt_proxy.access.filters import contains, covers, intersects, split
+from remoting.access.filters import contains, covers, intersects, split
 from remoting.protocol.topics import matches, validate_filter
 
 WORDS = ["a", "b", "", "$s"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtt_proxy.access.acl_file import parse
-from mqtt_proxy.access.identity import Identity
-from mqtt_proxy.access.rules import Grants
+from remoting.access.acl_file import parse
+from remoting.access.identity import Identity
+from remoting.access.rules import Grants
 
 RULES = parse(b"pattern dev/%c/#\npattern home/${username}/x-%c\npattern ${clientid}/own\n", name="acl")
 DENY = parse(b"pattern #\npattern deny private/%u/#\n", name="acl")

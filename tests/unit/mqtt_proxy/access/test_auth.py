@@ -6,11 +6,11 @@ from typing import Any
 
 import structlog
 
-from mqtt_proxy.access.auth import Authenticator
+from mqtt_proxy.access.auth import Authenticator, Waits
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.identity import Identity, Shown, Unproven
-from mqtt_proxy.access.watched import WatchedFile
+from remoting.access.identity import Identity, Shown, Unproven
 from runtime.metrics import Registry
+from runtime.watched_file import WatchedFile
 
 ANN = Identity("ann", anonymous=False)
 
@@ -18,11 +18,15 @@ ANN = Identity("ann", anonymous=False)
 class Fixed:
     """Always the same answer."""
 
-    def __init__(self, name: str, answer: Identity | Unproven | None) -> None:
+    def __init__(self, name: str, answer: Identity | Unproven | None, *, later: bool = False) -> None:
         self.name = name
         self._answer = answer
+        self._later = later
         self.asked = 0
         self.looked = self.closed = False
+
+    def at_hand(self, shown: Shown) -> Identity | Unproven | Waits | None:
+        return Waits.LATER if self._later else self._answer
 
     async def check(self, shown: Shown) -> Identity | Unproven | None:
         self.asked += 1
@@ -88,3 +92,17 @@ async def test_all_methods_hear_of_changes_and_the_end() -> None:
     await auth.close()
     assert auth.files() == ["a", "b"]
     assert all(one.looked and one.closed for one in methods)
+
+
+async def test_what_is_at_hand_is_what_would_have_been_answered() -> None:
+    """In the same order, counted once; who has to be waited for hides those behind it."""
+    none, denied, later = Fixed("a", None), Fixed("b", Unproven.DENIED), Fixed("c", ANN, later=True)
+    auth, counters = chain(none, denied, later)
+    assert auth.at_hand(Shown(username="ann")) is Unproven.DENIED
+    assert counters.authentications.child("denied", "b").value == 1
+    auth, counters = chain(none, later, denied)
+    assert auth.at_hand(Shown(username="ann")) is None
+    assert await auth.authenticate(Shown(username="ann")) == ANN
+    assert counters.authentications.child("accepted", "c").value == 1
+    nobody, _ = chain()
+    assert nobody.at_hand(Shown(loopback=True)) == Identity("", anonymous=True)

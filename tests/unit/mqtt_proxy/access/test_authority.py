@@ -6,11 +6,11 @@ import pytest
 import structlog
 
 from mqtt_proxy.access import authority
-from mqtt_proxy.access.acl_file import parse
 from mqtt_proxy.access.authority import DENIALS_LOGGED_PER_S_MAX, Authority, inner_filter
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.identity import Action, Identity
-from mqtt_proxy.access.rules import RuleSet, write_bit
+from remoting.access.acl_file import parse
+from remoting.access.identity import Action, Identity
+from remoting.access.rules import RuleSet, write_bit
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.access.acl_file import AclError
 from mqtt_proxy.access.brought import GROUPS_MAX, RULES_MAX, BroughtError, is_name, rules_of, texts
+from remoting.access.acl_file import AclError
 
 
 def test_rules() -> None:

@@ -10,10 +10,10 @@ import pytest
 from mqtt_proxy.access import gate as gate_module
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.gate import Gate
-from mqtt_proxy.access.identity import Action, Identity, Shown
 from mqtt_proxy.access.password_method import PasswordMethod
-from mqtt_proxy.access.rules import WRITE_ALL_MASK
 from mqtt_proxy.access.scram import MECHANISM
+from remoting.access.identity import Action, Identity, Shown
+from remoting.access.rules import WRITE_ALL_MASK
 from runtime.clock import SystemClock
 from runtime.metrics import Registry
 

@@ -12,9 +12,10 @@ import pytest
 import structlog
 from aiohttp import web
 
+from mqtt_proxy.access.auth import Waits
 from mqtt_proxy.access.http_method import ANSWER_BYTES_MAX, HookError, HttpMethod
-from mqtt_proxy.access.identity import Identity, Shown, Unproven
 from mqtt_proxy.access_config import AccessConfig
+from remoting.access.identity import Identity, Shown, Unproven
 from runtime.clock import ManualClock
 
 
@@ -141,9 +142,11 @@ async def test_too_late_and_not_there(hook: Hook) -> None:
 async def test_answers_are_remembered(hook: Hook) -> None:
     """For whom they were given, as long as is configured; a denial for a second."""
     method, clock = method_for(hook, http_cache_ms=5_000)
+    assert method.at_hand(shown()) is Waits.LATER
     for _ in range(3):
         assert isinstance(await method.check(shown()), Identity)
     assert len(hook.asked) == 1
+    assert isinstance(method.at_hand(shown()), Identity)
     hook.answer = {"result": "deny"}
     assert await method.check(Shown(client_id="c", username="ann", password=b"other")) is Unproven.DENIED
     assert await method.check(Shown(client_id="d", username="ann", password=b"s3cret")) is Unproven.DENIED

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.identity import Identity, Shown, Unproven
 from mqtt_proxy.access.jwt_method import TOKEN_BYTES_MAX, JwtMethod, KeysError, header_of, load_keys
 from mqtt_proxy.access_config import AccessConfig
+from remoting.access.identity import Identity, Shown, Unproven
 from runtime.metrics import Registry
 
 EC = ec.generate_private_key(ec.SECP256R1())

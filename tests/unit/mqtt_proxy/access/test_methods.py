@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.identity import Identity, Shown, Unproven
 from mqtt_proxy.access.methods import configured_methods, make_methods
 from mqtt_proxy.access_config import AccessConfig
 from mqtt_proxy.config import EVERY_INTERFACE, LOOPBACK, ProxyConfig
 from mqtt_proxy.listen_config import ListenConfig
+from remoting.access.identity import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from runtime.clock import SystemClock
 from runtime.metrics import Registry

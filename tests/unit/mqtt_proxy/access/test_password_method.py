@@ -8,11 +8,12 @@ import argon2
 import pytest
 
 from mqtt_proxy.access import credentials, password_file
+from mqtt_proxy.access.auth import Waits
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.identity import Identity, Shown, Unproven
 from mqtt_proxy.access.password_file import PasswordFileError
 from mqtt_proxy.access.password_method import PasswordMethod
 from mqtt_proxy.access.scram import derive
+from remoting.access.identity import Identity, Shown, Unproven
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 
@@ -46,6 +47,20 @@ async def test_who_is_in_the_file(tmp_path: Path) -> None:
     assert method.stored("ann") is not None
     assert method.stored("bob") is None
     await method.close()
+
+
+async def test_what_was_right_a_moment_ago_is_at_hand(tmp_path: Path) -> None:
+    """Whoever is not known yet costs a hash, which is waited for; a user of nobody's too, or names could be told."""
+    method, _, _ = make(write(tmp_path / "users", f"ann:{HASHER.hash('right')}\n"))
+    assert method.at_hand(shown(None, None)) is None
+    assert method.at_hand(shown("ann", b"right")) is method.at_hand(shown("bob", b"x")) is Waits.LATER
+    assert isinstance(await method.check(shown("ann", b"right")), Identity)
+    assert method.at_hand(shown("ann", b"right")) == Identity("ann", False, "c")
+    assert method.at_hand(shown("ann", b"wrong")) is Waits.LATER
+    await method.close()
+    other, _, _ = make(tmp_path / "users", last=False)
+    assert other.at_hand(shown("bob", b"x")) is None
+    await other.close()
 
 
 async def test_users_of_other_methods_are_left_to_them(tmp_path: Path) -> None:

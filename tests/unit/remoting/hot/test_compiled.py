@@ -62,3 +62,11 @@ def test_the_last_of_a_repeated_property_counts() -> None:
     first, keys, values = compiled.properties(data, starts)
     assert np.frombuffer(first, "<i4").tolist() == [0, 3, 3]
     assert (keys[1], values[1]) == (b"kkkk", b"123")
+
+
+def test_texts_are_looked_up() -> None:
+    """And those that are not known are told."""
+    data, starts = blob(make_record(keys=b"a"), make_record(keys=b"b"), make_record(), make_record(keys=b"c"))
+    out = np.full(4, 9, np.uint8)
+    assert compiled.judge_texts(data, starts, PARTS["keys"], {b"a": True, b"b": False}, out) == {b"c"}
+    assert out.tolist() == [1, 0, 0, 0]

@@ -60,9 +60,10 @@ def message(
     epoch: int = 1,
     topic: bytes = b"plant/7/temp",
     magic_type: int = record.MESSAGE,
+    second: tuple[bytes, bytes] = (record.CLIENT_ID_KEY, b"dev-1"),
 ) -> bytes:
     """An MQTT record as the broker writes it."""
-    props = [(record.MQTT_TOPIC_KEY, topic), (record.CLIENT_ID_KEY, b"dev-1")]
+    props = [(record.MQTT_TOPIC_KEY, topic), second]
     raw = b"".join(part for pair in props for part in pair)
     lengths = struct.pack("<4H", *[len(part) for pair in props for part in pair])
     return encode_record(
@@ -114,6 +115,12 @@ def test_publish_fields_of_an_mqtt_record():
     assert RecordView(raw).mqtt_topic == b"plant/7/temp"
     with pytest.raises(CorruptRecord):
         publish_fields(raw[:40], 0)
+
+
+@pytest.mark.parametrize("key", [b"unit", b"delay-ms", b"clientIdX"])
+def test_a_row_of_spark_has_no_client_id_and_its_one_property_is_said(key):
+    flags = [publish_fields(message(second=second), 0)[2] for second in ((key, b"v"), (record.CLIENT_ID_KEY, b"c"))]
+    assert [flag & record.FLAG_PROPERTIES for flag in flags] == [record.FLAG_PROPERTIES, 0]
 
 
 @pytest.mark.parametrize("magic", [record.MESSAGE, record.BATCH, record.CONTROL, record.FILLER])

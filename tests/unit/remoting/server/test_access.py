@@ -61,3 +61,13 @@ def test_a_changed_body_or_field_does_not():
 
 def test_open_to_all_is_said_explicitly():
     Access(open_to_all=True).check(REMOTE, Command(1))
+
+
+def test_a_key_that_counts_is_proved_on_this_machine_too():
+    """Rights hang on the name: nobody may have those of another by claiming it. Without a key nothing is claimed."""
+    access = Access({"device": "s"}, open_to_all=True, keys_count=True)
+    access.check(LOCAL, Command(1))
+    access.check(LOCAL, signed("device", "s"))
+    for peer in (LOCAL, REMOTE):
+        with pytest.raises(Refused, match="not valid"):
+            access.check(peer, signed("device", "wrong"))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
-from remoting.transport.turn import ROUNDS_MAX, soon
+from remoting.transport.turn import ROUNDS_MAX, soon, turn_of
 
 
 async def test_rounds_run_in_order_and_never_inside_the_caller() -> None:
@@ -52,6 +53,77 @@ async def test_an_endless_chain_leaves_the_loop_its_turns() -> None:
     assert rounds == ROUNDS_MAX
     await asyncio.sleep(0)
     assert rounds == 2 * ROUNDS_MAX
+
+
+async def test_what_waits_for_the_end_comes_behind_every_round() -> None:
+    """Also behind rounds that are only asked for meanwhile; and what it asks for still runs in the same turn."""
+    told: list[str] = []
+    turn = turn_of(asyncio.get_running_loop())
+
+    def end() -> None:
+        told.append("end")
+        soon(told.append, "behind")
+
+    turn.at_end(end)
+    soon(lambda: soon(told.append, "second"))
+    soon(told.append, "first")
+    await asyncio.sleep(0)
+    assert told == ["first", "second", "end", "behind"]
+
+
+async def test_the_end_comes_also_for_an_endless_chain() -> None:
+    """What is to be written must not wait for it."""
+    told: list[str] = []
+
+    def again() -> None:
+        if len(told) < 2:
+            soon(again)
+
+    turn = turn_of(asyncio.get_running_loop())
+    turn.at_end(lambda: told.append("end"))
+    soon(again)
+    await asyncio.sleep(0)
+    assert told == ["end"]
+    told.append("stop")
+    await asyncio.sleep(0)
+
+
+async def test_who_holds_the_turn_runs_it() -> None:
+    """The loop is asked for nothing, and everything has happened when he returns; afterwards it is asked again."""
+    told: list[str] = []
+    loop = asyncio.get_running_loop()
+    turn = turn_of(loop)
+    turn.hold()
+    soon(soon, told.append, "second")
+    soon(told.append, "first")
+    turn.at_end(lambda: told.append("end"))
+    assert not told
+    turn.run()
+    assert told == ["first", "second", "end"]
+    soon(told.append, "later")
+    turn.run()  # whatever the loop has been asked for finds nothing to do
+    await asyncio.sleep(0)
+    assert told[3:] == ["later"]
+
+
+def test_a_loop_of_another_thread_is_not_taken_for_the_one_that_runs() -> None:
+    """Each thread's callbacks run in its own."""
+    ran: list[int] = []
+
+    async def other() -> None:
+        soon(lambda: ran.append(threading.get_ident()))
+        await asyncio.sleep(0)
+
+    async def main() -> None:
+        turn = turn_of(asyncio.get_running_loop())
+        turn.hold()
+        thread = threading.Thread(target=asyncio.run, args=(other(),))
+        thread.start()
+        thread.join()
+        assert ran == [thread.ident]
+        turn.run()
+
+    asyncio.run(main())
 
 
 def test_each_loop_has_its_own() -> None:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mqtt_proxy.access.rules import Rule
+    from remoting.access.rules import Rule
 
 
 class Action:

@@ -20,8 +20,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mqtt_proxy.access.filters import HASH, Levels, contains, covers, intersects, split
-from mqtt_proxy.access.identity import Identity
+from remoting.access.filters import HASH, Levels, contains, covers, intersects, split
+from remoting.access.identity import Identity
 
 PLACEHOLDER = re.compile(rb"%c|%u|\$\{clientid\}|\$\{username\}")
 UNFIT = re.compile(rb"[+#/\x00]")
@@ -84,6 +84,8 @@ class RuleSet:
     groups: dict[str, list[Rule]] = field(default_factory=dict)
     anonymous: list[Rule] = field(default_factory=list)
     everyone: list[Rule] = field(default_factory=list)
+    roles: dict[str, set[str]] = field(default_factory=dict)
+    """Name -> roles of a key at a broker."""
     open: bool = False
     """Everybody who was let in may do everything: what holds without an access list."""
 

@@ -16,10 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from mqtt_proxy.access.password_file import fingerprint
 from remoting.protocol.errors import LightMQError
 
 T = TypeVar("T")
+
+
+def fingerprint(path: Path) -> tuple[int, int, int, int] | None:
+    """Changes when the file or who may read it changes; None when it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
 
 
 class WatchedFile(Generic[T]):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.access.acl_file import parse
-from mqtt_proxy.access.filters import split
-from mqtt_proxy.access.identity import Identity
-from mqtt_proxy.access.rules import EVERYTHING, WRITE_ALL_MASK, Grants, Rule, RuleSet, fill, write_bit
+from remoting.access.acl_file import parse
+from remoting.access.filters import split
+from remoting.access.identity import Identity
+from remoting.access.rules import EVERYTHING, WRITE_ALL_MASK, Grants, Rule, RuleSet, fill, write_bit
 
 STRANGE = ["#", "+", "a/b", "a/#", "", "/", "x\0y", "+/+"]
 

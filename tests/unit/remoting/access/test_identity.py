@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.access.identity import ANONYMOUS, Identity, Unproven
+from remoting.access.identity import ANONYMOUS, Identity, Unproven
 
 
 def test_identities_are_values() -> None:

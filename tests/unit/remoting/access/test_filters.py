@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.access.filters import contains, covers, intersects, split
+from remoting.access.filters import contains, covers, intersects, split
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@
     topic read retained=no history=no a/# live messages only
     group line-3                          what follows is for identities with this group (tokens and hooks name groups)
     anonymous                             back to clients without a proven name
+    role proxy                            in a user section, at a broker only: this key is an MQTT proxy, or `admin`
     pattern readwrite dev/%c/#            for everybody, whatever the section; %c or ${clientid}: the client id,
                                           %u or ${username}: the proven user name
 
@@ -25,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mqtt_proxy.access.rules import PLACEHOLDER, Rule, RuleSet
+from remoting.access.rules import PLACEHOLDER, Rule, RuleSet
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.topics import validate_filter
 
@@ -44,6 +45,9 @@ VERBS: Mapping[str, tuple[bool, bool, bool]] = {
     "deny-write": (False, False, True),
 }
 """Word -> (allows, concerns reading, concerns writing)."""
+
+ROLES = ("proxy", "admin")
+"""What a key may be beside a reader and writer of topics; of meaning to brokers."""
 
 OPTIONS = ("qos", "retain", "retained", "will", "history")
 SWITCH = {"yes": True, "no": False}
@@ -71,6 +75,8 @@ class _Reader:
     name: str
     rules: RuleSet = field(default_factory=RuleSet)
     section: list[Rule] = field(default_factory=list)
+    user: str | None = None
+    """Whose section it is, if it is a user's."""
 
     def __post_init__(self) -> None:
         self.section = self.rules.anonymous
@@ -94,10 +100,20 @@ class _Reader:
                     raise _LineError(f"{word} without a name")
                 named = self.rules.users if word == "user" else self.rules.groups
                 self.section = named.setdefault(rest, [])
+                self.user = rest if word == "user" else None
+            case "role":
+                self._role(rest)
             case "anonymous" if not rest:
-                self.section = self.rules.anonymous
+                self.section, self.user = self.rules.anonymous, None
             case _:
-                raise _LineError(f"begins with {word[:20]!r}, not with topic, pattern, user, group or anonymous")
+                raise _LineError(f"begins with {word[:20]!r}, not with topic, pattern, user, group, role or anonymous")
+
+    def _role(self, role: str) -> None:
+        if role not in ROLES:
+            raise _LineError(f"{role[:20]!r} is none of the roles {', '.join(ROLES)}")
+        if self.user is None:
+            raise _LineError("a role belongs into the section of a user")
+        self.rules.roles.setdefault(self.user, set()).add(role)
 
 
 def load(path: Path) -> RuleSet:

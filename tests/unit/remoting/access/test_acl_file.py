@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_proxy.access import acl_file
-from mqtt_proxy.access.acl_file import PROBLEMS_SHOWN_MAX, AclError, load, parse
+from remoting.access import acl_file
+from remoting.access.acl_file import PROBLEMS_SHOWN_MAX, AclError, load, parse
 
 MOSQUITTO = b"""\
 # This affects access control for clients with no username.
@@ -117,3 +117,14 @@ def test_files_that_may_not_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(acl_file, "FILE_SIZE_BYTES_MAX", 3)
     with pytest.raises(AclError, match="at most 3"):
         load(path)
+
+
+def test_roles_of_keys() -> None:
+    """A broker's list says which keys are proxies or may administer; nobody else has a role."""
+    rules = parse(b"user p\nrole proxy\nuser boss\nrole admin\nrole proxy\ntopic a\n", name="acl")
+    assert rules.roles == {"p": {"proxy"}, "boss": {"admin", "proxy"}}
+    for text, words in ((b"role proxy", "section of a user"), (b"user u\nrole king", "none of the roles")):
+        with pytest.raises(AclError, match=words):
+            parse(text, name="acl")
+    with pytest.raises(AclError, match="section of a user"):
+        parse(b"user u\nanonymous\nrole admin", name="acl")

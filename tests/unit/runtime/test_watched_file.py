@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_proxy.access.watched import WatchedFile
 from remoting.protocol.errors import LightMQError
+from runtime.watched_file import WatchedFile, fingerprint
 
 
 class Use:
@@ -110,3 +110,17 @@ def test_a_bad_first_file_is_the_callers_matter(tmp_path: Path) -> None:
     """It decides whether to go on without."""
     with pytest.raises(LightMQError):
         Use(tmp_path / "none").file.first()
+
+
+def test_fingerprint_tells_changes(tmp_path: Path) -> None:
+    """Another content, other rights, or no file at all are told apart."""
+    path = tmp_path / "watched"
+    assert fingerprint(path) is None
+    path.write_text("one")
+    path.chmod(0o600)
+    before = fingerprint(path)
+    path.write_text("other")
+    after = fingerprint(path)
+    assert after != before
+    path.chmod(0o644)
+    assert fingerprint(path) != after

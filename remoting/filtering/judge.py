@@ -1,0 +1,179 @@
+"""A filter made ready: which records of a blob are wanted, judged with as little Python per record as there can be.
+
+What stands in the fixed header (times, the tag's hash) is compared for all records at once; what is left is looked at
+one by one, texts by the compiled gather where there is one. A topic is judged once and remembered. Invariant: see the
+room's README: what cannot be judged is kept. Thread rule: one thread at a time per Judge; it only keeps a memory.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from remoting import hot
+from remoting.filtering import sql92
+from remoting.hot.choice import Choice, choose
+from remoting.protocol import record, topics
+from remoting.protocol.errors import CorruptRecord, LocalMisuse
+from remoting.protocol.filtered_body import RowFilter, decode_row_filter
+from remoting.protocol.pull_body import Buffer
+from remoting.protocol.record import RecordView
+
+JUDGES_MAX = 16
+"""Filters kept ready; the one not used for the longest is made anew."""
+TOPICS_REMEMBERED_MAX = 16_384
+"""MQTT topics whose verdict one filter remembers; beyond it the memory starts anew."""
+LOOK_MAX, LOOK_PURE_MAX, LOOK_SQL_MAX = 32_768, 4_096, 2_048
+"""Records one request looks at, a few milliseconds of a loop that others wait for: by the compiled functions, without
+them, and into the properties, which SQL needs."""
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+_KEYS, _MQTT_TOPIC = 1, 3
+_BORN_AT, _TAG_HASH_AT = 24, 68
+
+
+def _compiled() -> Any:
+    from remoting.hot import compiled
+
+    return compiled
+
+
+choice: Choice[Any] = choose(Path(hot.__file__).parent, ("compiled",), _compiled, lambda: None)
+core: Any = choice.core
+"""The compiled functions, None where the pure twin serves."""
+
+
+@lru_cache(JUDGES_MAX)
+def judge_of(encoded: bytes) -> Judge:
+    """The judge of an encoded RowFilter. Raises RemoteViolation (malformed) or LocalMisuse (an expression is wrong)."""
+    return Judge(decode_row_filter(encoded))
+
+
+class Judge:
+    """Says of every record whether it passes one filter."""
+
+    def __init__(self, row_filter: RowFilter) -> None:
+        for one in row_filter.mqtt:
+            wrong = topics.validate_filter(one)
+            if wrong is not None:
+                raise LocalMisuse(f"filter {one!r}: {wrong}")
+        self._filters = tuple(one.encode() for one in row_filter.mqtt)
+        self._tags = frozenset(tag.encode() for tag in row_filter.tags)
+        self._tag_hashes = np.array(sorted(record.tag_hash(tag) for tag in self._tags), np.uint32)
+        self._keys = {key.encode(): True for key in row_filter.keys}
+        self._sql = sql92.parse(row_filter.sql) if row_filter.sql else None
+        self._born = (row_filter.born_from_ms, row_filter.born_until_ms)
+        self._known: dict[bytes, bool] = {b"": False}
+        self.look_max = LOOK_SQL_MAX if self._sql is not None else LOOK_PURE_MAX if core is None else LOOK_MAX
+
+    def mask(self, blob: Buffer, starts: Ints) -> Bools:
+        """Which of the records that begin at `starts` (multiples of 8) are wanted."""
+        words = np.frombuffer(blob, "<u4", len(blob) // 4)
+        messages: Bools = words[(starts >> 2) + 1] == record.MESSAGE
+        wanted = messages & self._by_header(words, starts)
+        at = np.flatnonzero(wanted)
+        for test in (self._by_tag, self._by_key, self._by_topic, self._by_sql):
+            if len(at):
+                at = at[test(blob, starts[at])]
+        # A batch has no topics; whether its rows pass another filter shows only when it is unpacked.
+        found: Bools = np.zeros(len(starts), bool) if self._filters else ~messages
+        found[at] = True
+        return found
+
+    def _by_header(self, words: npt.NDArray[np.uint32], starts: Ints) -> Bools:
+        """Time of birth, and the tag as far as its hash tells."""
+        found = np.ones(len(starts), bool)
+        begin, end = self._born
+        if begin is not None or end is not None:
+            born = words[: len(words) & ~1].view("<i8")[(starts + _BORN_AT) >> 3]
+            found &= born >= (-(1 << 63) if begin is None else begin)
+            found &= born < ((1 << 63) - 1 if end is None else end)
+        if self._tags:
+            found &= np.isin(words[(starts + _TAG_HASH_AT) >> 2], self._tag_hashes)
+        return found
+
+    def _by_tag(self, blob: Buffer, starts: Ints) -> Bools:
+        if not self._tags:
+            return np.ones(len(starts), bool)
+        return _each(blob, starts, lambda view: view.tags in self._tags)
+
+    def _by_key(self, blob: Buffer, starts: Ints) -> Bools:
+        if not self._keys:
+            return np.ones(len(starts), bool)
+        sound = _sound(blob, starts)
+        if sound is None:
+            return _each(blob, starts, lambda view: view.keys in self._keys)
+        found = np.empty(len(starts), np.uint8)
+        core.judge_texts(*sound, _KEYS, self._keys, found)
+        return found.view(bool)
+
+    def _by_topic(self, blob: Buffer, starts: Ints) -> Bools:
+        if not self._filters:
+            return np.ones(len(starts), bool)
+        if len(self._known) > TOPICS_REMEMBERED_MAX:
+            self._known = {b"": False}
+        sound = _sound(blob, starts)
+        if sound is None:
+            return _each(blob, starts, lambda view: self._covers(view.mqtt_topic or b""))
+        found = np.empty(len(starts), np.uint8)
+        lacking = core.judge_texts(*sound, _MQTT_TOPIC, self._known, found)
+        if lacking:
+            for topic in lacking:
+                self._covers(topic)
+            core.judge_texts(*sound, _MQTT_TOPIC, self._known, found)
+        return found.view(bool)
+
+    def _covers(self, topic: bytes) -> bool:
+        known = self._known.get(topic)
+        if known is None:
+            known = self._known[topic] = any(topics.matches(one, topic) for one in self._filters)
+        return known
+
+    def _by_sql(self, blob: Buffer, starts: Ints) -> Bools:
+        predicate = self._sql
+        if predicate is None:
+            return np.ones(len(starts), bool)
+        return _each(blob, starts, lambda view: predicate(_properties(view)) is True)
+
+
+def _properties(view: RecordView) -> sql92.Properties:
+    """The properties of a record by name; of a repeated one the last."""
+    found: dict[str, str] | None = None
+
+    def get(name: str) -> str | None:
+        nonlocal found
+        if found is None:
+            found = {
+                key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, value in view.properties()
+            }
+            for key, value in (("TAGS", view.tags), ("KEYS", view.keys)):
+                if value:
+                    found[key] = value.decode("utf-8", "replace")
+        return found.get(name)
+
+    return get
+
+
+def _sound(blob: Buffer, starts: Ints) -> tuple[npt.NDArray[np.uint8], Ints] | None:
+    """The records as the compiled functions want them; None where these cannot be used."""
+    if core is None:
+        return None
+    data, places = np.frombuffer(blob, np.uint8), np.ascontiguousarray(starts, np.int64)
+    return None if core.first_bad(data, places, False) >= 0 else (data, places)
+
+
+def _each(blob: Buffer, starts: Ints, test: Any) -> Bools:
+    """Judge record by record; one whose sizes contradict each other is kept."""
+    whole = memoryview(blob)
+    found = np.ones(len(starts), bool)
+    for index, start in enumerate(starts.tolist()):
+        try:
+            found[index] = test(RecordView(whole, start))
+        except CorruptRecord:
+            continue
+    return found

@@ -1,0 +1,19 @@
+# Types of turn.py; see remoting/hot/typed.py.
+
+cdef class Turn:
+    cdef public object loop
+    cdef public object thread
+    cdef list _due
+    cdef list _last
+    cdef bint _asked
+    cdef bint _held
+
+    cpdef soon(self, callback, tuple arguments=*)
+    cpdef at_end(self, callback)
+    cpdef hold(self)
+    cpdef run(self)
+    cdef _round(self, list round_)
+    cdef list _take_due(self)
+    cdef list _take_last(self)
+    cdef _ask(self)
+    cdef _release(self)
