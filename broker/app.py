@@ -12,11 +12,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from broker.api.access import make_access
+from broker.api.access import Authorizer, make_access
 from broker.api.context import Broker
 from broker.api.direct import DirectAppends
 from broker.api.router import handlers
 from broker.api.topic_list import status
+from broker.api.topic_policy import TopicPolicy
 from broker.config import BrokerConfig
 from broker.metrics import ReaderMetrics
 from broker.readers.messages import ReaderSettings
@@ -73,6 +74,7 @@ class BrokerApp:
         self._registration: Registration | None = None
         self._upkeep: asyncio.Task[None] | None = None
         self._failure: asyncio.Future[Exception] | None = None
+        self._topic_policy: TopicPolicy | None = None
         self.readers: ReaderPool | None = None
 
     @property
@@ -88,7 +90,11 @@ class BrokerApp:
     @property
     def access(self) -> Access:
         """Who may send requests, as configured."""
-        return make_access(self.config.access_keys, open_to_all=self.config.open_to_all)
+        return make_access(
+            self.config.access_keys,
+            open_to_all=self.config.open_to_all,
+            keys_count=self.config.access_list is not None,
+        )
 
     async def start(self) -> int:
         """Recover the log, answer requests, register; returns the port (0 with `listen=False`).
@@ -114,6 +120,7 @@ class BrokerApp:
         self._store.when_confirmed(NEVER, self._store_failed)
         try:
             self.broker = Broker(self.config, self._store, self._clock, self.registry, self._log)
+            self._guard_topics(self.broker)
             self._finish_commits(self.broker)
             self._make_readers(self.broker)
             self.broker.delay_timer.start()
@@ -239,6 +246,12 @@ class BrokerApp:
         pool = self.readers = ReaderPool(config.range_readers, settings, metrics, self._log)
         broker.readers_address = lambda: join_address(broker.host, pool.port) if pool.serving else None
 
+    def _guard_topics(self, broker: Broker) -> None:
+        """Put the access list in force, if there is one."""
+        if self.config.access_list is not None:
+            self._topic_policy = TopicPolicy(self.config.access_list, self._log)
+            broker.authorizer = Authorizer(self._topic_policy)
+
     def _finish_commits(self, broker: Broker) -> None:
         """Carry on the sink commits that a stop interrupted: part of them is visible already."""
         for run in broker.ledger.unfinished():
@@ -255,6 +268,8 @@ class BrokerApp:
         while True:
             await asyncio.sleep(interval_s)
             now_ms = self._clock.now_ms()
+            if self._topic_policy is not None:
+                await self._topic_policy.look()
             try:
                 self._running.maintain(now_ms)
                 for _ in range(int(interval_s / UPKEEP_PAUSE_S)):

@@ -89,6 +89,10 @@ class BrokerConfig:
     """Port the reader processes share; 0 takes any free one. Set it where a firewall stands before the broker."""
     access_keys: tuple[str, ...] = ()
     """`key:secret` pairs that may send requests from other machines, signed as RocketMQ's clients do."""
+    access_list: Path | None = None
+    """File of rules: which access key may read and write what (docs/howto/access.md). It is read again when it changes.
+    With it what no rule allows is denied, requests without a key have the rules of `anonymous`, and a key is checked
+    on this machine too. Without it whoever may send requests may do everything."""
     open_to_all: bool = False
     """Serve other machines without a signature. Only for closed networks."""
     default_queue_count: int = setting(4, minimum=1, maximum=1_024)

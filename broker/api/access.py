@@ -22,6 +22,8 @@ CONSUME = "consume"
 SESSION = "session"
 ADMIN = "admin"
 IDENTITY_ATTRIBUTE = "identity"
+TRUSTED_ATTRIBUTE = "trusted"
+"""Set on peers of this process: a proxy asks its own rules for each of its clients."""
 ANONYMOUS = "anonymous"
 
 Policy = Callable[[str, str, str], bool]
@@ -46,7 +48,7 @@ class Authorizer:
         Raises:
             Refused: NO_PERMISSION.
         """
-        if self._policy is None:
+        if self._policy is None or TRUSTED_ATTRIBUTE in peer.attributes:
             return
         identity = self.identity(peer, command)
         if not self._policy(identity, action, resource):
@@ -62,12 +64,15 @@ class Authorizer:
         return command.fields.get(ACCESS_KEY_FIELD) or ANONYMOUS
 
 
-def make_access(access_keys: Iterable[str], *, open_to_all: bool) -> Access:
-    """The check of who may send requests at all. Raises LocalMisuse for an access key that is not `key:secret`."""
+def make_access(access_keys: Iterable[str], *, open_to_all: bool, keys_count: bool = False) -> Access:
+    """The check of who may send requests at all. Raises LocalMisuse for an access key that is not `key:secret`.
+
+    `keys_count`: what is allowed depends on the key, so a key is proved wherever it is claimed.
+    """
     keys = {}
     for pair in access_keys:
         key, separator, secret = pair.partition(":")
         if not separator or not key or not secret:
             raise LocalMisuse("broker.access_keys: an entry is not of the form key:secret")
         keys[key] = secret
-    return Access(keys, open_to_all=open_to_all)
+    return Access(keys, open_to_all=open_to_all, keys_count=keys_count)

@@ -1,4 +1,4 @@
-"""Administration with RocketMQ's tools: topics (17, 21, 215, 351), configuration (25, 26), state (28, 202, 208).
+"""Administration with RocketMQ's tools: topics (17, 21, 215, 351), configuration (25, 26), state (28, 202).
 
 Bodies are RocketMQ's JSON. Where RocketMQ writes an object as a key (`{{"topic":..}:{..}}`), a client of language JAVA
 gets exactly that, everybody else standard JSON with the queue as text. Configuration is read-only at run time: 25 is
@@ -124,20 +124,6 @@ def topic_stats(broker: Broker, _peer: Peer, command: Command) -> Command:
         low, high = broker.store.bounds(queue_id)
         table.append((queue_key(broker, topic, index), {"minOffset": low, "maxOffset": high, "lastUpdateTimestamp": 0}))
     return command.reply(body=offset_table(command, table, "topicPutTps"))
-
-
-def consume_stats(broker: Broker, _peer: Peer, command: Command) -> Command:
-    """208: how far a group is behind, queue by queue."""
-    group, wanted = text(command.fields, "consumerGroup"), command.fields.get("topic") or ""
-    broker.group_commits.flush()
-    table = []
-    for (topic, index), offset in sorted(broker.offsets.of_group(group).items()):
-        ids = broker.topics.queue_ids(topic)
-        if index < len(ids) and wanted in ("", topic):
-            end = broker.store.bounds(ids[index])[1]
-            value = {"brokerOffset": end, "consumerOffset": offset, "pullOffset": offset, "lastTimestamp": 0}
-            table.append((queue_key(broker, topic, index), value))
-    return command.reply(body=offset_table(command, table, "consumeTps"))
 
 
 def update_group(broker: Broker, peer: Peer, command: Command) -> None:

@@ -8,6 +8,7 @@ leaves nothing behind. Invariant: no frame is acknowledged at or above the confi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.api.access import PUBLISH
@@ -22,6 +23,7 @@ from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.record import FLAG_FORMAT_SHIFT, FLAG_RETAIN, tag_hash
 from remoting.transport.contracts import Peer
+from remoting.transport.direct import Stored
 from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ class Appender:
         self._messages: list[StoreMessage] = []
         self._waiting: list[Waiting] = []
         self._has_exact = False
+        self._store = broker.store
+        self._messages_in = broker.metrics.messages_in
 
     def add(self, messages: list[StoreMessage], done: Done, exact: ExactIds = NO_EXACT_IDS) -> None:
         """Append the messages at the end of this turn and call `done` when they are in the log and confirmed.
@@ -60,13 +64,23 @@ class Appender:
         if exact:
             self._has_exact = True
 
-    def now(self, messages: list[StoreMessage], done: Done) -> None:
-        """Append what has gathered and these messages behind it, at once."""
+    def now(self, messages: list[StoreMessage], stored: Stored) -> None:
+        """Append what has gathered and these messages behind it, at once; `stored` follows, never in this call."""
         if self._waiting:
-            self.add(messages, done)
             self.flush()
+        try:
+            end = self._store.append(messages).end_position
+        except (LocalMisuse, StoreError) as error:
+            soon(stored, refusal_of(self._broker.metrics, error))
+            return
+        self._messages_in.value += len(messages)
+        self._store.when_confirmed(end, partial(self._confirmed, stored))
+
+    def _confirmed(self, stored: Stored, error: Exception | None) -> None:
+        if error is None:
+            stored(None)
         else:
-            self._append(messages, [(0, done, NO_EXACT_IDS)])
+            soon(stored, refusal_of(self._broker.metrics, error))  # it may come while another append is being made
 
     def flush(self) -> None:
         """Append what has gathered."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker.api.access import CONSUME
 from broker.api.long_poll import ANY_QUEUE
+from broker.api.resources import of_topic
 from remoting.protocol import names, topics
 from remoting.protocol.bounds_body import (
     LightBounds,
@@ -37,7 +38,8 @@ def queue_bounds(broker: Broker, peer: Peer, command: Command) -> None:
         wrong = topics.validate_filter(request.filter)
         if wrong is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"filter {request.filter!r}: {wrong}")
-    for resource in (*request.topics, *([request.filter] if request.filter is not None else ())):
+    wanted = [*map(of_topic, request.topics), *([request.filter] if request.filter is not None else ())]
+    for resource in wanted:
         broker.authorizer.authorize(peer, command, CONSUME, resource)
 
     def attempt(last: bool) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 
 from broker.api.access import CONSUME
 from broker.api.fields import text
+from broker.api.resources import of_group
 from broker.meta.clients import Client
 from remoting.protocol import fastjson
 from remoting.protocol.codes import ResponseCode
@@ -38,7 +39,7 @@ def heartbeat(broker: Broker, peer: Peer, command: Command) -> None:
     if len(producers) + len(consumers) > GROUPS_PER_HEARTBEAT_MAX:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {GROUPS_PER_HEARTBEAT_MAX} groups in a heartbeat")
     for group in consumers:
-        broker.authorizer.authorize(peer, command, CONSUME, group)
+        broker.authorizer.authorize(peer, command, CONSUME, of_group(group))
         broker.groups.ensure_if_room(group)
     if _WATCHED_ATTRIBUTE not in peer.attributes:
         peer.attributes[_WATCHED_ATTRIBUTE] = True
@@ -56,26 +57,29 @@ def unregister(broker: Broker, _peer: Peer, command: Command) -> Command:
     return command.reply()
 
 
-def consumer_list(broker: Broker, _peer: Peer, command: Command) -> Command:
+def consumer_list(broker: Broker, peer: Peer, command: Command) -> Command:
     """38: client ids of a consumer group, sorted; SYSTEM_ERROR when it has none, as RocketMQ answers."""
     group = text(command.fields, "consumerGroup")
+    broker.authorizer.authorize(peer, command, CONSUME, of_group(group))
     members = broker.clients.members(group)
     if not members:
         return command.reply(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
     return command.reply(body=msgspec.json.encode({"consumerIdList": members}))
 
 
-def lock_batch(broker: Broker, _peer: Peer, command: Command) -> Command:
+def lock_batch(broker: Broker, peer: Peer, command: Command) -> Command:
     """41: lock queues for an orderly consumer; answers those it holds now."""
     group, client_id, queues = _lock_body(command)
+    broker.authorizer.authorize(peer, command, CONSUME, of_group(group))
     now_ms = broker.clock.now_ms()
     held = [queue for queue in queues if broker.locks.lock(group, _queue_key(queue), client_id, now_ms)]
     return command.reply(body=msgspec.json.encode({"lockOKMQSet": held}))
 
 
-def unlock_batch(broker: Broker, _peer: Peer, command: Command) -> Command:
+def unlock_batch(broker: Broker, peer: Peer, command: Command) -> Command:
     """42: give queues back."""
     group, client_id, queues = _lock_body(command)
+    broker.authorizer.authorize(peer, command, CONSUME, of_group(group))
     for queue in queues:
         broker.locks.unlock(group, _queue_key(queue), client_id)
     return command.reply()

@@ -7,8 +7,8 @@ lets an answer wait for the confirm position. Loop thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.api.access import Authorizer
 from broker.api.append import Appender, refusal_of
@@ -18,6 +18,7 @@ from broker.api.handover import Handovers
 from broker.api.history import HistoryRoom
 from broker.api.long_poll import LongPolls
 from broker.api.offset_gather import OffsetGather
+from broker.api.resources import of_topic
 from broker.api.shared import SESSION_ENDED, SharedRoom
 from broker.api.stored_message import ipv4_host
 from broker.api.wills import WillRoom
@@ -46,6 +47,7 @@ from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.message_id import Host
 from remoting.transport.contracts import Peer
+from remoting.transport.direct import Said
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig, LimitsConfig
@@ -53,6 +55,8 @@ if TYPE_CHECKING:
     from broker.store.store_message import StoreMessage
     from runtime.clock import Clock
     from runtime.metrics import Registry
+
+T = TypeVar("T")
 
 _OWNER_ATTRIBUTE = "session owner"
 
@@ -157,7 +161,14 @@ class Broker:
             wish = due_ms(message, kind, now_ms)
             return message if wish is None else self.delayed.put(message, kind, queue_index, wish, now_ms)
 
+        def check_wait(message: StoreMessage, kind: int) -> None:
+            now_ms = self.clock.now_ms()
+            wish = due_ms(message, kind, now_ms)
+            if wish is not None:
+                self.delayed.admit(wish, now_ms)
+
         self.placement.divert = divert
+        self.placement.check_wait = check_wait
 
     def _open_rooms(self, limits: LimitsConfig) -> None:
         """What waits: this turn's messages and commits, followers, long polls, commits at work."""
@@ -176,7 +187,8 @@ class Broker:
         self.long_polls = LongPolls(waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max)
         self.topics.on_change(lambda _name, _created: self.long_polls.wake_all())
         self.store.on_fresh(self.followers.confirmed)
-        self.store.on_advance(self._advanced)
+        for waiting in (self.delay_timer, self.followers, self.shared, self.long_polls):
+            self.store.on_advance(waiting.advanced)
 
     @property
     def store_host(self) -> Host:
@@ -210,6 +222,17 @@ class Broker:
 
         self.store.when_confirmed(position, confirmed)
 
+    def say_at(self, position: int, answer: T, said: Said[T]) -> None:
+        """Say an answer once everything below `position` is confirmed, at once if it is; else what the store said."""
+
+        def confirmed(error: Exception | None) -> None:
+            if error is None:
+                said(answer, None)
+            else:
+                said(None, refusal_of(self.metrics, error))
+
+        self.store.when_confirmed(position, confirmed)
+
     def visible_end(self, queue_id: int) -> int:
         """Confirmed end of a queue that readers may see; 0 for a queue that does not exist or is hidden."""
         if self.hidden(queue_id):
@@ -227,11 +250,11 @@ class Broker:
         return False
 
     def queue_title(self, queue_id: int) -> str:
-        """Name of the resource a queue is, for authorisation: its topic, or its light-queue name."""
+        """The resource a queue is, for authorisation (`resources`); empty for one that nobody may see."""
         owner = self.topics.owner(queue_id)
         if owner is not None:
-            return owner[0]
-        return self.store.queue_name(queue_id).decode("utf-8", "replace") if not self.hidden(queue_id) else ""
+            return of_topic(owner[0])
+        return of_topic(self.store.queue_name(queue_id).decode()) if not self.hidden(queue_id) else ""
 
     def watch_owner(self, peer: Peer) -> Peer:
         """The peer as an owner of sessions: when its connection ends, so does its ownership."""
@@ -265,12 +288,6 @@ class Broker:
             if count:
                 dropped.child(reason).value += count
                 self.log.info("expired", reason=reason, count=count)
-
-    def _advanced(self, queue_ids: Sequence[int]) -> None:
-        self.delay_timer.advanced(queue_ids)
-        self.followers.advanced(queue_ids)
-        self.shared.advanced(queue_ids)
-        self.long_polls.advanced(queue_ids)
 
     def _group_changed(self, group: str) -> None:
         for client in self.clients.clients_of(group):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from broker.api import hot
 from broker.api.append import refusal_of
+from broker.api.direct_sessions import DirectSessions
 from broker.store.errors import StoreError
-from broker.store.store_message import Appended
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.transport.direct import PlainRun, Stored
@@ -23,44 +23,34 @@ if TYPE_CHECKING:
     from broker.api.context import Broker
 
 
-class DirectAppends:
-    """The broker's end of `remoting.transport.direct`."""
+class DirectAppends(DirectSessions):
+    """The broker's end of `remoting.transport.direct`: publishes here, sessions in what it inherits."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._queues, self._queues_of = broker.dispatcher.cached, broker.dispatcher.mqtt
         self._body_bytes_max = broker.config.limits.message_size_bytes_max
         self._properties_bytes_max = broker.config.limits.properties_bytes_max
 
     @property
     def open(self) -> bool:
-        """Whether no policy wants to see who publishes what, and no quota what is retained."""
-        return self._broker.authorizer.open and not self._broker.retained_quota.active
+        """Whether no quota wants to see what is retained; the proxy of this process has judged who publishes what."""
+        return not self._broker.retained_quota.active
 
     def append(self, runs: Sequence[PlainRun], stored: Stored) -> None:
         """Append the runs as one; `stored` follows, never in this call."""
-        appender = self._broker.appender
         try:
             messages = hot.core.messages(
                 runs, self._queues, self._queues_of, self._too_large, self._body_bytes_max, self._properties_bytes_max
             )
         except Refused as refused:
             soon(stored, refused)
-            return
         except StoreError as error:
             soon(stored, refusal_of(self._broker.metrics, error))
-            return
         except LightMQError as error:
             soon(stored, Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)))
-            return
-
-        def done(_appended: Appended | None, _first: int, refused: Refused | None) -> None:
-            if refused is None:
-                stored(None)
-            else:
-                soon(stored, refused)  # a refusal may come while this append is still being made
-
-        appender.now(messages, done)
+        else:
+            self._broker.appender.now(messages, stored)
 
     def _too_large(self, body_bytes: int, properties_bytes: int) -> Refused:
         if body_bytes > self._body_bytes_max:

@@ -37,11 +37,12 @@ RETRY_SECONDS = 0.02
 class _Follower:
     """One proxy connection: the queues it follows and news it has not been told."""
 
-    __slots__ = ("fresh", "news", "peer", "pending", "pushed", "pushed_bytes", "queue_ids", "wants_records")
+    __slots__ = ("alone", "fresh", "news", "peer", "pending", "pushed", "pushed_bytes", "wants_records")
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
-        self.queue_ids: set[int] = set()
+        self.alone: tuple[_Follower, ...] = (self,)
+        """The followers of a queue that nobody else follows: one object for all of them."""
         self.pending: set[int] = set()
         self.wants_records = False
         self.pushed: dict[int, bytes] = {}
@@ -71,6 +72,7 @@ class Followers:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._end_of = broker.store.confirmed_end
         self._by_queue: dict[int, tuple[_Follower, ...]] = {}
         """Mostly one: a set for each queue would cost four times as much."""
         self._followers: dict[Peer, _Follower] = {}
@@ -102,9 +104,10 @@ class Followers:
         ends = []
         for queue_id in add:
             ends.append(self._broker.visible_end(queue_id))
-            follower.queue_ids.add(queue_id)
-            known = self._by_queue.get(queue_id, ())
-            if follower not in known:
+            known = self._by_queue.get(queue_id)
+            if known is None:
+                self._by_queue[queue_id] = follower.alone
+            elif follower not in known:
                 self._by_queue[queue_id] = (*known, follower)
         return command.reply(body=encode_follow_reply(ends))
 
@@ -128,7 +131,7 @@ class Followers:
         concerned: dict[_Follower, None] = {}
         for queue_id in queue_ids:
             followers = by_queue.get(queue_id)
-            if followers:
+            if followers is not None:
                 for follower in followers:
                     follower.pending.add(queue_id)
                     concerned[follower] = None
@@ -145,19 +148,23 @@ class Followers:
             follower.take_pushed()  # by the time there is room they are best pulled
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._tell, follower)
             return
-        end_of = self._broker.store.confirmed_end
-        news = [(queue_id, end_of(queue_id)) for queue_id in follower.pending]
+        news = []
+        for queue_id in follower.pending:
+            news.append((queue_id, self._end_of(queue_id)))  # noqa: PERF401 - compiled, a comprehension is a call
         follower.pending.clear()
         self.notified += 1
         if follower.news is not None:
-            follower.news(news, [data for batch in follower.fresh for _position, data in batch.pieces])
+            blobs = []
+            for batch in follower.fresh:
+                for _position, data in batch.pieces:
+                    blobs.append(data)
+            follower.news(news, blobs)
             return
         follower.peer.send(
             Command(RequestCode.NOTIFY, flag=FLAG_ONEWAY, body=encode_notify(news, follower.take_pushed()))
         )
 
     def _leave(self, follower: _Follower, queue_id: int) -> None:
-        follower.queue_ids.discard(queue_id)
         follower.pending.discard(queue_id)
         left = tuple(one for one in self._by_queue.get(queue_id, ()) if one is not follower)
         if left:
@@ -168,7 +175,8 @@ class Followers:
     def _forget(self, peer: Peer) -> None:
         follower = self._followers.pop(peer, None)
         if follower is not None:
-            for queue_id in list(follower.queue_ids):
+            for queue_id in [queue_id for queue_id, known in self._by_queue.items() if follower in known]:
                 self._leave(follower, queue_id)
+            follower.alone = ()
             self._pushed = [one for one in self._pushed if one is not follower]
             self._told = [one for one in self._told if one is not follower]

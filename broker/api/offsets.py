@@ -12,6 +12,7 @@ from broker.api.access import CONSUME
 from broker.api.append import refusal_of
 from broker.api.fields import flag, number, text
 from broker.api.queues import find_queue, is_light
+from broker.api.resources import of_group, of_topic
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
@@ -29,7 +30,8 @@ def query_consumer_offset(broker: Broker, peer: Peer, command: Command) -> Comma
     """14: the group's offset. Without one: 0 for a young queue unless the client objects, else QUERY_NOT_FOUND."""
     fields = command.fields
     group, topic, index = text(fields, "consumerGroup"), text(fields, "topic"), number(fields, "queueId")
-    broker.authorizer.authorize(peer, command, CONSUME, topic)
+    broker.authorizer.authorize(peer, command, CONSUME, of_group(group))
+    broker.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
     broker.group_commits.flush()
     found = broker.offsets.get(group, topic, index)
     if found is not None:
@@ -48,7 +50,8 @@ def update_consumer_offset(broker: Broker, peer: Peer, command: Command) -> None
     fields = command.fields
     group, topic, index = text(fields, "consumerGroup"), text(fields, "topic"), number(fields, "queueId")
     offset = number(fields, "commitOffset")
-    broker.authorizer.authorize(peer, command, CONSUME, topic)
+    broker.authorizer.authorize(peer, command, CONSUME, of_group(group))
+    broker.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
     if not is_light(topic):
         broker.topics.require(topic)
     if offset < 0:
@@ -104,7 +107,7 @@ def earliest_store_time(broker: Broker, peer: Peer, command: Command) -> Command
 
 def _queue(broker: Broker, peer: Peer, command: Command) -> int | None:
     topic = text(command.fields, "topic")
-    broker.authorizer.authorize(peer, command, CONSUME, topic)
+    broker.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
     if not is_light(topic) and broker.topics.get(topic) is None:
         return None
     return find_queue(broker, topic, number(command.fields, "queueId"))

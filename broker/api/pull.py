@@ -15,6 +15,7 @@ from broker.api.access import CONSUME
 from broker.api.fields import number, text
 from broker.api.long_poll import ANY_QUEUE
 from broker.api.queues import find_queue, is_light, require_readable
+from broker.api.resources import of_topic
 from broker.api.stored_message import stored_message
 from broker.store.errors import UnreadableOffsets
 from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL
@@ -55,7 +56,7 @@ class _Pull:
 def pull_message(broker: Broker, peer: Peer, command: Command) -> None:
     """Answer a pull now, on news, or at its deadline."""
     request = _parse(broker, command)
-    broker.authorizer.authorize(peer, command, CONSUME, request.topic)
+    broker.authorizer.authorize(peer, command, CONSUME, of_topic(request.topic))
     require_readable(broker, request.topic)
     queue_id = find_queue(broker, request.topic, request.index)
     if not is_light(request.topic):

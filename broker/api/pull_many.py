@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.api.access import CONSUME
+from broker.api.resources import of_record
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from broker.store.read_result import RangeResult
 from remoting.protocol.codes import ResponseCode
@@ -50,7 +51,7 @@ def multi_pull(broker: Broker, peer: Peer, command: Command) -> Command:
     room = broker.config.limits.pull_bytes_max
     results = []
     for want in wants:
-        _authorize(broker, peer, command, want.queue_id)
+        authorize_queue(broker, peer, command, want.queue_id)
         # At least one record, so that a queue whose next record is larger than its wish still moves.
         bytes_max = min(want.max_bytes, room) if room > 0 else 0
         result = _read(broker, want.queue_id, want.offset, want.max_count if bytes_max else 0, bytes_max)
@@ -63,14 +64,14 @@ def multi_pull(broker: Broker, peer: Peer, command: Command) -> Command:
 def range_pull(broker: Broker, peer: Peer, command: Command) -> Command:
     """Records of one queue in [offset, end offset), with the start of each record in the blob."""
     want = decode_range_pull(command.body)
-    _authorize(broker, peer, command, want.queue_id)
+    authorize_queue(broker, peer, command, want.queue_id)
     if broker.hidden(want.queue_id):
-        return command.reply(body=encode_range_pull_reply(_no_queue(want.queue_id)))
+        return command.reply(body=encode_range_pull_reply(no_queue(want.queue_id)))
     bytes_max = min(want.max_bytes, broker.config.limits.pull_bytes_max)
     try:
         found = broker.store.read_range(want.queue_id, want.offset, RANGE_COUNT_MAX, bytes_max, want.end_offset)
     except UnreadableOffsets as error:
-        return command.reply(body=encode_range_pull_reply(_damaged(broker, want.queue_id, error)))
+        return command.reply(body=encode_range_pull_reply(damaged(broker, want.queue_id, error)))
     broker.metrics.messages_out.value += found.next_offset - found.first_offset
     broker.metrics.bytes_out.value += len(found.blob)
     return command.reply(body=range_reply(found))
@@ -106,8 +107,7 @@ def records_at(broker: Broker, peer: Peer, command: Command) -> Command:
         if view.flags & FLAG_STAGED or view.type != 1:
             continue
         if not broker.authorizer.open:
-            topic = view.mqtt_topic or bytes(view.topic)
-            broker.authorizer.authorize(peer, command, CONSUME, topic.decode("utf-8", "replace"))
+            broker.authorizer.authorize(peer, command, CONSUME, of_record(view))
         room -= len(record)
         if room < 0:
             break
@@ -129,14 +129,14 @@ def _record_at(broker: Broker, position: int) -> memoryview | None:
 
 def _read(broker: Broker, queue_id: int, offset: int, count_max: int, bytes_max: int) -> QueueRecords:
     if broker.hidden(queue_id):
-        return _no_queue(queue_id)
+        return no_queue(queue_id)
     if count_max <= 0:
         low, high = broker.store.bounds(queue_id)
         return QueueRecords(queue_id, STATUS_OK, offset, offset, low, high)
     try:
         found = broker.store.read(queue_id, offset, count_max, bytes_max)
     except UnreadableOffsets as error:
-        return _damaged(broker, queue_id, error)
+        return damaged(broker, queue_id, error)
     return QueueRecords(
         queue_id,
         found.status,
@@ -148,18 +148,20 @@ def _read(broker: Broker, queue_id: int, offset: int, count_max: int, bytes_max:
     )
 
 
-def _no_queue(queue_id: int) -> QueueRecords:
+def no_queue(queue_id: int) -> QueueRecords:
+    """The answer for a queue that does not exist, or that nobody may see."""
     return QueueRecords(queue_id, STATUS_NO_SUCH_QUEUE, 0, 0, 0, 0)
 
 
-def _damaged(broker: Broker, queue_id: int, error: UnreadableOffsets) -> QueueRecords:
+def damaged(broker: Broker, queue_id: int, error: UnreadableOffsets) -> QueueRecords:
     """One queue's answer, so that damage holds up neither the other queues of the pull nor, once told, this one."""
     broker.log.error("messages_unreadable", queue_id=queue_id, error=str(error))
     low, high = broker.store.bounds(queue_id)
     return QueueRecords(queue_id, STATUS_DAMAGED, error.next_offset, error.next_offset, low, high)
 
 
-def _authorize(broker: Broker, peer: Peer, command: Command, queue_id: int) -> None:
+def authorize_queue(broker: Broker, peer: Peer, command: Command, queue_id: int) -> None:
+    """Return when the peer may read a queue; raises Refused."""
     if not broker.authorizer.open:
         broker.authorizer.authorize(peer, command, CONSUME, broker.queue_title(queue_id))
 

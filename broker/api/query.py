@@ -16,6 +16,7 @@ from broker.api.access import CONSUME
 from broker.api.fields import flag, number, text
 from broker.api.message_at import message_at
 from broker.api.queues import find_queue, is_light, require_readable
+from broker.api.resources import of_record, of_topic
 from broker.api.stored_message import stored_message
 from broker.store.key_index.key_reader import KeyQuestion
 from remoting.protocol.codes import ResponseCode
@@ -44,7 +45,7 @@ def view_message(broker: Broker, peer: Peer, command: Command) -> Command:
     body = _shown(broker, view) if view is not None else None
     if view is None or body is None:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
-    broker.authorizer.authorize(peer, command, CONSUME, view.topic.decode("utf-8", "replace"))
+    broker.authorizer.authorize(peer, command, CONSUME, of_record(view))
     return command.reply(body=body)
 
 
@@ -52,7 +53,7 @@ def query_message(broker: Broker, peer: Peer, command: Command) -> Command:
     """12: the newest messages of a topic with a key."""
     fields = command.fields
     topic, key = text(fields, "topic"), text(fields, "key")
-    broker.authorizer.authorize(peer, command, CONSUME, topic)
+    broker.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
     require_readable(broker, topic)
     keys = broker.store.keys
     if keys is None:
@@ -94,7 +95,7 @@ def query_consume_queue(broker: Broker, peer: Peer, command: Command) -> Command
     """321: position, size and tag hash of a queue's entries, for tools that look into it."""
     fields = command.fields
     topic, first = text(fields, "topic"), number(fields, "index", 0)
-    broker.authorizer.authorize(peer, command, CONSUME, topic)
+    broker.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
     if not is_light(topic):
         broker.topics.require(topic)
     queue_id = find_queue(broker, topic, number(fields, "queueId"))

@@ -14,8 +14,10 @@ from broker.api import (
     admin,
     bounds,
     clients,
+    consume_stats,
     offsets,
     pull,
+    pull_filtered,
     pull_many,
     query,
     send,
@@ -25,6 +27,7 @@ from broker.api import (
     topic_list,
     wills,
 )
+from broker.api.access import ADMIN, SESSION
 from broker.api.append import append_many, refusal_of
 from broker.store.errors import StoreError
 from remoting.protocol.codes import RequestCode as Code
@@ -41,6 +44,7 @@ TABLE: dict[int, BrokerHandler] = {
     Code.MULTI_PULL: pull_many.multi_pull,
     Code.RANGE_PULL: pull_many.range_pull,
     Code.RECORDS_AT: pull_many.records_at,
+    Code.FILTERED_PULL: pull_filtered.filtered_pull,
     Code.QUEUE_BOUNDS: bounds.queue_bounds,
     Code.APPEND_OFFSETS: sessions.append_offsets,
     Code.SESSION_OPEN: sessions.session_open,
@@ -85,10 +89,27 @@ TABLE: dict[int, BrokerHandler] = {
     Code.GET_BROKER_CONFIG: admin.get_config,
     Code.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
     Code.GET_TOPIC_STATS_INFO: admin.topic_stats,
-    Code.GET_CONSUME_STATS: admin.consume_stats,
+    Code.GET_CONSUME_STATS: consume_stats.consume_stats,
+    Code.GET_BROKER_CONSUME_STATS: consume_stats.broker_consume_stats,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_group,
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
 }
+
+
+SESSION_CODES = frozenset(
+    {
+        Code.APPEND_OFFSETS, Code.SESSION_CLOSE, Code.SUBSCRIBE, Code.UNSUBSCRIBE, Code.SESSION_FLOW, Code.WILL_WATCH,
+        Code.WILL_VERDICT, Code.FOLLOW, Code.SHARED_TAKE, Code.SHARED_SETTLE, Code.HISTORY,
+    }
+)  # fmt: skip
+"""What only proxies send, on behalf of sessions."""
+ADMIN_CODES = frozenset(
+    {
+        Code.GET_ALL_TOPIC_CONFIG, Code.GET_BROKER_RUNTIME_INFO, Code.GET_TOPIC_STATS_INFO,
+        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    }
+)  # fmt: skip
+"""What tools ask about everything there is. The other handlers ask for themselves, resource by resource."""
 
 
 def handlers(broker: Broker) -> dict[int, Handler]:
@@ -98,7 +119,19 @@ def handlers(broker: Broker) -> dict[int, Handler]:
     table[Code.SHARED_TAKE] = broker.shared.take
     table[Code.SHARED_SETTLE] = broker.shared.settle
     table[Code.HISTORY] = broker.history.handle
+    for action, codes in ((SESSION, SESSION_CODES), (ADMIN, ADMIN_CODES)):
+        table |= {code: _asking(broker, action, table[code]) for code in codes}
     return table
+
+
+def _asking(broker: Broker, action: str, handler: Handler) -> Handler:
+    """The handler, for those who may do such a thing at all."""
+
+    def handle(peer: Peer, command: Command) -> Command | None:
+        broker.authorizer.authorize(peer, command, action, f"request {command.code}")
+        return handler(peer, command)
+
+    return handle
 
 
 def _guarded(broker: Broker, handler: BrokerHandler) -> Handler:

@@ -13,6 +13,7 @@ from broker.api.access import CONSUME, PUBLISH
 from broker.api.append import Done
 from broker.api.fields import number, text
 from broker.api.message_at import message_at
+from broker.api.resources import of_group
 from broker.api.send_body import SendRequest, build_message, check_properties, parse_send, split_batch
 from broker.api.stored_message import HIDDEN_PREFIX, NO_HOST, RECONSUME_KEY, ipv4_host
 from broker.meta.groups import dead_letter_topic, retry_topic
@@ -63,7 +64,7 @@ def send_back(broker: Broker, peer: Peer, command: Command) -> None:
     """A consumer could not handle a message: store it again in its group's retry (or dead-letter) topic."""
     fields = command.fields
     group = text(fields, "group")
-    broker.authorizer.authorize(peer, command, CONSUME, group)
+    broker.authorizer.authorize(peer, command, CONSUME, of_group(group))
     position = number(fields, "offset")
     view = message_at(broker, position)
     if view is None:

@@ -90,7 +90,7 @@ def _detail(broker: Broker, session: Session) -> dict[str, Any]:
                 "retain_as_published": bool(item.options & 2),
                 "subscription_id": item.subscription_id or None,
                 "queue": item.queue_id,
-                "offset": session.offsets.get(item.queue_id, 0),
+                "offset": session.offsets.get(item.queue_id, broker.visible_end(item.queue_id)),
                 "backlog": backlog,
                 "removed": lost,
             }

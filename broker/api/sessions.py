@@ -24,6 +24,7 @@ from remoting.protocol.session_body import (
     SessionClose,
     SessionFenced,
     SessionOpen,
+    SessionOpened,
     Subscribe,
     Subscribed,
     Unsubscribe,
@@ -33,6 +34,7 @@ from remoting.protocol.session_body import (
 )
 from remoting.protocol.share_names import inner_filter, share_of
 from remoting.transport.contracts import Peer
+from remoting.transport.direct import Said
 
 if TYPE_CHECKING:
     from broker.api.context import Broker
@@ -44,25 +46,37 @@ def session_open(broker: Broker, peer: Peer, command: Command) -> None:
     """Take a client id over; answers what to resume."""
     request = decode(SessionOpen, command.body)
     broker.authorizer.authorize(peer, command, SESSION, request.client_id)
-    held = broker.sessions.held_elsewhere(request, peer, broker.clock.now_ms())
-    if held is None:
-        _open(broker, peer, command, request)
-    else:
-        broker.handovers.ask(held, partial(_open_late, broker, peer, command, request))
+
+    def said(opened: SessionOpened | None, error: Exception | None) -> None:
+        if opened is not None:
+            peer.send(command.reply(body=encode(opened)))
+            return
+        assert isinstance(error, Refused), error
+        peer.send(command.reply(error.code, error.remark))
+
+    open_session(broker, peer, request, said)
 
 
-def _open_late(broker: Broker, peer: Peer, command: Command, request: SessionOpen) -> None:
-    """The holder has handed the session in, or does not; a peer that is gone by now loses it in the next turn."""
+def open_session(broker: Broker, peer: Peer, request: SessionOpen, said: Said[SessionOpened]) -> None:
+    """Take a client id over for the proxy at `peer`; `said` hears what to resume once that is confirmed."""
     try:
-        _open(broker, peer, command, request)
-    except (Refused, StoreError) as error:
-        said = error if isinstance(error, Refused) else refusal_of(broker.metrics, error)
-        peer.send(command.reply(said.code, said.remark))
+        held = broker.sessions.held_elsewhere(request, peer, broker.clock.now_ms())
+    except Refused as refused:
+        said(None, refused)
+        return
+    if held is None:
+        _open(broker, peer, request, said)
+    else:  # the holder hands the session in, or does not; a peer that is gone by then loses it in the next turn
+        broker.handovers.ask(held, partial(_open, broker, peer, request, said))
 
 
-def _open(broker: Broker, peer: Peer, command: Command, request: SessionOpen) -> None:
+def _open(broker: Broker, peer: Peer, request: SessionOpen, said: Said[SessionOpened]) -> None:
     broker.appender.flush_exact()
-    opened = broker.sessions.open(request, broker.watch_owner(peer), broker.clock.now_ms())
+    try:
+        opened = broker.sessions.open(request, broker.watch_owner(peer), broker.clock.now_ms())
+    except (Refused, StoreError) as error:
+        said(None, error if isinstance(error, Refused) else refusal_of(broker.metrics, error))
+        return
     if opened.fenced is not None:
         owner, epoch = opened.fenced
         broker.metrics.fenced.value += 1
@@ -70,17 +84,22 @@ def _open(broker: Broker, peer: Peer, command: Command, request: SessionOpen) ->
         body = encode(SessionFenced(request.client_id, epoch))
         cast("Peer", owner).send(Command(RequestCode.SESSION_FENCED, flag=FLAG_ONEWAY, body=body))
     broker.will_room.run()
-    broker.reply_at(opened.position, peer, command.reply(body=encode(opened.reply)))
+    broker.say_at(opened.position, opened.reply, said)
 
 
 def session_close(broker: Broker, peer: Peer, command: Command) -> None:
     """Give a client id back, keeping or forgetting the session."""
-    request = decode(SessionClose, command.body)
+    position = close_session(broker, decode(SessionClose, command.body))
+    broker.reply_at(position, peer, command.reply())
+
+
+def close_session(broker: Broker, request: SessionClose) -> int:
+    """The same; the log position at which it holds. Raises Refused or StoreError."""
     position = broker.sessions.close(request, broker.clock.now_ms())
     broker.shared.away(request.client_id)
     broker.will_room.run()
-    broker.reply_at(position, peer, command.reply())
     broker.handovers.handed_in(request.client_id)
+    return position
 
 
 def subscribe(broker: Broker, peer: Peer, command: Command) -> None:
@@ -88,19 +107,26 @@ def subscribe(broker: Broker, peer: Peer, command: Command) -> None:
     request = decode(Subscribe, command.body)
     for wanted in request.filters:
         broker.authorizer.authorize(peer, command, CONSUME, inner_filter(wanted.filter))
+    subscribed, position = subscribe_session(broker, request)
+    broker.reply_at(position, peer, command.reply(body=encode(subscribed)))
+
+
+def subscribe_session(broker: Broker, request: Subscribe) -> tuple[Subscribed, int]:
+    """Add subscriptions; (what became of them, the log position at which that holds). Raises Refused or StoreError."""
     results, position = broker.sessions.subscribe(request)
     retained = []
     for index, (wanted, result) in enumerate(zip(request.filters, results, strict=True)):
         # [MQTT 5 §4.8.2] retained messages are not sent for a shared subscription.
         if (
             result.code < FAILURE
-            and share_of(wanted.filter) is None
             and _wants_retained(wanted, existed=result.existed)
+            and len(broker.retained)
+            and share_of(wanted.filter) is None
         ):
             positions = broker.retained.positions(wanted.filter.encode())
             if positions:
                 retained.append((index, positions))
-    broker.reply_at(position, peer, command.reply(body=encode(Subscribed(results, retained))))
+    return Subscribed(results, retained), position
 
 
 def _wants_retained(wanted: FilterRequest, *, existed: bool) -> bool:

@@ -1,8 +1,9 @@
 """STAGE, COMMIT_BATCH, ABORT_BATCH, LEDGER (9020-9023): the broker's half of an exactly-once sink.
 
 Spark tasks stage rows that nobody sees; the driver commits exactly the attempts that won. A staged row is placed once
-when it arrives, so that a topic that cannot be written to fails the task and not the commit. A repeated STAGE frame may
-carry the field `first` (rows of this attempt staged before the frame): what is there already is then not staged twice.
+when it arrives, so that a topic that cannot be written to, or a delay that is too long, fails the task and not the
+commit. A repeated STAGE frame may carry the field `first` (rows of this attempt staged before the frame): what is
+there already is then not staged twice.
 Invariant: STAGE and COMMIT_BATCH are answered when what they did is confirmed. Loop thread only.
 """
 
@@ -12,7 +13,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from broker.api.access import PUBLISH
-from broker.api.append import authorize_entries, entry_message, refusal_of
+from broker.api.append import admit_retained, authorize_entries, entry_message, refusal_of
+from broker.api.resources import of_sink
 from broker.meta.ledger import CommitRun
 from broker.meta.stages import AttemptKey
 from broker.store.errors import StoreError
@@ -21,6 +23,7 @@ from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
 from remoting.protocol.sink_body import (
+    NO_BATCH,
     AbortBatch,
     BatchCommitted,
     CommitBatch,
@@ -41,6 +44,9 @@ def stage(broker: Broker, peer: Peer, command: Command) -> None:
     key = _attempt_key(command)
     entries = decode_entries(command.body)
     authorize_entries(broker, peer, command, entries)
+    broker.authorizer.authorize(peer, command, PUBLISH, of_sink(key.sink))
+    if broker.retained_quota.active:
+        admit_retained(broker, entries)
     last, position = broker.ledger.last_batch(key.sink)
     if key.batch <= last:
         # The batch is visible already: nothing may be added, and nothing needs to be.
@@ -53,11 +59,13 @@ def stage(broker: Broker, peer: Peer, command: Command) -> None:
     if not 0 <= first <= staged:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"first is {first}, the attempt has {staged} rows")
     messages = []
-    for entry in _behind(entries, staged - first):
-        message = broker.placement.place_now(entry_message(entry), entry.kind, entry.queue_index)
-        if entry.kind != KIND_BATCH:
+    place, hide = broker.placement.place_staged, broker.stages.stage
+    for entry in _behind(entries, staged - first) if staged > first else entries:
+        kind, queue_index = entry.kind, entry.queue_index
+        message = place(entry_message(entry), kind, queue_index)
+        if kind != KIND_BATCH:
             message.flags = entry.flags
-        messages.append(broker.stages.stage(message, entry.kind, entry.queue_index, attempt))
+        messages.append(hide(message, kind, queue_index, attempt))
     try:
         end = broker.store.append(messages).end_position if messages else broker.store.end_position
     except StoreError as error:
@@ -80,7 +88,7 @@ def _behind(entries: list[AppendEntry], rows: int) -> list[AppendEntry]:
 def commit_batch(broker: Broker, peer: Peer, command: Command) -> None:
     """Make the listed attempts visible, all or nothing; a batch that is committed already is left alone."""
     request = decode(CommitBatch, command.body)
-    broker.authorizer.authorize(peer, command, PUBLISH, f"sink:{request.sink}")
+    broker.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
     handles = [(handle.partition, handle.attempt, handle.count) for handle in request.handles]
     waiting = broker.commits.get(request.sink)
     if waiting is not None and waiting.batch != request.batch:
@@ -93,17 +101,22 @@ def commit_batch(broker: Broker, peer: Peer, command: Command) -> None:
     _run_commit(broker, peer, command, run)
 
 
-def abort_batch(broker: Broker, _peer: Peer, command: Command) -> Command:
-    """Forget what is staged for a batch, unless its commit has begun."""
+def abort_batch(broker: Broker, peer: Peer, command: Command) -> None:
+    """Drop what is staged for a batch, unless its commit has begun; NO_BATCH ends the sink with its ledger."""
     request = decode(AbortBatch, command.body)
-    if request.sink not in broker.commits:
+    broker.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
+    end = 0
+    if request.batch == NO_BATCH:
+        end = broker.ledger.forget(request.sink)
+    elif request.sink not in broker.commits:
         broker.ledger.abort(request.sink, request.batch)
-    return command.reply()
+    broker.reply_at(end, peer, command.reply())
 
 
 def ledger(broker: Broker, peer: Peer, command: Command) -> None:
     """The last committed batch of a sink."""
     request = decode(Ledger, command.body)
+    broker.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
     last, position = broker.ledger.last_batch(request.sink)
     broker.reply_at(position, peer, command.reply(body=encode(LedgerState(last))))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.api.access import ADMIN, CONSUME
+from broker.api.resources import of_topic
 from broker.meta.topic_attributes import BATCH_QUEUE, SIMPLE_QUEUE
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
@@ -30,7 +31,7 @@ def topic_list(broker: Broker, peer: Peer, command: Command) -> None:
     position = 0
     for config in sorted(broker.topics, key=lambda item: item.name):
         try:
-            broker.authorizer.authorize(peer, command, CONSUME, config.name)
+            broker.authorizer.authorize(peer, command, CONSUME, of_topic(config.name))
         except Refused:
             continue
         position = max(position, broker.topics.position(config.name))

@@ -95,19 +95,25 @@ class Delayed:
         Raises:
             Refused: it is due later than `delay_ms_max` allows, or too many wait.
         """
-        now_ms = self._time(now_ms)
-        if due_ms <= now_ms:
+        if not self.admit(due_ms, now_ms):
             return message
-        if due_ms - now_ms > self._delay_ms_max:
-            remark = f"a delay of {due_ms - now_ms} ms exceeds {self._delay_ms_max}"
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
-        if self.waiting >= self._messages_max:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"delayed_messages_max {self._messages_max} messages wait")
         self.waiting += 1
         start_ms = due_ms - due_ms % BUCKET_MS
         bucket = self._buckets.get(start_ms) or self._known(start_ms, DELAY_PREFIX + b"%d" % start_ms)
         kept = (queue_index & 0xFFFF) | (kind & 0xFF) << 16 | (message.flags & 0xFF) << 24
         return _waiting(message, bucket, kept, due_ms)
+
+    def admit(self, due_ms: int, now_ms: int) -> bool:
+        """Whether a message that is due then has to wait; raises Refused as `put` when it has and may not."""
+        now_ms = self._time(now_ms)
+        if due_ms <= now_ms:
+            return False
+        if due_ms - now_ms > self._delay_ms_max:
+            remark = f"a delay of {due_ms - now_ms} ms exceeds {self._delay_ms_max}"
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if self.waiting >= self._messages_max:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"delayed_messages_max {self._messages_max} messages wait")
+        return True
 
     # -- out -----------------------------------------------------------------------------------------------------------
 

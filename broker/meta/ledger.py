@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from broker.meta.placement import Placement
     from broker.store.log_store import LogStore
 
-NO_BATCH = -1
-"""Last batch of a sink that never committed."""
+NO_BATCH, MAX_BATCH = -1, 2**63 - 1
+"""Last batch of a sink that never committed, and one that none is above."""
 
 Handle = tuple[int, int, int]
 """(partition, attempt, number of rows)."""
@@ -118,7 +118,7 @@ class SinkLedger:
         """Append the next group of a commit; the last one closes the batch and drops what was staged for it."""
         assert not run.finished, run
         messages = self._next_group(run)
-        done = run.done + sum(message.count for message in messages)
+        done = run.done + sum([message.count for message in messages])
         assert messages or done == run.total, run
         finished = done == run.total
         if finished:
@@ -141,6 +141,20 @@ class SinkLedger:
         if record.open is not None and record.open.batch == batch:
             return 0
         return self._stages.abort(sink, batch)
+
+    def forget(self, sink: str) -> int:
+        """End a sink that will not commit again: its ledger and what is staged for it go; returns where that ends.
+
+        Raises:
+            Refused: a commit of it has begun and is not finished.
+        """
+        record, position = self._record(sink)
+        if record.open is not None:
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"batch {record.open.batch} of sink {sink!r} is being committed")
+        self._stages.drop(sink, MAX_BATCH)
+        if not position:
+            return 0
+        return self._store.append_state([StateChange(state_kinds.LEDGER, sink.encode(), None)])
 
     def expire(self, now_ms: int) -> int:
         """Drop the attempts that nobody committed in time; returns how many."""
@@ -176,6 +190,7 @@ class SinkLedger:
     def _next_group(self, run: CommitRun) -> list[StoreMessage]:
         """The messages of the next group: rows from where the commit stands, up to `group_bytes_max`."""
         messages: list[StoreMessage] = []
+        place = self._placement.place
         room = self._group_bytes_max
         taken = first = 0
         for partition, attempt, count in run.handles:
@@ -184,11 +199,12 @@ class SinkLedger:
             if not 0 <= start < count:
                 continue
             records = self._read(AttemptKey(run.sink, run.batch, partition, attempt), start, count, room)
-            for message, kind, queue_index in staged_messages(records):
-                messages.append(self._placement.place(message, kind, queue_index))
-                start += message.count
-                taken += message.count
-            room -= sum(len(record) for record in records)
+            placed = [place(*staged) for staged in staged_messages(records)]
+            messages += placed
+            rows = sum([message.count for message in placed])
+            start += rows
+            taken += rows
+            room -= sum(map(len, records))
             if room <= 0 or start < count:
                 break
         return messages

@@ -51,10 +51,15 @@ class GroupOffsets:
 
     def of_group(self, group: str) -> dict[tuple[str, int], int]:
         """All offsets of a group: (topic, index) -> offset."""
-        prefix = group.encode() + b"\x00"
-        found = {}
+        return self.by_group(group).get(group, {})
+
+    def by_group(self, wanted: str | None = None) -> dict[str, dict[tuple[str, int], int]]:
+        """Offsets of every group, or of the wanted one: group -> (topic, index) -> offset."""
+        prefix = b"" if wanted is None else wanted.encode() + b"\x00"
+        found: dict[str, dict[tuple[str, int], int]] = {}
         for key, (value, _position) in self._store.state.items(state_kinds.GROUP_OFFSET):
-            if bytes(key).startswith(prefix):
-                _group, topic, index = bytes(key).split(b"\x00")
-                found[topic.decode(), int(index)] = _OFFSET.unpack(value)[0]
+            raw = bytes(key)
+            if raw.startswith(prefix):
+                group, topic, index = raw.split(b"\x00")
+                found.setdefault(group.decode(), {})[topic.decode(), int(index)] = _OFFSET.unpack(value)[0]
         return found

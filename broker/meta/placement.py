@@ -36,8 +36,8 @@ KIND_QUEUE = 1
 KIND_BATCH = 2
 ANY_QUEUE = 0xFFFF
 """Queue index of an entry whose queue the broker picks, in turn."""
-MQTT_OWN_PROPERTIES = 2
-"""Properties every MQTT entry has: its topic and its client id."""
+MQTT_OWN_PROPERTIES = 1
+"""Properties every MQTT entry has: its topic. A device's has its client id too, a row of Spark has not."""
 MQTT_DELAY, DELAY, TIMER_DELIVER = b"delay-ms", b"DELAY", b"TIMER_DELIVER_MS"
 ENTRY_FLAGS_MASK = FLAG_QOS_MASK | FLAG_RETAIN
 """What a sender may set itself; grouping and staging are the broker's."""
@@ -69,6 +69,8 @@ class Placement:
         self._turn: dict[str, int] = {}
         self.divert: Callable[[StoreMessage, int, int], StoreMessage] | None = None
         """Takes placed messages that may wish to be delivered later; gives back what is to be appended now."""
+        self.check_wait: Callable[[StoreMessage, int], None] | None = None
+        """Refused when a placed message wishes to be delivered later and may not."""
         self.retained_expiry: Callable[[bytes, int], None] = lambda _topic, _expiry_s: None
         """Hears of every message that is to be retained for so many seconds."""
 
@@ -81,6 +83,17 @@ class Placement:
         placed = self.place_now(message, kind, queue_index)
         if self.divert is not None and names_a_time(placed, kind):
             return self.divert(placed, kind, queue_index)
+        return placed
+
+    def place_staged(self, message: StoreMessage, kind: int, queue_index: int) -> StoreMessage:
+        """As `place_now`, for a message that `place` is to see again: what that would refuse is refused already now.
+
+        Raises:
+            Refused: as `place_now`, or it may not wait.
+        """
+        placed = self.place_now(message, kind, queue_index)
+        if self.check_wait is not None and names_a_time(placed, kind):
+            self.check_wait(placed, kind)
         return placed
 
     def place_now(self, message: StoreMessage, kind: int, queue_index: int) -> StoreMessage:
@@ -135,9 +148,10 @@ class Placement:
         topic = mqtt_topic(message)
         if topic is None:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the first property of an MQTT entry must be originMqttTopic")
-        message.flags = (message.flags & ENTRY_FLAGS_MASK) | FLAG_MQTT
+        flags = message.flags & ENTRY_FLAGS_MASK
+        message.flags = flags | FLAG_MQTT
         message.queues = self._dispatcher.mqtt(topic)
-        if message.n_props > MQTT_OWN_PROPERTIES and message.flags & FLAG_RETAIN and EXPIRY in message.meta:
+        if flags & FLAG_RETAIN and message.n_props > MQTT_OWN_PROPERTIES and EXPIRY in message.meta:
             expiry = property_value(message, EXPIRY)
             if expiry.isdigit():
                 self.retained_expiry(topic, int(expiry))
@@ -169,10 +183,9 @@ class Placement:
 
 def names_a_time(message: StoreMessage, kind: int) -> bool:
     """Whether the message may have a property that says when it is to be delivered; a quick look only."""
-    meta = message.meta
     if kind == KIND_MQTT:
-        return message.n_props > MQTT_OWN_PROPERTIES and MQTT_DELAY in meta
-    return kind == KIND_QUEUE and (DELAY in meta or TIMER_DELIVER in meta)
+        return message.n_props > MQTT_OWN_PROPERTIES and MQTT_DELAY in message.meta
+    return kind == KIND_QUEUE and (DELAY in message.meta or TIMER_DELIVER in message.meta)
 
 
 def property_value(message: StoreMessage, wanted: bytes) -> bytes:

@@ -16,7 +16,10 @@ Pure codec: no I/O, no clock.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import cast
 
 import msgspec
 
@@ -69,6 +72,9 @@ class Subscription:
     exact_from: int = 0
 
 
+NO_OFFSETS = cast("dict[int, int]", MappingProxyType({}))
+
+
 @dataclass(slots=True)
 class Session:
     """A session as the broker keeps it in memory; `owner` is the connected proxy or None."""
@@ -83,7 +89,8 @@ class Session:
     position: int = 0
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     offsets: dict[int, int] = field(default_factory=dict)
-    inflight: list[tuple[int, int, int]] = field(default_factory=list)
+    """Queue id -> next offset; `NO_OFFSETS` for one that ends with its connection, whose place its proxy knows."""
+    inflight: Sequence[tuple[int, int, int]] = ()
     """The note of the last close: QoS 1 deliveries and a proxy's own entries."""
     exact: dict[int, tuple[int, int, int]] | None = None
     """Outbound QoS 2: packet id -> (queue id, offset, phase); None for most sessions."""
@@ -109,7 +116,7 @@ class Session:
                     )
                     for name, item in self.subscriptions.items()
                 ],
-                inflight=self.inflight,
+                inflight=list(self.inflight),
                 removed=self.removed or {},
             )
         )

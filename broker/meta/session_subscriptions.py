@@ -76,7 +76,7 @@ class SubscriptionBook:
             return SubscribeResult(wanted.qos, queue_id, offset)
         if wanted.history is not None:
             return self._begin_early(session, wanted, queue_id, live, changes)
-        changes.append(self._begin(session, queue_id, offset))
+        self._begin(session, queue_id, offset, changes)
         return SubscribeResult(wanted.qos, queue_id, offset, live=live)
 
     def _begin_early(
@@ -84,12 +84,12 @@ class SubscriptionBook:
     ) -> SubscribeResult:
         assert wanted.history is not None
         offset = start_offset(self._store, queue_id, wanted.history, live)
-        changes.append(self._begin(session, queue_id, offset))
+        self._begin(session, queue_id, offset, changes)
         before = None
         if topics.is_wildcard(wanted.filter):
             before = place_before(self._store, queue_id, wanted.history, offset, live)
         if before is not None:
-            changes.append(self._begin(session, queue_id | HISTORY_BIT, before))
+            self._begin(session, queue_id | HISTORY_BIT, before, changes)
         else:
             self._drop_offset(session, queue_id | HISTORY_BIT, changes)
         return SubscribeResult(wanted.qos, queue_id, offset, live=live, before=before)
@@ -111,7 +111,7 @@ class SubscriptionBook:
             known.qos, known.exact_from = wanted.qos, live
         known.options, known.subscription_id = wanted.options, wanted.subscription_id
         if wanted.history is None:
-            return SubscribeResult(wanted.qos, queue_id, session.offsets.get(queue_id, 0), existed=True, live=live)
+            return SubscribeResult(wanted.qos, queue_id, session.offsets.get(queue_id, live), existed=True, live=live)
         if share_of(wanted.filter) is not None:
             return _refused(NOT_SUPPORTED)
         session.inflight = [entry for entry in session.inflight if entry[1] & ~HISTORY_BIT != queue_id]
@@ -120,10 +120,11 @@ class SubscriptionBook:
         return result
 
     @staticmethod
-    def _begin(session: Session, queue_id: int, offset: int) -> StateChange:
-        session.offsets[queue_id] = offset
-        key = offset_key(session.client_id, queue_id)
-        return StateChange(state_kinds.SESSION_OFFSET, key, pack_offset(offset))
+    def _begin(session: Session, queue_id: int, offset: int, changes: list[StateChange]) -> None:
+        if session.durable:
+            session.offsets[queue_id] = offset
+            key = offset_key(session.client_id, queue_id)
+            changes.append(StateChange(state_kinds.SESSION_OFFSET, key, pack_offset(offset)))
 
     def forget(
         self, session: Session, topic_filter: str, subscription: Subscription, now_ms: int, changes: list[StateChange]
@@ -141,6 +142,8 @@ class SubscriptionBook:
             self._drop_offset(session, queue_id, changes)
 
     def _drop_offset(self, session: Session, queue_id: int, changes: list[StateChange]) -> None:
+        if not session.durable:
+            return
         session.offsets.pop(queue_id, None)
         key = offset_key(session.client_id, queue_id)
         if self._store.state.get(state_kinds.SESSION_OFFSET, key) is not None:

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from broker.meta import session_flow, shared_exact
+from broker.meta.session_description import describe
 from broker.meta.session_expiry import ExpiryQueue, due_ms
 from broker.meta.session_loading import load_sessions
-from broker.meta.session_record import Session, offset_key, pack_offset
+from broker.meta.session_record import NO_OFFSETS, Session, offset_key, pack_offset
 from broker.meta.session_subscriptions import SubscriptionBook
 from broker.meta.shared_groups import SharedGroups
 from broker.meta.wills import WillRecord, Wills
@@ -32,15 +33,12 @@ from broker.store.errors import StoreFull
 from broker.store.state_log import StateChange
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
-from remoting.protocol.history_body import HISTORY_BIT
 from remoting.protocol.session_body import (
     WILL_DUE,
     FlowBatch,
-    InflightEntry,
     SessionClose,
     SessionOpen,
     SessionOpened,
-    SessionSubscription,
     Subscribe,
     SubscribeResult,
     Unsubscribe,
@@ -89,6 +87,8 @@ class Sessions:
         self.taken_over = 0
         self.offsets_fenced = 0
         self.flows_fenced = 0
+        self._dropped_position = 0
+        """Where the log ended after the last deletion of a session: that one is gone must be shown to nobody before."""
         self.shared_lost = 0
         """Messages of groups that ended with the session they were being sent to."""
         for session in self._sessions.values():
@@ -151,7 +151,9 @@ class Sessions:
         elif changes:
             with suppress(StoreFull):
                 self._store.append_state(changes)
-        return Opened(self._describe(session, previous_epoch, present=present), fenced, self._store.end_position)
+        shows_more = present or session.durable or bool(changes)
+        position = self._store.end_position if shows_more else self._dropped_position
+        return Opened(describe(session, previous_epoch, present=present), fenced, position)
 
     def close(self, request: SessionClose, now_ms: int) -> int:
         """The connection is gone: keep offsets and in-flight list of a session that lives on, forget any other."""
@@ -287,13 +289,9 @@ class Sessions:
         return known
 
     def _create(self, request: SessionOpen) -> Session:
-        session = Session(
-            client_id=request.client_id,
-            user=request.user,
-            durable=request.expiry_s > 0,
-            expiry_s=request.expiry_s,
-            epoch=0,
-        )
+        session = Session(request.client_id, request.user, request.expiry_s > 0, request.expiry_s, 0)
+        if not session.durable:
+            session.offsets = NO_OFFSETS
         self._sessions[request.client_id] = session
         return session
 
@@ -324,32 +322,6 @@ class Sessions:
             if not owned:
                 del self._owned[session.owner]
         session.owner = None
-
-    def _describe(self, session: Session, previous_epoch: int, *, present: bool) -> SessionOpened:
-        ends = session.exact_below or {}
-        exact = [InflightEntry(packet_id, *entry, qos=2) for packet_id, entry in (session.exact or {}).items()]
-        return SessionOpened(
-            present=present,
-            epoch=session.epoch,
-            subscriptions=[
-                SessionSubscription(
-                    filter=topic_filter,
-                    qos=item.qos,
-                    queue_id=item.queue_id,
-                    offset=session.offsets.get(item.queue_id, 0),
-                    options=item.options,
-                    subscription_id=item.subscription_id,
-                    exact_from=item.exact_from,
-                    exact_below=ends.get(item.queue_id, 0),
-                    before=session.offsets.get(item.queue_id | HISTORY_BIT),
-                )
-                for topic_filter, item in session.subscriptions.items()
-            ],
-            inflight=[*[InflightEntry(*entry) for entry in session.inflight], *exact],
-            previous_epoch=previous_epoch,
-            received=session_flow.received_ids(session),
-            expiry_s=session.expiry_s,
-        )
 
     def _advance(self, session: Session, queue_id: int, offset: int) -> StateChange | None:
         if offset <= session.offsets.get(queue_id, offset):
@@ -392,7 +364,7 @@ class Sessions:
         self.shared_lost += shared_exact.unfinished(session)
         written += session_flow.forget(session)
         if written:
-            self._store.append_state(written)
+            self._dropped_position = self._store.append_state(written)
         del self._sessions[session.client_id]
 
     def _next_epoch(self) -> int:

@@ -75,6 +75,11 @@ class SharedGroups:
         """All groups by name."""
         return list(self._groups.items())
 
+    @property
+    def shared(self) -> bool:
+        """Whether any queue is shared."""
+        return bool(self._by_queue)
+
     def of_queue(self, queue_id: int) -> Iterable[SharedGroup]:
         """The groups that share one queue."""
         return self._by_queue.get(queue_id, {}).values()

@@ -14,6 +14,7 @@ Invariant: a hidden queue id is never answered by a pull. Loop thread only.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,7 +28,6 @@ from remoting.protocol.record import (
     FLAG_FORMAT_MASK,
     FLAG_FORMAT_SHIFT,
     FLAG_STAGED,
-    HEADER,
     HEADER_SIZE,
 )
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 STAGE_PREFIX = b"\x01stage\x00"
 SINK_NAME_BYTES_MAX = 255
+_STAGED = struct.Struct("<24xq8xIIIIHHHHHHIQ")
+"""What a commit needs of a record's header, born_ms to producer_seq."""
 BATCH_MASK = FLAG_FORMAT_MASK | FLAG_CODEC_MASK
 
 
@@ -148,24 +150,16 @@ class Stages:
 
 def staged_messages(records: list[memoryview]) -> Iterator[tuple[StoreMessage, int, int]]:
     """(message as it was sent, entry kind, queue index) of each staged record."""
+    unpack_from, head_size, pair_size = _STAGED.unpack_from, HEADER_SIZE, DISPATCH_SIZE
     for record in records:
-        fields = HEADER.unpack_from(record, 0)
-        born_ms, body_len, body_off, flags, count = fields[5], *fields[7:11]
-        n_dispatch, n_props, topic_len, keys_len, tags_len, props_len, tag_hash, kept = fields[11:19]
-        meta_at = HEADER_SIZE + DISPATCH_SIZE * n_dispatch
-        meta_len = 4 * n_props + topic_len + keys_len + tags_len + props_len
+        (
+            born_ms, body_len, body_off, flags, count, n_dispatch, n_props, topic_len, keys_len, tags_len, props_len,
+            tag_hash, kept,
+        ) = unpack_from(record)  # fmt: skip
+        meta_at = head_size + pair_size * n_dispatch
+        meta_end = meta_at + 4 * n_props + topic_len + keys_len + tags_len + props_len
         message = StoreMessage(
-            queues=(),
-            born_ms=born_ms,
-            flags=flags & BATCH_MASK or kept >> 24 & 0xFF,
-            tag_hash=tag_hash,
-            n_props=n_props,
-            topic_len=topic_len,
-            keys_len=keys_len,
-            tags_len=tags_len,
-            props_len=props_len,
-            meta=bytes(record[meta_at : meta_at + meta_len]),
-            body=record[body_off : body_off + body_len],
-            count=count,
-        )
+            (), born_ms, flags & BATCH_MASK or kept >> 24 & 0xFF, tag_hash, n_props, topic_len, keys_len, tags_len,
+            props_len, bytes(record[meta_at:meta_end]), record[body_off : body_off + body_len], 0, count,
+        )  # fmt: skip
         yield message, kept >> 16 & 0xFF, kept & 0xFFFF

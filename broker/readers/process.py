@@ -58,7 +58,7 @@ async def serve(settings: ReaderSettings) -> None:
     service = RangeService(store, pull_bytes_max=settings.pull_bytes_max)
     server = RemotingServer(
         Router(
-            {RequestCode.RANGE_PULL: service.range_pull},
+            {RequestCode.RANGE_PULL: service.range_pull, RequestCode.FILTERED_PULL: service.filtered_pull},
             access=make_access(settings.access_keys, open_to_all=settings.open_to_all),
         ),
         frame_size_bytes_max=settings.frame_size_bytes_max,

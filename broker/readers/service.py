@@ -1,4 +1,5 @@
-"""RANGE_PULL (9005) answered from an attached store: the same request, answer and rules as at the broker.
+"""RANGE_PULL (9005) and FILTERED_PULL (9009) answered from an attached store: the same requests, answers and rules as
+at the broker.
 
 What cannot be answered for certain is refused with its reason, and the asker goes to the broker. Staged rows are known
 by their flag, because a reader knows no names; where a policy decides who may read what, it is asked with the topics
@@ -8,10 +9,15 @@ answer. Loop thread of the reader process only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import numpy as np
 
 from broker.api.access import CONSUME, Authorizer
+from broker.api.pull_filtered import filtered, judge_for
 from broker.api.pull_many import RANGE_COUNT_MAX, range_reply
+from broker.api.resources import of_record
 from broker.readers.messages import ReaderReport
 from broker.store.attached.store import AttachedStore
 from broker.store.errors import CorruptLog, StoreError, Unsettled
@@ -19,11 +25,13 @@ from broker.store.read_result import NO_SUCH_QUEUE, RangeResult
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused, RemoteViolation
-from remoting.protocol.pull_body import decode_range_pull
+from remoting.protocol.filtered_body import FilteredWant, decode_filtered_pull, encode_filtered_reply
+from remoting.protocol.pull_body import RangeWant, decode_range_pull
 from remoting.protocol.record import FLAG_STAGED, RecordView
 from remoting.transport.contracts import Peer
 
 _FLAGS_AT = 48
+T = TypeVar("T")
 
 
 class RangeService:
@@ -43,24 +51,48 @@ class RangeService:
 
     def range_pull(self, peer: Peer, command: Command) -> Command:
         """Records of one queue in [offset, end offset), with the start of each record in the blob."""
+        want = self._asked(decode_range_pull, command)
+        found = self._answer(peer, command, want, RANGE_COUNT_MAX)
+        self._count(len(found.starts), len(found.blob))
+        return command.reply(body=range_reply(found))
+
+    def filtered_pull(self, peer: Peer, command: Command) -> Command:
+        """The same without the records that do not pass the request's filter."""
+        want = self._asked(decode_filtered_pull, command)
+        judge = self._asked(lambda _: judge_for(want.row_filter), command)
+        pulled = filtered(self._answer(peer, command, want, judge.look_max), judge)
+        self._count(pulled.count, len(pulled.blob))
+        return command.reply(body=encode_filtered_reply(pulled))
+
+    def _asked(self, read: Callable[[bytes], T], command: Command) -> T:
+        """What a request says; one that says nothing sound is counted and refused."""
+        try:
+            return read(command.body)
+        except (Refused, RemoteViolation):
+            self._report.requests += 1
+            self._count_refusal("malformed")
+            raise
+
+    def _answer(self, peer: Peer, command: Command, want: RangeWant | FilteredWant, count_max: int) -> RangeResult:
         self._report.requests += 1
         try:
-            found = self._read(command)
+            found = self._read(want, count_max)
             self._authorize(peer, command, found)
+            return found
         except StoreError as error:
             self._count_refusal(_reason(error))
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"ask the broker: {error}") from error
-        except (Refused, RemoteViolation) as error:
-            self._count_refusal("not_authorized" if isinstance(error, Refused) else "malformed")
+        except Refused:
+            self._count_refusal("not_authorized")
             raise
-        self._report.records += len(found.starts)
-        self._report.bytes += len(found.blob)
-        return command.reply(body=range_reply(found))
 
-    def _read(self, command: Command) -> RangeResult:
-        want = decode_range_pull(command.body)
+    def _count(self, records: int, size: int) -> None:
+        self._report.records += records
+        self._report.bytes += size
+
+    def _read(self, want: RangeWant | FilteredWant, count_max: int) -> RangeResult:
         bytes_max = min(want.max_bytes, self._pull_bytes_max)
-        found = self._store.read_range(want.queue_id, want.offset, RANGE_COUNT_MAX, bytes_max, want.end_offset)
+        found = self._store.read_range(want.queue_id, want.offset, count_max, bytes_max, want.end_offset)
         flags = np.frombuffer(found.blob, "<u4")[(found.starts + np.uint32(_FLAGS_AT)) // 4]
         if (flags & FLAG_STAGED).any():
             return RangeResult(NO_SUCH_QUEUE, 0, 0, 0, 0)
@@ -70,8 +102,8 @@ class RangeService:
         if self._authorizer.open:
             return
         views = (RecordView(memoryview(found.blob), at) for at in found.starts.tolist())
-        for topic in sorted({bytes(view.mqtt_topic or view.topic) for view in views}):
-            self._authorizer.authorize(peer, command, CONSUME, topic.decode("utf-8", "replace"))
+        for resource in sorted({of_record(view) for view in views}):
+            self._authorizer.authorize(peer, command, CONSUME, resource)
 
     def _count_refusal(self, reason: str) -> None:
         self._report.refused[reason] = self._report.refused.get(reason, 0) + 1

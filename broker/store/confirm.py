@@ -7,9 +7,10 @@ unconfirmed position gets the error. Thread rule: loop thread only.
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from broker.store.hot.contracts import Encoded
@@ -28,13 +29,15 @@ class Confirm:
         self._tail = tail
         self._log = log
         self._groups: deque[Encoded] = deque()
-        self.add_group = self._groups.append
-        """Note an append whose offsets were given out; it is kept until it is confirmed."""
-        self._waiting: list[tuple[int, int, Callback]] = []
-        self._sequence = 0
+        self._waiting: deque[tuple[int, Callback]] = deque()
+        """By position; who asked later stands behind."""
         self._listeners: list[Listener] = []
         self._fresh_listeners: list[FreshListener] = []
         self._error: Exception | None = None
+
+    def add_group(self, batch: Encoded) -> None:
+        """Note an append whose offsets were given out; it is kept until it is confirmed."""
+        self._groups.append(batch)
 
     def when_confirmed(self, position: int, callback: Callback) -> None:
         """Call back once everything below `position` is confirmed; at once when it is already."""
@@ -42,9 +45,10 @@ class Confirm:
             callback(None)
         elif self._error is not None:
             callback(self._error)
+        elif self._waiting and self._waiting[-1][0] > position:
+            insort_right(self._waiting, (position, callback), key=itemgetter(0))
         else:
-            self._sequence += 1
-            heapq.heappush(self._waiting, (position, self._sequence, callback))
+            self._waiting.append((position, callback))
 
     def on_advance(self, listener: Listener) -> None:
         """Tell `listener` the queue ids whose confirmed end moved, once per move."""
@@ -68,7 +72,11 @@ class Confirm:
         self.position = position
         waiting = self._waiting
         while waiting and waiting[0][0] <= position:
-            self._call(heapq.heappop(waiting)[2], None)
+            callback = waiting.popleft()[1]
+            try:
+                callback(None)
+            except Exception as failure:  # noqa: BLE001 - one handler's bug must not leave the others unanswered
+                self._failed(failure)
         if self._fresh_listeners:
             fresh = [batch for batch in batches if batch.pieces and len(batch.entries)]
             for fresh_listener in self._fresh_listeners if fresh else ():
@@ -80,9 +88,12 @@ class Confirm:
     def fail(self, error: Exception) -> None:
         """The store has failed: nothing above the confirm position will ever be confirmed."""
         self._error = error
-        waiting, self._waiting = sorted(self._waiting), []
-        for _, _, callback in waiting:
-            self._call(callback, error)
+        waiting, self._waiting = self._waiting, deque()
+        for _, callback in waiting:
+            try:
+                callback(error)
+            except Exception as failure:  # noqa: BLE001 - as above
+                self._failed(failure)
 
     def _tell(self, listener: Callable[[Any], None], news: Sequence[Any]) -> None:
         try:
@@ -90,8 +101,5 @@ class Confirm:
         except Exception as error:  # noqa: BLE001 - one listener must not stop the confirm position
             self._log.error("confirm_listener_failed", error=repr(error), exc_info=True)
 
-    def _call(self, callback: Callback, error: Exception | None) -> None:
-        try:
-            callback(error)
-        except Exception as failure:  # noqa: BLE001 - one handler's bug must not leave the others unanswered
-            self._log.error("confirm_callback_failed", error=repr(failure), exc_info=True)
+    def _failed(self, failure: Exception) -> None:
+        self._log.error("confirm_callback_failed", error=repr(failure), exc_info=failure)

@@ -115,7 +115,7 @@ class LogStore:
         self._confirm = Confirm(end, self._index.tail, self._events)
         self._index.serve(end, self.epoch, self._registry.next_id)
         self._registry.on_queue = self._index.set_floor
-        self.confirmed_end = self._index.confirmed_end  # (queue that exists) -> offset
+        self.confirmed_end = self._index.tail.confirmed_end  # (queue that exists) -> offset
         self._reader = Reader(self._log, self._index, self._confirm, check=settings.check_on_read)
         self._times = TimeSearch(self._log, self._index)
         self._damage = DamageWatch(

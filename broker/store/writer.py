@@ -65,7 +65,6 @@ class Writer:
         self._armed = armed
         self._tail = opened.index.tail
         self._pen = self._appender.pen
-        self._add_group = confirm.add_group
         self._begun = opened.log.end
         self.failure: StoreError | None = None
         self.messages_total = 0
@@ -103,7 +102,7 @@ class Writer:
         tail.count += len(batch.entries)
         if batch.keyed:
             self._take_keys(batch)
-        self._add_group(batch)
+        self._confirm.add_group(batch)
         self.messages_total += len(messages)
         self._written()
         if batch.retained:
@@ -131,7 +130,7 @@ class Writer:
         self._take_keys(batch)
         if batch.end_position - batch.first_position > KEPT_BYTES_MAX:
             batch.forget_bytes()
-        self._add_group(batch)
+        self._confirm.add_group(batch)
         self.messages_total += len(messages)
         self._written()
         if groups or batch.retained:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker import TYPED
 from broker.api.hot import pure_intake
 from broker.store.store_message import StoreMessage
 from remoting.hot.choice import Choice, choose
@@ -50,6 +51,6 @@ def compiled_core() -> Core:
     return Core("compiled", compiled_intake.messages)
 
 
-choice: Choice[Core] = choose(Path(__file__).parent, MODULES, compiled_core, pure_core)
+choice: Choice[Core] = choose(Path(__file__).parent, MODULES, compiled_core, pure_core, TYPED.reason)
 """Which twin is in use, and why."""
 core: Core = choice.core

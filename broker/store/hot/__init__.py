@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from broker import TYPED
 from broker.store.gather import gather
 from broker.store.hot import pure_blocks, pure_encoder, pure_keys, pure_pen, pure_ring, pure_runs, pure_scan, pure_sort
 from broker.store.hot.contracts import Core
@@ -47,6 +48,6 @@ def compiled_core() -> Core:
     )  # fmt: skip
 
 
-choice: Choice[Core] = choose(Path(__file__).parent, MODULES, compiled_core, pure_core)
+choice: Choice[Core] = choose(Path(__file__).parent, MODULES, compiled_core, pure_core, TYPED.reason)
 """Which twin is in use, and why."""
 core: Core = choice.core

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from broker.api.access import IDENTITY_ATTRIBUTE, Authorizer, make_access
+from broker.api.access import IDENTITY_ATTRIBUTE, TRUSTED_ATTRIBUTE, Authorizer, make_access
+from broker.api.router import ADMIN_CODES, SESSION_CODES
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.session_body import SessionOpen, encode
+from remoting.protocol.sink_body import AbortBatch, Ledger
+from remoting.protocol.sink_body import encode as encode_sink
 
 
 class FakePeer:
@@ -56,3 +59,41 @@ def test_access_keys_are_pairs() -> None:
     make_access(["key:secret"], open_to_all=False)
     with pytest.raises(LocalMisuse, match="key:secret"):
         make_access(["key"], open_to_all=False)
+
+
+async def test_what_only_proxies_and_administrators_ask_needs_that_right(running) -> None:
+    """Requests that name no topic are refused as a whole."""
+    asked = []
+    running.broker.authorizer = Authorizer(lambda _identity, action, _resource: asked.append(action))
+    connection = running.connect()
+    for code in SESSION_CODES | ADMIN_CODES:
+        reply = await connection.request(Command(code, body=b"{}"))
+        assert reply.code == ResponseCode.NO_PERMISSION, code
+    assert sorted(set(asked)) == ["admin", "session"]
+
+
+async def test_a_part_of_this_process_is_not_asked(running) -> None:
+    running.broker.authorizer = Authorizer(lambda *_: False)
+    connection = running.connect()
+    connection.peer.attributes[TRUSTED_ATTRIBUTE] = True
+    reply = await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a")))
+    assert reply.code == ResponseCode.SUCCESS
+
+
+async def test_groups_and_sinks_are_asked_for(running) -> None:
+    """Knowing a name is not enough to move another's offsets or to undo another's batch."""
+    running.broker.topics.ensure("t", 1)
+    running.broker.authorizer = Authorizer(lambda _identity, _action, resource: resource == "t/#")
+    connection = running.connect()
+    group = {"consumerGroup": "g", "topic": "t", "queueId": "0", "commitOffset": "5"}
+    for request in (
+        Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=group),
+        Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=group),
+        Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields=group),
+        Command(RequestCode.LOCK_BATCH_MQ, body=b'{"consumerGroup":"g","clientId":"c","mqSet":[]}'),
+        Command(RequestCode.UNLOCK_BATCH_MQ, body=b'{"consumerGroup":"g","clientId":"c","mqSet":[]}'),
+        Command(RequestCode.ABORT_BATCH, body=encode_sink(AbortBatch("s", 1))),
+        Command(RequestCode.LEDGER, body=encode_sink(Ledger("s"))),
+    ):
+        reply = await connection.request(request)
+        assert (reply.code, "'$" in (reply.remark or "")) == (ResponseCode.NO_PERMISSION, True), request

@@ -39,12 +39,6 @@ async def test_statistics_write_keys_as_the_asking_language_reads_them(running) 
     other = await ask(connection, RequestCode.GET_TOPIC_STATS_INFO, topic="t")
     (stats,) = msgspec.json.decode(other.body)["offsetTable"].values()
     assert stats["maxOffset"] == 1
-    await ask(
-        connection, RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="t", queueId="0", commitOffset="0"
-    )
-    lag = await ask(connection, RequestCode.GET_CONSUME_STATS, consumerGroup="g")
-    (queue,) = msgspec.json.decode(lag.body)["offsetTable"].values()
-    assert (queue["brokerOffset"], queue["consumerOffset"]) == (1, 0)
 
 
 async def test_groups_configuration_and_runtime(running) -> None:

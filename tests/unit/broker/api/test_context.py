@@ -53,7 +53,7 @@ async def test_names_ends_and_ids(running) -> None:
     broker = running.broker
     queue_id = broker.topics.queue_ids(broker.topics.ensure("t", 1).name)[0]
     light = running.store.open_queue(b"%LMQ%x")
-    assert [broker.queue_title(item) for item in (queue_id, light, 999)] == ["t", "%LMQ%x", ""]
+    assert [broker.queue_title(item) for item in (queue_id, light, 999)] == ["t/#", "x", ""]
     assert broker.visible_end(999) == 0
     ids = {broker.unique_id() for _ in range(100)}
     assert len(ids) == 100

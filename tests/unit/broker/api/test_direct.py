@@ -85,10 +85,12 @@ async def test_a_store_that_fails_is_said(running) -> None:
     assert isinstance(refused, Refused)
 
 
-async def test_a_policy_closes_the_port(running) -> None:
+async def test_a_quota_closes_the_port_and_a_policy_does_not(running) -> None:
+    """Who publishes was judged by the proxy of this process; what is retained is counted by the broker alone."""
     port = DirectAppends(running.broker)
+    running.broker.authorizer = Authorizer(lambda *_: False)
     assert port.open
-    running.broker.authorizer = Authorizer(lambda *_: True)
+    running.broker.retained_quota.active = True
     assert not port.open
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from broker.api import shared
 from broker.store.errors import CorruptLog, UnreadableOffsets
+from remoting import inprocess
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.record import FLAG_RETAIN, RecordView
@@ -33,6 +34,7 @@ from remoting.protocol.shared_body import (
     SharedTaken,
     decode_given,
 )
+from remoting.transport.contracts import Connection, Peer
 
 NAME = "$share/g/plant/1"
 TOPIC = b"plant/1"
@@ -41,9 +43,9 @@ TOPIC = b"plant/1"
 class Proxy:
     """A proxy's connection: what it is given, by handle."""
 
-    def __init__(self, running) -> None:
+    def __init__(self, running, connection: Connection | None = None) -> None:
         self.running = running
-        self.connection = running.connect()
+        self.connection = connection or running.connect()
         self.given: list[tuple[int, int, bytes]] = []
         self.connection.on_push(self._pushed)
 
@@ -218,14 +220,30 @@ async def test_a_restart_repeats_only_what_was_not_yet_written(running) -> None:
     assert [offset for _, offset, _ in await other.until(2)] == [3, 4]
 
 
-async def test_a_proxy_whose_output_is_full_is_handed_nothing(running, monkeypatch: pytest.MonkeyPatch) -> None:
+class FullPeer:
+    """A peer whose output is full while the test says so."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.writable = True
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._peer, name)
+
+
+async def test_a_proxy_whose_output_is_full_is_handed_nothing(running) -> None:
     """Its members are passed over until there is room; then it goes on by itself."""
-    proxy = Proxy(running)
+    made: list[FullPeer] = []
+
+    def through(peer: Peer, command: Command) -> Command | None:
+        if not made:
+            made.append(FullPeer(peer))
+        return running.router(made[0], command)
+
+    proxy = Proxy(running, inprocess.connect(through))
     epoch = await proxy.open("a")
     await proxy.take(1, "a", epoch, 10)
-    (peer,) = running.broker.shared._lines
-    monkeypatch.setattr(type(peer), "writable", property(lambda _self: full[0] is False))
-    full = [True]
+    made[0].writable = False
     await publish(running, 1)
     assert len(await proxy.until(1)) == 1
     await publish(running, 2)
@@ -234,7 +252,7 @@ async def test_a_proxy_whose_output_is_full_is_handed_nothing(running, monkeypat
     await proxy.take(2, "a", epoch, 10)
     await turn()
     assert proxy.given == []
-    full[0] = False
+    made[0].writable = True
     assert [offset for _, offset, _ in await proxy.until(3)] == [0, 1, 2]
 
 

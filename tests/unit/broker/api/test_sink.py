@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 
 from broker.config import LimitsConfig
+from broker.meta.retained_quota import RetainedQuota
+from broker.meta.stages import AttemptKey
 from remoting.protocol import names
-from remoting.protocol.append_body import encode_entries
+from remoting.protocol.append_body import KIND_MQTT, encode_entries, encode_entry
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
+from remoting.protocol.names import parent_topic
 from remoting.protocol.pull_body import STATUS_NO_SUCH_QUEUE, decode_multi_pull_reply, encode_multi_pull
-from remoting.protocol.record import FLAG_STAGED, RecordView
+from remoting.protocol.record import FLAG_STAGED, MQTT_TOPIC_KEY, RecordView
 from remoting.protocol.sink_body import (
     AbortBatch,
     BatchCommitted,
@@ -96,6 +99,58 @@ async def test_staging_what_is_committed_or_cannot_be_written(running) -> None:
     assert missing.code == ResponseCode.INVALID_PARAMETER
 
 
+def wishing(topic: bytes, delay: bytes, *, retain: bool = False) -> bytes:
+    """A row as Spark sends it, without a client id, that wants to be delivered later."""
+    properties = ((MQTT_TOPIC_KEY, topic), (b"delay-ms", delay))
+    return encode_entry(
+        kind=KIND_MQTT, flags=5 if retain else 1, queue_index=0xFFFF, born_ms=1, topic=parent_topic(topic),
+        properties=properties, body=b"x",
+    )  # fmt: skip
+
+
+async def test_a_delayed_row_counts_from_its_commit_and_is_shown_once(running) -> None:
+    """The commit and the wait are one group of the log; a delay that is too long fails the task."""
+    connection = running.connect()
+    fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
+
+    async def stage(*entries: bytes) -> Command:
+        return await connection.request(Command(RequestCode.STAGE, fields=fields, body=encode_entries(entries)))
+
+    refused = await stage(wishing(b"out/x", b"999999999999"))
+    assert (refused.code, "exceeds" in refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
+    assert (await stage(wishing(b"out/x", b"500"), wishing(b"out/x", b"0", retain=True))).code == 0
+    running.clock.advance_ms(2_000)
+    await running.restart()
+    connection = running.connect()
+    for already in (False, True):
+        commit = CommitBatch("s", 0, [StageHandle(0, 0, 2)])
+        assert (await ask(connection, RequestCode.COMMIT_BATCH, commit, BatchCommitted)).already is already
+        assert visible(running, b"out/x") == 1
+        assert running.broker.delayed.waiting == 1
+    await running.restart()
+    running.clock.advance_ms(499)
+    running.broker.delayed.due(running.clock.now_ms())
+    await running.settle()
+    assert visible(running, b"out/x") == 1
+    running.clock.advance_ms(1)
+    while running.broker.delayed.due(running.clock.now_ms()):
+        await running.settle()
+    assert visible(running, b"out/x") == 2
+
+
+async def test_retained_rows_count_for_the_quota(running) -> None:
+    """A sink has no way around it."""
+    running.broker.retained_quota = RetainedQuota(running.store, running.broker.retained, messages_max=1, bytes_max=0)
+    connection = running.connect()
+    fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
+    entries = [wishing(b"out/%d" % n, b"0", retain=True) for n in range(2)]
+    staged = await connection.request(Command(RequestCode.STAGE, fields=fields, body=encode_entries(entries[:1])))
+    assert staged.code == 0
+    refused = await connection.request(Command(RequestCode.STAGE, fields=fields, body=encode_entries(entries)))
+    assert refused.code != 0, refused
+    assert running.broker.stages.staged(AttemptKey("s", 0, 0, 0)) == 1
+
+
 async def test_an_aborted_batch_cannot_be_committed(running) -> None:
     connection = running.connect()
     await connection.request(staging(running, 0, b"out/x"))
@@ -103,6 +158,31 @@ async def test_an_aborted_batch_cannot_be_committed(running) -> None:
     commit = Command(RequestCode.COMMIT_BATCH, body=encode(CommitBatch("s", 0, [StageHandle(0, 0, 1)])))
     assert (await connection.request(commit)).code == ResponseCode.ILLEGAL_OPERATION
     assert visible(running, b"out/x") == 0
+
+
+async def test_a_sink_that_is_over_leaves_nothing_behind(running) -> None:
+    """Its rows stay, its ledger and what else was staged go, also over a restart."""
+    connection = running.connect()
+    await connection.request(staging(running, 0, b"out/x"))
+    await connection.request(staging(running, 1, b"out/x"))
+    await ask(connection, RequestCode.COMMIT_BATCH, CommitBatch("s", 0, [StageHandle(0, 0, 1)]), BatchCommitted)
+    forget = Command(RequestCode.ABORT_BATCH, body=encode(AbortBatch("s", -1)))
+    for _ in range(2):
+        assert (await connection.request(forget)).code == 0
+        assert len(running.broker.stages) == 0
+        await running.restart()
+        connection = running.connect()
+        assert (await ask(connection, RequestCode.LEDGER, Ledger("s"), LedgerState)).last_batch == -1
+        assert visible(running, b"out/x") == 1
+
+
+async def test_a_sink_whose_commit_has_begun_is_not_over(running) -> None:
+    connection = running.connect()
+    running.broker.ledger._group_bytes_max = 1_000
+    await connection.request(staging(running, 0, *[b"out/x"] * 30))
+    running.broker.ledger.step(running.broker.ledger.begin("s", 0, [(0, 0, 30)]))
+    forget = Command(RequestCode.ABORT_BATCH, body=encode(AbortBatch("s", -1)))
+    assert (await connection.request(forget)).code == ResponseCode.SYSTEM_BUSY
 
 
 async def test_staged_batches_count_their_messages_and_are_shown_once(running) -> None:

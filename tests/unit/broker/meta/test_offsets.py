@@ -16,3 +16,4 @@ def test_commit_query_reset_and_restart(bench) -> None:
     again = GroupOffsets(bench.reopen())
     assert again.get("g", "t", 0)[0] == 2
     assert again.of_group("g") == {("t", 0): 2, ("t", 1): 6}
+    assert again.by_group() == {"g": {("t", 0): 2, ("t", 1): 6}, "g2": {("t", 0): 7}}

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from broker.api.access import Authorizer
+from broker.api.pull_filtered import filtered_pull
 from broker.api.pull_many import range_pull
 from broker.readers.service import RangeService
 from broker.store.attached.store import AttachedStore
@@ -15,6 +16,7 @@ from remoting.protocol import names
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused, RemoteViolation
+from remoting.protocol.filtered_body import RowFilter, encode_filtered_pull, encode_row_filter
 from remoting.protocol.pull_body import STATUS_NO_SUCH_QUEUE, decode_range_pull_reply, encode_range_pull
 
 
@@ -46,6 +48,21 @@ async def test_the_same_bytes_as_from_the_broker(running, service) -> None:
     report = service.report
     assert (report.requests, report.records, report.refused) == (5, 9, {})
     assert report.bytes > 9 * 80
+
+
+async def test_filtered_as_at_the_broker(running, service) -> None:
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"a/1")))
+    wanted = encode_row_filter(RowFilter(mqtt=("a/1",)))
+    for queue_id in running.broker.topics.queue_ids("a"):
+        command = Command(RequestCode.FILTERED_PULL, body=encode_filtered_pull(queue_id, 0, 9, 99_999, wanted))
+        here = service.filtered_pull(FakePeer(), command)
+        assert here.body == filtered_pull(running.broker, FakePeer(), command).body
+    assert service.report.records == 2
+    wrong = encode_filtered_pull(1, 0, 9, 9, encode_row_filter(RowFilter(sql="a >")))
+    with pytest.raises(Refused, match="SQL"):
+        service.filtered_pull(FakePeer(), Command(RequestCode.FILTERED_PULL, body=wrong))
+    assert service.report.refused == {"malformed": 1}
 
 
 async def test_staged_rows_are_for_nobody(running, service) -> None:

@@ -1,0 +1,117 @@
+"""FILTERED_PULL (9009): a range of one queue as RANGE_PULL reads it, without the records that nobody asked for.
+
+One request looks at a bounded number of records, so an answer may hold none and yet say how far it came: the loop is
+never held up by a filter that matches little. What a batch holds is judged
+by whoever unpacks it. Invariant: as of
+RANGE_PULL: nothing at or above the confirm position and nothing staged is ever in an answer. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from broker.api.access import CONSUME
+from broker.api.pull_many import authorize_queue, damaged, no_queue
+from broker.store import hot
+from broker.store.errors import UnreadableOffsets
+from broker.store.read_result import RangeResult
+from remoting.filtering.judge import Judge, judge_of
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.filtered_body import (
+    FilteredWant,
+    decode_filtered_pull,
+    decode_row_filter,
+    encode_filtered_reply,
+)
+from remoting.protocol.pull_body import PulledRange, QueueRecords
+from remoting.transport.contracts import Peer
+
+if TYPE_CHECKING:
+    from broker.api.context import Broker
+
+
+def filtered_pull(broker: Broker, peer: Peer, command: Command) -> Command:
+    """Records of one queue in [offset, end offset) that pass the request's filter."""
+    want = decode_filtered_pull(command.body)
+    judge = judge_for(want.row_filter)
+    _authorize(broker, peer, command, want)
+    if broker.hidden(want.queue_id):
+        return command.reply(body=_empty(no_queue(want.queue_id)))
+    bytes_max = min(want.max_bytes, broker.config.limits.pull_bytes_max)
+    try:
+        found = broker.store.read_range(want.queue_id, want.offset, judge.look_max, bytes_max, want.end_offset)
+    except UnreadableOffsets as error:
+        return command.reply(body=_empty(damaged(broker, want.queue_id, error)))
+    pulled = filtered(found, judge)
+    broker.metrics.messages_out.value += pulled.count
+    broker.metrics.bytes_out.value += len(pulled.blob)
+    return command.reply(body=encode_filtered_reply(pulled))
+
+
+def _authorize(broker: Broker, peer: Peer, command: Command, want: FilteredWant) -> None:
+    """Who may read the topics of a filter may read what passes it, whatever else the queue holds."""
+    if broker.authorizer.open:
+        return
+    filters = decode_row_filter(want.row_filter).mqtt
+    for one in filters:
+        broker.authorizer.authorize(peer, command, CONSUME, one)
+    if not filters:
+        authorize_queue(broker, peer, command, want.queue_id)
+
+
+def judge_for(encoded: bytes) -> Judge:
+    """The judge of a request's filter; Refused for an expression that is wrong."""
+    try:
+        return judge_of(encoded)
+    except LocalMisuse as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
+
+
+def filtered(found: RangeResult, judge: Judge) -> PulledRange:
+    """What a filter leaves of a range, in one piece."""
+    starts = found.starts.astype(np.int64)
+    bases = found.bases if found.bases is not None else np.arange(len(starts), dtype=np.int64) + found.first_offset
+    wanted = judge.mask(found.blob, starts)
+    if not wanted.all():
+        sizes = np.diff(np.append(starts, len(found.blob)))[wanted]
+        ends = np.cumsum(sizes)
+        blob = bytearray(int(ends[-1]) if len(ends) else 0)
+        if blob:
+            hot.core.gather(memoryview(found.blob), starts[wanted], sizes, memoryview(blob))
+        starts, bases, kept = ends - sizes, bases[wanted], blob
+    else:
+        kept = found.blob
+    # A batch may begin before the offset that was asked for; its rows say where each is.
+    above = np.maximum(bases - found.first_offset, 0).astype("<u4")
+    return PulledRange(
+        found.status,
+        found.first_offset,
+        found.next_offset,
+        found.min_offset,
+        found.max_offset,
+        len(starts),
+        memoryview(starts.astype("<u4").tobytes()),
+        memoryview(kept),
+        memoryview(above.tobytes()),
+    )
+
+
+def _empty(result: QueueRecords) -> bytes:
+    nothing = memoryview(b"")
+    return encode_filtered_reply(
+        PulledRange(
+            result.status,
+            result.first_offset,
+            result.next_offset,
+            result.min_offset,
+            result.max_offset,
+            0,
+            nothing,
+            nothing,
+            nothing,
+        )
+    )

@@ -1,0 +1,88 @@
+"""FILTERED_PULL: what passes comes with its offset, what does not stays, and the answer says how far it looked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from broker.api.access import Authorizer
+from remoting.filtering import judge
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.filtered_body import (
+    RowFilter,
+    decode_filtered_reply,
+    encode_filtered_pull,
+    encode_row_filter,
+)
+from remoting.protocol.pull_body import STATUS_NO_SUCH_QUEUE, PulledRange
+from remoting.protocol.record import iter_records
+
+
+def asking(queue_id: int, offset: int, end: int, wanted: RowFilter, size: int = 99_999) -> Command:
+    body = encode_filtered_pull(queue_id, offset, end, size, encode_row_filter(wanted))
+    return Command(RequestCode.FILTERED_PULL, body=body)
+
+
+def offsets(pulled: PulledRange) -> list[int]:
+    assert pulled.offsets is not None
+    return [pulled.first_offset + above for above in np.frombuffer(pulled.offsets, "<u4").tolist()]
+
+
+async def stored(running, *topics: bytes) -> int:
+    """Publish into a parent topic of one queue; its id."""
+    running.broker.topics.ensure("a", 1)
+    reply = await running.connect().request(Command(RequestCode.APPEND_MANY, body=running.publish(*topics)))
+    assert reply.code == 0, reply.remark
+    (queue_id,) = running.broker.topics.queue_ids("a")
+    return queue_id
+
+
+async def test_only_what_passes_comes(running) -> None:
+    queue_id = await stored(running, b"a/1", b"a/2", b"a/1", b"a/3", b"a/1")
+    connection = running.connect()
+    reply = await connection.request(asking(queue_id, 1, 4, RowFilter(mqtt=("a/1", "a/3"))))
+    found = decode_filtered_reply(reply.body)
+    assert (found.first_offset, found.next_offset, found.max_offset, offsets(found)) == (1, 4, 5, [2, 3])
+    assert [view.mqtt_topic for view in iter_records(found.blob)] == [b"a/1", b"a/3"]
+    none = decode_filtered_reply((await connection.request(asking(queue_id, 0, 9, RowFilter(tags=("t",))))).body)
+    assert (none.count, none.next_offset) == (0, 5)
+    every = decode_filtered_reply((await connection.request(asking(queue_id, 0, 9, RowFilter(mqtt=("a/#",))))).body)
+    assert offsets(every) == [0, 1, 2, 3, 4]
+
+
+async def test_one_request_looks_at_so_many(running, monkeypatch) -> None:
+    for name in ("LOOK_MAX", "LOOK_PURE_MAX"):
+        monkeypatch.setattr(judge, name, 2)
+    judge.judge_of.cache_clear()
+    queue_id = await stored(running, b"a/1", b"a/2", b"a/9")
+    found = decode_filtered_reply(
+        (await running.connect().request(asking(queue_id, 0, 9, RowFilter(mqtt=("a/9",))))).body
+    )
+    assert (found.count, found.next_offset) == (0, 2)
+    judge.judge_of.cache_clear()
+
+
+async def test_refusals(running) -> None:
+    queue_id = await stored(running, b"a/1")
+    connection = running.connect()
+    reply = await connection.request(asking(queue_id, 0, 9, RowFilter(sql="a >")))
+    assert reply.code == ResponseCode.INVALID_PARAMETER
+    assert "SQL expression" in (reply.remark or "")
+    gone = decode_filtered_reply((await connection.request(asking(9_999, 0, 9, RowFilter(sql="a = 1")))).body)
+    assert gone.status == STATUS_NO_SUCH_QUEUE
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        (RowFilter(mqtt=("a/1",)), 0),
+        (RowFilter(mqtt=("a/1", "a/2")), ResponseCode.NO_PERMISSION),
+        (RowFilter(tags=("t",)), ResponseCode.NO_PERMISSION),
+    ],
+)
+async def test_who_may_read_a_filter_may_read_what_passes_it(running, wanted: RowFilter, code: int) -> None:
+    queue_id = await stored(running, b"a/1", b"a/2")
+    running.broker.authorizer = Authorizer(lambda _identity, _action, resource: resource == "a/1")
+    reply = await running.connect().request(asking(queue_id, 0, 9, wanted))
+    assert reply.code == code

@@ -1,0 +1,49 @@
+"""What is asked for is a filter, a group or a sink, and no name passes for another kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.api.resources import of_group, of_record, of_sink, of_topic
+from remoting.access.filters import contains, split
+from remoting.protocol.names import light_queue_name, parent_topic
+from remoting.protocol.record import RecordView
+from tests.support.records import make_mqtt_record, make_record
+
+
+@pytest.mark.parametrize(
+    ("topic", "resource"),
+    [
+        ("orders", "orders/#"),
+        (parent_topic("gruß 7/x".encode()).decode(), "gruß 7/#"),
+        (light_queue_name(b"plant/+/temp").decode(), "plant/+/temp"),
+        ("%2B", "%2B/#"),
+        ("%23", "%23/#"),
+        ("%zz", "%zz/#"),
+        ("%RETRY%g", "%RETRY%g/#"),
+    ],
+)
+def test_topics(topic: str, resource: str) -> None:
+    assert of_topic(topic) == resource
+
+
+def test_reading_a_parent_topic_takes_all_below_it() -> None:
+    """Its queues hold every topic with that first level."""
+    wanted = split(of_topic("plant"))
+    assert contains(split("plant/#"), wanted)
+    assert not contains(split("plant"), wanted)
+    assert not contains(split("plant/7/#"), wanted)
+
+
+def test_groups_and_sinks_are_one_level_of_their_own() -> None:
+    assert of_group("billing") == "$group/billing"
+    assert of_sink("etl") == "$sink/etl"
+    assert len(split(of_group("a/b"))) == 2
+    for name in ("+", "#", "a/+"):
+        assert not set(split(of_sink(name))) & {b"+", b"#"}
+    assert not contains(split("#"), split(of_group("billing")))
+
+
+def test_a_message_is_its_own_topic() -> None:
+    assert of_record(RecordView(make_mqtt_record(b"plant/7", b"x"))) == "plant/7"
+    assert of_record(RecordView(make_record(topic=b"orders"))) == "orders/#"

@@ -1,0 +1,103 @@
+"""Rules of a file decide per key; a file that is no use never opens anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import structlog
+
+from broker.api.topic_policy import TopicPolicy
+
+RULES = """
+topic read public/#
+
+user etl
+topic read plant/#
+topic write $sink/etl
+topic write plant/cmd/#
+topic deny plant/secret
+topic read $group/etl
+
+user edge
+role proxy
+
+user boss
+role admin
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "rules"
+    made.write_text(RULES)
+    return made
+
+
+def make(path: Path) -> TopicPolicy:
+    return TopicPolicy(path, structlog.get_logger())
+
+
+@pytest.mark.parametrize(
+    ("identity", "action", "resource", "allowed"),
+    [
+        ("anonymous", "consume", "public/a", True),
+        ("anonymous", "consume", "plant/1", False),
+        ("anonymous", "publish", "public/a", False),
+        ("anonymous", "session", "c", False),
+        ("etl", "consume", "plant/1", True),
+        ("etl", "consume", "plant/#", False),  # shares a topic with the deny
+        ("etl", "consume", "public/a", False),
+        ("etl", "consume", "$group/etl", True),
+        ("etl", "consume", "$group/other", False),
+        ("etl", "consume", "", False),
+        ("etl", "publish", "plant/cmd/1", True),
+        ("etl", "publish", "plant/1", False),
+        ("etl", "publish", "$sink/etl", True),
+        ("etl", "publish", "$sink/other", False),
+        ("etl", "session", "c", False),
+        ("etl", "admin", "status", False),
+        ("nobody", "consume", "public/a", False),
+        ("edge", "publish", "any/where", True),
+        ("edge", "session", "c", True),
+        ("edge", "admin", "status", False),
+        ("boss", "admin", "status", True),
+        ("boss", "session", "c", True),
+        ("boss", "consume", "plant/1", False),
+    ],
+)
+def test_who_may_what(path: Path, identity: str, action: str, resource: str, allowed: bool) -> None:
+    policy = make(path)
+    assert policy(identity, action, resource) is allowed
+    assert policy(identity, action, resource) is allowed  # from memory
+
+
+async def test_a_changed_file_is_put_in_force_and_a_garbled_one_is_not(path: Path) -> None:
+    policy = make(path)
+    path.write_text("user etl\ntopic read other/#\n")
+    await policy.look()
+    await policy.look()
+    assert policy("etl", "consume", "other/1")
+    assert not policy("etl", "consume", "plant/1")
+    path.write_text("user etl\ntopic red other/#\nnonsense\n")
+    await policy.look()
+    await policy.look()
+    assert policy("etl", "consume", "other/1")
+
+
+async def test_a_first_file_that_is_no_use_denies_everything_until_it_is_mended(tmp_path: Path) -> None:
+    policy = make(tmp_path / "rules")
+    assert not policy("anonymous", "consume", "public/a")
+    (tmp_path / "rules").write_text(RULES)
+    await policy.look()
+    await policy.look()
+    assert policy("anonymous", "consume", "public/a")
+
+
+def test_only_so_many_keys_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.api.topic_policy.GRANTS_MAX", 2)
+    policy = make(path)
+    for key in ("a", "b", "c", "etl"):
+        policy(key, "consume", "x")
+    assert policy("etl", "consume", "plant/1")
+    assert len(policy._grants) == 2
