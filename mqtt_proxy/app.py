@@ -14,7 +14,7 @@ from mqtt_proxy.access.gate import Gate
 from mqtt_proxy.access.methods import make_methods
 from mqtt_proxy.bridge.cache import RecordCache
 from mqtt_proxy.bridge.client import Client
-from mqtt_proxy.bridge.delivery import DeliveryTools
+from mqtt_proxy.bridge.delivery_tools import DeliveryTools
 from mqtt_proxy.bridge.exact import ExactFlows
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.notify import Notifier

@@ -50,8 +50,9 @@ class ProxyConfig:
     """Longest time between opening a socket and a complete CONNECT."""
     packet_size_bytes_max: int = setting(4 * 1024 * 1024, minimum=1024, maximum=16 * 1024 * 1024 - 65_536)
     """Largest MQTT packet taken; a larger one closes the connection."""
-    in_flight_max: int = setting(1_024, minimum=1, maximum=16_384)
-    """QoS 1 messages sent to one client and not yet acknowledged by it; further ones stay in the log."""
+    in_flight_max: int = setting(4_096, minimum=1, maximum=16_384)
+    """QoS 1 messages sent to one client and not yet acknowledged by it; further ones stay in the log. More than 1,024
+    only for clients that acknowledge quickly."""
     subscriptions_per_session_max: int = setting(1_000, minimum=1)
     """Most filters of one session; further ones are refused in the SUBACK."""
     response_topic_prefix: str = ""

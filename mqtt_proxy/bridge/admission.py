@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from mqtt_proxy.access.identity import Action, Identity, Shown, Unproven
 from mqtt_proxy.bridge.dialog import Dialog
 from mqtt_proxy.bridge.services import Access
 from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.mqtt.events import ConnectRequested
 from mqtt_proxy.mqtt.reason_codes import ReasonCode
+from remoting.access.identity import Action, Identity, Shown, Unproven
 
 
 class Caller(Protocol):
@@ -38,6 +38,18 @@ class Refusal:
     reason: str
 
 
+def at_hand(
+    access: Access, event: ConnectRequested, caller: Caller, present: Callable[[], bool]
+) -> Identity | Refusal | None:
+    """What `admit` would answer, if nothing has to be waited for; else None."""
+    if caller.over_connect_rate:
+        return Refusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
+    if event.auth_method is not None:
+        return None
+    identity = access.at_hand(shown_by(event, caller, present))
+    return None if identity is None else _judged(access, event, identity)
+
+
 async def admit(
     access: Access, event: ConnectRequested, caller: Caller, present: Callable[[], bool], dialog: Dialog
 ) -> Identity | Refusal:
@@ -54,6 +66,10 @@ async def admit(
             return Refusal(ReasonCode.NOT_AUTHORIZED, "authentication")
     else:
         identity = await access.authenticate(shown)
+    return _judged(access, event, identity)
+
+
+def _judged(access: Access, event: ConnectRequested, identity: Identity | Unproven) -> Identity | Refusal:
     if identity is Unproven.DENIED:
         code = ReasonCode.NOT_AUTHORIZED if event.username is None else ReasonCode.BAD_USER_NAME_OR_PASSWORD
         return Refusal(code, "authentication")

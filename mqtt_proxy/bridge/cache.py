@@ -112,35 +112,86 @@ def split_pushed(blob: memoryview, wanted: dict[int, Feed]) -> list[Chunk]:
 class Feed:
     """One queue followed by at least one session."""
 
-    __slots__ = ("chunks", "followers", "max_offset", "queue_id")
+    __slots__ = ("_followers", "chunks", "max_offset", "only", "queue_id")
 
     def __init__(self, queue_id: int) -> None:
         self.queue_id = queue_id
         self.max_offset = 0
         """Confirmed end: records below it can be pulled."""
-        self.followers: dict[Follower, int] = {}
-        """Follower -> how many of its sources read here."""
+        self.only: Follower | None = None
+        """Who follows with one source while nobody else does: most queues have one reader."""
+        self._followers: dict[Follower, int] | None = None
+        """Follower -> how many of its sources read here, once there were several."""
         self.chunks: list[Chunk] = []
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether anybody reads here."""
+        return self.only is not None or bool(self._followers)
+
+    @property
+    def followers(self) -> tuple[Follower, ...]:
+        """Who reads here, each once."""
+        if self.only is not None:
+            return (self.only,)
+        return tuple(self._followers or ())
+
+    def join(self, follower: Follower) -> None:
+        """The follower has one source more here."""
+        if self._followers is None:
+            if self.only is None:
+                self.only = follower
+                return
+            self._followers = {self.only: 1}
+            self.only = None
+        self._followers[follower] = self._followers.get(follower, 0) + 1
+
+    def leave(self, follower: Follower) -> None:
+        """The follower has one source less here."""
+        if self._followers is None:
+            assert self.only is follower
+            self.only = None
+            return
+        count = self._followers[follower] - 1
+        if count:
+            self._followers[follower] = count
+        else:
+            del self._followers[follower]
 
     def advance(self, max_offset: int) -> None:
         """The broker confirmed more; wake whoever follows."""
         if max_offset <= self.max_offset:
             return
         self.max_offset = max_offset
-        for follower in self.followers:
-            follower.wake()
+        if self.only is not None:
+            self.only.wake()
+        elif self._followers is not None:
+            for follower in self._followers:
+                follower.wake()
 
     def is_near(self) -> bool:
         """Whether somebody is close enough to the end to be given what is pushed."""
-        for follower in self.followers:  # noqa: SIM110 - a generator costs more than the look
+        if self.only is not None:
+            return self.only.lag(self) <= NEAR_RECORDS_MAX
+        for follower in self._followers or ():  # noqa: SIM110 - a generator costs more than the look
             if follower.lag(self) <= NEAR_RECORDS_MAX:
                 return True
         return False
 
     def next_known(self, offset: int) -> int | None:
         """The first offset at or after `offset` that a chunk covers: a pull need not go beyond it."""
-        index = bisect_right(self.chunks, offset, key=attrgetter("first"))
+        index = _behind(self.chunks, offset)
         return self.chunks[index].first if index < len(self.chunks) else None
+
+
+def _behind(chunks: list[Chunk], offset: int) -> int:
+    """Where the chunks begin that lie above `offset`; most often there are none."""
+    if not chunks:
+        return 0
+    last = chunks[-1]
+    if last.first <= offset:
+        return len(chunks)
+    return bisect_right(chunks, offset, key=attrgetter("first"))
 
 
 class RecordCache:
@@ -155,7 +206,7 @@ class RecordCache:
 
     def find(self, feed: Feed, offset: int) -> Chunk | None:
         """The chunk that covers `offset`, if it is still here."""
-        index = bisect_right(feed.chunks, offset, key=attrgetter("first")) - 1
+        index = _behind(feed.chunks, offset) - 1
         if index < 0:
             return None
         chunk = feed.chunks[index]
@@ -167,24 +218,31 @@ class RecordCache:
     def add(self, chunk: Chunk) -> None:
         """Keep a chunk; one that would overlap another is used by its reader's retry only if it fits in between."""
         chunks = chunk.feed.chunks
-        index = bisect_right(chunks, chunk.first, key=attrgetter("first"))
-        after = chunks[index].first if index < len(chunks) else None
-        before = chunks[index - 1].next if index else 0
-        if chunk.next == chunk.first or chunk.first < before or (after is not None and chunk.next > after):
+        index = _behind(chunks, chunk.first)
+        if chunk.next == chunk.first:
             return
+        if index:
+            near = chunks[index - 1]
+            if chunk.first < near.next:
+                return
+        if index < len(chunks):
+            near = chunks[index]
+            if chunk.next > near.first:
+                return
         chunks.insert(index, chunk)
         self._recent[chunk] = None
         self.size_bytes += chunk.size_bytes
         # The newest always stays, also when it alone is above the limit: its reader is waiting for it.
         while self.size_bytes > self._bytes_max and len(self._recent) > 1:
-            self._drop(next(iter(self._recent)))
+            self.drop(next(iter(self._recent)))
 
     def drop_feed(self, feed: Feed) -> None:
         """Nobody follows the queue any more."""
         for chunk in list(feed.chunks):
-            self._drop(chunk)
+            self.drop(chunk)
 
-    def _drop(self, chunk: Chunk) -> None:
+    def drop(self, chunk: Chunk) -> None:
+        """Nobody needs a chunk that is kept here any more."""
         del self._recent[chunk]
         chunk.feed.chunks.remove(chunk)
         self.size_bytes -= chunk.size_bytes

@@ -14,36 +14,36 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from mqtt_proxy import hot
-from mqtt_proxy.bridge.cache import Feed, RecordCache
+from mqtt_proxy.bridge.cache import Feed
+from mqtt_proxy.bridge.delivery_tools import DeliveryTools
 from mqtt_proxy.bridge.history import HistoryRun
 from mqtt_proxy.bridge.memberships import Memberships, SharedSource
-from mqtt_proxy.bridge.notify import Notifier
-from mqtt_proxy.bridge.offsets import OffsetCommitter
 from mqtt_proxy.bridge.outbound import Outbound
 from mqtt_proxy.bridge.pacing import nobody
 from mqtt_proxy.bridge.place import RETAINED_QUEUE, Place
-from mqtt_proxy.bridge.pull import Puller
-from mqtt_proxy.bridge.pump import Pump
 from mqtt_proxy.bridge.removed import Removed
 from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX, Again
 from mqtt_proxy.bridge.runs import send_run
-from mqtt_proxy.bridge.shared import SharedHub
 from mqtt_proxy.bridge.source import Source
-from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session import Session
 from remoting.protocol.history_body import HISTORY_BIT
 from remoting.protocol.session_body import PHASE_PUBLISH, PHASE_PUBREL
 from remoting.protocol.shared_body import SHARED_BIT, is_shared_place
-from runtime.clock import Clock
 from runtime.logs import get_logger
 
-TURN_MESSAGES_MAX = 256
-"""Messages one session may be given per loop turn."""
-TURN_BYTES_MAX = 64 * 1024
-"""Payload bytes one session may be given per loop turn; one message may exceed it. A slow socket keeps as much above
-its mark, and a piece half sent as a whole; and many that have room again at once get theirs before anybody's next."""
+PORTION_MESSAGES_MAX = 256
+"""Messages in one portion."""
+PORTION_BYTES_MAX = 64 * 1024
+"""Payload bytes in one portion; one message may exceed it. A slow socket has one portion a turn and keeps as much above
+its mark, and a piece half sent as a whole; of many that have room again at once each has one before any has two."""
 SLICE_MESSAGES_MAX = 16
 """Messages one source may send before the session's next source has its turn."""
+
+FEW_SOURCES = 4
+"""So many are looked through; for more there is a table."""
+WINDOW_BEGIN = 1_024
+"""Messages under way to a client at first; who acknowledges half of them in one read while it is behind may have twice
+as many, up to `in_flight_max`, until its socket is full."""
 
 LOG = get_logger("proxy.delivery")
 
@@ -51,71 +51,36 @@ Token = tuple[Place, int]
 """What a delivery is known by until it is acknowledged: where its message lies."""
 
 
-class DeliveryTools:
-    """What all sessions' deliveries share."""
-
-    __slots__ = ("cache", "clock", "metrics", "notifier", "offsets", "puller", "pump", "shared")
-
-    def __init__(
-        self,
-        cache: RecordCache,
-        notifier: Notifier,
-        puller: Puller,
-        pump: Pump,
-        offsets: OffsetCommitter,
-        metrics: ProxyMetrics,
-        clock: Clock,
-        shared: SharedHub,
-    ) -> None:
-        self.cache = cache
-        self.clock = clock
-        self.notifier = notifier
-        self.puller = puller
-        self.pump = pump
-        self.offsets = offsets
-        self.metrics = metrics
-        self.shared = shared
-
-
 class Delivery:
     """The outgoing half of one session."""
 
     __slots__ = (
-        "_flush",
-        "_give_up",
-        "_running",
-        "_serial",
-        "_session",
-        "_tools",
-        "_turn",
-        "_wake",
-        "_writable",
-        "by_queue",
-        "committed_key",
-        "memberships",
-        "outbound",
-        "removed",
-        "sources",
-    )
+        "_by_queue", "_cache", "_flush", "_give_up", "_pump", "_running", "_serial", "_session", "_slow", "_tools",
+        "_turn", "_window_most", "_writable", "committed_key", "memberships", "outbound", "removed", "sources",
+    )  # fmt: skip
 
     def __init__(
         self, session: Session, tools: DeliveryTools, flush: Callable[[], None], give_up: Callable[[str], None]
     ) -> None:
         self._session = session
         self._tools = tools
-        self._wake = tools.pump.wake
+        self._pump = tools.pump
+        self._cache = tools.cache
         self._flush = flush
         self._give_up = give_up
         self._running = False
         self._writable = True
-        self._turn = 0
+        self._slow = False
+        """Whether its socket was full since it last had everything."""
+        self._turn = self._window_most = 0
         self._serial = 0
         self.sources: list[Source] = []
-        self.by_queue: dict[int, Source] = {}
+        self._by_queue: dict[int, Source] | None = None
+        """Queue id -> source, once there are many."""
         self.committed_key: bytes | None = None
         """The key offsets are committed under; None when the session is not durable."""
         self.removed = Removed(tools.metrics)
-        self.outbound = Outbound(session, tools.metrics, tools.clock, self.by_queue, self.removed)
+        self.outbound = Outbound(session, tools.metrics, tools.clock, self.sources, self.removed)
         self.memberships: Memberships | None = None
         """Its shared subscriptions, once it has one."""
 
@@ -127,7 +92,10 @@ class Delivery:
         self._serial += 1
         source = Source(topic_filter, feed, qos, cursor, self._serial)
         self.sources.append(source)
-        self.by_queue[queue_id] = source
+        if self._by_queue is not None:
+            self._by_queue[queue_id] = source
+        elif len(self.sources) > FEW_SOURCES:
+            self._by_queue = {one.queue_id: one for one in self.sources}
         self._tools.metrics.subscriptions.value += 1
         self.wake()
         return source
@@ -136,8 +104,8 @@ class Delivery:
         """A subscription ends; what is in flight from it stays in flight."""
         self.sources.remove(source)
         self._tools.metrics.subscriptions.value -= 1
-        if self.by_queue.get(source.queue_id) is source:
-            del self.by_queue[source.queue_id]
+        if self._by_queue is not None and self._by_queue.get(source.queue_id) is source:
+            del self._by_queue[source.queue_id]
         self._tools.notifier.unfollow(source.feed, self)
         self.wake()  # a younger source may have waited for this one
 
@@ -149,6 +117,9 @@ class Delivery:
 
     def start(self) -> None:
         """The session is accepted: deliver from now on."""
+        outgoing = self._session.outgoing
+        self._window_most = outgoing.in_flight_max
+        outgoing.in_flight_max = min(WINDOW_BEGIN, self._window_most)
         self._running = True
         self.wake()
 
@@ -167,9 +138,19 @@ class Delivery:
         for source in list(self.sources):
             self.sources.remove(source)
             self._tools.notifier.unfollow(source.feed, self)
-        self.by_queue.clear()
+        self._by_queue = None
         if self.memberships is not None:
             self.memberships.release()
+
+    def _reader_of(self, queue_id: int) -> Source | None:
+        """The youngest source that reads this queue."""
+        if self._by_queue is not None:
+            return self._by_queue.get(queue_id)
+        found = None
+        for source in self.sources:
+            if source.queue_id == queue_id:
+                found = source
+        return found
 
     def place(self, one: Again) -> Token:
         """Where a delivery of the session's previous connection lies."""
@@ -201,7 +182,7 @@ class Delivery:
         return None if self.memberships is None else self.memberships.at(one.queue_id & ~SHARED_BIT)
 
     def _subscription_of(self, one: Again) -> Source | None:
-        return None if one.queue_id == RETAINED_QUEUE else self.by_queue.get(one.queue_id & ~HISTORY_BIT)
+        return None if one.queue_id == RETAINED_QUEUE else self._reader_of(one.queue_id & ~HISTORY_BIT)
 
     def _origin(self, one: Again) -> Source | HistoryRun | None:
         source = self._subscription_of(one)
@@ -223,7 +204,7 @@ class Delivery:
     def wake(self) -> None:
         """Deliver in the next turn."""
         if self._running:
-            self._wake(self)
+            self._pump.wake(self)
 
     @property
     def writable(self) -> bool:
@@ -235,8 +216,12 @@ class Delivery:
         self._writable = writable
         if self.memberships is not None:
             self.memberships.set_writable(writable)
-        if writable and self._running:
-            self._tools.pump.later(self)
+        if not writable:
+            self._slow = True
+            if self._running:
+                self._session.outgoing.in_flight_max = min(WINDOW_BEGIN, self._window_most)
+        elif self._running:
+            self._pump.later(self)
 
     def acknowledged(self, tokens: Iterable[object]) -> None:
         """The client has these."""
@@ -246,12 +231,23 @@ class Delivery:
         if self.committed_key is not None:
             self._tools.offsets.mark(self)
         sources = self.sources
-        if len(sources) != 1 or sources[0].cursor < sources[0].feed.max_offset or sources[0].waits:
-            self.wake()
+        if len(sources) == 1:
+            source = sources[0]
+            if source.cursor >= source.feed.max_offset and not source.waits:
+                return
+        if self._session.outgoing.in_flight_max < self._window_most and not self._slow:
+            self._widen()
+        self.wake()
+
+    def _widen(self) -> None:
+        """Let more be under way to a client that acknowledges quickly."""
+        outgoing = self._session.outgoing
+        if 2 * len(outgoing.window) <= outgoing.in_flight_max:
+            outgoing.in_flight_max = min(2 * outgoing.in_flight_max, self._window_most)
 
     def jumped(self, feed: Feed, offset: int, to: int, reason: str) -> None:
         """Records at a cursor are gone, or the log ends before it."""
-        source = self.by_queue.get(feed.queue_id)
+        source = self._reader_of(feed.queue_id)
         if source is not None and source.cursor == offset and to != offset:
             self.removed.count(reason, max(0, to - offset))
             source.cursor = to
@@ -259,13 +255,14 @@ class Delivery:
 
     def gone(self, feed: Feed) -> None:
         """A queue was deleted under a subscription: the client must learn of it, so its connection ends."""
-        if feed.queue_id in self.by_queue:
+        source = self._reader_of(feed.queue_id)
+        if source is not None:
             self.removed.count("queue_gone")
-            self._give_up(f"queue_gone: queue {feed.queue_id} of {self.by_queue[feed.queue_id].filter}")
+            self._give_up(f"queue_gone: queue {feed.queue_id} of {source.filter}")
 
     def lag(self, feed: Feed) -> int:
         """How many records of this queue it has not been given."""
-        source = self.by_queue.get(feed.queue_id)
+        source = self._reader_of(feed.queue_id)
         return feed.max_offset - source.cursor if source is not None else 0
 
     def failed(self) -> None:
@@ -274,16 +271,33 @@ class Delivery:
 
     # -- delivering ----------------------------------------------------------------------------------------------------
 
-    def pump(self) -> bool:
-        """Deliver a portion; True when more could go at once."""
+    def pump(self, portions: int) -> bool:
+        """Deliver so many portions, a slow socket one; True when more could go at once."""
         # A socket that broke in this turn has closed its session already and is reported in the next.
         if not self._running or not self._writable or self._session.close_reason is not None:
             return False
-        if len(self.sources) == 1 and self.memberships is None and self.sources[0].is_ready:
-            return self._pump_one(self.sources[0])
-        left = TURN_MESSAGES_MAX
+        slow = self._slow
+        if slow:
+            portions = 1
+        messages = portions * PORTION_MESSAGES_MAX
+        self.outbound.budget_bytes = portions * PORTION_BYTES_MAX
+        source = self.sources[0] if len(self.sources) == 1 else None
+        if source is not None and self.memberships is None and source.retained is None and source.history is None:
+            more = self._pump_one(source, messages)
+        else:
+            more = self._pump_all(messages)
+        if slow and not more:
+            self._slow = self._is_behind()
+        return more
+
+    def _is_behind(self) -> bool:
+        """Whether any source has not been given everything."""
+        return any(source.cursor < source.feed.max_offset for source in self.sources)
+
+    def _pump_all(self, portion: int) -> bool:
+        """Deliver up to `portion` messages of all sources in turns."""
+        left = portion
         outbound = self.outbound
-        outbound.budget_bytes = TURN_BYTES_MAX
         moved = True
         while moved and left > 0 and outbound.budget_bytes > 0:
             moved = False
@@ -292,8 +306,7 @@ class Delivery:
                 self._turn = (self._turn + 1) % len(sources)
                 source = sources[self._turn]
                 before = source.cursor
-                portion = left if len(sources) == 1 else min(left, SLICE_MESSAGES_MAX)
-                sent = self._send_of(source, portion)
+                sent = self._send_of(source, left if len(sources) == 1 else min(left, SLICE_MESSAGES_MAX))
                 left -= sent
                 # A second look is for what a slice left, or another source passed over; most often nothing is left.
                 if sent > 0 or source.cursor != before:
@@ -303,7 +316,7 @@ class Delivery:
                     break
         if self.memberships is not None:
             left -= self.memberships.send(outbound, left)
-        self._account(TURN_MESSAGES_MAX - left)
+        self._account(portion - left)
         return left <= 0 or outbound.budget_bytes <= 0
 
     def _send_of(self, source: Source, portion: int) -> int:
@@ -318,28 +331,25 @@ class Delivery:
             source.history = None  # with a key, once its end is committed
         return sent
 
-    def _pump_one(self, source: Source) -> bool:
-        """As `pump`, for a session with one subscription and nothing else to deliver."""
+    def _pump_one(self, source: Source, portion: int) -> bool:
+        """As `_pump_all`, for a session with one subscription and nothing else to deliver."""
         outbound = self.outbound
-        outbound.budget_bytes = TURN_BYTES_MAX
-        left = TURN_MESSAGES_MAX
+        left = portion
         feed = source.feed
         newest = feed.chunks[-1] if feed.chunks else None
         if newest is not None and newest.first <= source.cursor < newest.next and source.is_plain:
             # Where nearly every session stands: its next message is among the newest.
-            left, spent, _special = send_run(self._session, source, newest, left, outbound.budget_bytes)
+            sent, spent, _special = send_run(self._session, source, newest, left, outbound.budget_bytes)
             outbound.budget_bytes -= spent
-            left = TURN_MESSAGES_MAX - left
+            left -= sent
+            if source.cursor >= newest.next and feed.only is not None:
+                self._cache.drop(newest)  # nobody else needs it: an old one is freed slowly, because it left the caches
         while source.cursor < feed.max_offset and left > 0 and outbound.budget_bytes > 0:
             before = source.cursor
             left -= self._take(source, left)
             if source.cursor == before:
                 break
-        if left < TURN_MESSAGES_MAX:
-            self._tools.metrics.delivered.value += TURN_MESSAGES_MAX - left
-            self._flush()
-        if self.committed_key is not None:
-            self._tools.offsets.mark(self)
+        self._account(portion - left)
         return left <= 0 or outbound.budget_bytes <= 0
 
     def _account(self, sent: int) -> None:

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 
 from mqtt_proxy.access.exchange import Exchange, Proven
-from mqtt_proxy.access.identity import Identity, Shown, Unproven
 from mqtt_proxy.bridge.services import Access
 from mqtt_proxy.bridge.wire import Wire
 from mqtt_proxy.mqtt.events import AuthReceived
 from mqtt_proxy.mqtt.reason_codes import ReasonCode
+from remoting.access.identity import Identity, Shown, Unproven
 
 
 class Dialog:

@@ -46,7 +46,7 @@ LOG = get_logger("proxy.exact")
 
 
 class Exact:
-    """The QoS 2 exchanges of one connection; steps of a session that ends with it need not be noted."""
+    """The QoS 2 exchanges of a connection whose session outlives it; steps of any other need not be noted."""
 
     __slots__ = ("_flows", "_hold", "_next", "_session", "_steps", "_wire", "is_under_way")
 
@@ -60,15 +60,14 @@ class Exact:
         self.is_under_way = False
 
     def begin(self, planned: ResumePlan, again: Collection[int]) -> None:
-        """The session is open: from now on its steps are noted if it outlives the connection.
+        """The session is open: its steps are noted from now on.
 
         `again` is what goes on of what was planned: the rest is forgotten.
         """
-        if self._hold.durable:
-            self._steps = self._session.take_steps()
-            gone = [one.packet_id for one in planned.again if one.sent_qos == QOS_EXACT and one.packet_id not in again]
-            self._steps.finished += [*planned.over, *gone]
-            self.acknowledged()
+        self._steps = self._session.take_steps()
+        gone = [one.packet_id for one in planned.again if one.sent_qos == QOS_EXACT and one.packet_id not in again]
+        self._steps.finished += [*planned.over, *gone]
+        self.acknowledged()
 
     def flush(self) -> None:
         """The session has been given deliveries: note the parked ones, write the others."""
@@ -78,21 +77,13 @@ class Exact:
 
     def received(self, packet_ids: Sequence[int]) -> None:
         """PUBREC came."""
-        if self._steps is None:
-            self._session.release(packet_ids)
-            self._wire.flush()
-        else:
-            self._next.received += packet_ids
-            self._flows.wake(self)
+        self._next.received += packet_ids
+        self._flows.wake(self)
 
     def released(self, packet_ids: Sequence[int]) -> None:
         """PUBREL came."""
-        if self._steps is None:
-            self._session.complete(packet_ids)
-            self._wire.flush()
-        else:
-            self._next.released += packet_ids
-            self._flows.wake(self)
+        self._next.released += packet_ids
+        self._flows.wake(self)
 
     def acknowledged(self) -> None:
         """Deliveries are over, some perhaps of QoS 2."""

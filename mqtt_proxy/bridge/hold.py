@@ -7,7 +7,6 @@ another connection has meanwhile is touched. Loop rule: on the loop's thread.
 
 from __future__ import annotations
 
-from mqtt_proxy.access.identity import Identity
 from mqtt_proxy.bridge import resume
 from mqtt_proxy.bridge.delivery import Delivery
 from mqtt_proxy.bridge.services import Services
@@ -15,16 +14,15 @@ from mqtt_proxy.bridge.wills import will_spec
 from mqtt_proxy.mqtt.events import ConnectRequested, Disconnected
 from mqtt_proxy.mqtt.packets import Will
 from mqtt_proxy.mqtt.session import Session
-from remoting.protocol.codes import RequestCode
+from remoting.access.identity import Identity
 from remoting.protocol.session_body import (
     WILL_DISCARD,
     WILL_DUE,
     SessionClose,
     SessionOpen,
     SessionOpened,
-    decode,
-    encode,
 )
+from remoting.transport.direct import Said
 
 
 class Hold:
@@ -54,13 +52,13 @@ class Hold:
         if event.session_expiry_s is not None:
             self._left_expiry_s = min(event.session_expiry_s, self._services.config.session_expiry_s)
 
-    async def take(self, identity: Identity, *, clean: bool) -> SessionOpened:
-        """Open the session, for the first time or again. Raises Refused or LinkDownError."""
+    def take(self, identity: Identity, said: Said[SessionOpened], *, clean: bool) -> None:
+        """Open the session, for the first time or again; `said` hears of it, perhaps inside this call."""
         # An anonymous client's name proves nothing, so its session belongs to nobody in particular.
         user = None if identity.anonymous else identity.name
         will = None if self._will is None else will_spec(self._will, identity)
         request = SessionOpen(self.client_id, clean, user, self.expiry_s, will, self.epoch)
-        return decode(SessionOpened, await self._services.link.request(RequestCode.SESSION_OPEN, encode(request)))
+        self._services.calls.open(request, said)
 
     def give_back(self, opened: SessionOpened) -> None:
         """The client left before its session was open: leave the session as it was found."""
@@ -93,4 +91,4 @@ class Hold:
         self._say(closing)
 
     def _say(self, closing: SessionClose) -> None:
-        self._services.keep(self._services.link.post(RequestCode.SESSION_CLOSE, encode(closing)))
+        self._services.calls.close(closing)

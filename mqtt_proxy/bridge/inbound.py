@@ -37,6 +37,7 @@ class Inbound(Paced):
         "_ended",
         "_give_up",
         "_may",
+        "_publisher",
         "_retained_max",
         "_services",
         "_session",
@@ -51,6 +52,7 @@ class Inbound(Paced):
         self._wire = wire
         self._session = wire.session
         self._services = services
+        self._publisher = services.publisher
         self._give_up = give_up
         self._ended = False
         self._may: Permissions | None = None
@@ -60,9 +62,11 @@ class Inbound(Paced):
         self.exact = False
         """Whether the broker notes the packet ids of QoS 2: the session outlives its connection."""
 
-    def begin(self, may: Permissions, who: Publisher) -> None:
-        """The CONNECT is admitted: whose publishes these are."""
-        self._may, self._who = may, who
+    def begin(self, may: Permissions, client_id: str, user: str | None, *, exact: bool) -> None:
+        """Whose publishes these are; `exact`: the session outlives its connection."""
+        self._may, self.client_id, self.exact = may, client_id.encode(), exact
+        if self._rates.active:
+            self._who = Publisher(client_id, user, self._wire.peer_address)
 
     def publish(self, publishes: list[Publish]) -> None:
         """Take over what the client published."""
@@ -72,7 +76,7 @@ class Inbound(Paced):
         if self._retained_max:
             allowed = self._without_large_retained(allowed)
         if allowed:
-            self._services.publisher.publish(self, self.client_id, allowed, exact=self.exact)
+            self._publisher.take(self, self.client_id, allowed, self.exact)
         if self._rates.active and not self._ended:
             assert self._who is not None
             self.charge(self._who, publishes)

@@ -8,10 +8,12 @@ rule: on the loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
-from mqtt_proxy.access.rules import WRITE_ALL_MASK
 from mqtt_proxy.mqtt.packets import Publish
+from remoting.access.identity import Identity
+from remoting.access.rules import WRITE_ALL_MASK
 
 JUDGED_TOPICS_MAX = 256
 """Topics per connection whose permission is remembered. Beyond it all are judged again."""
@@ -20,14 +22,21 @@ RETAIN_SHIFT = 3
 """Bits of the mask between a QoS and the same QoS retained, as in `rules.write_bit`."""
 
 
+class Judge(Protocol):
+    """Who knows what may be published."""
+
+    def write_mask(self, identity: Identity, topic: bytes) -> int:
+        """Which messages the identity may publish to the topic, as bits of `rules.write_bit`."""
+
+
 class JudgedTopics:
     """The verdicts of one connection."""
 
-    __slots__ = ("_judge", "_masks")
+    __slots__ = ("_identity", "_judge", "_masks")
 
-    def __init__(self, judge: Callable[[bytes], int]) -> None:
-        """`judge` gives the mask of a topic."""
+    def __init__(self, judge: Judge, identity: Identity) -> None:
         self._judge = judge
+        self._identity = identity
         self._masks: dict[bytes, int] = {}
 
     def forget(self) -> None:
@@ -56,5 +65,5 @@ class JudgedTopics:
     def _ask(self, topic: bytes) -> int:
         if len(self._masks) >= JUDGED_TOPICS_MAX:
             self._masks.clear()
-        mask = self._masks[topic] = self._judge(topic)
+        mask = self._masks[topic] = self._judge.write_mask(self._identity, topic)
         return mask

@@ -46,17 +46,13 @@ class Notifier:
             self._removed.pop(queue_id, None)
             self._added[queue_id] = None
             self._schedule()
-        feed.followers[follower] = feed.followers.get(follower, 0) + 1
+        feed.join(follower)
         return feed
 
     def unfollow(self, feed: Feed, follower: Follower) -> None:
         """The follower has one source less in this queue."""
-        count = feed.followers[follower] - 1
-        if count:
-            feed.followers[follower] = count
-            return
-        del feed.followers[follower]
-        if feed.followers:
+        feed.leave(follower)
+        if feed.is_followed:
             return
         del self.feeds[feed.queue_id]
         self._cache.drop_feed(feed)
@@ -102,10 +98,16 @@ class Notifier:
 
     def _heard(self, news: Sequence[tuple[int, int]], blobs: Sequence[Buffer]) -> None:
         feeds = self.feeds
-        moved = [(feed, end) for queue_id, end in news if (feed := feeds.get(queue_id)) is not None]
-        if blobs:
-            wanted = {feed.queue_id: feed for feed, _ in moved if feed.is_near()}
-            for blob in blobs if wanted else ():
+        moved = []
+        wanted = {}
+        for queue_id, end in news:
+            feed = feeds.get(queue_id)
+            if feed is not None:
+                moved.append((feed, end))
+                if blobs and feed.is_near():
+                    wanted[queue_id] = feed
+        if wanted:
+            for blob in blobs:
                 self._keep(memoryview(blob), wanted)
         for feed, end in moved:
             feed.advance(end)

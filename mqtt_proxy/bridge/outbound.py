@@ -12,7 +12,7 @@ the loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from mqtt_proxy.bridge.cache import Chunk
 from mqtt_proxy.bridge.history import HistoryRun
@@ -58,16 +58,16 @@ def _all_topics(_topic: bytes) -> bool:
 class Outbound:
     """The sending half of one session."""
 
-    __slots__ = ("_by_queue", "_clock", "_metrics", "_removed", "_session", "budget_bytes", "may_be_given")
+    __slots__ = ("_clock", "_metrics", "_removed", "_session", "_sources", "budget_bytes", "may_be_given")
 
     def __init__(
-        self, session: Session, metrics: ProxyMetrics, clock: Clock, by_queue: Mapping[int, Source], removed: Removed
+        self, session: Session, metrics: ProxyMetrics, clock: Clock, sources: Sequence[Source], removed: Removed
     ) -> None:
-        """`by_queue` is the session's sources; it is looked at, never changed."""
+        """`sources` are the session's; they are looked at, never changed."""
         self._session = session
         self._metrics = metrics
         self._clock = clock
-        self._by_queue = by_queue
+        self._sources = sources
         self._removed = removed
         self.budget_bytes = 0
         """Payload bytes that may still be sent in this turn; the last message may exceed it."""
@@ -190,7 +190,7 @@ class Outbound:
 
     def _send_merged(self, source: Source, chunk: Chunk, index: int, portion: int) -> int:
         """For sessions whose subscriptions may overlap or have options, and for clients with topic aliases."""
-        by_queue = self._by_queue
+        by_queue = {one.queue_id: one for one in self._sources}
         decorated = not self._session.is_plain or not all(one.is_plain for one in by_queue.values())
         no_local = decorated and any(one.no_local for one in by_queue.values())
         sent = 0

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from mqtt_proxy.access.identity import Action, Identity
 from mqtt_proxy.bridge.judged_topics import JudgedTopics
 from mqtt_proxy.bridge.memberships import SharedSource
 from mqtt_proxy.bridge.place import RETAINED_QUEUE
@@ -24,7 +23,9 @@ from mqtt_proxy.bridge.services import Access
 from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.packets import Publish
+from remoting.access.identity import Action, Identity
 from remoting.protocol.session_body import PHASE_PUBREL
+from runtime.clock import Clock
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.permissions")
@@ -41,16 +42,17 @@ class Permissions:
     def __init__(self, access: Access, identity: Identity, metrics: ProxyMetrics) -> None:
         self._access = access
         self._metrics = metrics
-        self._judged = JudgedTopics(lambda topic: access.write_mask(identity, topic))
+        self._judged: JudgedTopics | None = None
+        """Once something is published."""
         self._expiry: asyncio.TimerHandle | None = None
         self.identity = identity
         self.revision = 0
         """How often the rules have changed: what was asked before an await may have to be asked again after it."""
 
-    def expires(self, now_ms: int, expired: Callable[[str], None]) -> None:
-        """Call `expired` with a reason when what proved the identity no longer holds (`now_ms`: wall clock)."""
+    def expires(self, clock: Clock, expired: Callable[[str], None]) -> None:
+        """Call `expired` with a reason when what proved the identity no longer holds."""
         if self.identity.until_ms is not None:
-            left_s = max(0, self.identity.until_ms - now_ms) / 1_000
+            left_s = max(0, self.identity.until_ms - clock.now_ms()) / 1_000
             reason = "credentials_expired: the token has run out"
             self._expiry = asyncio.get_running_loop().call_later(left_s, expired, reason)
 
@@ -62,23 +64,30 @@ class Permissions:
     def rules_changed(self) -> None:
         """Remember nothing of the rules from before."""
         self.revision += 1
-        self._judged.forget()
+        if self._judged is not None:
+            self._judged.forget()
 
     def first_refused(self, publishes: Sequence[Publish]) -> Publish | None:
         """The first message that may not be published, counted and logged; None when all may."""
-        refused = self._judged.first_refused(publishes)
+        judged = self._topics() if self._judged is None else self._judged
+        refused = judged.first_refused(publishes)
         if refused is not None:
             self._refuse(refused)
         return refused
 
     def sift(self, publishes: list[Publish]) -> tuple[list[Publish], list[Publish]]:
         """(messages that may be published, messages that may not), in their order; refusals are counted and logged."""
-        if self._judged.first_refused(publishes) is None:
+        judged = self._topics() if self._judged is None else self._judged
+        if judged.first_refused(publishes) is None:
             return publishes, []
-        allowed, refused = self._judged.sift(publishes)
+        allowed, refused = judged.sift(publishes)
         for one in refused:
             self._refuse(one)
         return allowed, refused
+
+    def _topics(self) -> JudgedTopics:
+        judged = self._judged = JudgedTopics(self._access, self.identity)
+        return judged
 
     def qos_allowed(self, topic_filter: str) -> int:
         """Up to which QoS the filter may be subscribed to; REFUSED when it may not."""

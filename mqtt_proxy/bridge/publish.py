@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from mqtt_proxy import hot
@@ -78,18 +77,29 @@ class Origin(Protocol):
         """Read from it again."""
 
 
-@dataclass(slots=True)
 class Run:
     """Consecutive messages of one origin, as they go into a frame or, in one process, as they are."""
 
-    origin: Origin
-    entries: list[bytes]
-    packet_ids: list[int]
-    size_bytes: int
-    count: int
-    plain: PlainRun | None = None
-    ids: Sequence[int] = ()
-    """Packet id of each entry, 0 for QoS 0; of a plain run the publishes say it."""
+    __slots__ = ("count", "entries", "ids", "origin", "packet_ids", "plain", "size_bytes")
+
+    def __init__(
+        self,
+        origin: Origin,
+        entries: list[bytes],
+        packet_ids: list[int],
+        size_bytes: int,
+        count: int,
+        plain: PlainRun | None = None,
+        ids: Sequence[int] = (),
+    ) -> None:
+        self.origin = origin
+        self.entries = entries
+        self.packet_ids = packet_ids
+        self.size_bytes = size_bytes
+        self.count = count
+        self.plain = plain
+        self.ids = ids
+        """Packet id of each entry, 0 for QoS 0; of a plain run the publishes say it."""
 
     def apart(self) -> list[Run]:
         """The same messages as runs of one each."""
@@ -116,7 +126,9 @@ class Frame:
 
     def __init__(self, runs: list[Run]) -> None:
         self.runs = runs
-        self.size_bytes = sum(run.size_bytes for run in runs)
+        self.size_bytes = 0
+        for run in runs:
+            self.size_bytes += run.size_bytes
 
     def entries(self) -> Iterator[bytes]:
         """All entries in order."""
@@ -125,8 +137,12 @@ class Frame:
 
     def plain(self) -> list[PlainRun] | None:
         """All runs as they are, None when some are for a frame only."""
-        plain = [run.plain for run in self.runs if run.plain is not None]
-        return plain if len(plain) == len(self.runs) else None
+        plain: list[PlainRun] = []
+        for run in self.runs:
+            if run.plain is None:
+                return None
+            plain.append(run.plain)
+        return plain
 
 
 def encode_run(
@@ -164,19 +180,23 @@ class Publisher:
         self._in_flight: dict[Frame, None] = {}
         self._held: dict[Origin, None] = {}
         self._scheduled = False
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._drained: asyncio.Event | None = None
+        """There while somebody waits for all answers."""
         self._log = get_logger("proxy.publish")
         self.pending_bytes = 0
         link.on_up(self._schedule)
 
-    def publish(self, origin: Origin, client_id: bytes, publishes: Sequence[Publish], *, exact: bool = False) -> None:
+    def publish(self, origin: Origin, client_id: bytes, publishes: list[Publish], *, exact: bool = False) -> None:
         """Take messages over. `origin.confirmed` or `origin.rejected` follows for every QoS.
 
         `exact`: the session lives on, so the broker notes the packet ids of QoS 2 with the messages.
         """
+        self.take(origin, client_id, publishes, exact)
+
+    def take(self, origin: Origin, client_id: bytes, publishes: list[Publish], exact: bool) -> None:
+        """`publish` as the hot path calls it."""
         born_ms = self._clock.now_ms()
-        plain, size_bytes, packet_ids = hot.core.survey(publishes)
+        plain, size_bytes, packet_ids = hot.core.survey(publishes, exact)
         if plain and self._link.direct is not None:
             size_bytes += PLAIN_BYTES * len(publishes)
             run = Run(origin, [], packet_ids, size_bytes, len(publishes), (client_id, born_ms, publishes))
@@ -201,13 +221,24 @@ class Publisher:
 
     async def drain(self) -> None:
         """Wait until everything gathered was answered."""
-        self._idle.clear()
-        self._check_idle()
-        await self._idle.wait()
+        while self._in_flight or self._gathered:
+            if self._drained is None:
+                self._drained = asyncio.Event()
+            await self._drained.wait()
 
     def hurry(self) -> None:
         """Send what has gathered now, so that what the caller says next cannot overtake it."""
         if self._link.up:
+            self._send_gathered()
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether something waits for the end of the turn, or for the disk."""
+        return bool(self._gathered)
+
+    def go_on(self) -> None:
+        """Send what has gathered, unless it waits for the disk."""
+        if self._gathered and self._link.up and not self._disk_is_behind():
             self._send_gathered()
 
     def _schedule(self) -> None:
@@ -217,8 +248,7 @@ class Publisher:
 
     def _flush(self) -> None:
         self._scheduled = False
-        if self._link.up and not self._disk_is_behind():
-            self._send_gathered()
+        self.go_on()
 
     def _send_gathered(self) -> None:
         runs, self._gathered = self._gathered, []
@@ -258,9 +288,11 @@ class Publisher:
         self._check_idle()
 
     def _confirm(self, frame: Frame) -> None:
-        self._metrics.published.value += sum(run.count for run in frame.runs)
+        count = 0
         for run in frame.runs:
+            count += run.count
             run.origin.confirmed(run.packet_ids)
+        self._metrics.published.value += count
         self._settle(frame.size_bytes)
 
     def _refused(self, frame: Frame, error: Refused) -> None:
@@ -310,5 +342,6 @@ class Publisher:
                 origin.release()
 
     def _check_idle(self) -> None:
-        if not self._in_flight and not self._gathered:
-            self._idle.set()
+        if self._drained is not None and not self._in_flight and not self._gathered:
+            self._drained.set()
+            self._drained = None

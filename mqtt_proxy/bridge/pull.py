@@ -79,7 +79,7 @@ class Puller:
         taken = {}
         for need in list(self._needs)[: self._queues_max]:
             followers = self._needs.pop(need)
-            if need[0].followers:
+            if need[0].is_followed:
                 taken[need] = followers
         if not taken:
             return
@@ -127,7 +127,7 @@ class Puller:
 
     def _take(self, need: Need, followers: dict[Follower, None], result: PulledQueue) -> None:
         feed, offset = need
-        if not feed.followers:
+        if not feed.is_followed:
             return
         if result.status == STATUS_NO_SUCH_QUEUE:
             for follower in followers:

@@ -2,7 +2,9 @@
 
 `wake` marks a session; at the end of the loop turn each marked session may deliver a bounded portion. One that could
 go on, or whose socket was full (`later`), is behind and has its portion in the next turn, whatever else wakes it: in
-between the loop reads and writes sockets, and sessions that are not behind have theirs.
+between the loop reads and writes sockets, and sessions that are not behind have theirs. When few have something to do
+each may deliver several portions: else one that follows a thousand devices would fall behind them, because all of them
+are read between two of its turns.
 Invariant: a woken session is pumped exactly once in the next round, however often it was woken; one that is behind
 once per turn of the loop. Loop rule: on the loop.
 """
@@ -15,12 +17,15 @@ from typing import Protocol
 from remoting.transport.turn import soon
 from runtime.logs import get_logger
 
+PORTIONS_PER_TURN = 16
+"""Portions shared by the sessions of one turn, each of which has one at least."""
+
 
 class Pumped(Protocol):
     """A session that delivers when it is told to."""
 
-    def pump(self) -> bool:
-        """Deliver a portion; True when there is more that could go at once."""
+    def pump(self, portions: int) -> bool:
+        """Deliver at most so many portions; True when there is more that could go at once."""
 
     def failed(self) -> None:
         """Delivering raised: give the session up."""
@@ -60,9 +65,10 @@ class Pump:
     def _run(self) -> None:
         self._scheduled = False
         ready, self._ready = self._ready, {}
+        portions = max(1, PORTIONS_PER_TURN // len(ready)) if ready else 1
         for session in ready:
             try:
-                more = session.pump()
+                more = session.pump(portions)
             except Exception as error:  # noqa: BLE001 - one session's fault must not stop the others
                 self._log.error("delivery_failed", error=repr(error), exc_info=error)
                 session.failed()

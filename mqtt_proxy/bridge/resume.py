@@ -70,6 +70,10 @@ class ResumePlan:
     """Packet ids of QoS 2 deliveries that were acknowledged after they were noted."""
 
 
+NOTHING = ResumePlan()
+"""For a session that was just made; never changed."""
+
+
 def plan(opened: SessionOpened) -> ResumePlan:
     """Combine committed offsets and the note of the last close."""
     own = [subscription for subscription in opened.subscriptions if share_of(subscription.filter) is None]

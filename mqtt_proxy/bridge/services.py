@@ -11,22 +11,29 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mqtt_proxy.access.exchange import Exchange
-from mqtt_proxy.access.identity import Identity, Shown, Unproven
-from mqtt_proxy.access.rules import Verdict
-from mqtt_proxy.bridge.delivery import DeliveryTools
+from mqtt_proxy.bridge.delivery_tools import DeliveryTools
 from mqtt_proxy.bridge.exact import ExactFlows
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.ownership import Owners
 from mqtt_proxy.bridge.publish import Publisher
+from mqtt_proxy.bridge.session_calls import SessionCalls
 from mqtt_proxy.bridge.sys_tree import SysTree
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.front.quotas import Quotas
 from mqtt_proxy.metrics import ProxyMetrics
+from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import Verdict
 from runtime.clock import Clock
+from runtime.logs import get_logger
+
+LOG = get_logger("proxy.services")
 
 
 class Access(Protocol):
     """Who may do what: the gate."""
+
+    def at_hand(self, shown: Shown) -> Identity | Unproven | None:
+        """What `authenticate` would answer, if that can be said without waiting; None when it cannot."""
 
     async def authenticate(self, shown: Shown) -> Identity | Unproven:
         """Who this is, or why nobody knows."""
@@ -60,6 +67,11 @@ class Services:
     exact: ExactFlows
     tasks: set[asyncio.Future[Any]] = field(default_factory=set)
     """Work that a stopping proxy waits for."""
+    calls: SessionCalls = field(init=False)
+    """What is said to the broker about sessions."""
+
+    def __post_init__(self) -> None:
+        self.calls = SessionCalls(self.link, self.publisher, self.keep)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work`; it is kept until it is done."""
@@ -74,5 +86,6 @@ class Services:
 
     def _done(self, task: asyncio.Future[Any]) -> None:
         self.tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved, so that the loop does not report it again
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            LOG.error("step_failed", error=repr(error), exc_info=error)

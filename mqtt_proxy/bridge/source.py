@@ -28,6 +28,7 @@ class Source(Place):
         "feed",
         "filter",
         "history",
+        "is_plain",
         "live_from",
         "no_local",
         "options",
@@ -53,7 +54,7 @@ class Source(Place):
         """Age among the session's sources: the lower delivers what several would."""
         self.chunk: Chunk | None = None
         self.unacked: dict[int, None] = {}
-        self.shadows: dict[int, list[tuple[Source, int]]] = {}
+        self.shadows: dict[int, list[tuple[Source, int]]] | None = None
         """Offset here -> the same message's places in younger sources that left it to this one."""
         self.history: HistoryRun | None = None
         """Messages from before the queue that go out before anything at the cursor."""
@@ -69,6 +70,8 @@ class Source(Place):
         """What the client wants of this subscription; options as in `session_body.FilterRequest`, 0 = no identifier."""
         self.options = options
         self.subscription_id = subscription_id
+        self.is_plain = not (options & 3 or subscription_id)
+        """Whether its deliveries are topic and payload alone, as far as it has a say."""
         self.no_local = options & 1 != 0
         self.retain_as_published = options & 2 != 0
 
@@ -81,11 +84,6 @@ class Source(Place):
     def waits(self) -> bool:
         """Whether something is to be sent before what stands at the cursor."""
         return self.retained is not None or (self.history is not None and self.history.active)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether its deliveries are topic and payload alone, as far as it has a say."""
-        return not (self.options & 3 or self.subscription_id)
 
     def acknowledge(self, offset: int) -> None:
         """The client has the message at `offset`, and therefore its copies in younger sources."""
@@ -118,6 +116,8 @@ class Source(Place):
         """Pass over the message at `offset`, which `other` has sent; it is unacknowledged here while it is there."""
         if other_offset in other.unacked:
             self.unacked[offset] = None
+            if other.shadows is None:
+                other.shadows = {}
             other.shadows.setdefault(other_offset, []).append((self, offset))
 
     def lowest(self) -> int:

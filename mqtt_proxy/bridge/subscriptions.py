@@ -21,14 +21,14 @@ from mqtt_proxy.bridge.history_request import (
     wish_of_filter,
     wish_of_user,
 )
-from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.memberships import SharedSource
 from mqtt_proxy.bridge.permissions import REFUSED
 from mqtt_proxy.bridge.retained import RetainedRun
+from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.bridge.sys_tree import PREFIX as SYS_PREFIX
 from mqtt_proxy.bridge.sys_tree import Follower
-from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.bridge.wire import Wire
 from mqtt_proxy.mqtt.events import SubscribeRequested, SubscriptionRequest
 from mqtt_proxy.mqtt.reason_codes import ReasonCode
 from remoting.protocol.codes import RequestCode
@@ -67,54 +67,51 @@ def _options(request: SubscriptionRequest) -> int:
     return request.no_local | request.retain_as_published << 1 | request.retain_handling << 2
 
 
-def _nothing_to_follow() -> Follower:
-    raise LocalMisuse("the session has ended")
+class Asked:
+    """A SUBSCRIBE on its way."""
+
+    __slots__ = ("codes", "moved", "packet_id", "places", "request")
+
+    def __init__(self, packet_id: int) -> None:
+        self.packet_id = packet_id
+        self.codes: list[int] = []
+        """Per filter, as in SUBACK; of those the broker is asked about, the QoS up to which they may be read."""
+        self.places: list[int] = []
+        """Which filters the broker is asked about."""
+        self.request: Subscribe | None = None
+        """None when there is none of these."""
+        self.moved: dict[str, Source] = {}
+        """What begins again with history, as it was."""
 
 
 class Subscriptions:
     """The filters of one session and the sources they are."""
 
     __slots__ = (
-        "_client_id",
-        "_delivery",
-        "_durable",
-        "_ended",
-        "_fresh_sys",
-        "_link",
-        "_make_sys",
-        "_max",
-        "_metrics",
-        "_sys",
-        "_too_wide",
-        "by_filter",
+        "_client_id", "_delivery", "_durable", "_ended", "_fresh_sys", "_services", "_sys", "_wire", "by_filter",
         "epoch",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,
         client_id: str,
-        link: Link,
+        epoch: int,
+        services: Services,
         delivery: Delivery,
-        metrics: ProxyMetrics,
+        wire: Wire,
         *,
         durable: bool,
-        filters_max: int,
-        too_wide: Callable[[str], bool],
-        sys_follower: Callable[[], Follower],
     ) -> None:
         self._client_id = client_id
-        self._link = link
+        self._services = services
         self._delivery = delivery
-        self._metrics = metrics
         self._durable = durable
-        self._max = filters_max
-        self._too_wide = too_wide
-        self._make_sys = sys_follower
+        self._wire: Wire | None = wire
         self._sys: Follower | None = None
         self._ended = False
-        self._fresh_sys: dict[str, bool] = {}
+        self._fresh_sys: dict[str, bool] | None = None
         """`$SYS` filters to be followed once SUBACK or CONNACK is out -> whether the values are to be sent then."""
-        self.epoch = 0
+        self.epoch = epoch
         self.by_filter: dict[str, Source | SharedSource] = {}
 
     def resume(self, stored: Sequence[SessionSubscription], cursors: Mapping[int, int]) -> None:
@@ -134,69 +131,73 @@ class Subscriptions:
         source = self._delivery.add(topic_filter, queue_id, qos, cursor)
         self.by_filter[topic_filter] = source
         if topic_filter.startswith(SYS_PREFIX):
-            self._fresh_sys[topic_filter] = True
+            self._follow_sys(topic_filter, with_values=True)
         return source
 
-    async def subscribe(
-        self, event: SubscribeRequested, qos_allowed: Callable[[str], int]
-    ) -> tuple[list[int], list[tuple[Source, list[int]]]]:
-        """Subscribe; (reason codes, retained positions per source, for `begin_retained` once the SUBACK is out).
+    def _follow_sys(self, topic_filter: str, *, with_values: bool) -> None:
+        if self._fresh_sys is None:
+            self._fresh_sys = {}
+        self._fresh_sys[topic_filter] = with_values
+
+    def ask(self, event: SubscribeRequested, qos_allowed: Callable[[str], int]) -> Asked:
+        """What a SUBSCRIBE asks of the broker; `granted` takes the answer.
 
         `qos_allowed` says up to which QoS a filter may be read, and less than 0 when it may not.
-
-        Raises Refused or LinkDownError; nothing of the request holds then.
         """
-        requests, wishes = event.filters, [self._wish(event, request.filter) for request in event.filters]
-        codes = [
-            ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
-            if isinstance(wish, NotUnderstood)
-            else self._admit(plain_filter(request.filter), wish, qos_allowed)
-            for request, wish in zip(requests, wishes, strict=True)
-        ]
-        asked = [index for index, code in enumerate(codes) if code < FAILURE]
-        if not asked:
-            return codes, []
-        wanted = [
-            FilterRequest(
-                plain_filter(requests[index].filter),
-                min(requests[index].qos, codes[index]),
-                _options(requests[index]),
-                event.subscription_id,
-                None if isinstance(wish := wishes[index], NotUnderstood) else wish,
-            )
-            for index in asked
-        ]
-        moved = self._set_aside(wanted)
-        request = Subscribe(self._client_id, self.epoch, self._durable, wanted)
-        reply = decode(Subscribed, await self._link.request(RequestCode.SUBSCRIBE, encode(request)))
+        asked = Asked(event.packet_id)
+        wanted = []
+        for index, one in enumerate(event.filters):
+            wish = self._wish(event, one.filter)
+            if isinstance(wish, NotUnderstood):
+                asked.codes.append(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+                continue
+            topic_filter = plain_filter(one.filter)
+            code = self._admit(topic_filter, wish, qos_allowed)
+            asked.codes.append(code)
+            if code < FAILURE:
+                asked.places.append(index)
+                wanted.append(
+                    FilterRequest(topic_filter, min(one.qos, code), _options(one), event.subscription_id, wish)
+                )
+        if wanted:
+            asked.moved = self._set_aside(wanted)
+            asked.request = Subscribe(self._client_id, self.epoch, self._durable, wanted)
+        return asked
+
+    def granted(self, asked: Asked, reply: Subscribed) -> list[tuple[Source, list[int]]]:
+        """The broker has answered: `asked.codes` are complete; retained positions per source, for `begin_retained`
+        once the SUBACK is out.
+        """
         if self._ended:  # the client did not wait for the answer; nobody would ever unfollow what is followed now
-            return codes, []
+            return []
+        assert asked.request is not None
         retained = dict(reply.retained)
         runs = []
-        for order, (index, result) in enumerate(zip(asked, reply.results, strict=True)):
-            codes[index] = result.code
+        for order, (index, result) in enumerate(zip(asked.places, reply.results, strict=True)):
+            wanted = asked.request.filters[order]
+            asked.codes[index] = result.code
             if result.code >= FAILURE:
-                self._metrics.refused_subscriptions.child("broker").value += 1
+                self._services.metrics.refused_subscriptions.child("broker").value += 1
                 continue
-            source = self._granted(wanted[order], result.queue_id, result.code, result.offset)
-            moved.pop(wanted[order].filter, None)
-            if wanted[order].history is not None and isinstance(source, Source):
+            source = self._granted(wanted, result.queue_id, result.code, result.offset)
+            asked.moved.pop(wanted.filter, None)
+            if wanted.history is not None and isinstance(source, Source):
                 source.live_from = result.live  # retained messages are among its history
                 if result.before is not None:
                     self.begin_before(source, result.before)
             elif retained.get(order) and isinstance(source, Source):
                 runs.append((source, retained[order]))
-        for topic_filter, old in moved.items():  # not granted again: it goes on
+        for topic_filter, old in asked.moved.items():  # not granted again: it goes on
             self.restore(topic_filter, old.queue_id, old.qos, old.lowest()).choose(old.options, old.subscription_id)
-        return codes, runs
+        return runs
 
     def begin_before(self, source: Source, place: int) -> None:
         """Send what stands in the log before the source's queue, from this place on."""
         wake, refused = self._delivery.wake, self._history_refused
-        source.history = HistoryRun(self._link, source.filter, source.queue_id, place, wake, refused)
+        source.history = HistoryRun(self._services.link, source.filter, source.queue_id, place, wake, refused)
 
     def _history_refused(self) -> None:
-        self._metrics.skipped("history_refused").value += 1
+        self._services.metrics.skipped("history_refused").value += 1
 
     def _set_aside(self, wanted: Sequence[FilterRequest]) -> dict[str, Source]:
         """Stop what begins again with history, so that nothing is said of its former place from here on."""
@@ -217,19 +218,19 @@ class Subscriptions:
                 raise NotUnderstood("a shared subscription has one place for all its members")
             return wish
         except NotUnderstood as wrong:
-            self._metrics.refused_subscriptions.child("history").value += 1
+            self._services.metrics.refused_subscriptions.child("history").value += 1
             LOG.info("history_not_understood", client_id=self._client_id, filter=topic_filter, reason=str(wrong))
             return wrong
 
     def begin_retained(self, runs: Sequence[tuple[Source, list[int]]]) -> None:
         """Send the retained messages of fresh subscriptions, and the present `$SYS` values of fresh ones of these."""
-        for topic_filter, with_values in self._fresh_sys.items():
-            self._sys = self._sys or self._make_sys()
+        for topic_filter, with_values in (self._fresh_sys or {}).items():
+            self._sys = self._sys or self._sys_follower()
             self._sys.follow(topic_filter, self.by_filter[topic_filter].subscription_id, with_values=with_values)
-        self._fresh_sys.clear()
+        self._fresh_sys = None
         for source, positions in runs:
             if source.retained is None:
-                source.retained = RetainedRun(self._link, positions, self._delivery.wake)
+                source.retained = RetainedRun(self._services.link, positions, self._delivery.wake)
             else:
                 source.retained.extend(positions)
         self._delivery.wake()
@@ -243,14 +244,21 @@ class Subscriptions:
             if isinstance(self.by_filter.get(topic_filter), SharedSource):
                 self.drop([topic_filter])
         request = Unsubscribe(self._client_id, self.epoch, self._durable, list(filters))
-        reply = decode(Unsubscribed, await self._link.request(RequestCode.UNSUBSCRIBE, encode(request)))
+        reply = decode(Unsubscribed, await self._services.link.request(RequestCode.UNSUBSCRIBE, encode(request)))
         self.drop(filters)
         return [ReasonCode.SUCCESS if found else ReasonCode.NO_SUBSCRIPTION_EXISTED for found in reply.found]
 
     def let_go(self) -> None:
         """The session has ended: nothing is followed any more, and nothing leads back to its client."""
         self._ended = True
-        self._make_sys = _nothing_to_follow
+        self._wire = None
+
+    def _sys_follower(self) -> Follower:
+        """Made when a filter of `$SYS` is subscribed: few sessions have one."""
+        wire, delivery = self._wire, self._delivery
+        if wire is None:
+            raise LocalMisuse("the session has ended")
+        return self._services.sys_tree.follower(wire.session, wire.flush, lambda: delivery.writable)
 
     def drop(self, filters: Sequence[str]) -> None:
         """Deliver nothing from these any more."""
@@ -260,7 +268,8 @@ class Subscriptions:
                 self._end(source)
                 if self._sys is not None:
                     self._sys.unfollow(topic_filter)
-            self._fresh_sys.pop(topic_filter, None)
+            if self._fresh_sys is not None:
+                self._fresh_sys.pop(topic_filter, None)
 
     async def subscribe_again(self) -> None:
         """After a loss of the broker: say all filters again; a queue that is still the same is read on, not anew."""
@@ -271,7 +280,7 @@ class Subscriptions:
         if not filters:
             return
         request = Subscribe(self._client_id, self.epoch, self._durable, filters)
-        reply = decode(Subscribed, await self._link.request(RequestCode.SUBSCRIBE, encode(request)))
+        reply = decode(Subscribed, await self._services.link.request(RequestCode.SUBSCRIBE, encode(request)))
         for wanted, result in zip(filters, reply.results, strict=True):
             if result.code < FAILURE and not self._ended:
                 self._granted(wanted, result.queue_id, result.code, result.offset)
@@ -303,7 +312,7 @@ class Subscriptions:
             source.qos = qos
             source.choose(wanted.options, wanted.subscription_id)
             if topic_filter.startswith(SYS_PREFIX):
-                self._fresh_sys[topic_filter] = not wanted.options & RETAIN_HANDLING  # [MQTT-3.8.4-3]
+                self._follow_sys(topic_filter, with_values=not wanted.options & RETAIN_HANDLING)  # [MQTT-3.8.4-3]
             return source
         if source is not None:
             self._end(source)
@@ -312,21 +321,22 @@ class Subscriptions:
             return shared
         fresh = self.restore(topic_filter, queue_id, qos, offset)
         fresh.choose(wanted.options, wanted.subscription_id)
-        if topic_filter in self._fresh_sys:
+        if self._fresh_sys is not None and topic_filter in self._fresh_sys:
             self._fresh_sys[topic_filter] = wanted.options & RETAIN_HANDLING != RETAIN_HANDLING_NEVER
         return fresh
 
     def _admit(self, topic_filter: str, wish: HistoryWish | None, qos_allowed: Callable[[str], int]) -> int:
         """Up to which QoS the filter may be subscribed to, or the reason code why it may not."""
         reason, qos = "", REFUSED
-        if self._too_wide(inner_filter(topic_filter)):
+        filters_max = self._services.config.subscriptions_per_session_max
+        if self._services.quotas.filter_refused(inner_filter(topic_filter)):
             reason = "too_wide"
         elif (qos := qos_allowed(topic_filter if wish is None else HISTORY_PREFIX + "/" + topic_filter)) == REFUSED:
             reason = "not_authorized"
-        elif topic_filter not in self.by_filter and len(self.by_filter) >= self._max:
+        elif topic_filter not in self.by_filter and len(self.by_filter) >= filters_max:
             reason = "too_many"
         if not reason:
             return qos
-        self._metrics.refused_subscriptions.child(reason).value += 1
+        self._services.metrics.refused_subscriptions.child(reason).value += 1
         LOG.info("subscription_refused", client_id=self._client_id, filter=topic_filter, reason=reason)
         return _REFUSALS[reason]

@@ -13,11 +13,11 @@ import asyncio
 
 import msgspec
 
-from mqtt_proxy.access.identity import Action, Identity
-from mqtt_proxy.access.rules import Rule
 from mqtt_proxy.bridge.link import LinkDownError
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.mqtt.packets import Will
+from remoting.access.identity import Action, Identity
+from remoting.access.rules import Rule
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.mqtt_properties import to_pairs

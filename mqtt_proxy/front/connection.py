@@ -13,16 +13,14 @@ Loop rule: everything on the loop's thread.
 
 from __future__ import annotations
 
-import asyncio
 import select
-import socket
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.farewell import part
-from mqtt_proxy.front.loop_state import LoopState
-from mqtt_proxy.front.peer import Peer, direct_peer
+from mqtt_proxy.front.loop_state import LoopState, Written
+from mqtt_proxy.front.peer import Peer
 from mqtt_proxy.mqtt.events import Disconnected, Event, Violated
 from mqtt_proxy.mqtt.reason_codes import VIOLATION_CODES, Reason
 from mqtt_proxy.mqtt.session import Session
@@ -37,6 +35,7 @@ LOG = get_logger("mqtt_proxy.front")
 _PEER_CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 _UNDECIDED, _OWNER, _OUTPUT = 1, 2, 4  # why a socket is not read
+_DECIDING = State.DECIDING  # a member of an enumeration is looked up slowly
 
 
 class ConnectionHandler(Protocol):
@@ -61,51 +60,34 @@ HandlerFactory = Callable[["Connection"], ConnectionHandler]
 
 
 class Wire(Protocol):
-    """What a connection writes to: a transport of the loop, or what speaks WebSocket over one."""
+    """What a connection writes to: a socket of the driver, a transport of the loop, or a WebSocket over one."""
 
     def write(self, data: bytes) -> None:
         """Send, or keep until the socket takes it."""
-        ...
 
     def close(self) -> None:
         """Send what is kept, then end."""
-        ...
 
     def abort(self) -> None:
         """End at once."""
-        ...
 
     def is_closing(self) -> bool:
         """Whether the end has begun."""
-        ...
 
     def pause_reading(self) -> None:
         """Take no input."""
-        ...
 
     def resume_reading(self) -> None:
         """Take input again."""
-        ...
 
     def get_write_buffer_size(self) -> int:
         """Bytes kept."""
-        ...
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Marks of `pause_writing` and `resume_writing`."""
-        ...
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """What is known of the socket."""
-        ...
-
-
-class Arrival(Protocol):
-    """The way a socket came here."""
-
-    def arrived(self, transport: asyncio.BaseTransport) -> Peer | None:
-        """Who is at the other end; None when the socket has to be cut."""
-        ...
 
 
 class ConnectionHost(Protocol):
@@ -129,11 +111,10 @@ class ConnectionHost(Protocol):
         ...
 
 
-class Connection(asyncio.BufferedProtocol):
-    """The asyncio side of one MQTT client."""
+class Connection(Written):
+    """The socket side of one MQTT client."""
 
     __slots__ = (
-        "_arrival",
         "_closing",
         "_dirty",
         "_host",
@@ -153,10 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         "writable",
     )
 
-    def __init__(
-        self, session: Session, shared: LoopState, host: ConnectionHost, arrival: Arrival | None = None
-    ) -> None:
-        """`arrival` knows who comes when something stood before MQTT; without it the socket itself tells."""
+    def __init__(self, session: Session, shared: LoopState, host: ConnectionHost) -> None:
         self.session = session
         self.peer_address = ""
         self.is_loopback = False
@@ -169,7 +147,6 @@ class Connection(asyncio.BufferedProtocol):
         self.handler: ConnectionHandler | None = None
         self._shared = shared
         self._host = host
-        self._arrival = arrival
         self._transport: Wire | None = None
         self._pauses = 0
         self._dirty = self._closing = self._reported = self._will_due = False
@@ -215,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
         session.close(reason)
         if not transport.is_closing():
             data = session.take_bytes()
-            self._host.counters.bytes_out.value += len(data)
+            self._shared.bytes_out.value += len(data)
             transport.write(data)
             part(transport, self._shared.loop, explained=bool(data) and session.close_reason in VIOLATION_CODES)
         self._shared.loop.call_soon(self._report_closed)
@@ -227,22 +204,11 @@ class Connection(asyncio.BufferedProtocol):
             self.session.disconnect(code, server_reference=server_reference)
             self.close("server_stopping")
 
-    # -- from asyncio --------------------------------------------------------------------------------------------------
+    # -- from the wire -------------------------------------------------------------------------------------------------
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the socket, or refuse it when a limit is reached."""
-        wire = cast("asyncio.Transport", transport)
-        peer: Peer | None
-        if self._arrival is None:
-            peer = self._host.admit(direct_peer(transport.get_extra_info("peername"), "tcp"))
-        else:
-            peer, self._arrival = self._arrival.arrived(transport), None
-        if peer is None:
-            self._transport = wire
-            self._closing = self._reported = True
-            wire.abort()
-        else:
-            self.begin(wire, peer)
+    def refuse(self) -> None:
+        """Nobody was admitted: nothing is ever told of this connection."""
+        self._closing = self._reported = True
 
     def begin(self, wire: Wire, peer: Peer) -> None:
         """Take a wire whose peer was admitted."""
@@ -252,26 +218,14 @@ class Connection(asyncio.BufferedProtocol):
         self.over_connect_rate = peer.over_connect_rate
         self._host.register(self)
         wire.set_write_buffer_limits(high=self._host.output_bytes_max, low=self._host.output_bytes_max // 4)
-        _send_small_packets_at_once(wire.get_extra_info("socket"))
         self.handler = self._host.make_handler(self)
         self._shared.ring.watch(self)
 
     def receive(self, data: bytes) -> None:
-        """Bytes that came by another way than the socket's own buffer."""
+        """Bytes of the driver, or out of WebSocket frames."""
         if data and not self._closing:
-            self._host.counters.bytes_in.value += len(data)
+            self._shared.bytes_in.value += len(data)
             self._process(data)
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the shared buffer has one size
-        """The loop's shared buffer; only the beginning of it before the client is accepted."""
-        if self.session.state is State.CONNECTED:
-            return self._shared.buffer
-        return self._shared.buffer[: self.session.limits.unauthenticated_bytes_max]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
-        self._host.counters.bytes_in.value += nbytes
-        self._process(bytes(self._shared.buffer[:nbytes]))
 
     def pause_writing(self) -> None:
         """The socket takes no more: stop deliveries."""
@@ -328,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
                 out.clear()
             else:
                 data = session.take_bytes()
-            self._host.counters.bytes_out.value += len(data)
+            self._shared.bytes_out.value += len(data)
             transport.write(data)
             if (
                 not self.writable
@@ -338,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._pause(_OUTPUT)
         if session.close_reason is not None:
             self.close(session.close_reason)
-        elif self._pauses & _UNDECIDED and session.state is not State.DECIDING:
+        elif self._pauses & _UNDECIDED and session.state is not _DECIDING:
             self._shared.ring.watch(self)
             self._resume(_UNDECIDED)
             if session.input_held:
@@ -347,12 +301,19 @@ class Connection(asyncio.BufferedProtocol):
     def _process(self, data: bytes) -> None:
         session = self.session
         events = session.feed(data, self._shared.now_ms())
-        if session.state is State.DECIDING:
-            self._pause(_UNDECIDED)
+        undecided = session.state is _DECIDING
         if events:
             self._hand_on(events)
         if session.out:
             self.flush()
+        if not undecided:
+            return
+        if session.state is _DECIDING:
+            self._pause(_UNDECIDED)
+        elif session.close_reason is None:  # decided within the call
+            self._shared.ring.watch(self)
+            if session.input_held:
+                self._process(b"")
 
     def _hand_on(self, events: list[Event]) -> None:
         """Give events to the handler; the last one may end the connection."""
@@ -390,9 +351,3 @@ class Connection(asyncio.BufferedProtocol):
             # Let go of each other, or both would wait for a full collection, which comes rarely.
             handler, self.handler = self.handler, None
             handler.on_closed(self.close_reason or "closed", self._will_due)
-
-
-def _send_small_packets_at_once(sock: socket.socket | None) -> None:
-    """An acknowledgement must not wait for the next packet (asyncio sets this too, other transports may not)."""
-    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from dataclasses import replace
 from typing import Protocol
@@ -20,10 +21,12 @@ from mqtt_proxy.front.connection import Connection
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.door import Door
 from mqtt_proxy.front.farewell import CLOSE_GRACE_S
+from mqtt_proxy.front.hot.contracts import Driver
 from mqtt_proxy.front.loop_state import LoopState
 from mqtt_proxy.front.open_sockets import OpenSockets
 from mqtt_proxy.front.peer import Peer, direct_peer, is_loopback
 from mqtt_proxy.front.proxy_header import Header, HeaderReader, HeaderViolation
+from mqtt_proxy.front.stream_connection import StreamConnection
 from runtime.logs import get_logger
 
 HANDSHAKE_S_MIN = 0.05
@@ -37,8 +40,12 @@ class EntranceHost(Protocol):
     counters: FrontCounters
     entrances: set[Entrance]
 
-    def connection(self, opened_ms: int, entrance: Entrance | None = None) -> Connection:
-        """A connection whose socket was opened then, and came by this entrance."""
+    def connection(self, opened_ms: int) -> Connection:
+        """A connection whose socket was opened then."""
+        ...
+
+    def stream(self, opened_ms: int, entrance: Entrance | None) -> StreamConnection:
+        """A connection for a transport, whose socket was opened then and came by this entrance."""
         ...
 
 
@@ -168,6 +175,9 @@ class Entrance:
     async def _hand_over(self) -> None:
         """Make a transport of the socket, through TLS where it is wanted; the connection begins in it."""
         loop, tls = self._shared.loop, self._door.tls
+        if tls is None and self._door.websocket is None and self._shared.driver is not None:
+            self._adopt(self._shared.driver)
+            return
         if tls is None:
             self._stage = ""
             await loop.connect_accepted_socket(self._protocol, self._socket)
@@ -179,9 +189,21 @@ class Entrance:
             ssl_handshake_timeout=max(left_s, HANDSHAKE_S_MIN), ssl_shutdown_timeout=CLOSE_GRACE_S,
         )  # fmt: skip
 
+    def _adopt(self, driver: Driver) -> None:
+        """MQTT begins on the bare socket."""
+        connection = self.connection()
+        fd = self._socket.detach()
+        try:
+            wire = driver.adopt(fd, connection)
+        except OSError:
+            os.close(fd)
+            raise
+        self._forget()
+        connection.begin(wire, self._peer)
+
     def _protocol(self) -> asyncio.BaseProtocol:
         if self._door.websocket is None:
-            return self._host.connection(self._opened_ms, self)
+            return self._host.stream(self._opened_ms, self)
         from mqtt_proxy.front.websocket_wire import WebSocketWire  # brings an HTTP parser that others need not load
 
         return WebSocketWire(self._door.websocket, self, self._shared, self._host.counters)

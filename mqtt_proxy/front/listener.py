@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import socket
 import uuid
 
-from mqtt_proxy.front.acceptor import BACKLOG, Acceptor, listening_sockets
+from mqtt_proxy.front import hot
+from mqtt_proxy.front.acceptor import BACKLOG, Acceptor, listening_sockets, take_socket
 from mqtt_proxy.front.connection import Connection, HandlerFactory
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.door import PLAIN, Door
 from mqtt_proxy.front.entrance import Entrance
 from mqtt_proxy.front.loop_state import LoopState
 from mqtt_proxy.front.open_sockets import OpenSockets
-from mqtt_proxy.front.peer import Peer
+from mqtt_proxy.front.peer import Peer, direct_peer
+from mqtt_proxy.front.stream_connection import StreamConnection
 from mqtt_proxy.front.tls import TlsFiles
 from mqtt_proxy.mqtt.keepalive import SLOT_MS
 from mqtt_proxy.mqtt.limits import SessionLimits
@@ -60,7 +63,7 @@ class Listener:
         self._names = TopicNames(limits)
         self._reuse_port = reuse_port
         self._log = get_logger("mqtt_proxy.front")
-        self._servers: list[asyncio.Server | Acceptor] = []
+        self._servers: list[asyncio.Server | Acceptor[int] | Acceptor[socket.socket]] = []
         self._doors: list[Door] = []
         self._shared: LoopState | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -74,15 +77,11 @@ class Listener:
         """Listen at one door; the port taken (0 = any free one). OSError when the address cannot be had."""
         loop = asyncio.get_running_loop()
         if self._shared is None:
-            self._shared = LoopState(loop, self._clock)
+            self._shared = LoopState(loop, self._clock, self.counters)
         sockets = listening_sockets(host, port, reuse_port=self._reuse_port)
         taken: int = sockets[0].getsockname()[1]
         for sock in sockets:
-            if door.plain:
-                self._servers.append(await loop.create_server(self._plain, sock=sock, backlog=BACKLOG))
-            else:
-                take = functools.partial(self._enter, door)
-                self._servers.append(Acceptor(sock, take, loop=loop, counters=self.counters))
+            self._servers.append(await self._open(sock, door))
         self._doors.append(door)
         if self._timer is None:
             self._timer = loop.call_later(SLOT_MS / 1_000, self._expire)
@@ -115,6 +114,7 @@ class Listener:
                 for connection in list(self.connections):
                     connection.abort()
         await asyncio.sleep(0)  # the handlers' on_closed run in the turn after the last socket went
+        self._shared.close()
 
     def reload(self) -> bool:
         """Read the certificates again; whether all of them are in use now."""
@@ -123,16 +123,15 @@ class Listener:
 
     # -- for connections and entrances ---------------------------------------------------------------------------------
 
-    def connection(self, opened_ms: int, entrance: Entrance | None = None) -> Connection:
-        """A connection whose socket was opened then, and came by this entrance."""
+    def connection(self, opened_ms: int) -> Connection:
+        """A connection whose socket was opened then."""
         assert self._shared is not None
-        session = Session(
-            self._limits,
-            assigned_client_id=random_client_id,
-            names=self._names,
-            opened_ms=opened_ms,
-        )
-        return Connection(session, self._shared, self, entrance)
+        return Connection(self._session(opened_ms), self._shared, self)
+
+    def stream(self, opened_ms: int, entrance: Entrance | None) -> StreamConnection:
+        """A connection for a transport, whose socket was opened then and came by this entrance, if by any."""
+        assert self._shared is not None
+        return StreamConnection(self._session(opened_ms), self._shared, self, entrance)
 
     def admit(self, peer: Peer) -> Peer | None:
         """Count a socket of a plain door in; None when it is over a limit."""
@@ -165,9 +164,42 @@ class Listener:
     def _tls_files(self) -> set[TlsFiles]:
         return {door.tls for door in self._doors if door.tls is not None}  # two doors may share them
 
-    def _plain(self) -> Connection:
+    async def _open(self, sock: socket.socket, door: Door) -> asyncio.Server | Acceptor[int] | Acceptor[socket.socket]:
+        """Whoever takes connections from a listening socket of this door."""
         assert self._shared is not None
-        return self.connection(self._shared.now_ms())
+        loop, counters = self._shared.loop, self.counters
+        if not door.plain:
+            return Acceptor(sock, take_socket, functools.partial(self._enter, door), loop=loop, counters=counters)
+        accept = hot.core.accept
+        if self._shared.driver is None or accept is None:
+            return await loop.create_server(self._plain, sock=sock, backlog=BACKLOG)
+        return Acceptor(sock, lambda from_: accept(from_.fileno()), self._take, loop=loop, counters=counters)
+
+    def _take(self, fd: int, name: object) -> None:
+        """A connection of a plain door, for the driver."""
+        assert self._shared is not None
+        assert self._shared.driver is not None
+        peer = self.admit(direct_peer(name, "tcp"))
+        if peer is None:
+            os.close(fd)
+            return
+        connection = self.connection(self._shared.now_ms())
+        try:
+            wire = self._shared.driver.adopt(fd, connection)
+        except OSError as error:
+            os.close(fd)
+            self.sockets.leave(peer.address)
+            self.counters.refused.child("descriptors").value += 1
+            self._log.error("mqtt_adopt_failed", error=error.strerror, peer=peer.address)
+            return
+        connection.begin(wire, peer)
+
+    def _plain(self) -> StreamConnection:
+        assert self._shared is not None
+        return self.stream(self._shared.now_ms(), None)
+
+    def _session(self, opened_ms: int) -> Session:
+        return Session(self._limits, assigned_client_id=random_client_id, names=self._names, opened_ms=opened_ms)
 
     def _enter(self, door: Door, sock: socket.socket, name: object) -> None:
         assert self._shared is not None

@@ -7,6 +7,7 @@ Pure but for reading a transport's peer name.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from dataclasses import dataclass
 
@@ -43,5 +44,10 @@ def is_loopback(address: str) -> bool:
 
 def direct_peer(peername: object, listener: str) -> Peer:
     """The peer of a socket that nobody speaks for."""
-    address = socket_address(peername)
+    return _peer_at(socket_address(peername), listener)
+
+
+@functools.lru_cache(maxsize=1_024)
+def _peer_at(address: str, listener: str) -> Peer:
+    """One object for all connections of an address: many devices come through one gateway."""
     return Peer(address, is_loopback(address), listener)

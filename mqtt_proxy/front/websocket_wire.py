@@ -17,6 +17,7 @@ from mqtt_proxy.front.connection import Connection
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.front.loop_state import LoopState
 from mqtt_proxy.front.peer import Peer
+from mqtt_proxy.front.stream_connection import read_buffer
 from mqtt_proxy.mqtt.reason_codes import Reason
 from mqtt_proxy.mqtt.states import State
 from mqtt_proxy.websocket import frames
@@ -84,11 +85,11 @@ class WebSocketWire(asyncio.BufferedProtocol):
         assert self._arrival is not None
         self._arrival.at("websocket")
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the shared buffer has one size
         """A request's worth, then what the connection takes."""
         if self._connection is None:
             return self._shared.buffer[:REQUEST_BYTES_MAX]
-        return self._connection.get_buffer(sizehint)
+        return read_buffer(self._connection.session, self._shared)
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mqtt_proxy import TYPED
 from mqtt_proxy.hot import pure, pure_publish
 from mqtt_proxy.hot.contracts import Core
 from mqtt_proxy.mqtt import scan
@@ -20,7 +21,7 @@ def pure_core() -> Core:
     """Return the pure twin."""
     return Core(
         "pure", pure.starts_of, pure.split, pure.pick, pure.write_run, scan.scan_publishes, scan.scan_publishes_5,
-        scan.scan_acknowledgements, scan.consume_runs, pure_publish.survey, pure_publish.settle,
+        scan.scan_acknowledgements, scan.scan_exact, scan.consume_runs, pure_publish.survey, pure_publish.settle,
     )  # fmt: skip
 
 
@@ -31,11 +32,11 @@ def compiled_core() -> Core:
     return Core(
         "compiled", compiled.starts_of, compiled.split, compiled.pick, compiled.write_run,
         compiled_publish.scan_publishes, compiled_publish.scan_publishes_5, compiled_publish.scan_acknowledgements,
-        compiled_publish.consume_runs, compiled_publish.survey, compiled_publish.settle,
+        compiled_publish.scan_exact, compiled_publish.consume_runs, compiled_publish.survey, compiled_publish.settle,
     )  # fmt: skip
 
 
-choice: Choice[Core] = choose(Path(__file__).parent, MODULES, compiled_core, pure_core)
+choice: Choice[Core] = choose(Path(__file__).parent, MODULES, compiled_core, pure_core, TYPED.reason)
 """Which twin is in use, and why."""
 core: Core = choice.core
 scan.IN_USE.runs = core.consume_runs

@@ -1,4 +1,5 @@
-"""The compiled twin, second part: PUBLISH and PUBACK out of the read buffer, and what is done once per message behind.
+"""The compiled twin, second part: PUBLISH and acknowledgements out of the read buffer, and what is done once per
+message behind.
 
 Pure-Python-mode Cython; C pointers make it useless uncompiled. Invariant: takes exactly what `mqtt.scan` takes, byte
 for byte. Thread rule: loop thread, holding the interpreter's lock.
@@ -6,14 +7,23 @@ for byte. Thread rule: loop thread, holding the interpreter's lock.
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython.cimports.mqtt_proxy.mqtt.incoming import Incoming
+from cython.cimports.mqtt_proxy.mqtt.outgoing import Outgoing
+from cython.cimports.mqtt_proxy.mqtt.session_state import SessionState
 
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
+from mqtt_proxy.mqtt import incoming as _incoming
+from mqtt_proxy.mqtt import outgoing as _outgoing
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.packets import Publish
 
 LEVEL_3 = cython.declare(cython.int, packets.LEVEL_3)
+CONFIRMED = cython.declare(object, _incoming.CONFIRMED)
+PUBLISHED = cython.declare(object, _outgoing.PUBLISHED)
+RECEIVED = cython.declare(object, _outgoing.RECEIVED)
+RELEASED = cython.declare(object, _outgoing.RELEASED)
 PUBLISH = cython.declare(object, Publish)
 MISSING = cython.declare(object, object())
 
@@ -63,21 +73,22 @@ def _find(
     """Whether a whole plain PUBLISH stands at `at`."""
     length: cython.Py_ssize_t
     found.first = data[at]
-    if found.first & 0xF4 != 0x30 or found.first & 0x0A == 0x08:  # QoS 0 or 1, DUP only with QoS 1
+    if found.first & 0xF0 != 0x30 or found.first & 0x06 == 0x06 or found.first & 0x0E == 0x08:  # DUP only above QoS 0
         return False
+    has_id: cython.bint = found.first & 0x06 != 0
     body: cython.Py_ssize_t = _body(data, at, level_5, cython.address(length))
     if body == 0 or body + length > end or length > largest or length < 2:
         return False
     found.topic, found.stop = body + 2, body + length
     found.topic_stop = found.topic + (data[body] << 8 | data[body + 1])
-    found.payload = found.topic_stop + (found.first & 2)
+    found.payload = found.topic_stop + 2 * has_id
     if found.payload + level_5 > found.stop or (level_5 and data[found.payload]):
         return False
     found.payload += level_5
     found.packet_id = 0
-    if found.first & 2:
+    if has_id:
         found.packet_id = data[found.topic_stop] << 8 | data[found.topic_stop + 1]
-    return found.first & 2 == 0 or found.packet_id != 0
+    return not has_id or found.packet_id != 0
 
 
 @cython.cfunc
@@ -89,13 +100,14 @@ def _scan(
     largest: cython.Py_ssize_t,
     known_topics,
     publishes: list,
-    packet_ids: list,
+    incoming: Incoming,
     level_5: cython.bint,
     room: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """The run of plain PUBLISHes at `position`; where it stops."""
     data: cython.pointer(cython.uchar) = cython.cast(cython.pointer(cython.uchar), PyBytes_AS_STRING(source))
     text: cython.p_char = PyBytes_AS_STRING(source)
+    pending: list = incoming.pending
     one: Found
     if end > len(source):
         raise IndexError(end)
@@ -105,12 +117,15 @@ def _scan(
         topic = _slice(text, one.topic, one.topic_stop)
         if topic not in known_topics or (one.packet_id and room <= 0):
             break
-        payload = _slice(text, one.payload, one.stop)
         first: cython.int = one.first
-        publishes.append(PUBLISH(topic, payload, first >> 1 & 1, first & 1 == 1, first & 8 == 8, one.packet_id))
         if one.packet_id:
-            packet_ids.append(one.packet_id)
+            if first & 4 == 0:
+                pending.append(one.packet_id)
+            elif not incoming.take_new(one.packet_id):
+                break
             room -= 1
+        payload = _slice(text, one.payload, one.stop)
+        publishes.append(PUBLISH(topic, payload, first >> 1 & 3, first & 1 == 1, first & 8 == 8, one.packet_id))
         position = one.stop
     return position
 
@@ -123,10 +138,10 @@ def scan_publishes(
     body_size_bytes_max: cython.Py_ssize_t,
     known_topics,
     publishes: list,
-    packet_ids: list,
+    incoming: Incoming,
 ):
     """The run of plain PUBLISHes of MQTT 3.1.1 at `position`; where it stops."""
-    return _scan(data, position, end, body_size_bytes_max, known_topics, publishes, packet_ids, False, end + 1)
+    return _scan(data, position, end, body_size_bytes_max, known_topics, publishes, incoming, False, end + 1)
 
 
 def scan_publishes_5(
@@ -137,11 +152,11 @@ def scan_publishes_5(
     body_size_bytes_max: cython.Py_ssize_t,
     known_topics,
     publishes: list,
-    packet_ids: list,
+    incoming: Incoming,
     room: cython.Py_ssize_t,
 ):
-    """The run of PUBLISHes of MQTT 5 without properties at `position`, at most `room` with QoS 1; where it stops."""
-    return _scan(data, position, end, body_size_bytes_max, known_topics, publishes, packet_ids, True, room)
+    """The run of PUBLISHes of MQTT 5 without properties at `position`, at most `room` with an id; where it stops."""
+    return _scan(data, position, end, body_size_bytes_max, known_topics, publishes, incoming, True, room)
 
 
 def scan_acknowledgements(
@@ -169,32 +184,79 @@ def scan_acknowledgements(
     return position
 
 
-def consume_runs(session, data: bytes, position: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """The runs of plain PUBLISHes and PUBACKs at `position` into the session; where another packet begins."""
+@cython.cfunc
+@cython.exceptval(-1)
+def _scan_exact(
+    session: SessionState, at: cython.pointer(cython.uchar), position: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """The run of PUBREC, PUBREL and PUBCOMP at `position` whose turn it is; where it stops."""
+    outgoing: Outgoing = session.outgoing
+    incoming: Incoming = session.incoming
+    window: dict = outgoing.window
+    phases: dict = outgoing.phases
+    exactly_once: dict = incoming.exactly_once
+    while position + 4 <= end and at[position + 1] == 2:
+        first: cython.int = at[position]
+        packet_id: object = at[position + 2] << 8 | at[position + 3]
+        if first == 0x50:
+            if phases.get(packet_id) != PUBLISHED:
+                break
+            phases[packet_id] = RECEIVED
+            session.received.append(packet_id)
+        elif first == 0x62:
+            if exactly_once.get(packet_id) != CONFIRMED:
+                break
+            incoming.release(packet_id)
+            session.released.append(packet_id)
+        else:
+            if first != 0x70 or phases.get(packet_id) != RELEASED or packet_id not in window:
+                break
+            del phases[packet_id]
+            if session.exact is not None:
+                session.exact.finished.append(packet_id)
+            session.acknowledged.append(window.pop(packet_id))
+        position += 4
+    return position
+
+
+def scan_exact(session: SessionState, data: bytes, position: cython.Py_ssize_t, end: cython.Py_ssize_t):
+    """As `mqtt.scan.scan_exact`."""
+    if end > len(data):
+        raise IndexError(end)
+    at: cython.pointer(cython.uchar) = cython.cast(cython.pointer(cython.uchar), PyBytes_AS_STRING(data))
+    return _scan_exact(session, at, position, end)
+
+
+def consume_runs(session: SessionState, data: bytes, position: cython.Py_ssize_t, end: cython.Py_ssize_t):
+    """The runs of plain PUBLISHes and acknowledgements at `position` into the session; where another packet begins."""
     before: cython.Py_ssize_t = -1
     level_5: cython.bint = session.level != LEVEL_3
     room: cython.Py_ssize_t
+    first: cython.int
     at: cython.pointer(cython.uchar) = cython.cast(cython.pointer(cython.uchar), PyBytes_AS_STRING(data))
     if end > len(data):
         raise IndexError(end)
     while position != before and position < end:
         before = position
-        if at[position] == 0x40:
-            outgoing = session.outgoing
+        first = at[position]
+        if first == 0x40:
+            outgoing: Outgoing = session.outgoing
             position = scan_acknowledgements(
                 data, position, end, outgoing.window, session.acknowledged, outgoing.phases
             )
+        elif first == 0x50 or first == 0x62 or first == 0x70:
+            position = _scan_exact(session, at, position, end)
         else:
             limits, incoming = session.limits, session.incoming
             room = limits.receive_maximum - incoming.in_use if level_5 else end + 1
             position = _scan(
                 data, position, end, limits.packet_size_bytes_max, session.names.known, session.publishes,
-                incoming.pending, level_5, room,
+                incoming, level_5, room,
             )  # fmt: skip
     return position
 
 
-def survey(publishes):
+def survey(publishes, exact: cython.bint):
     """Whether all of them are plain, the bytes of their topics and payloads, the packet ids of those that have one."""
     size: cython.Py_ssize_t = 0
     plain: cython.bint = True
@@ -206,7 +268,7 @@ def survey(publishes):
         packet_id = one.packet_id
         if packet_id:
             packet_ids.append(packet_id)
-            if one.qos > 1:
+            if exact and one.qos > 1:
                 plain = False
     return plain, size, packet_ids
 

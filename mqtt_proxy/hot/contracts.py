@@ -50,12 +50,14 @@ class Core:
     A message with QoS 1 takes the next free packet id, `window[id]` becomes (source, offset), and its offset joins the
     unacknowledged ones."""
     scan_publishes: Callable[..., int]
-    """As `mqtt.scan.scan_publishes`; so the next two."""
+    """As `mqtt.scan.scan_publishes`; so the next three."""
     scan_publishes_5: Callable[..., int]
     scan_acknowledgements: Callable[..., int]
+    scan_exact: Callable[[SessionState, bytes, int, int], int]
     consume_runs: Callable[[SessionState, bytes, int, int], int]
     """As `mqtt.scan.consume_runs`: what sessions call."""
-    survey: Callable[[Sequence[Publish]], tuple[bool, int, list[int]]]
-    """(publishes) -> whether all are plain (QoS 0 or 1, no properties), bytes of topics and payloads, packet ids."""
+    survey: Callable[[Sequence[Publish], bool], tuple[bool, int, list[int]]]
+    """(publishes, whether the broker notes packet ids of QoS 2) -> whether all are plain (no properties and nothing to
+    note), bytes of topics and payloads, packet ids."""
     settle: Callable[[Iterable[Any]], int]
     """((place, offset) pairs) -> how many there were; each place has acknowledged its offsets."""

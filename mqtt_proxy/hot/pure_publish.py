@@ -11,9 +11,12 @@ from typing import Any
 from mqtt_proxy.mqtt.packets import Publish
 
 
-def survey(publishes: Sequence[Publish]) -> tuple[bool, int, list[int]]:
-    """Whether all of them are plain, the bytes of their topics and payloads, the packet ids of those that have one."""
-    plain = all(one.qos < 2 and one.properties is None for one in publishes)
+def survey(publishes: Sequence[Publish], exact: bool) -> tuple[bool, int, list[int]]:
+    """Whether all of them are plain, the bytes of their topics and payloads, the packet ids of those that have one.
+
+    `exact`: with QoS 2 the broker notes packet ids, so that such a publish is not plain.
+    """
+    plain = all((one.qos < 2 or not exact) and one.properties is None for one in publishes)
     size = sum([len(one.topic) + len(one.payload) for one in publishes])
     return plain, size, [one.packet_id for one in publishes if one.packet_id]
 

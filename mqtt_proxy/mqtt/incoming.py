@@ -50,9 +50,16 @@ class Incoming:
         pending = self.pending
         if refusal:
             self._refused.update(dict.fromkeys(confirmed, refusal))
-        if len(confirmed) == 1 and pending[:1] == confirmed and not (self._early or self.exactly_once or self._refused):
-            del pending[0]
-            return (PUBACK_WORD | confirmed[0]).to_bytes(4, "big")
+        if len(confirmed) == 1 and pending and pending[0] == confirmed[0] and not (self._early or self._refused):
+            packet_id = confirmed[0]
+            phase = self.exactly_once.get(packet_id)
+            if phase is None or phase == TAKEN:
+                del pending[0]
+                if phase is None:
+                    return (PUBACK_WORD | packet_id).to_bytes(4, "big")
+                self._taken -= 1
+                self.exactly_once[packet_id] = CONFIRMED
+                return (PUBREC_WORD | packet_id).to_bytes(4, "big")
         if not self._early and pending[: len(confirmed)] == confirmed:
             del pending[: len(confirmed)]
             return self._encode(confirmed)
@@ -101,16 +108,22 @@ class Incoming:
         assert len(refusal) < 0x7E, "a refusal is a code, or a code and a short reason"
         return bytes((word >> 24, 2 + len(refusal))) + packet_id.to_bytes(2, "big") + refusal
 
+    def take_new(self, packet_id: int) -> bool:
+        """A QoS 2 PUBLISH came: whether it is new; nothing has changed if not."""
+        if packet_id in self.exactly_once:
+            return False
+        self.exactly_once[packet_id] = TAKEN
+        self._taken += 1
+        self.pending.append(packet_id)
+        return True
+
     def receive_exactly_once(self, packet_id: int) -> tuple[bool, bytes]:
         """A QoS 2 PUBLISH came: whether it is new, and the PUBREC to repeat at once if it is an old one already
         confirmed.
         """
-        phase = self.exactly_once.get(packet_id)
-        if phase is None:
-            self.exactly_once[packet_id] = TAKEN
-            self._taken += 1
-            self.pending.append(packet_id)
+        if self.take_new(packet_id):
             return True, b""
+        phase = self.exactly_once[packet_id]
         return False, acknowledgements([PUBREC_WORD | packet_id]) if phase == CONFIRMED else b""
 
     def release(self, packet_id: int) -> int | None:

@@ -175,7 +175,8 @@ class Session(Answers):
         if due_ms is None or now_ms < due_ms:
             return []
         self.events = []
-        self.fail(*keepalive.overdue(self))
+        reason, detail = keepalive.overdue(self)
+        self.fail(reason, detail)
         return self.events
 
     def excuse_silence(self, now_ms: int) -> None:

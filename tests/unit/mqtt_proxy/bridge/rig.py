@@ -9,11 +9,9 @@ from typing import Any
 
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.exchange import Exchange, Exchanges
-from mqtt_proxy.access.identity import ANONYMOUS, Identity, Shown, Unproven
-from mqtt_proxy.access.rules import WRITE_ALL_MASK, Verdict
 from mqtt_proxy.bridge.cache import RecordCache
 from mqtt_proxy.bridge.client import Client
-from mqtt_proxy.bridge.delivery import DeliveryTools
+from mqtt_proxy.bridge.delivery_tools import DeliveryTools
 from mqtt_proxy.bridge.exact import ExactFlows
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.notify import Notifier
@@ -38,6 +36,8 @@ from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.mqtt.properties import SUBSCRIPTION_ID
 from mqtt_proxy.mqtt.session import Session
 from mqtt_proxy.mqtt.wire import fixed_header
+from remoting.access.identity import ANONYMOUS, Identity, Shown, Unproven
+from remoting.access.rules import WRITE_ALL_MASK, Verdict
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 from tests.unit.mqtt_proxy.bridge.fake_broker import FakeBroker
@@ -57,9 +57,18 @@ class FakeAccess:
         self.exchanges = Exchanges(None, AccessCounters(Registry()))
         self.qos_max = 2
         self.asked: list[tuple[str, bytes]] = []
+        self.at_once = True
+        """Whether it knows everybody already."""
+
+    def at_hand(self, shown: Shown) -> Identity | Unproven | None:
+        """The same, if it answers at once."""
+        return self._whose(shown) if self.at_once else None
 
     async def authenticate(self, shown: Shown) -> Identity | Unproven:
         """Anonymous, or a user with any password; a user may be named after what keeps it out."""
+        return self._whose(shown)
+
+    def _whose(self, shown: Shown) -> Identity | Unproven:
         username = shown.username
         if username in set(Unproven):
             return Unproven(username)

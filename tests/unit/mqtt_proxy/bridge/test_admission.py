@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.access.identity import ANONYMOUS, Identity
 from mqtt_proxy.bridge.admission import Refusal, admit, join, leave
 from mqtt_proxy.bridge.dialog import Dialog
 from mqtt_proxy.front.quotas import Quotas
@@ -12,6 +11,7 @@ from mqtt_proxy.mqtt.events import ConnectRequested
 from mqtt_proxy.mqtt.packets import Will
 from mqtt_proxy.mqtt.reason_codes import ReasonCode
 from mqtt_proxy.quota_config import QuotaConfig
+from remoting.access.identity import ANONYMOUS, Identity
 from tests.unit.mqtt_proxy.bridge.rig import FakeAccess
 
 

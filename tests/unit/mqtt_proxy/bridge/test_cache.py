@@ -77,7 +77,7 @@ def test_news_wake_followers_once_and_never_go_back() -> None:
             self.woken += 1
 
     feed, sleeper = Feed(1), Sleeper()
-    feed.followers[sleeper] = 1  # type: ignore[index]
+    feed.join(sleeper)  # type: ignore[arg-type]
     feed.advance(5)
     feed.advance(5)
     feed.advance(3)
@@ -122,7 +122,7 @@ def test_who_is_far_behind_is_not_pushed_to() -> None:
             return self.behind
 
     assert not feed.is_near()
-    feed.followers[Reader(NEAR_RECORDS_MAX + 1)] = 1
+    feed.join(Reader(NEAR_RECORDS_MAX + 1))
     assert not feed.is_near()
-    feed.followers[Reader(NEAR_RECORDS_MAX)] = 1
+    feed.join(Reader(NEAR_RECORDS_MAX))
     assert feed.is_near()

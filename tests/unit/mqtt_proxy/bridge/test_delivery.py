@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.bridge.delivery import TURN_BYTES_MAX
+import pytest
+
+from mqtt_proxy.bridge import delivery
+from mqtt_proxy.bridge.delivery import PORTION_BYTES_MAX
 from mqtt_proxy.mqtt import packets
 from remoting.protocol.codes import RequestCode
 from tests.unit.mqtt_proxy.bridge.rig import Rig, Wire, publish, running, settle
@@ -51,6 +54,28 @@ async def test_the_window_holds_deliveries_back_in_the_log() -> None:
         assert await drain(client) == [b"%d" % index for index in range(50)]
 
 
+async def test_who_acknowledges_quickly_may_have_more_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as many each time, up to the limit; a full socket begins anew, a slow client gets no more."""
+    monkeypatch.setattr(delivery, "WINDOW_BEGIN", 4)
+    async with running(in_flight_max=10) as rig:
+        client = await rig.subscriber("s", ("t", 1))
+        await send(rig, *numbered("t", 100))
+        sizes = []
+        for portion in (4, 8, 10, 1, 10):
+            sizes.append(len(client.session.inflight()))
+            client.send(*[packets.Puback(packet_id) for packet_id, *_ in client.session.inflight()[:portion]])
+            await settle()
+        assert sizes == [4, 8, 10, 10, 10]
+        client.handler.on_writable(False)
+        client.handler.on_writable(True)
+        client.send(*[packets.Puback(packet_id) for packet_id, *_ in client.session.inflight()])
+        await settle()
+        assert len(client.session.inflight()) == 4
+        client.send(packets.Puback(client.session.inflight()[0][0]))
+        await settle()
+        assert len(client.session.inflight()) == 4
+
+
 async def test_a_slow_socket_stops_deliveries_until_it_is_writable() -> None:
     """QoS 0 too: nothing is buffered for it, nothing is lost."""
     async with running() as rig:
@@ -74,8 +99,25 @@ async def test_a_backlog_goes_out_in_small_portions() -> None:
         client.handler.on_writable(True)
         await settle()
         assert len(client.messages()) == 40
-        assert TURN_BYTES_MAX // 2 < max(client.written) < TURN_BYTES_MAX + 2 * len(payload)
-        assert TURN_BYTES_MAX <= 64 * 1024
+        assert PORTION_BYTES_MAX // 2 < max(client.written) < PORTION_BYTES_MAX + 2 * len(payload)
+        assert PORTION_BYTES_MAX <= 64 * 1024
+
+
+async def test_who_reads_everything_has_several_portions_a_turn() -> None:
+    """One reader of many publishers keeps up with all that was read in a turn; so does a slow one that caught up."""
+    payload = bytes(8_000)
+    async with running() as rig:
+        client = await rig.subscriber("s", ("t", 0))
+        for writable in (True, False):
+            if not writable:
+                client.handler.on_writable(False)
+                client.handler.on_writable(True)
+                await send(rig, publish("t", b"", 0, 1))
+            client.messages()
+            client.written.clear()
+            await send(rig, *[publish("t", payload, 0, 1) for _ in range(40)])
+            assert len(client.messages()) == 40
+            assert max(client.written) > 4 * PORTION_BYTES_MAX
 
 
 async def test_subscribers_of_one_filter_cost_one_pull() -> None:
@@ -131,7 +173,7 @@ async def test_records_gone_by_retention_are_skipped_and_counted() -> None:
         client = await rig.subscriber("s", ("t", 0))
         client.handler.on_writable(False)
         await send(rig, *numbered("t", 10, 0))
-        queue_id = next(iter(client.handler._delivery.by_queue))
+        queue_id = client.handler._delivery.sources[0].queue_id
         rig.broker.trim(queue_id, 6)
         client.handler.on_writable(True)
         await settle()
@@ -145,7 +187,7 @@ async def test_a_deleted_queue_ends_the_connection() -> None:
         client = await rig.subscriber("s", ("t", 0))
         client.handler.on_writable(False)
         await send(rig, *numbered("t", 1, 0))
-        queue_id = next(iter(client.handler._delivery.by_queue))
+        queue_id = client.handler._delivery.sources[0].queue_id
         del rig.broker.records[queue_id]
         client.handler.on_writable(True)
         await settle()
@@ -153,15 +195,38 @@ async def test_a_deleted_queue_ends_the_connection() -> None:
         assert client.closed.startswith("queue_gone")
 
 
+async def test_what_its_only_reader_has_is_not_kept() -> None:
+    """A message to one subscriber leaves nothing in the cache, unless the window held it back."""
+    async with running(in_flight_max=1) as rig:
+        client = await rig.subscriber("s", ("t/#", 1))
+        await send(rig, publish("t/1", b"0"))
+        assert (len(client.messages()), rig.cache.size_bytes) == (1, 0)
+        await send(rig, publish("t/1", b"1"))
+        assert (client.messages(), rig.cache.size_bytes > 0) == ([], True)
+        client.send(packets.Puback(1))
+        await settle()
+        assert (len(client.messages()), rig.cache.size_bytes) == (1, 0)
+
+
 async def test_an_ended_session_follows_nothing() -> None:
     """The last one to leave a queue unfollows it and drops its cache."""
     async with running() as rig:
-        client = await rig.subscriber("s", ("t/#", 0))
+        clients = [await rig.subscriber(name, ("t/#", 0)) for name in "rs"]
         await send(rig, *numbered("t/1", 5, 0))
         assert rig.cache.size_bytes > 0
-        client.lose()
+        for client in clients:
+            client.lose()
         await settle()
         assert rig.tools.notifier.feeds == {}
         assert rig.cache.size_bytes == 0
         assert all(not queues for queues in rig.broker.followed.values())
         assert RequestCode.SESSION_CLOSE in rig.broker.codes
+
+
+async def test_what_goes_out_in_slices_is_flushed_and_counted() -> None:
+    """Sources that take turns are accounted for like one that is alone."""
+    async with running() as rig:
+        client = await rig.subscriber("s", ("t", 1), ("u", 1))
+        await send(rig, *numbered("t", 30), *numbered("u", 10))
+        assert len(client.messages()) == 40
+        assert rig.count("messages_out_total") == 40

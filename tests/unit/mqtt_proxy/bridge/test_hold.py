@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.access.identity import ANONYMOUS, Identity
 from mqtt_proxy.bridge.wills import will_spec
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.events import NEVER, ConnectRequested, Disconnected
-from remoting.protocol.session_body import WILL_DISCARD, WILL_DUE
+from remoting.access.identity import ANONYMOUS, Identity
+from remoting.protocol.session_body import WILL_DISCARD, WILL_DUE, SessionOpened
 from tests.unit.mqtt_proxy.bridge.rig import Wire, running, settle
 
 WILL = packets.Will(b"w", b"gone", 1, False)
@@ -31,7 +31,8 @@ async def test_the_end_says_whether_the_client_took_its_leave_and_how_far_it_has
         publisher = await rig.client("p")
         publisher.send(packets.Publish(b"t", b"x", 1, False, False, 1))
         await settle()
-        (queue_id,) = lost.handler._delivery.by_queue
+        (source,) = lost.handler._delivery.sources
+        queue_id = source.queue_id
         lost.lose()
         left.send(packets.Disconnect())
         left.close("disconnect")
@@ -58,8 +59,7 @@ async def test_who_leaves_before_the_session_is_open_gives_it_back() -> None:
     async with running() as rig:
         wire = Wire(rig)
         wire.send(packets.Connect("a", False, 0, None, None, WILL))
-        while not rig.broker.opened:
-            await settle(1)
+        assert not rig.broker.opened
         wire.lose()
         await settle()
         assert [(one.will, one.durable) for one in rig.broker.closed] == [(WILL_DISCARD, True)]
@@ -72,10 +72,14 @@ async def test_mqtt_5_says_how_long_the_session_is_kept_and_a_disconnect_may_cha
         hold = wire.handler._hold
         connect = ConnectRequested("a", True, 0, None, None, None, 5, False, session_expiry_s=NEVER)
         hold.want(connect)
-        opened = await hold.take(ANONYMOUS, clean=True)
+        answers: list[SessionOpened | None] = []
+        hold.take(ANONYMOUS, lambda opened, _error: answers.append(opened), clean=True)
+        await settle()
+        (opened,) = answers
+        assert opened is not None
         assert (hold.durable, opened.expiry_s) == (True, 500)
         hold.epoch, hold.is_open = opened.epoch, True
         hold.leave(Disconnected(0, 20))
-        hold.close(wire.session, wire.handler._delivery, will_due=True)
+        hold.close(wire.session, wire.handler._deliver(), will_due=True)
         await settle()
         assert [(one.durable, one.expiry_s, one.will) for one in rig.broker.closed] == [(True, 20, WILL_DUE)]

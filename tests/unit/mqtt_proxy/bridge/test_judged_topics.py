@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.access.rules import WRITE_ALL_MASK, write_bit
 from mqtt_proxy.bridge.judged_topics import JUDGED_TOPICS_MAX, JudgedTopics
 from mqtt_proxy.mqtt.packets import Publish
+from remoting.access.identity import ANONYMOUS, Identity
+from remoting.access.rules import WRITE_ALL_MASK, write_bit
+
+
+class Judge:
+    """Remembers what it was asked."""
+
+    def __init__(self, mask: int = WRITE_ALL_MASK) -> None:
+        self.mask = mask
+        self.asked: list[bytes] = []
+
+    def write_mask(self, identity: Identity, topic: bytes) -> int:
+        assert identity is ANONYMOUS
+        self.asked.append(topic)
+        return 0 if topic == b"no" else self.mask
 
 
 def publish(topic: bytes, qos: int = 0, *, retain: bool = False) -> Publish:
@@ -13,13 +27,8 @@ def publish(topic: bytes, qos: int = 0, *, retain: bool = False) -> Publish:
 
 def test_each_topic_is_judged_once() -> None:
     """The first refused one is named."""
-    asked: list[bytes] = []
-
-    def judge(topic: bytes) -> int:
-        asked.append(topic)
-        return 0 if topic == b"no" else WRITE_ALL_MASK
-
-    topics = JudgedTopics(judge)
+    judge = Judge()
+    asked, topics = judge.asked, JudgedTopics(judge, ANONYMOUS)
     no = publish(b"no")
     assert topics.first_refused([publish(b"a"), publish(b"b"), publish(b"a")]) is None
     assert topics.first_refused([publish(b"a"), no, publish(b"c")]) is no
@@ -32,7 +41,7 @@ def test_each_topic_is_judged_once() -> None:
 def test_one_verdict_answers_for_every_kind_of_message() -> None:
     """QoS and retained are bits of it."""
     mask = write_bit(0, retain=False) | write_bit(1, retain=True)
-    topics = JudgedTopics(lambda _topic: mask)
+    topics = JudgedTopics(Judge(mask), ANONYMOUS)
     messages = [publish(b"a", qos, retain=retain) for qos in range(3) for retain in (False, True)]
     allowed, refused = topics.sift(messages)
     assert [(one.qos, one.retain) for one in allowed] == [(0, False), (1, True)]
@@ -42,13 +51,8 @@ def test_one_verdict_answers_for_every_kind_of_message() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     """Beyond the limit all are judged again."""
-    asked: list[bytes] = []
-
-    def judge(topic: bytes) -> int:
-        asked.append(topic)
-        return WRITE_ALL_MASK
-
-    topics = JudgedTopics(judge)
+    judge = Judge()
+    asked, topics = judge.asked, JudgedTopics(judge, ANONYMOUS)
     for number in range(JUDGED_TOPICS_MAX + 1):
         topics.first_refused([publish(b"%d" % number)])
     topics.first_refused([publish(b"0")])

@@ -26,7 +26,7 @@ async def test_acknowledged_offsets_are_committed_in_one_request() -> None:
         rig.offsets.commit()
         await settle()
         assert rig.broker.codes.count(RequestCode.APPEND_OFFSETS) == 1
-        queue_id = next(iter(clients[0].handler._delivery.by_queue))
+        queue_id = clients[0].handler._delivery.sources[0].queue_id
         assert rig.broker.sessions["a"].offsets[queue_id] == 1
         assert rig.broker.sessions["b"].offsets[queue_id] == 3
 
@@ -40,7 +40,7 @@ async def test_a_refused_commit_is_repeated() -> None:
         await settle()
         rig.broker.refuse[RequestCode.APPEND_OFFSETS] = [Refused(14, "disk full")]
         client.send(packets.Puback(1))
-        queue_id = next(iter(client.handler._delivery.by_queue))
+        queue_id = client.handler._delivery.sources[0].queue_id
         while rig.broker.sessions["a"].offsets[queue_id] != 1:
             await asyncio.sleep(0.001)
         assert rig.broker.refuse[RequestCode.APPEND_OFFSETS] == []

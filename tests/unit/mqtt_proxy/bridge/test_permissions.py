@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from mqtt_proxy.access.acl_file import parse
 from mqtt_proxy.access.authority import Authority
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.identity import Identity
 from mqtt_proxy.bridge.cache import Feed
 from mqtt_proxy.bridge.permissions import REFUSED, Permissions
 from mqtt_proxy.bridge.place import RETAINED_QUEUE
@@ -15,6 +13,8 @@ from mqtt_proxy.bridge.resume import Again
 from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.packets import Publish
+from remoting.access.acl_file import parse
+from remoting.access.identity import Identity
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 
@@ -94,7 +94,7 @@ async def test_an_identity_that_expires() -> None:
         identity = Identity("ann", False, "c", until_ms=5_000)
         may = Permissions(authority, identity, ProxyMetrics(registry))  # type: ignore[arg-type]
         reasons: list[str] = []
-        may.expires(now_ms, reasons.append)
+        may.expires(ManualClock(now_ms), reasons.append)
         if closed:
             may.close()
         await asyncio.sleep(0.05)

@@ -9,6 +9,7 @@ import pytest
 from mqtt_proxy.mqtt.packets import Publish
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import Refused
+from remoting.protocol.mqtt_properties import MessageProperties
 from tests.unit.mqtt_proxy.bridge.rig import publish, running, settle
 
 
@@ -211,13 +212,16 @@ async def test_a_broker_of_this_process_is_given_plain_publishes_as_they_are() -
 
 
 async def test_what_is_not_plain_goes_by_frame() -> None:
-    """QoS 2 here; a turn that holds any goes by frame as a whole, so that the order is kept."""
+    """Properties here; a turn that holds any goes by frame as a whole, so that the order is kept."""
     async with running() as rig:
         connection = rig.link._direct = rig.broker.connections[0]
         port = connection._port = Port()
         origin, publisher = Origin(), rig.services.publisher
         publisher.publish(origin, b"c", some("t", 1))
-        publisher.publish(origin, b"c", [Publish(b"t", b"x", 2, False, False, 2)])
+        publisher.publish(origin, b"c", [Publish(b"t", b"x", 2, False, False, 2, MessageProperties())])
         await publisher.drain()
         assert not port.runs
         assert origin.confirmed_ids == [1, 2]
+        publisher.publish(origin, b"c", [Publish(b"t", b"x", 2, False, False, 3)])
+        await settle(3)
+        assert [one.packet_id for one in port.runs[0][2]] == [3]  # nothing to note of a session that ends here

@@ -26,7 +26,8 @@ class Follower:
 async def filled(rig: Rig, topic: str, count: int) -> int:
     """A queue with messages; its id."""
     subscriber = await rig.subscriber("filler" + topic, (topic, 0))
-    (queue_id,) = subscriber.handler._delivery.by_queue
+    (source,) = subscriber.handler._delivery.sources
+    queue_id = source.queue_id
     subscriber.lose()
     sender = await rig.client("p" + topic)
     sender.send(*[publish(topic, b"x", packet_id=number + 1) for number in range(count)])

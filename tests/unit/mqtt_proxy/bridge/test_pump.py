@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.bridge.pump import Pump
+from mqtt_proxy.bridge.pump import PORTIONS_PER_TURN, Pump
 from tests.unit.mqtt_proxy.bridge.rig import settle
 
 
@@ -12,10 +12,12 @@ class Session:
     def __init__(self, portions: int = 1) -> None:
         self.portions = portions
         self.turns = 0
+        self.given = 0
         self.gave_up = False
 
-    def pump(self) -> bool:
+    def pump(self, portions: int) -> bool:
         self.turns += 1
+        self.given = portions
         if self.portions < 0:
             raise ValueError("broken")
         return self.turns < self.portions
@@ -40,7 +42,7 @@ async def test_who_is_behind_waits_for_the_next_turn_of_the_loop() -> None:
     order: list[Session] = []
     for session in (behind, live):
         deliver = session.pump
-        session.pump = lambda session=session, deliver=deliver: (order.append(session), deliver())[1]  # type: ignore[method-assign]
+        session.pump = lambda portions, session=session, deliver=deliver: (order.append(session), deliver(portions))[1]  # type: ignore[method-assign]
     pump.later(behind)
     pump.wake(behind)
     pump.wake(live)
@@ -60,3 +62,13 @@ async def test_a_failing_session_is_given_up_and_the_others_go_on() -> None:
     await settle()
     assert broken.gave_up
     assert fine.turns == 1
+
+
+async def test_few_sessions_have_several_portions_each() -> None:
+    """What one turn can give is shared by those who have something to do in it; one portion is the least."""
+    for count, portions in ((1, PORTIONS_PER_TURN), (3, PORTIONS_PER_TURN // 3), (40, 1)):
+        pump, sessions = Pump(), [Session() for _ in range(count)]
+        for session in sessions:
+            pump.wake(session)
+        await settle()
+        assert {session.given for session in sessions} == {portions}

@@ -87,7 +87,7 @@ async def test_fetch_leaves_out_what_no_longer_exists() -> None:
         sender = await rig.client("p")
         sender.send(publish("t", b"0"), publish("t", b"1", packet_id=2))
         await settle()
-        queue_id = next(iter(subscriber.handler._delivery.by_queue))
+        queue_id = subscriber.handler._delivery.sources[0].queue_id
         asked = [
             Again(1, queue_id, 0),
             Again(2, queue_id, 1),

@@ -1,14 +1,20 @@
-"""Tasks are kept until they are done, and their failures are not reported twice."""
+"""Tasks are kept until they are done, and what fails in one that nobody expected is said in the log."""
 
 from __future__ import annotations
 
 import asyncio
 
+import pytest
+from structlog.testing import CapturingLogger
+
+from mqtt_proxy.bridge import services
 from tests.unit.mqtt_proxy.bridge.rig import running, settle
 
 
-async def test_tasks_are_kept_until_done() -> None:
+async def test_tasks_are_kept_until_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that fails or is cancelled."""
+    log = CapturingLogger()
+    monkeypatch.setattr(services, "LOG", log)
     async with running() as rig:
         go = asyncio.Event()
 
@@ -26,3 +32,4 @@ async def test_tasks_are_kept_until_done() -> None:
         go.set()
         await settle()
         assert rig.services.tasks == set()
+        assert [call.kwargs["error"] for call in log.calls] == ["ValueError()"]

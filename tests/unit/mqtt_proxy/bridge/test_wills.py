@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.access.identity import Identity
-from mqtt_proxy.access.rules import Rule
 from mqtt_proxy.bridge.wills import identity_of, will_spec
 from mqtt_proxy.mqtt.packets import Publish, Will
+from remoting.access.identity import Identity
+from remoting.access.rules import Rule
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import Refused
 from remoting.protocol.will_body import WillVerdict

@@ -8,11 +8,12 @@ import os
 import resource
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from mqtt_proxy.front import acceptor
-from mqtt_proxy.front.acceptor import Acceptor, listening_sockets
+from mqtt_proxy.front import acceptor, hot
+from mqtt_proxy.front.acceptor import Acceptor, listening_sockets, take_socket
 from mqtt_proxy.front.counters import FrontCounters
 from runtime.metrics import Registry
 
@@ -58,10 +59,12 @@ async def test_takes_all_that_wait_and_stops_when_closed() -> None:
     taken: list[tuple[socket.socket, object]] = []
     made = Acceptor(
         listening,
+        take_socket,
         lambda sock, name: taken.append((sock, name)),
         loop=asyncio.get_running_loop(),
         counters=FrontCounters(Registry()),
     )
+    assert made.sockets == (listening,)
     async with asyncio.timeout(5):
         while len(taken) < len(clients):
             await asyncio.sleep(0)
@@ -75,8 +78,18 @@ async def test_takes_all_that_wait_and_stops_when_closed() -> None:
         sock.close()
 
 
-async def test_without_descriptors_it_rests_instead_of_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
+def take_descriptor(listening: socket.socket) -> tuple[socket.socket, object] | None:
+    """As the driver has them taken, made a socket for the test."""
+    assert hot.core.accept is not None
+    taken = hot.core.accept(listening.fileno())
+    return None if taken is None else (socket.socket(fileno=taken[0]), taken[1])
+
+
+@pytest.mark.parametrize("take", [take_socket, take_descriptor])
+async def test_without_descriptors_it_rests_instead_of_spinning(take: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One attempt per rest, counted; who waited meanwhile is taken when there is room again."""
+    if take is take_descriptor and hot.core.accept is None:
+        pytest.skip(f"no driver: {hot.choice.reason}")
     monkeypatch.setattr(acceptor, "REST_S", 0.2)
     loop = asyncio.get_running_loop()
     counters = FrontCounters(Registry())
@@ -84,7 +97,7 @@ async def test_without_descriptors_it_rests_instead_of_spinning(monkeypatch: pyt
     (listening,) = listening_sockets("127.0.0.1", 0)
     client = socket.create_connection(listening.getsockname())
     came: asyncio.Future[socket.socket] = loop.create_future()
-    made = Acceptor(listening, lambda sock, _: came.set_result(sock), loop=loop, counters=counters)
+    made = Acceptor(listening, take, lambda sock, _: came.set_result(sock), loop=loop, counters=counters)
     with no_descriptor_left():
         while not refused.value:
             await asyncio.sleep(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,6 +13,8 @@ from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
 from mqtt_proxy.mqtt.events import Acknowledged, ConnectRequested, Disconnected, PublishBatch, Violated
 from tests.unit.mqtt_proxy.front.world import world
+
+pytestmark = pytest.mark.usefixtures("twin")
 
 WILL = packets.Will(b"w", b"gone", 0, False)
 
@@ -114,7 +117,11 @@ async def test_slow_reader_stops_deliveries_and_the_rest_waits() -> None:
 async def test_client_that_never_reads_is_not_read() -> None:
     """Pings without reading the answers: the answers are bounded, then the client is left alone."""
     async with world(output_bytes_max=4_096) as here:
-        _, writer = await here.open(packets.Connect("dev", True, 0))
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)  # soon full, and with it what is on the way to it
+        client.connect(("127.0.0.1", here.port))
+        _, writer = await asyncio.open_connection(sock=client)
+        writer.write(encode(packets.Connect("dev", True, 0)))
         await _until(lambda: here.handlers)
         ping = encode(packets.Pingreq()) * 32_768
 

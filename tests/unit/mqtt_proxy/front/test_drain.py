@@ -12,6 +12,8 @@ from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
 from tests.unit.mqtt_proxy.front.world import World, world
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 CONNECT_5 = b"\x10\x10\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x03dev"
 
 

@@ -21,7 +21,10 @@ from mqtt_proxy.mqtt.limits import SessionLimits
 from tests.support.certificates import HAVE_OPENSSL, Authority
 from tests.unit.mqtt_proxy.front.world import World, world
 
-pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy:DeprecationWarning"),
+    pytest.mark.usefixtures("twin"),
+]
 needs_openssl = pytest.mark.skipif(not HAVE_OPENSSL, reason="makes its certificates with openssl")
 CONNECT = encode(packets.Connect("dev", True, 60))
 CONNACK = b"\x20\x02\x00\x00"

@@ -13,6 +13,8 @@ from mqtt_proxy.mqtt.codec import decode, split
 from mqtt_proxy.mqtt.encode import encode
 from tests.unit.mqtt_proxy.front.world import world
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 CONNECT = encode(packets.Connect("dev", True, 60, level=5))
 TOO_LARGE = b"\x30\xff\xff\xff\x7f"
 CONNACK_BYTES = 16

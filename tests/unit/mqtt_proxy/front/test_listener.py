@@ -17,6 +17,8 @@ from mqtt_proxy.quota_config import QuotaConfig
 from tests.support.certificates import HAVE_OPENSSL, Authority
 from tests.unit.mqtt_proxy.front.world import World, world
 
+pytestmark = pytest.mark.usefixtures("twin")
+
 
 async def ended(reader: asyncio.StreamReader) -> bool:
     try:

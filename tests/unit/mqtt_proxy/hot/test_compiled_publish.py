@@ -8,6 +8,7 @@ import pytest
 
 from mqtt_proxy import hot
 from mqtt_proxy.mqtt.encode import encode
+from mqtt_proxy.mqtt.incoming import Incoming
 from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.mqtt.packets import Publish
 from mqtt_proxy.mqtt.session import Session
@@ -18,21 +19,26 @@ KNOWN = {b"a", b"some/topic", b"x" * 120}
 
 def scanned(core, level: int, data: bytes, position: int, largest: int) -> tuple:
     publishes: list = []
-    ids: list = []
-    arguments = {"body_size_bytes_max": largest, "known_topics": KNOWN, "publishes": publishes, "packet_ids": ids}
+    incoming = Incoming()
+    arguments = {"body_size_bytes_max": largest, "known_topics": KNOWN, "publishes": publishes, "incoming": incoming}
     if level == 5:
         stop = core.scan_publishes_5(data, position, len(data), room=3, **arguments)
     else:
         stop = core.scan_publishes(data, position, len(data), **arguments)
-    return stop, publishes, ids
+    return stop, publishes, incoming.pending, incoming.exactly_once, incoming.in_use
 
 
 def some_publish(rng: random.Random) -> Publish:
-    qos = rng.choice((0, 1, 1, 1, 2))
+    qos = rng.choice((0, 1, 1, 2))
     topic = rng.choice((b"a", b"some/topic", b"x" * 120, b"unknown"))
     payload = bytes(rng.choice((0, 1, 10, 100, 127, 128, 300, 17_000)))
     return Publish(
-        topic, payload, qos, rng.random() < 0.2, bool(qos) and rng.random() < 0.2, rng.randint(1, 65_535) * (qos > 0)
+        topic,
+        payload,
+        qos,
+        rng.random() < 0.2,
+        bool(qos) and rng.random() < 0.2,
+        rng.choice((1, 2, 300, 65_535)) * (qos > 0),
     )
 
 
@@ -72,8 +78,10 @@ def test_runs_of_acknowledgements() -> None:
 def test_an_end_beyond_the_bytes_is_refused() -> None:
     core = hot.compiled_core()
     with pytest.raises(IndexError):
-        core.scan_publishes(b"x", 0, 9, body_size_bytes_max=9, known_topics=KNOWN, publishes=[], packet_ids=[])
+        core.scan_publishes(b"x", 0, 9, body_size_bytes_max=9, known_topics=KNOWN, publishes=[], incoming=Incoming())
     with pytest.raises(IndexError):
         core.scan_acknowledgements(b"x", 0, 9, {}, [])
+    with pytest.raises(IndexError):
+        core.scan_exact(Session(SessionLimits(), assigned_client_id=str), b"x", 0, 9)
     with pytest.raises(IndexError):
         core.consume_runs(Session(SessionLimits(), assigned_client_id=str), b"x", 0, 9)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import pytest
 
 from mqtt_proxy.bridge.cache import Feed
 from mqtt_proxy.bridge.place import Place
 from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.hot.contracts import Core
-from mqtt_proxy.mqtt import scan
+from mqtt_proxy.mqtt import events, packets, scan
 from mqtt_proxy.mqtt.encode import encode
+from mqtt_proxy.mqtt.exact_steps import ExactSteps
 from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.mqtt.packets import Publish
 from mqtt_proxy.mqtt.session import Session
@@ -18,10 +22,11 @@ from remoting.protocol.mqtt_properties import MessageProperties
 
 def test_survey(core: Core) -> None:
     one, two = Publish(b"t", b"abc", 1, False, False, 7), Publish(b"topic", b"", 0, True, False, 0)
-    assert core.survey([]) == (True, 0, [])
-    assert core.survey([one, two, one]) == (True, 13, [7, 7])
-    assert core.survey([one, Publish(b"t", b"x", 2, False, False, 9)]) == (False, 6, [7, 9])
-    assert core.survey([Publish(b"t", b"x", 0, False, False, 0, MessageProperties())]) == (False, 2, [])
+    assert core.survey([], True) == (True, 0, [])
+    assert core.survey([one, two, one], True) == (True, 13, [7, 7])
+    assert core.survey([one, Publish(b"t", b"x", 2, False, False, 9)], True) == (False, 6, [7, 9])
+    assert core.survey([one, Publish(b"t", b"x", 2, False, False, 9)], False) == (True, 6, [7, 9])
+    assert core.survey([Publish(b"t", b"x", 0, False, False, 0, MessageProperties())], False) == (False, 2, [])
 
 
 def source(queue_id: int, *unacked: int) -> Source:
@@ -68,3 +73,51 @@ def test_runs_into_a_session(core: Core, level: int) -> None:
     stop = core.consume_runs(session, publish, 0, len(publish))
     assert stop == (len(publish) if level == 4 else 0)
     assert core.consume_runs(session, b"", 0, 0) == 0
+
+
+Runs = Callable[[Session, bytes, int, int], int]
+
+
+def exchange(runs: Runs, level: int, seed: int) -> list[object]:
+    """What a session says and writes in a random exchange of all QoS with a client that also repeats and errs."""
+    rng = random.Random(seed)
+    session = Session(SessionLimits(receive_maximum=30, in_flight_max=8), assigned_client_id=lambda: "made")
+    session.feed(encode(packets.Connect("c", True, 0, level=level)), 0)
+    session.accept(False)
+    if seed % 2:
+        session.exact = ExactSteps()
+    seen: list[object] = []
+    for turn in range(60):
+        if session.window_free and rng.random() < 0.7:
+            packet_id = session.deliver(b"down", b"x", rng.choice((1, 2)), False, False, turn)
+            session.send_parked([packet_id])
+        some = [
+            rng.choice((
+                packets.Publish(b"up", b"y", 0, False, False, 0),
+                packets.Publish(b"up", b"y", qos := rng.choice((1, 2)), False, qos == 2, rng.randint(1, 40)),
+                packets.Puback(rng.randint(1, 12)), packets.Pubrec(rng.randint(1, 12)),
+                packets.Pubrel(rng.randint(1, 40)), packets.Pubcomp(rng.randint(1, 12)),
+            ))
+            for _ in range(rng.randint(1, 6))
+        ]  # fmt: skip
+        data = b"".join(encode(one, level) for one in some)
+        scan.IN_USE.runs = runs
+        for one in session.feed(data, turn):
+            seen.append(one)
+            if isinstance(one, events.PublishBatch):
+                session.acknowledge([publish.packet_id for publish in one.publishes if publish.qos])
+            elif isinstance(one, events.Received):
+                session.release(one.packet_ids)
+            elif isinstance(one, events.Released):
+                session.complete(one.packet_ids)
+        seen += [session.take_bytes(), session.stray_acknowledgements, session.incoming.in_use]
+        seen += [dict(session.outgoing.window), dict(session.outgoing.phases), dict(session.incoming.exactly_once)]
+    return [*seen, session.exact.finished if session.exact is not None else None]
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_runs_change_nothing_but_the_time_it_takes(core: Core, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same events, output and state as when every packet goes by the complete decoder and its handler."""
+    monkeypatch.setattr(scan.IN_USE, "runs", scan.IN_USE.runs)
+    for seed in range(150):
+        assert exchange(core.consume_runs, level, seed) == exchange(lambda _s, _d, at, _e: at, level, seed), seed

@@ -1,0 +1,8 @@
+# Types of link.py; see remoting/hot/typed.py.
+from remoting.inprocess cimport InProcessConnection
+
+cdef class Link:
+    cdef object _line, _connection, _news, _first, _log
+    cdef dict _pushes
+    cdef public InProcessConnection _direct
+    cdef bint _stopping

@@ -1,0 +1,10 @@
+# Types of session.py; see remoting/hot/typed.py.
+from mqtt_proxy.mqtt.answers cimport Answers
+
+cdef class Session(Answers):
+    cpdef list feed(self, bytes data, long long now_ms)
+    cpdef list _bounded_wait(self)
+    cpdef Py_ssize_t _consume(self, bytes data, Py_ssize_t position) except -1
+    cpdef _check_size(self, int first, Py_ssize_t length)
+    cpdef _handle(self, int first, bytes body)
+    cpdef bytes take_bytes(self)
