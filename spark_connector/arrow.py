@@ -8,22 +8,21 @@ buffers the caller keeps alive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from remoting.protocol import mqtt_properties, record, topics
+from remoting.protocol import mqtt_properties, record
 from remoting.protocol.pull_body import PulledRange
 from spark_connector import compiled_columns
 from spark_connector.layout import Bools, Ints, Records, parse_records
 from spark_connector.offsets import QueueKey
+from spark_connector.schema import ALIASES
 
 BATCH_ROWS_MAX = 16_384
 """Rows per Arrow batch: 4k to 64k are equally fast, larger ones only cost memory."""
-TOPICS_REMEMBERED_MAX = 100_000
-"""Distinct MQTT topics whose match is remembered per task; beyond it the memory starts anew."""
 PROPERTY_COLUMNS = {
     "clientId": record.CLIENT_ID_KEY,
     "contentType": mqtt_properties.CONTENT_TYPE,
@@ -31,56 +30,20 @@ PROPERTY_COLUMNS = {
 }
 
 
-class TopicMatcher:
-    """Which MQTT topics match any of some filters; each distinct topic is judged once."""
-
-    def __init__(self, filters: Sequence[str]) -> None:
-        self._filters = tuple(filters)
-        self._judged: dict[str | None, bool] = {None: False}
-
-    def mask(self, mqtt_topics: pa.Array) -> Bools:
-        """Return which rows match; rows without an MQTT topic never do."""
-        encoded = mqtt_topics.dictionary_encode()
-        distinct = [*encoded.dictionary.to_pylist(), None]
-        if len(self._judged) > TOPICS_REMEMBERED_MAX:
-            self._judged = {None: False}
-        verdicts = np.array([self._judge(topic) for topic in distinct], bool)
-        matched: Bools = verdicts[encoded.indices.fill_null(len(distinct) - 1).to_numpy(zero_copy_only=False)]
-        return matched
-
-    def _judge(self, topic: str | None) -> bool:
-        """Match one topic, from memory if seen before."""
-        known = self._judged.get(topic)
-        if known is None:
-            assert topic is not None
-            known = any(topics.matches(one, topic) for one in self._filters)
-            self._judged[topic] = known
-        return known
-
-
-def decode(
-    pulled: PulledRange, key: QueueKey, schema: pa.Schema, matcher: TopicMatcher | None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the matching records of one pull as batches of `schema`; raises BrokenRecord naming queue and offset."""
+def decode(pulled: PulledRange, key: QueueKey, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the records of one pull as batches of `schema`; raises BrokenRecord naming queue and offset."""
     if compiled_columns.core is not None and pulled.count > compiled_columns.PIECE_ROWS:
         for piece in compiled_columns.pieces(pulled):
-            yield from _decode_piece(piece, key, schema, matcher)
+            yield from _decode_piece(piece, key, schema)
     else:
-        yield from _decode_piece(pulled, key, schema, matcher)
+        yield from _decode_piece(pulled, key, schema)
 
 
-def _decode_piece(
-    pulled: PulledRange, key: QueueKey, schema: pa.Schema, matcher: TopicMatcher | None
-) -> Iterator[pa.RecordBatch]:
+def _decode_piece(pulled: PulledRange, key: QueueKey, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     records = parse_records(pulled, f"queue {key.topic}/{key.broker}/{key.queue}")
-    columns = _columns_of(records, key)
-    if matcher is not None and len(records):
-        mask = matcher.mask(columns.mqtt_topic())
-        if not mask.all():
-            records = records.keep(mask)
-            columns = _columns_of(records, key)
     if not len(records):
         return
+    columns = _columns_of(records, key)
     arrays = [columns.array(name, type_) for name, type_ in zip(schema.names, schema.types, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     for begin in range(0, batch.num_rows, BATCH_ROWS_MAX):
@@ -98,6 +61,7 @@ class _Columns:
 
     def array(self, name: str, type_: pa.DataType) -> pa.Array:
         """Return one column by its name; `type_` is what Spark wants it to be."""
+        name = ALIASES.get(name, name)
         if name in PROPERTY_COLUMNS:
             return self.property_value(PROPERTY_COLUMNS[name])
         maker: Callable[[_Columns], pa.Array] | None = _MAKERS.get(name)
@@ -132,6 +96,10 @@ class _Columns:
     def queue_offset(self) -> pa.Array:
         """Offsets in the queue."""
         return pa.array(self._records.offsets)
+
+    def position(self) -> pa.Array:
+        """Where the records stand in their broker's log; asked for by decoders, never shown."""
+        return pa.array(self._records.field("position"))
 
     def time(self, name: str) -> pa.Array:
         """A time field as microseconds in UTC."""
@@ -230,6 +198,7 @@ _MAKERS: dict[str, Callable[[Any], pa.Array]] = {
     "body": lambda columns: columns.body(),
     "bornTimestamp": lambda columns: columns.time("born_ms"),
     "storeTimestamp": lambda columns: columns.time("store_ms"),
+    "_position": _Columns.position,
     "qos": _Columns.quality,
     "retained": _Columns.retained,
 }

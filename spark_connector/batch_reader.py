@@ -7,20 +7,21 @@ it is used. Thread rule: `partitions` in a driver-side process, `read` in the wo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from spark_connector import planner
 from spark_connector.brokers import BoundsWatch
-from spark_connector.errors import OptionError
 from spark_connector.fetch import report_losses
 from spark_connector.offsets import QueueKey
 from spark_connector.options import ReadOptions
-from spark_connector.selection import Bounds, check_named_queues, missing_topics, select
+from spark_connector.points import ending_positions, starting_positions
+from spark_connector.pushdown import Conditions, PushFilters, conditions_of
+from spark_connector.selection import check_present, row_filter, select
 from spark_connector.task import RangePartition, check_schema, read_task
-from spark_connector.values import EARLIEST, LATEST, StartingPoint
+from spark_connector.values import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,57 +32,50 @@ class RocketMQBatchReader(DataSourceReader):
     """Plans and reads a bounded range of every selected queue."""
 
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
-        check_schema(schema)
+        self._stage = check_schema(schema, options)
         self._schema = schema
         self._options = options
         self._selection = select(options)
+        self._row_filter = row_filter(self._selection, options)
+        self._pushed: list[Filter] = []
+        self.pushFilters = PushFilters(self._pushed)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
         """Decide the range of every queue and cut the whole into tasks."""
-        options = self._options
-        watch = BoundsWatch(options, self._selection)
-        bounds = watch.read(at_ms=options.starting_timestamp)
-        missing = missing_topics(self._selection, bounds)
-        if missing and options.topic:
-            raise OptionError(
-                f"option 'topic': no broker has {', '.join(map(repr, missing))}; `lightmq topics` lists them"
-            )
-        start = point_positions(
-            options.starting_offsets, EARLIEST, bounds, by_time=options.starting_timestamp is not None
-        )
-        if options.ending_timestamp is not None:
-            end = point_positions(None, LATEST, watch.read(at_ms=options.ending_timestamp), by_time=True)
-        else:
-            end = point_positions(options.ending_offsets, LATEST, bounds, unnamed=LATEST)
+        options, watch = self._options, BoundsWatch(self._options, self._selection)
+        bounds = watch.read()
+        check_present(self._selection, bounds)
+        start = starting_positions(options, self._selection, bounds, lambda ms: watch.read(at_ms=ms), EARLIEST)
+        end = ending_positions(options, self._selection, bounds, lambda ms: watch.read(at_ms=ms), LATEST)
+        conditions = conditions_of(self._pushed)
+        self._narrow_by_time(conditions, watch, start, end)
         work, lost = planner.ranges(start, end, bounds)
         report_losses(
             list(dict.fromkeys([*planner.losses(start, bounds), *planner.losses(end, bounds), *lost])), options
         )
+        wanted = conditions.at_the_broker(self._row_filter)
         pieces = planner.tasks(
-            work,
+            [] if wanted is None else conditions.narrowed(work),
             cores=os.cpu_count() or 1,
             partitions_min=options.min_partitions,
             records_max=options.max_records_per_partition,
         )
         return [RangePartition(piece, watch.addresses, watch.readers) for piece in pieces]
 
+    def _narrow_by_time(
+        self, conditions: Conditions, watch: BoundsWatch, start: dict[QueueKey, int], end: dict[QueueKey, int]
+    ) -> None:
+        """Move both ends to what was stored in the time that is wanted: what lies outside never leaves the broker."""
+        stored = conditions.stored_ms
+        for moment, points, nearer in ((stored.low, start, max), (stored.high, end, min)):
+            if moment is not None:
+                answered = watch.read(at_ms=max(0, moment))
+                for key in points:
+                    at = answered[key].at if key in answered else None
+                    points[key] = points[key] if at is None else nearer(points[key], at)
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
-        return read_task(partition, self._schema, self._selection.row_filters, self._options)
-
-
-def point_positions(
-    point: StartingPoint | None,
-    default: int,
-    bounds: Mapping[QueueKey, Bounds],
-    *,
-    by_time: bool = False,
-    unnamed: int | None = None,
-) -> dict[QueueKey, int]:
-    """Return the numbers behind a point given by options, checking the queues it names; `unnamed` serves the others."""
-    wanted = point or StartingPoint(default, {})
-    if wanted.named and not by_time:
-        check_named_queues(wanted.named, bounds)
-        if unnamed is not None:
-            wanted = wanted._replace(default=unnamed)
-    return planner.resolve(wanted, bounds, by_time=by_time)
+        # Whatever `partitions` notes on this object is not seen here: the tasks may have it as it was before.
+        wanted = conditions_of(self._pushed).at_the_broker(self._row_filter)
+        return read_task(partition, self._schema, wanted or self._row_filter, self._options, self._stage)

@@ -24,12 +24,16 @@ import pyarrow.compute as pc
 from remoting.batches import body
 from remoting.protocol import record
 from remoting.protocol.errors import CorruptRecord
+from remoting.protocol.filtered_body import RowFilter
 from remoting.protocol.pull_body import PulledRange
 from remoting.protocol.record import RecordView
-from spark_connector.arrow import BATCH_ROWS_MAX, PROPERTY_COLUMNS, TopicMatcher, decode
+from spark_connector.arrow import BATCH_ROWS_MAX, PROPERTY_COLUMNS, decode
+from spark_connector.batch_filter import wanted_rows
 from spark_connector.errors import BrokenRecord
+from spark_connector.layout import Ints, offsets_of
 from spark_connector.offsets import QueueKey
 from spark_connector.planner import QueueRange
+from spark_connector.schema import ALIASES
 
 ROWS_TOGETHER_MIN = 1_024
 """Batches are gathered until they have so many rows: below it Arrow's cost per batch exceeds that of the copy."""
@@ -40,43 +44,46 @@ _MICROSECONDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Rows of one batch record: the record, the queue offset of the first row here, the rows themselves."""
+    """Rows of one batch record: the record, the queue offset of each row here, the rows themselves."""
 
     view: RecordView
-    offset: int
+    offsets: Ints
     rows: pa.RecordBatch
 
 
 def decode_range(
-    pulled: PulledRange, current: QueueRange, schema: pa.Schema, matcher: TopicMatcher | None
+    pulled: PulledRange, current: QueueRange, schema: pa.Schema, row_filter: RowFilter | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the matching rows of one pull as batches of `schema`; BrokenRecord names queue and offset."""
+    """Yield the rows of one pull as batches of `schema`; BrokenRecord names queue and offset.
+
+    With a filter the pull has passed it at the broker, but for the rows of batches, which it is applied to here.
+    """
     key = current.key
     runs = _runs(pulled)
     if runs is None:
-        yield from decode(pulled, key, schema, matcher)
+        yield from decode(pulled, key, schema)
         return
     at = pulled.first_offset
+    given = None if pulled.offsets is None else offsets_of(pulled).tolist()
     pieces: list[_Piece] = []
     for first, last, is_batch in runs:
         if not is_batch:
             yield from _take(pieces, key, schema)
-            until = min(last, first + max(0, current.end - at))
+            until = last if given is not None else min(last, first + max(0, current.end - at))
             if first < until:
-                yield from decode(_part(pulled, first, until, at), key, schema, matcher)
+                yield from decode(_part(pulled, first, until, at), key, schema)
             at += last - first
             continue
         for index in range(first, last):
-            piece, at = _open(pulled, index, at, current)
-            # A batch says nothing of MQTT: no filter matches its rows.
-            if matcher is None and piece.rows.num_rows:
+            piece, at = _open(pulled, index, at if given is None else given[index], current, row_filter)
+            if piece.rows.num_rows:
                 if pieces and pieces[-1].rows.schema != piece.rows.schema:
                     yield from _take(pieces, key, schema)
                 pieces.append(piece)
                 if sum(one.rows.num_rows for one in pieces) >= ROWS_TOGETHER_MIN:
                     yield from _take(pieces, key, schema)
     yield from _take(pieces, key, schema)
-    if at != pulled.next_offset:
+    if given is None and at != pulled.next_offset:
         raise BrokenRecord(f"{_where(key)}: the records end at offset {at}, the pull said {pulled.next_offset}")
 
 
@@ -99,18 +106,22 @@ def _part(pulled: PulledRange, first: int, last: int, offset: int) -> PulledRang
     low = int(starts[first])
     high = int(starts[last]) if last < len(starts) else len(pulled.blob)
     table = memoryview((starts[first:last] - low).astype("<u4").tobytes())
+    offsets = None if pulled.offsets is None else pulled.offsets[4 * first : 4 * last]
     return msgspec.structs.replace(
         pulled,
-        first_offset=offset,
+        first_offset=offset if offsets is None else pulled.first_offset,
         next_offset=offset + last - first,
         count=last - first,
         starts=table,
         blob=pulled.blob[low:high],
+        offsets=offsets,
     )
 
 
-def _open(pulled: PulledRange, index: int, at: int, current: QueueRange) -> tuple[_Piece, int]:
-    """The rows of one batch record from offset `at`, cut at the range's end, and the offset behind the record."""
+def _open(
+    pulled: PulledRange, index: int, at: int, current: QueueRange, row_filter: RowFilter | None
+) -> tuple[_Piece, int]:
+    """The wanted rows of one batch record from offset `at` to the range's end, and the offset behind the record."""
     start = int.from_bytes(pulled.starts[4 * index : 4 * index + 4], "little")
     try:
         record.check_record(pulled.blob, start, None)
@@ -124,8 +135,13 @@ def _open(pulled: PulledRange, index: int, at: int, current: QueueRange) -> tupl
     except CorruptRecord as error:
         raise BrokenRecord(f"{_where(current.key)}, offset {at}: {error}") from error
     stop = max(at, min(current.end, base + view.count))
-    whole = stop - at == view.count
-    return _Piece(view, at, rows if whole else rows.slice(at - base, stop - at)), base + view.count
+    if stop - at != view.count:
+        rows = rows.slice(at - base, stop - at)
+    offsets = np.arange(at, stop, dtype=np.int64)
+    if row_filter is not None:
+        wanted = wanted_rows(rows, view.born_ms, row_filter)
+        rows, offsets = rows.filter(pa.array(wanted)), offsets[wanted]
+    return _Piece(view, offsets, rows), base + view.count
 
 
 def _take(pieces: list[_Piece], key: QueueKey, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -156,6 +172,7 @@ class _BatchColumns:
 
     def array(self, name: str, type_: pa.DataType) -> pa.Array:
         """Return one column by its name."""
+        name = ALIASES.get(name, name)
         if name in PROPERTY_COLUMNS:
             return self._property(PROPERTY_COLUMNS[name].decode())
         maker = _MAKERS.get(name)
@@ -175,10 +192,13 @@ class _BatchColumns:
         """When each message's batch was stored."""
         return self._of_records([piece.view.store_ms * _MICROSECONDS for piece in self._pieces], type_)
 
+    def positions(self, type_: pa.DataType) -> pa.Array:
+        """Where each message's batch stands in the log."""
+        return self._of_records([piece.view.position for piece in self._pieces], type_)
+
     def offsets(self) -> pa.Array:
-        """Offsets in the queue: the pieces follow each other."""
-        first = self._pieces[0].offset
-        return _numbers(np.arange(first, first + self._count, dtype=np.int64), pa.int64())
+        """Offsets in the queue."""
+        return _numbers(np.concatenate([piece.offsets for piece in self._pieces]), pa.int64())
 
     def constant(self, value: str | int | tuple[()] | None, type_: pa.DataType) -> pa.Array:
         """The same value in every row."""
@@ -231,6 +251,7 @@ _MAKERS: dict[str, Any] = {
     "bornTimestamp": lambda columns, type_: columns.born(type_),
     "storeTimestamp": lambda columns, type_: columns.stored_at(type_),
     "properties": lambda columns, type_: columns.properties(type_),
+    "_position": lambda columns, type_: columns.positions(type_),
 }
 """Columns a batch has; the others (those of MQTT) are null."""
 

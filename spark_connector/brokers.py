@@ -21,7 +21,7 @@ from remoting.transport.failures import split_address
 from spark_connector.connections import Address, ask, check, say_address
 from spark_connector.errors import BrokerUnreachable
 from spark_connector.offsets import QueueKey
-from spark_connector.options import ConnectionOptions
+from spark_connector.option_table import ConnectionOptions
 from spark_connector.selection import Bounds, Selection
 
 MASTER_ID = 0
@@ -62,18 +62,25 @@ class BoundsWatch:
         self._options = options
         self._selection = selection
         self._brokers: list[Address] = []
-        self._known: dict[Address, dict[str, dict[str, int]]] = {}
+        self._seen: dict[Address, dict[tuple[str, int], int]] = {}
+        self._keys: dict[Address, dict[int, QueueKey]] = {}
+        self._last: dict[tuple[Address, str | None], tuple[bytes, QueueBoundsReply, dict[QueueKey, Bounds]]] = {}
+        """The last answer to each question: one that says the same again costs nothing."""
         self.addresses: dict[str, Address] = {}
         """Broker group → address, for the tasks."""
         self.readers: dict[str, Address] = {}
         """Broker group → address of processes beside it that serve ranges too, where it has some."""
+        self.present: set[str] = set()
+        """Broker groups that answered the last question."""
 
     def read(self, *, at_ms: int | None = None) -> dict[QueueKey, Bounds]:
         """Ask everything now."""
+        self.present.clear()
         found: dict[QueueKey, Bounds] = {}
         for address in self._find():
             for request in self._selection.requests(at_ms=at_ms):
-                found |= self._selection.collect(request, self._ask(address, request))
+                answered = self._ask(address, request)
+                found = {**found, **answered} if found else answered
         return found
 
     def wait(self, wait_ms: int) -> dict[QueueKey, Bounds]:
@@ -81,15 +88,15 @@ class BoundsWatch:
 
         With several brokers the time is divided among them, because they are asked one after the other.
         """
+        self.present.clear()
         brokers = self._find()
         for address in brokers:
-            known = self._known.get(address)
-            if known is None or wait_ms == 0:
+            if address not in self._seen or wait_ms == 0:
                 continue
-            request = self._selection.waiting_request(known, wait_ms // len(brokers))
-            reply = self._ask(address, request)
+            request = self._selection.waiting_request(self._known(address), wait_ms // len(brokers))
+            answered = self._ask(address, request)
             if len(brokers) == 1 and self._selection.is_answered_by(request):
-                return self._selection.collect(request, reply)
+                return answered
         return self.read()
 
     def _find(self) -> list[Address]:
@@ -97,20 +104,35 @@ class BoundsWatch:
             self._brokers = list(find_brokers(self._options).values())
         return self._brokers
 
-    def _ask(self, address: Address, request: QueueBoundsRequest) -> QueueBoundsReply:
-        """Ask one broker; after a failure the next question looks the brokers up again, a master may have moved."""
+    def _ask(self, address: Address, request: QueueBoundsRequest) -> dict[QueueKey, Bounds]:
+        """Ask one broker for the queues to read; after a failure the next question looks the brokers up again."""
         try:
             answer = ask(address, Command(RequestCode.QUEUE_BOUNDS, body=encode_bounds_request(request)), self._options)
         except BrokerUnreachable:
             self._brokers = []
             raise
-        reply = decode_bounds_reply(answer.body)
+        question = (address, request.filter)
+        last = self._last.get(question)
+        if last is not None and last[0] == answer.body:
+            _, reply, found = last
+        else:
+            reply = decode_bounds_reply(answer.body)
+            self._seen[address] = self._seen.get(address, {}) | {
+                (queue.topic, queue.queue): queue.max for queue in reply.queues
+            }
+            found = self._selection.collect(request, reply, self._keys.setdefault(address, {}))
+            self._last[question] = (answer.body, reply, found)
         self.addresses[reply.broker] = address
+        self.present.add(reply.broker)
         self._note_readers(reply)
-        known = self._known.setdefault(address, {})
-        for queue in reply.queues:
-            known.setdefault(queue.topic, {})[str(queue.queue)] = queue.max
-        return reply
+        return found
+
+    def _known(self, address: Address) -> dict[str, dict[str, int]]:
+        """The ends last seen of a broker, as it wants to be told them."""
+        known: dict[str, dict[str, int]] = {}
+        for (topic, queue), end in self._seen[address].items():
+            known.setdefault(topic, {})[str(queue)] = end
+        return known
 
     def _note_readers(self, reply: QueueBoundsReply) -> None:
         """Remember where else ranges are served; an address that cannot be one is as good as none."""

@@ -52,9 +52,10 @@ def pieces(pulled: PulledRange) -> Iterator[PulledRange]:
         end = min(begin + PIECE_ROWS, pulled.count)
         low, high = int(starts[begin]), int(starts[end]) if end < pulled.count else len(pulled.blob)
         table = memoryview((starts[begin:end] - low).astype("<u4").tobytes())
-        first = pulled.first_offset + begin
+        offsets = None if pulled.offsets is None else pulled.offsets[4 * begin : 4 * end]
+        first = pulled.first_offset + (begin if offsets is None else 0)
         yield msgspec.structs.replace(
-            pulled, first_offset=first, count=end - begin, starts=table, blob=pulled.blob[low:high]
+            pulled, first_offset=first, count=end - begin, starts=table, blob=pulled.blob[low:high], offsets=offsets
         )
 
 

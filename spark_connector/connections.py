@@ -20,7 +20,7 @@ from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
 from remoting.transport.failures import checked, join_address
 from remoting.transport.signature import Signer
 from spark_connector.errors import BrokerRefused, BrokerUnreachable
-from spark_connector.options import ConnectionOptions
+from spark_connector.option_table import ConnectionOptions
 
 IDLE_PER_ADDRESS_MAX = 4
 """Idle connections kept per address and process; more are closed."""
@@ -124,7 +124,7 @@ def check(reply: Command, address: Address) -> Command:
     try:
         return checked(reply)
     except Refused as refusal:
-        raise BrokerRefused(f"the broker at {say_address(address)} refused: {refusal}") from None
+        raise BrokerRefused(f"the broker at {say_address(address)} refused: {refusal}", refusal.code) from None
 
 
 def unreachable(address: Address, failure: Exception | None, options: ConnectionOptions) -> BrokerUnreachable:

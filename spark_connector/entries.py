@@ -7,7 +7,7 @@ Invariant: the bytes are those of `encode_entry` for the same row. Thread rule: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 from remoting.protocol import append_body, names, record
 from spark_connector.errors import OptionError
 from spark_connector.selection import check_mqtt_topic
+from spark_connector.sink_properties import EMPTY as _EMPTY
+from spark_connector.sink_properties import by_distinct, own_pairs
 
 HEADER = np.dtype(
     [
@@ -29,7 +31,8 @@ HEADER = np.dtype(
 assert HEADER.itemsize == append_body.ENTRY_SIZE
 SHORT_MAX = 0xFFFF
 """Longest text or property: its length field has 16 bits."""
-_EMPTY = pa.scalar(b"", pa.binary())
+BODY_BYTES_MAX = 15 * 1024 * 1024
+"""Longest body that fits a request; what a broker takes is its own setting (4 MiB), refused by it in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,14 @@ class Defaults:
     qos: int
     retain: bool
     born_ms: int
+    delay_ms: int = 0
 
 
 def encode_rows(columns: Mapping[str, pa.Array], rows: int, defaults: Defaults) -> EncodedRows:
-    """Encode rows given as columns `topic`, `mqttTopic`, `key`, `tag`, `properties`, `body`, `qos`, `retain`.
+    """Encode rows given as columns `topic`, `mqttTopic`, `key`, `tag`, `properties`, `contentType`, `delay` (ms),
+    `body`, `qos`, `retain`.
 
-    All but `body` and one of the topics may be missing. Raises OptionError naming the topic or value that is wrong.
+    All but `body` and one of the topics may be missing. Raises OptionError naming the column and value that is wrong.
     """
     if rows == 0:
         return EncodedRows(memoryview(b""), np.zeros(1, np.int64))
@@ -68,29 +73,31 @@ def encode_rows(columns: Mapping[str, pa.Array], rows: int, defaults: Defaults) 
     mqtt = _binary(columns["mqttTopic"]) if "mqttTopic" in columns else pa.nulls(rows, pa.binary())
     is_mqtt = pc.is_valid(mqtt)
     plain = _binary(columns["topic"]) if "topic" in columns else pa.nulls(rows, pa.binary())
-    parent = _by_distinct(mqtt, _parent_of)
-    elsewhere = _by_distinct(pc.if_else(is_mqtt, pa.scalar(None, pa.binary()), plain), _plain_of)
+    parent = by_distinct(mqtt, _parent_of)
+    elsewhere = by_distinct(pc.if_else(is_mqtt, pa.scalar(None, pa.binary()), plain), _plain_of)
     topic = pc.if_else(is_mqtt, parent, elsewhere)
     if topic.null_count:
-        raise OptionError("a row has neither an MQTT topic nor a topic: both columns are null")
+        raise OptionError(_without_topic(columns, topic))
     key, tag, body = (_filled(columns[name]) if name in columns else nothing for name in ("key", "tag", "body"))
-    has_pairs = "properties" in columns
-    table, pairs, counts = _pairs(columns["properties"]) if has_pairs else (nothing, nothing, _zeros(rows))
-    own_key = pc.if_else(is_mqtt, pa.scalar(record.MQTT_TOPIC_KEY, pa.binary()), _EMPTY)
-    own_value = pc.fill_null(mqtt, _EMPTY)
     flag = is_mqtt.to_numpy(zero_copy_only=False)
-    own_table = _rows_of(_own_lengths(own_key, own_value), flag, 4)
-    meta = (own_table, table, topic, key, tag, own_key, own_value, pairs)
+    own = pc.if_else(is_mqtt, pa.scalar(record.MQTT_TOPIC_KEY, pa.binary()), _EMPTY), pc.fill_null(mqtt, _EMPTY)
+    more, taken = own_pairs(columns, flag, defaults.delay_ms)
+    singles = [_single(*pair) for pair in (own, *more)]
+    has_pairs = "properties" in columns
+    dropped = (record.MQTT_TOPIC_KEY, *taken)
+    table, pairs, counts = _pairs(columns["properties"], dropped) if has_pairs else (nothing, nothing, _zeros(rows))
+    texts = [part for keys, values, _table in singles for part in (keys, values)]
+    meta = (*(single[2] for single in singles), table, topic, key, tag, *texts, pairs)
     head = np.zeros(rows, HEADER)
     head["kind"] = np.where(flag, append_body.KIND_MQTT, append_body.KIND_QUEUE)
     head["flags"] = _flags(columns, flag, defaults)
     head["queue_index"] = append_body.QUEUE_INDEX_ANY
     head["born_ms"] = defaults.born_ms
-    head["n_props"] = counts + flag
+    head["n_props"] = counts + sum((_lengths(single[0]) > 0).astype(np.int64) for single in singles)
     for name, part in (("topic_len", topic), ("keys_len", key), ("tags_len", tag)):
         head[name] = _short(_lengths(part), name)
-    head["props_len"] = _short(_lengths(own_key) + _lengths(own_value) + _lengths(pairs), "properties")
-    head["body_len"] = _lengths(body)
+    head["props_len"] = _short(sum((_lengths(part) for part in texts), _lengths(pairs)), "properties")
+    head["body_len"] = _body_lengths(body)
     head["size"] = HEADER.itemsize + sum(_lengths(part) for part in (*meta, body))
     joined = pc.binary_join_element_wise(_fixed(head), *meta, body, _EMPTY)
     edges = np.zeros(rows + 1, np.int64)
@@ -134,13 +141,31 @@ def _rows_of(data: np.ndarray[Any, Any], present: np.ndarray[Any, Any], size: in
     return _rows_like(data.view(np.uint8), np.concatenate([[0], np.cumsum(present * size)]))
 
 
-def _own_lengths(key: pa.Array, value: pa.Array) -> np.ndarray[Any, Any]:
-    """Lengths table of the first property of MQTT rows: (key, value) of each."""
-    lengths = np.stack([_short(_lengths(key), "topic"), _short(_lengths(value), "topic")], axis=1)
-    return np.ascontiguousarray(lengths[lengths[:, 0] > 0].astype("<u2"))
+def _single(keys: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """(keys, values, lengths table) of one property; rows whose key is empty do not have it."""
+    present = _lengths(keys) > 0
+    lengths = np.stack([_short(_lengths(keys), "topic"), _short(_lengths(values), "property value")], axis=1)
+    table = np.ascontiguousarray(lengths[present].astype("<u2"))
+    return keys, values, _rows_of(table, present, 4)
 
 
-def _pairs(column: pa.Array) -> tuple[pa.Array, pa.Array, np.ndarray[Any, np.dtype[np.int64]]]:
+def _body_lengths(body: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    lengths = _lengths(body)
+    if len(lengths) and int(np.max(lengths)) > BODY_BYTES_MAX:
+        raise OptionError(f"column 'body' holds {int(np.max(lengths))} bytes in a row, {BODY_BYTES_MAX} fit a request")
+    return lengths
+
+
+def _without_topic(columns: Mapping[str, pa.Array], topic: pa.Array) -> str:
+    """What is said of rows that name no topic."""
+    given = [repr(name) for name in ("mqttTopic", "topic") if name in columns]
+    said = f"column {given[0]} is null" if len(given) == 1 else f"the columns {' and '.join(given)} are both null"
+    return f"a row has neither an MQTT topic nor a topic: {said} in {topic.null_count} of {len(topic)} rows"
+
+
+def _pairs(
+    column: pa.Array, dropped: Sequence[bytes]
+) -> tuple[pa.Array, pa.Array, np.ndarray[Any, np.dtype[np.int64]]]:
     """(lengths table, key-value bytes, number of pairs) of each row of a map column."""
     rows = len(column)
     edges = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + rows + 1].astype(np.int64)
@@ -149,12 +174,12 @@ def _pairs(column: pa.Array) -> tuple[pa.Array, pa.Array, np.ndarray[Any, np.dty
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         if counts[~valid].any():
             column = pc.if_else(column.is_valid(), column, pa.scalar([], column.type))
-            return _pairs(column)
+            return _pairs(column, dropped)
     keys, values = _filled(column.keys), _filled(column.items)
     shift = int(edges[0])
     keys, values = keys.slice(shift, int(edges[-1]) - shift), values.slice(shift, int(edges[-1]) - shift)
     edges -= shift
-    kept = pc.not_equal(keys, pa.scalar(record.MQTT_TOPIC_KEY, pa.binary()))
+    kept = _none_of(keys, dropped)
     if pc.any(pc.invert(kept)).as_py():
         # Rows that were read from a topic carry it as a property; where they go now is said by the columns alone.
         edges = np.concatenate([[0], np.cumsum(kept.to_numpy(zero_copy_only=False))])[edges]
@@ -166,6 +191,12 @@ def _pairs(column: pa.Array) -> tuple[pa.Array, pa.Array, np.ndarray[Any, np.dty
     start = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset] if len(joined) else 0
     data = np.frombuffer(joined.buffers()[2], np.uint8)[start:] if len(joined) and joined.buffers()[2] else _zeros(0)
     return table, _rows_like(data.view(np.uint8), ends[edges]), edges[1:] - edges[:-1]
+
+
+def _none_of(keys: pa.Array, dropped: Sequence[bytes]) -> pa.Array:
+    if len(dropped) == 1:
+        return pc.not_equal(keys, pa.scalar(dropped[0], pa.binary()))
+    return pc.invert(pc.is_in(keys, value_set=pa.array(dropped, pa.binary())))
 
 
 def _rows_like(data: np.ndarray[Any, Any], edges: np.ndarray[Any, Any]) -> pa.Array:
@@ -187,13 +218,6 @@ def _flags(columns: Mapping[str, pa.Array], is_mqtt: np.ndarray[Any, Any], defau
         retain = pc.fill_null(columns["retain"], defaults.retain).to_numpy(zero_copy_only=False)
     flags = quality | np.where(retain, record.FLAG_RETAIN, 0) | record.FLAG_MQTT
     return np.where(is_mqtt, flags, 0).astype(np.uint8)
-
-
-def _by_distinct(column: pa.Array, change: Callable[[bytes], bytes]) -> pa.Array:
-    """Apply a function to each distinct value; nulls stay null."""
-    encoded = column.dictionary_encode()
-    changed = pa.array([change(value) for value in encoded.dictionary.to_pylist()], pa.binary())
-    return changed.take(encoded.indices)
 
 
 def _parent_of(mqtt_topic: bytes) -> bytes:

@@ -5,6 +5,7 @@ Invariant: every text names what was wrong (option, address, queue and offset) a
 
 from __future__ import annotations
 
+from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import LightMQError, LocalMisuse
 
 
@@ -17,7 +18,16 @@ class BrokerUnreachable(LightMQError):
 
 
 class BrokerRefused(LightMQError):
-    """The broker understood a request and said no."""
+    """The broker understood a request and said no; `code` is RocketMQ's."""
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
+
+    @property
+    def for_now(self) -> bool:
+        """Whether the same request may be granted in a moment: the broker is only starting, ending or busy."""
+        return self.code in {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
 
 
 class DataLost(LightMQError):

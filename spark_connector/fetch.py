@@ -1,7 +1,8 @@
 """Pull ranges of records, the next one already on its way while the current one is decoded.
 
 Invariant: pulls come in the order of the ranges, each offset once, without gaps unless the loss was allowed by
-failOnDataLoss. A broken connection is made again and the pull repeated from the first offset that did not arrive.
+failOnDataLoss. A broken connection is made again and the pull repeated from the first offset that did not arrive,
+for as long as `brokerWaitMs` says.
 Reader processes are asked where a broker has some (`places`); only the broker's own word counts as a loss.
 Thread rule: one task.
 """
@@ -12,10 +13,19 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
+from remoting.protocol.filtered_body import (
+    RowFilter,
+    decode_filtered_reply,
+    encode_filtered_pull,
+    encode_row_filter,
+)
+from remoting.protocol.names import LMQ_PREFIX
 from remoting.protocol.pull_body import (
     STATUS_DAMAGED,
     STATUS_OFFSET_TOO_SMALL,
@@ -39,7 +49,15 @@ PULL_BYTES_MAX = 8 * 1024 * 1024
 SAMPLE_BYTES_MAX = 64 * 1024
 """Size of the sample by which maxBytesPerTrigger judges how large records are."""
 
+RETRY_PAUSE_MS_MAX = 1_000
+"""Longest pause between two attempts to reach a broker again."""
+LIGHT = LMQ_PREFIX.decode()
 LOG = logging.getLogger("lightmq.spark")
+
+
+def without_topics(row_filter: RowFilter) -> RowFilter:
+    """The same but for the topic filters."""
+    return msgspec.structs.replace(row_filter, mqtt=())
 
 
 class RangeFetcher:
@@ -51,13 +69,17 @@ class RangeFetcher:
         addresses: Mapping[str, Address],
         options: ReadOptions,
         readers: Mapping[str, Address] | None = None,
+        row_filter: RowFilter | None = None,
     ) -> None:
+        self._filter = row_filter or RowFilter()
+        self._encoded = {False: encode_row_filter(self._filter), True: encode_row_filter(without_topics(self._filter))}
         self._ranges = list(ranges)
         self._places = Places(addresses, readers or {})
         self._options = options
         self._at = 0
         self._offset = ranges[0].start if ranges else 0
         self._attempts = 0
+        self._failing_since = 0.0
 
     def pulls(self) -> Iterator[tuple[QueueRange, PulledRange]]:
         """Yield (range, records) until every range is read; raises DataLost, BrokerUnreachable or BrokerRefused."""
@@ -71,7 +93,9 @@ class RangeFetcher:
             except (OSError, LightMQError) as failure:
                 if is_reader and not isinstance(failure, DataLost):
                     self._leave_reader(broker, address, failure)
-                elif isinstance(failure, BrokerRefused | DataLost | BrokenRecord):
+                elif isinstance(failure, DataLost | BrokenRecord) or (
+                    isinstance(failure, BrokerRefused) and not failure.for_now
+                ):
                     raise
                 else:
                     self._recover(address, failure)
@@ -97,7 +121,8 @@ class RangeFetcher:
         sent: int | None = self._send(connection)
         while sent is not None:
             current = self._ranges[self._at]
-            pulled = decode_range_pull_reply(check(connection.receive(sent), address).body)
+            body = check(connection.receive(sent), address).body
+            pulled = decode_range_pull_reply(body) if self.filter_of(current) is None else decode_filtered_reply(body)
             if is_reader:
                 self._check_reader(pulled)
             self._advance(current, pulled)
@@ -115,8 +140,20 @@ class RangeFetcher:
 
     def _send(self, connection: BlockingConnection) -> int:
         current = self._ranges[self._at]
-        body = encode_range_pull(current.queue_id, self._offset, current.end, PULL_BYTES_MAX)
-        return connection.send(Command(RequestCode.RANGE_PULL, body=body))
+        if self.filter_of(current) is None:
+            body = encode_range_pull(current.queue_id, self._offset, current.end, PULL_BYTES_MAX)
+            return connection.send(Command(RequestCode.RANGE_PULL, body=body))
+        wanted = self._encoded[current.key.topic.startswith(LIGHT)]
+        body = encode_filtered_pull(current.queue_id, self._offset, current.end, PULL_BYTES_MAX, wanted)
+        return connection.send(Command(RequestCode.FILTERED_PULL, body=body))
+
+    def filter_of(self, current: QueueRange) -> RowFilter | None:
+        """What the records of a range have passed at the broker; None when every record is sent.
+
+        The light queue of an exact topic holds nothing else: topic filters are for the queues of whole parent topics.
+        """
+        wanted = without_topics(self._filter) if current.key.topic.startswith(LIGHT) else self._filter
+        return wanted or None
 
     def _is_at(self, address: Address) -> bool:
         """Whether there is more to read and it lies at this address."""
@@ -124,7 +161,7 @@ class RangeFetcher:
 
     def _check_reader(self, pulled: PulledRange) -> None:
         """Raise NotAnswered unless a reader sent what was asked for; a loss is for the broker to tell."""
-        if pulled.status != STATUS_OK or pulled.first_offset != self._offset or not pulled.count:
+        if (pulled.status, pulled.first_offset) != (STATUS_OK, self._offset) or pulled.next_offset <= self._offset:
             raise NotAnswered(f"a reader has no offset {self._offset} (status {pulled.status})")
 
     def _leave_reader(self, broker: str, address: Address, failure: Exception) -> None:
@@ -137,7 +174,7 @@ class RangeFetcher:
         """Move to the first offset that has not arrived, checking that nothing in between is missing."""
         where = f"queue {current.key.topic}/{current.key.broker}/{current.key.queue}"
         if pulled.status == STATUS_OK and pulled.first_offset == self._offset:
-            if pulled.count == 0:
+            if pulled.next_offset <= self._offset:
                 self._lose(f"{where}: offset {self._offset} was planned, the log now ends at {pulled.max_offset}")
                 self._next_range()
                 return
@@ -155,14 +192,13 @@ class RangeFetcher:
             self._next_range()
             return
         # A batch is one record of many offsets and may reach beyond the range; the decoder checks each of them.
-        if pulled.next_offset < pulled.first_offset + pulled.count or (
-            pulled.next_offset > pulled.first_offset and not pulled.count
-        ):
+        empty = not pulled.count and pulled.offsets is None
+        if pulled.next_offset < pulled.first_offset + pulled.count or (pulled.next_offset > self._offset and empty):
             raise BrokenRecord(
                 f"{where}: {pulled.count} records from {pulled.first_offset} do not end at {pulled.next_offset}"
             )
         self._offset = pulled.next_offset
-        if self._offset >= current.end or pulled.count == 0:
+        if self._offset >= current.end or pulled.next_offset == pulled.first_offset:
             self._next_range()
 
     def _next_range(self) -> None:
@@ -177,11 +213,14 @@ class RangeFetcher:
     def _recover(self, address: Address, failure: Exception) -> None:
         """Count a failure; wait and look the broker up again, or give up."""
         POOL.forget(address)
+        now = time.monotonic()
+        self._failing_since = now if not self._attempts else self._failing_since
         self._attempts += 1
-        if self._attempts > self._options.fetch_retries:
+        failing_ms = (now - self._failing_since) * 1000
+        if self._attempts > self._options.fetch_retries and failing_ms >= self._options.broker_wait_ms:
             raise unreachable(address, failure, self._options) from failure
         LOG.warning("pull from %s:%d failed (%s), attempt %d", *address, failure, self._attempts)
-        time.sleep(self._options.fetch_retry_interval_ms / 1000)
+        time.sleep(min(self._attempts * self._options.fetch_retry_interval_ms, RETRY_PAUSE_MS_MAX) / 1000)
         try:
             masters = find_brokers(self._options)
         except BrokerUnreachable:

@@ -76,10 +76,6 @@ class Records:
             found = self._fields[name] = self.head[name].astype(np.int64)
         return found
 
-    def keep(self, mask: Bools) -> Records:
-        """Return only the records of the mask, in order."""
-        return Records(self.data, self.starts[mask], self.head[mask], self.offsets[mask])
-
     def lengths_at(self) -> Ints:
         """Where the table of property lengths begins."""
         if self._lengths_at is None:
@@ -163,7 +159,7 @@ def parse_records(pulled: PulledRange, where: str) -> Records:
     data = np.frombuffer(pulled.blob, np.uint8)
     if data.ctypes.data % 8 or len(data) % 8:
         data = np.concatenate([data, np.zeros(-len(data) % 8, np.uint8)])
-    offsets = np.arange(pulled.first_offset, pulled.first_offset + count, dtype=np.int64)
+    offsets = offsets_of(pulled)
     size = len(pulled.blob)
     if count and (starts[0] < 0 or (starts % 8).any() or int(np.max(starts)) + record.HEADER_SIZE > size):
         raise BrokenRecord(f"{where}: the record table points outside the {size} bytes that came with it")
@@ -173,6 +169,13 @@ def parse_records(pulled: PulledRange, where: str) -> Records:
         _check_sizes(records, size, where)
         _check_sums(records, where)
     return records
+
+
+def offsets_of(pulled: PulledRange) -> Ints:
+    """Queue offset of every record of a pull, as far as none of them is a batch."""
+    if pulled.offsets is None:
+        return np.arange(pulled.first_offset, pulled.first_offset + pulled.count, dtype=np.int64)
+    return np.frombuffer(pulled.offsets, "<u4").astype(np.int64) + pulled.first_offset
 
 
 def _headers(data: NDArray[np.uint8]) -> NDArray[np.void]:

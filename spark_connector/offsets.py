@@ -3,6 +3,7 @@
     {"v":1,"q":{topic:{broker:{"0":123}}}}            an end: every position is exclusive
     {... ,"init":1}                                   the position a new query begins at, before batch 0
     {... ,"from":{topic:{broker:{"0":100}}}}          the end of batch 0, which carries where batch 0 began
+    {... ,"waitMs":{topic:{broker:{"0":1500}}}}       only in reports, never in a checkpoint: see `lag`
 
 Spark compares offsets as strings, so equal positions must give equal text: keys are sorted, nothing else is in it.
 Spark logs only the *end* of batch 0 and asks for a new beginning after a restart; without "from" a `latest` stream
@@ -12,6 +13,7 @@ whose batch 0 failed would replay it empty and lose rows. Invariant: whoever pla
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,6 +21,8 @@ from typing import Any, NamedTuple
 from spark_connector.errors import OptionError
 
 VERSION = 1
+FORMS_REMEMBERED = 4
+"""Offsets one query has at hand: where it was, where it goes, what is there, and what it was told between."""
 
 
 class QueueKey(NamedTuple):
@@ -34,20 +38,26 @@ Positions = Mapping[QueueKey, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """A point of a stream; `origin` only on the end of batch 0, `initial` only on a point no batch ended at."""
+    """A point of a stream; `origin` only on the end of batch 0, `initial` only on a point no batch ended at.
+
+    `waiting_ms` only in what is reported as the latest: how long messages have been waiting there.
+    """
 
     positions: Positions
     origin: Positions | None = None
     initial: bool = False
+    waiting_ms: Positions | None = None
 
 
-def to_json(offset: StreamOffset) -> dict[str, Any]:
-    """Return the dictionary that Spark turns into text."""
-    form: dict[str, Any] = {"v": VERSION, "q": _nest(offset.positions)}
+def to_json(offset: StreamOffset, nested: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the dictionary that Spark turns into text; `nested` is what stands for the positions, if known."""
+    form: dict[str, Any] = {"v": VERSION, "q": _nest(offset.positions) if nested is None else nested}
     if offset.origin is not None:
         form["from"] = _nest(offset.origin)
     if offset.initial:
         form["init"] = 1
+    if offset.waiting_ms:
+        form["waitMs"] = _nest(offset.waiting_ms)
     return form
 
 
@@ -61,15 +71,22 @@ def from_json(form: Mapping[str, Any]) -> StreamOffset:
         )
     try:
         origin = _unnest(form["from"]) if "from" in form else None
-        return StreamOffset(_unnest(form["q"]), origin, bool(form.get("init")))
+        waiting = _unnest(form["waitMs"]) if "waitMs" in form else None
+        return StreamOffset(_unnest(form["q"]), origin, bool(form.get("init")), waiting)
     except (KeyError, TypeError, ValueError, AttributeError) as failure:
         raise OptionError(f"the checkpoint's offset is damaged ({failure!r}): {form}") from None
 
 
 def _nest(positions: Positions) -> dict[str, dict[str, dict[str, int]]]:
     nested: dict[str, dict[str, dict[str, int]]] = {}
+    last: tuple[str, str] | None = None
+    queues: dict[str, int] = {}
     for key in sorted(positions):
-        nested.setdefault(key.topic, {}).setdefault(key.broker, {})[str(key.queue)] = positions[key]
+        topic, broker, queue = key
+        if (topic, broker) != last:
+            last = (topic, broker)
+            queues = nested.setdefault(topic, {}).setdefault(broker, {})
+        queues[str(queue)] = positions[key]
     return nested
 
 
@@ -80,6 +97,36 @@ def _unnest(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[Queue
         for broker, queues in brokers.items()
         for queue, position in queues.items()
     }
+
+
+class _Known(NamedTuple):
+    form: Mapping[str, Any]
+    offset: StreamOffset
+
+
+class OffsetMemory:
+    """The last offsets read or written, so that ten thousand queues are not read again out of each form Spark brings.
+
+    One query's process sees the same few offsets several times a batch: as an end, as the next start, to be planned.
+    """
+
+    def __init__(self) -> None:
+        self._known: deque[_Known] = deque(maxlen=FORMS_REMEMBERED)
+
+    def to_json(self, offset: StreamOffset) -> dict[str, Any]:
+        """As the function of this name; positions that were written before are not written again."""
+        alike = (one.form["q"] for one in reversed(self._known) if one.offset.positions == offset.positions)
+        form = to_json(offset, next(alike, None))
+        self._known.append(_Known(form, offset))
+        return form
+
+    def from_json(self, form: Mapping[str, Any]) -> StreamOffset:
+        """As the function of this name."""
+        found = next((one.offset for one in reversed(self._known) if one.form == form), None)
+        if found is None:
+            found = from_json(form)
+            self._known.append(_Known(form, found))
+        return found
 
 
 def total_behind(start: Positions, end: Positions, keys: Iterable[QueueKey]) -> int:

@@ -8,67 +8,36 @@ camelCase and are compared without case, because Spark hands them over in lower 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
 from typing import Any
 
 from remoting.protocol.record import BATCH_COUNT_MAX
-from remoting.transport.signature import Signer
 from spark_connector import values
+from spark_connector.decode.options import DecodeOptions, check_decoding
 from spark_connector.errors import OptionError
+from spark_connector.option_table import ConnectionOptions, declared, option, option_name
 from spark_connector.schema import nearest
+from spark_connector.values import QueueName
 
 SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark leaves in the dictionary though they are its own."""
 
 
-def option(
-    parse: Callable[[str], Any], default: Any, text: str, *, aliases: tuple[str, ...] = (), secret: bool = False
-) -> Any:
-    """Declare one option: how its text is read, its default and what it is for; a secret one is never printed."""
-    return field(default=default, repr=not secret, metadata={"parse": parse, "text": text, "aliases": aliases})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionOptions:
-    """How to find and talk to the brokers; for reading and writing."""
-
-    name_server: tuple[tuple[str, int], ...] = option(
-        values.addresses,
-        (("127.0.0.1", 9876),),
-        "Name server (controller) as `host:port`, several separated by `;`. The port `lightmq up` prints as remoting; "
-        "a broker's own address works too.",
-        aliases=("namesrvAddr",),
-    )
-    pull_timeout_ms: int = option(values.positive, 20_000, "Longest wait for one answer of a broker.")
-    fetch_retries: int = option(
-        values.count, 3, "How often a lost connection is made again before the task or the query fails."
-    )
-    fetch_retry_interval_ms: int = option(values.count, 200, "Pause before each of these attempts.")
-    access_key: str | None = option(
-        str,
-        None,
-        "Access key that requests are signed with; brokers on other machines ask for it. Together with `secretKey`.",
-    )
-    secret_key: str | None = option(str, None, "Secret of the access key; it signs and is never sent.", secret=True)
-
-    @property
-    def signer(self) -> Signer | None:
-        """What signs the requests; None when no key is given."""
-        if self.access_key is None or self.secret_key is None:
-            return None
-        return Signer(self.access_key, self.secret_key)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions(ConnectionOptions):
+class ReadOptions(DecodeOptions):
     """What to read and how much at once."""
 
     topic: tuple[str, ...] = option(
         values.names,
         (),
-        "RocketMQ topics to read, separated by commas. Give this, `topicPattern` or `mqttFilter`.",
+        "RocketMQ topics to read, separated by commas. Give this, `topicPattern`, `assign` or `mqttFilter`.",
         aliases=("subscribe", "topics"),
+    )
+    assign: frozenset[QueueName] = option(
+        values.assignment,
+        frozenset(),
+        "Just these queues of RocketMQ topics, as JSON `{topic: [queue, ...]}` or `{topic: {broker: [queue, ...]}}`.",
     )
     topic_pattern: re.Pattern[str] | None = option(  # noqa: RUF009 - declares a field
         values.pattern,
@@ -97,17 +66,43 @@ class ReadOptions(ConnectionOptions):
         None,
         "Where a batch ends (exclusive), same forms; queues not named end at the latest. Default `latest`. Batch only.",
     )
-    starting_timestamp: int | None = option(
-        values.count,
+    starting_offsets_by_timestamp: values.TimePoint | None = option(  # noqa: RUF009 - declares a field
+        values.time_point,
         None,
-        "Begin at the first message stored at or after this time, in ms since 1970. Wins over `startingOffsets`.",
-        aliases=("startingOffsetsByTimestamp",),
+        "Begin at the first message stored at or after a time (ms since 1970): JSON `{topic: {queue: ms}}`, with a "
+        "broker level or `{topic: ms}`, or one number for all. Queues not named begin where `startingOffsets` says. "
+        "Wins over `startingOffsets`.",
+    )
+    starting_timestamp: int | None = option(
+        values.count, None, "The same for every queue, as one number. Wins over both."
+    )
+    ending_offsets_by_timestamp: values.TimePoint | None = option(  # noqa: RUF009 - declares a field
+        values.time_point,
+        None,
+        "End before the first message stored at or after a time, same forms; queues not named end where "
+        "`endingOffsets` says. Batch only.",
     )
     ending_timestamp: int | None = option(
-        values.count,
-        None,
-        "End before the first message stored at or after this time, in ms since 1970. Batch only.",
-        aliases=("endingOffsetsByTimestamp",),
+        values.count, None, "The same for every queue, as one number. Wins over both. Batch only."
+    )
+    starting_offsets_by_timestamp_strategy: str = option(
+        values.one_of("latest", "error"),
+        "latest",
+        "What a queue gets that has no message at or after its starting time: `latest` begins at its end, `error` "
+        "refuses the query.",
+    )
+    tag: tuple[str, ...] = option(
+        values.tag_expression,
+        (),
+        "Only messages with one of these tags (`a || b`); judged by the broker, the others never leave it.",
+        aliases=("subExpression", "tags"),
+    )
+    sql: str = option(
+        values.sql_expression,
+        "",
+        "Only messages whose properties make this SQL92 expression of RocketMQ true (`speed > 9 AND line IN ('a', "
+        "'b')`); judged by the broker. `TAGS` and `KEYS` are among the properties.",
+        aliases=("sqlExpression",),
     )
     max_offsets_per_trigger: int | None = option(
         values.positive,
@@ -139,11 +134,23 @@ class ReadOptions(ConnectionOptions):
         "most as many as the driver has cores; on a cluster set it to the cluster's cores.",
     )
     max_records_per_partition: int | None = option(values.positive, None, "Split so that no task reads more rows.")
+    replay_speed: float | None = option(
+        values.speed,
+        None,
+        "Read history this many times as fast as it was stored, all queues in step, then live; a new or restarted "
+        "stream begins at the oldest message it has not read. Default: as fast as it goes. `availableNow` ignores it.",
+    )
     fail_on_data_loss: bool = option(
         values.flag,
         True,
         "Fail when offsets to be read are gone (retention) or beyond the log (another or truncated log). With `false` "
         "what is left is read and a warning is logged.",
+    )
+    include_properties: bool = option(
+        values.flag,
+        True,
+        "Whether `properties`, the map of all message properties, is among the columns; it costs more than any other.",
+        aliases=("includeHeaders",),
     )
     columns: tuple[str, ...] = option(
         values.names,
@@ -159,9 +166,10 @@ class ReadOptions(ConnectionOptions):
     )
     long_poll_ms: int = option(
         values.count,
-        100,
-        "How long the driver lets the broker hold the question for new messages. More means less idle work, never more "
-        "latency.",
+        200,
+        "How long the driver lets the broker hold the question for new messages. More means less idle work, and never "
+        "more latency where a query has one source and the source one broker; several are asked in turn, so set it "
+        "lower for them.",
     )
 
 
@@ -185,13 +193,14 @@ class WriteOptions(ConnectionOptions):
         str,
         None,
         "Name under which the broker remembers the last committed batch of a stream; default the query's id, which the "
-        "checkpoint keeps. Set it to keep the promise across a change of checkpoint.",
+        "checkpoint keeps. One name belongs to one checkpoint: a query that begins anew under it fails, because its "
+        "batches begin at 0 again.",
     )
     txn_app_id: str | None = option(
         str,
         None,
         "For batch writes and `foreachBatch`: with `txnVersion` makes the write idempotent; a version that is not "
-        "above the last committed one of this id is skipped.",
+        "above the last committed one of this id is skipped. One id belongs to one query and checkpoint.",
     )
     txn_version: int | None = option(values.count, None, "See `txnAppId`; in `foreachBatch` the batch id.")
     batch_codec: str | None = option(
@@ -207,42 +216,47 @@ class WriteOptions(ConnectionOptions):
     )
     qos: int = option(values.quality, 1, "MQTT quality of service of rows without a column `qos`.")
     retain: bool = option(values.flag, False, "MQTT retain flag of rows without a column `retain`.")
-
-
-def option_name(attribute: str) -> str:
-    """`long_poll_ms` → `longPollMs`."""
-    head, *rest = attribute.split("_")
-    return head + "".join(part.capitalize() for part in rest)
-
-
-def declared(table: type[ConnectionOptions]) -> list[tuple[str, Field[Any]]]:
-    """(option name, field) of a table, in order of declaration."""
-    return [(option_name(item.name), item) for item in fields(table)]
+    delay_ms: int = option(
+        values.duration_ms,
+        0,
+        "Deliver rows without a column `delay` only so long after their commit; as a number of ms or `500ms`, `30s`, "
+        "`15m`. The broker keeps the time, at most its `delay_s_max`.",
+        aliases=("delay",),
+    )
+    content_type: str | None = option(
+        str, None, "MQTT 5 content type of every row when there is no column `contentType`."
+    )
 
 
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
     """Read the options of `spark.read` or `spark.readStream`; raises OptionError naming the option."""
     parsed = ReadOptions(**_parse(ReadOptions, options))
-    given = [
-        name
-        for name, value in (
-            ("topic", parsed.topic),
-            ("topicPattern", parsed.topic_pattern),
-            ("mqttFilter", parsed.mqtt_filter),
-        )
-        if value
-    ]
+    check_source(parsed)
+    _check_keys(parsed)
+    return parsed
+
+
+def check_source(parsed: ReadOptions) -> None:
+    """Raise OptionError for options of reading that contradict each other."""
+    choices = (
+        ("topic", parsed.topic),
+        ("topicPattern", parsed.topic_pattern),
+        ("assign", parsed.assign),
+        ("mqttFilter", parsed.mqtt_filter),
+    )
+    given = [name for name, value in choices if value]
     if len(given) != 1:
         said = f"{' and '.join(given)} are set" if given else "none is set"
         raise OptionError(
-            "set one of the options 'topic' (RocketMQ topics), 'topicPattern' (a regular expression of them) and "
-            f"'mqttFilter' (MQTT filters): {said}"
+            "set one of the options 'topic' (RocketMQ topics), 'topicPattern' (a regular expression of them), 'assign' "
+            f"(some of their queues) and 'mqttFilter' (MQTT filters): {said}"
         )
+    check_decoding(parsed)
     least, most = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise OptionError(f"option 'minOffsetsPerTrigger' = {least} is above 'maxOffsetsPerTrigger' = {most}")
-    _check_keys(parsed)
-    return parsed
+    if not parsed.include_properties and any(name.lower() == "properties" for name in parsed.columns):
+        raise OptionError("option 'columns' names 'properties', which 'includeProperties' = false leaves out")
 
 
 def _check_keys(parsed: ConnectionOptions) -> None:
@@ -259,6 +273,8 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         raise OptionError("set one of the options 'topic' (RocketMQ) and 'mqttTopic' (MQTT), not both")
     if parsed.batch_codec is not None and parsed.topic is None:
         raise OptionError("option 'batchCodec' needs the option 'topic': a batch topic, of which a record holds one")
+    if parsed.batch_codec is not None and parsed.delay_ms:
+        raise OptionError("option 'delayMs' is not for batch topics: a record of many rows does not wait")
     if parsed.batch_rows > BATCH_COUNT_MAX:
         raise OptionError(f"option 'batchRows' = {parsed.batch_rows}: a record holds at most {BATCH_COUNT_MAX} rows")
     _check_keys(parsed)
@@ -300,21 +316,28 @@ def _unknown(given: str, table: type[ConnectionOptions]) -> str:
 def render_markdown() -> str:
     """Return the page docs/spark-options.md."""
     connection = {item.name for item in fields(ConnectionOptions)}
+    decoding = {item.name for item in fields(DecodeOptions)}
     parts = [
         '# Options of `format("rocketmq")`\n',
         "Generated from `spark_connector/options.py`; names are compared without case.\n",
     ]
     for title, table, skip in (
         ("Reading and writing", ConnectionOptions, set()),
-        ("Reading", ReadOptions, connection),
+        ("Reading", ReadOptions, decoding),
+        ("Decoding bodies while reading", DecodeOptions, connection),
         ("Writing", WriteOptions, connection),
     ):
         parts.append(f"## {title}\n\n| option | default | meaning |\n|---|---|---|")
         for name, item in declared(table):
             if item.name not in skip:
-                parts.append(f"| {_names(name, item)} | {_default(item)} | {item.metadata['text']} |")
+                parts.append(f"| {_names(name, item)} | {_default(item)} | {_cell(item.metadata['text'])} |")
         parts.append("")
     return "\n".join(parts)
+
+
+def _cell(text: str) -> str:
+    """Text in a table, where a bar would end the cell."""
+    return text.replace("|", "\\|")
 
 
 def _names(name: str, item: Field[Any]) -> str:

@@ -34,13 +34,10 @@ class QueueRange:
         return self.end - self.start
 
 
-def resolve(point: StartingPoint, bounds: Mapping[QueueKey, Bounds], *, by_time: bool = False) -> dict[QueueKey, int]:
-    """Return the numbers behind `earliest`, `latest` or given offsets; with `by_time` what stands for a time."""
+def resolve(point: StartingPoint, bounds: Mapping[QueueKey, Bounds]) -> dict[QueueKey, int]:
+    """Return the numbers behind `earliest`, `latest` or given offsets."""
     found = {}
     for key, queue in bounds.items():
-        if by_time:
-            found[key] = queue.max if queue.at is None else min(queue.at, queue.max)
-            continue
         anywhere = point.named.get(QueueName(key.topic, None, key.queue), point.default)
         wanted = point.named.get(QueueName(*key), anywhere)
         found[key] = {EARLIEST: queue.min, LATEST: queue.max}.get(wanted, wanted)
@@ -52,12 +49,14 @@ def losses(start: Positions, bounds: Mapping[QueueKey, Bounds]) -> list[str]:
     found = []
     for key, position in sorted(start.items()):
         queue = bounds.get(key)
+        if queue is not None and queue.min <= position <= queue.max:
+            continue
         where = f"{key.topic}/{key.broker}/{key.queue}"
         if queue is None:
             found.append(f"queue {where} is gone; it was read up to {position}")
         elif position < queue.min:
             found.append(f"queue {where}: offsets {position} to {queue.min - 1} are gone, it begins at {queue.min} now")
-        elif position > queue.max:
+        else:
             found.append(f"queue {where}: offset {position} is beyond the log's end {queue.max}; is it another log?")
     return found
 
@@ -76,10 +75,9 @@ def advance(
     """
     ends = dict(start)
     waiting: dict[QueueKey, int] = {}
-    for key, queue in sorted(bounds.items()):
-        position = start.get(key, 0)
+    for key, queue in bounds.items():
+        position = ends.setdefault(key, 0)
         limit = queue.max if cap is None else min(queue.max, cap.get(key, 0))
-        ends[key] = position
         if limit > position:
             waiting[key] = max(0, limit - max(position, queue.min))
             ends[key] = limit
@@ -111,10 +109,9 @@ def ranges(start: Positions, end: Positions, bounds: Mapping[QueueKey, Bounds]) 
     """Return what to read from `start` to `end`, and what of it is lost; a queue `start` does not know begins at 0."""
     found: list[QueueRange] = []
     lost: list[str] = []
-    for key, stop in sorted(end.items()):
-        begin = start.get(key, 0)
-        if stop <= begin:
-            continue
+    moved = [key for key, stop in end.items() if stop > start.get(key, 0)]
+    for key in sorted(moved):
+        begin, stop = start.get(key, 0), end[key]
         queue = bounds.get(key)
         lost += losses({key: begin}, bounds)
         if queue is None:

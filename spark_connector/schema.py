@@ -40,6 +40,8 @@ COLUMNS: tuple[Column, ...] = (
     Column("properties", "map<string,string>", "all message properties; the last of repeated keys counts"),
     Column("traceparent", "string", "W3C trace context of the message, null if none"),
 )
+ALIASES = {"brokerName": "broker", "keys": "key", "tags": "tag", "userProperties": "properties"}
+"""Other names of columns, for who asks for them by `columns` or a schema; they are not among "all columns"."""
 COLUMN_TYPES: dict[str, str] = {column.name: column.type for column in COLUMNS}
 
 
@@ -52,16 +54,24 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 def check_column(name: str) -> str:
     """Return the column's name in its own spelling; raises OptionError naming the nearest for an unknown one."""
-    for known in COLUMN_TYPES:
+    for known in (*COLUMN_TYPES, *ALIASES):
         if known.lower() == name.lower():
             return known
-    raise OptionError(f"unknown column {name!r}{nearest(name, tuple(COLUMN_TYPES))} Columns: {', '.join(COLUMN_TYPES)}")
+    raise OptionError(
+        f"unknown column {name!r}{nearest(name, (*COLUMN_TYPES, *ALIASES))} Columns: {', '.join(COLUMN_TYPES)}"
+    )
 
 
-def schema_ddl(columns: Sequence[str]) -> str:
-    """Spark SQL schema text of the wanted columns, all of them when none are named."""
-    names = [check_column(name) for name in columns] or list(COLUMN_TYPES)
-    return ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in names)
+def column_type(name: str) -> str:
+    """Spark SQL type of a column by one of its names."""
+    return COLUMN_TYPES[ALIASES.get(name, name)]
+
+
+def schema_ddl(columns: Sequence[str], *, properties: bool = True) -> str:
+    """Spark SQL schema text of the wanted columns; when none are named all of them, with or without `properties`."""
+    names = [check_column(name) for name in columns]
+    names = names or [name for name in COLUMN_TYPES if properties or name != "properties"]
+    return ", ".join(f"{name} {column_type(name)}" for name in names)
 
 
 def check_projection(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
@@ -69,7 +79,7 @@ def check_projection(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     names = []
     for name, type_ in fields:
         known = check_column(name)
-        if type_ != COLUMN_TYPES[known]:
-            raise OptionError(f"column {known!r} is {COLUMN_TYPES[known]}, not {type_}: cast it after load()")
+        if type_ != column_type(known):
+            raise OptionError(f"column {known!r} is {column_type(known)}, not {type_}: cast it after load()")
         names.append(known)
     return tuple(names)

@@ -1,7 +1,7 @@
 """What a query reads: RocketMQ topics, or MQTT filters turned into queues and a row filter.
 
     plant/7/temp      exact: the topic's own light queue, no row is thrown away
-    plant/+/temp      the queues of the parent topic `plant`; rows are matched in the executor
+    plant/+/temp      the queues of the parent topic `plant`; rows are matched by the broker
     +/temp, #         the queues of every parent topic the broker reports, also those that appear later
 
 Invariant: no message is read twice: an exact topic that a wildcard filter of the same query covers is not read on its
@@ -11,17 +11,22 @@ own. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from remoting.protocol import names, topics
 from remoting.protocol.bounds_body import QueueBoundsReply, QueueBoundsRequest
+from remoting.protocol.filtered_body import RowFilter
 from spark_connector.errors import OptionError
 from spark_connector.offsets import QueueKey
 from spark_connector.options import ReadOptions
 from spark_connector.schema import nearest
-from spark_connector.values import QueueName
+from spark_connector.values import EVERY_QUEUE, QueueName
 
+EXACT_MAX = 64
+"""Exact MQTT topics read from their own light queues; more are read from the queues of their parents by a filter."""
 Known = Mapping[str, Mapping[str, int]]
 """Topic → queue number as text → end the driver has seen, as QUEUE_BOUNDS wants it."""
 
@@ -37,8 +42,7 @@ SPECIAL = {
 """First levels that mean something to the MQTT server, and why they cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True, gc=False):
     """How far one queue reaches at one moment; `id` is the broker's queue id, `at` answers a question by time."""
 
     id: int
@@ -61,6 +65,8 @@ class Selection:
     """Filters that rows of parent queues must match; empty when every row is wanted."""
     pattern: re.Pattern[str] | None = None
     """Of the topics the broker reports only those whose whole name matches."""
+    assigned: frozenset[QueueName] = frozenset()
+    """Of the topics asked for by name only these queues; empty for all of them."""
 
     def requests(self, *, at_ms: int | None = None) -> list[QueueBoundsRequest]:
         """Return the questions to one broker that together cover the selection."""
@@ -84,8 +90,10 @@ class Selection:
         asked = self.requests()
         return len(asked) == 1 and (asked[0].topics, asked[0].filter) == (request.topics, request.filter)
 
-    def collect(self, request: QueueBoundsRequest, reply: QueueBoundsReply) -> dict[QueueKey, Bounds]:
-        """Return the queues to read out of one answer."""
+    def collect(
+        self, request: QueueBoundsRequest, reply: QueueBoundsReply, keys: dict[int, QueueKey] | None = None
+    ) -> dict[QueueKey, Bounds]:
+        """Return the queues to read out of one answer; `keys` keeps those of the broker by its queue ids."""
         if request.filter is not None and request.filter in self.exact:
             light = reply.light
             if light is None:
@@ -93,11 +101,21 @@ class Selection:
             return {
                 light_key(request.filter, reply.broker): Bounds(light.id, light.min, light.max, light.at),
             }
-        return {
-            QueueKey(one.topic, reply.broker, one.queue): Bounds(one.id, one.min, one.max, one.at)
-            for one in reply.queues
-            if self.pattern is None or self.pattern.fullmatch(one.topic)
-        }
+        everything = self.pattern is None and not self.assigned
+        known, found = {} if keys is None else keys, {}
+        for one in reply.queues:
+            if everything or self._covers(one.topic, reply.broker, one.queue):
+                key = known.get(one.id)
+                if key is None:
+                    key = known[one.id] = QueueKey(one.topic, reply.broker, one.queue)
+                found[key] = Bounds(one.id, one.min, one.max, one.at)
+        return found
+
+    def _covers(self, topic: str, broker: str, queue: int) -> bool:
+        """Whether a queue of an answer is one to read."""
+        if self.assigned:
+            return not self.assigned.isdisjoint((QueueName(topic, broker, queue), QueueName(topic, None, queue)))
+        return self.pattern is None or self.pattern.fullmatch(topic) is not None
 
 
 def select(options: ReadOptions) -> Selection:
@@ -106,15 +124,25 @@ def select(options: ReadOptions) -> Selection:
         for topic in options.topic:
             check_topic(topic, "mqttFilter")
         return Selection(options.topic, (), (), ())
+    if options.assign:
+        assigned = tuple(sorted({one.topic for one in options.assign}))
+        for topic in assigned:
+            check_topic(topic, "mqttFilter", "assign")
+        return Selection(assigned, (), (), (), assigned=options.assign)
     if options.topic_pattern is not None:
         return Selection((), (), ("#",), (), options.topic_pattern)
-    for one in options.mqtt_filter:
+    return _select_filters(options.mqtt_filter)
+
+
+def _select_filters(filters: Sequence[str]) -> Selection:
+    """What MQTT filters mean."""
+    for one in filters:
         wrong = topics.validate_filter(one)
         if wrong:
             raise OptionError(f"option 'mqttFilter': {one!r} is not a valid MQTT filter: {wrong}")
         _refuse_special(one)
-    wild = [one for one in options.mqtt_filter if topics.is_wildcard(one)]
-    exact = [one for one in options.mqtt_filter if not topics.is_wildcard(one)]
+    wild = [one for one in filters if topics.is_wildcard(one)]
+    exact = [one for one in filters if not topics.is_wildcard(one)]
     exact = [one for one in exact if not any(topics.matches(filter_, one) for filter_ in wild)]
     open_filters = [one for one in wild if one.partition("/")[0] in {"+", "#"}]
     closed = [one for one in wild if one not in open_filters]
@@ -122,6 +150,10 @@ def select(options: ReadOptions) -> Selection:
         # Every parent topic is read anyway: an exact topic beside them would be read twice, so it becomes a row filter.
         closed, exact = [*closed, *exact], []
     parents = () if open_filters else tuple(dict.fromkeys(_parent(one) for one in closed))
+    if len(exact) > EXACT_MAX:
+        # One position per parent queue then, however many topics: their queues hold the same messages.
+        closed, exact = [*closed, *exact], []
+        parents = tuple(dict.fromkeys(_parent(one) for one in closed))
     if any(_parent(one) in parents for one in exact):
         closed += [one for one in exact if _parent(one) in parents]
         exact = [one for one in exact if _parent(one) not in parents]
@@ -142,11 +174,11 @@ def check_mqtt_topic(topic: str | bytes) -> str:
     return topics.validate_topic_name(topic) or ""
 
 
-def check_topic(topic: str, other_option: str) -> None:
+def check_topic(topic: str, other_option: str, option: str = "topic") -> None:
     """Raise OptionError unless RocketMQ can have a topic of this name."""
     if topic.startswith("%LMQ%") or not names.valid_rocketmq_topic(topic):
         hint = f"; MQTT topics and filters go into the option {other_option!r}" if "/" in topic else ""
-        raise OptionError(f"option 'topic': {topic!r} is not a RocketMQ topic{hint}")
+        raise OptionError(f"option {option!r}: {topic!r} is not a RocketMQ topic{hint}")
 
 
 def light_key(mqtt_topic: str, broker: str) -> QueueKey:
@@ -154,20 +186,34 @@ def light_key(mqtt_topic: str, broker: str) -> QueueKey:
     return QueueKey(names.light_queue_name(mqtt_topic.encode()).decode(), broker, 0)
 
 
-def missing_topics(selection: Selection, bounds: Mapping[QueueKey, Bounds]) -> list[str]:
-    """Topics asked for by name that no broker has."""
+def check_present(selection: Selection, bounds: Mapping[QueueKey, Bounds]) -> None:
+    """Raise OptionError for a topic or queue asked for by name that no broker has."""
+    if selection.assigned:
+        check_named_queues(dict.fromkeys(sorted(selection.assigned, key=str), 0), bounds, "option 'assign' names")
+        return
     present = {key.topic for key in bounds}
-    return [topic for topic in selection.topics if topic not in present]
+    missing = [topic for topic in selection.topics if topic not in present]
+    if missing and not selection.row_filters:
+        raise OptionError(f"option 'topic': no broker has {', '.join(map(repr, missing))}; `lightmq topics` lists them")
 
 
-def check_named_queues(named: Mapping[QueueName, int], bounds: Mapping[QueueKey, Bounds]) -> None:
+def check_named_queues(
+    named: Mapping[QueueName, int], bounds: Mapping[QueueKey, Bounds], who: str = "offsets name"
+) -> None:
     """Raise OptionError for a queue in user-given offsets that does not exist."""
-    for queue in named:
-        topic, broker, number = queue
-        if not any((key.topic, key.queue) == (topic, number) and broker in {None, key.broker} for key in bounds):
-            where = f"{topic}/{broker}/{number}" if broker else f"{topic}/{number}"
+    present: set[tuple[str, str | None, int]] = set()
+    for key in bounds:
+        present |= {(key.topic, key.broker, key.queue), (key.topic, None, key.queue), (key.topic, None, EVERY_QUEUE)}
+    for topic, broker, number in named:
+        if (topic, broker, number) not in present:
+            where = "/".join(str(part) for part in (topic, broker, number) if part not in {None, EVERY_QUEUE})
             known = sorted(f"{key.topic}/{key.broker}/{key.queue}" for key in bounds)
-            raise OptionError(f"offsets name the queue {where}, which does not exist{nearest(where, known)}")
+            raise OptionError(f"{who} the queue {where}, which does not exist{nearest(where, known)}")
+
+
+def row_filter(selection: Selection, options: ReadOptions) -> RowFilter:
+    """What rows must pass at the broker before they are sent."""
+    return RowFilter(mqtt=selection.row_filters, tags=options.tag, sql=options.sql)
 
 
 def _parent(mqtt_filter: str) -> str:

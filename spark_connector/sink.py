@@ -4,8 +4,9 @@ directly.
 Exactly-once comes from two things the broker keeps: attempts under (sink, batch, partition, attempt), of which a
 commit shows exactly the listed ones, and a ledger with each sink's last batch, which makes a repeated commit or
 replay harmless. A frame that is repeated after a lost connection says how many rows came before it, so that it is not
-staged twice. Invariant: all rows of a sink go to one broker group (the first by name), because its ledger must be in
-one place. Thread rule: one task or the driver.
+staged twice. Invariant: all rows of a sink go to one broker group, because its ledger must be in one place: the group
+that has committed for it before, the first by name for a new one, so that a group that joins changes nothing. Thread
+rule: one task or the driver.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from remoting.protocol.errors import LightMQError
 from spark_connector.brokers import find_brokers
 from spark_connector.connections import POOL, Address, ask, check, unreachable
 from spark_connector.entries import EncodedRows
-from spark_connector.errors import BrokerRefused
+from spark_connector.errors import BrokerRefused, OptionError
 from spark_connector.options import WriteOptions
+from spark_connector.outage import Outage
 
 FRAME_BYTES_MAX = 2 * 1024 * 1024
 """Entries per request; a single larger message makes a larger frame, up to the broker's own limit."""
@@ -76,13 +78,40 @@ class _Source:
             raise
 
 
-def sink_broker(options: WriteOptions) -> Address:
-    """Address of the broker group that serves this sink."""
+def first_broker(options: WriteOptions) -> Address:
+    """Address of the broker group that rows without a ledger go to."""
     return next(iter(find_brokers(options).values()))
 
 
+@dataclass(frozen=True, slots=True)
+class SinkHome:
+    """Where a sink's ledger is and the last batch it has, -1 for none."""
+
+    address: Address
+    last_batch: int
+
+
+def sink_home(sink: str, options: WriteOptions) -> SinkHome:
+    """Ask every broker group for the sink's ledger; raises BrokerUnreachable when one of them cannot say.
+
+    Taking another one instead would repeat rows: the silent one may have the batch.
+    """
+    homes = [SinkHome(address, last_batch(address, sink, options)) for address in find_brokers(options).values()]
+    return max(homes, key=lambda home: home.last_batch)
+
+
+def check_replay(sink: str, batch: int, last: int) -> None:
+    """Raise OptionError unless a stream repeats its last batch: what is further behind is of another checkpoint."""
+    if batch < last:
+        raise OptionError(
+            f"sink {sink!r} has committed batch {last} and this query writes batch {batch}: it has another checkpoint, "
+            "whose rows would be taken for repeated ones. Give it a name of its own ('sinkId', or the batch writer's), "
+            "or go on with the checkpoint that wrote them"
+        )
+
+
 def last_batch(address: Address, sink: str, options: WriteOptions) -> int:
-    """The last committed batch of a sink, -1 for none."""
+    """The last batch of a sink that this broker committed, -1 for none."""
     body = sink_body.encode(sink_body.Ledger(sink))
     return sink_body.decode(
         sink_body.LedgerState, ask(address, Command(RequestCode.LEDGER, body=body), options).body
@@ -103,16 +132,23 @@ def abort_batch(address: Address, sink: str, batch: int, options: WriteOptions) 
     ask(address, Command(RequestCode.ABORT_BATCH, body=sink_body.encode(sink_body.AbortBatch(sink, batch))), options)
 
 
+def forget_sink(address: Address, sink: str, options: WriteOptions) -> None:
+    """Tell the broker that a sink will not commit again, so that its ledger does not keep the name for ever."""
+    abort_batch(address, sink, sink_body.NO_BATCH, options)
+
+
 def send_rows(
     address: Address, batches: Iterable[EncodedRows], attempt: AttemptName | None, options: WriteOptions
 ) -> int:
     """Send entries, staged under `attempt` or (None) appended directly, and return the number of rows.
 
-    Several frames are on the way at once. After a lost connection the unanswered ones are sent again; raises
-    BrokerUnreachable or BrokerRefused when that does not help, and whatever the rows themselves raised.
+    Several frames are on the way at once. After a lost connection the unanswered ones are sent again, for as long as a
+    broker may be away; raises BrokerUnreachable or BrokerRefused when that does not help, and whatever the rows
+    themselves raised.
     """
     source = _Source(_frames(batches))
     unanswered: deque[_Frame] = deque()
+    outage = Outage(options)
     rows = 0
     attempts = 0
     while True:
@@ -131,15 +167,18 @@ def send_rows(
                     _check_answer(connection.receive(opaque), address)
                     unanswered.popleft()
                     rows += frame.rows
-                    attempts = 0
+                    if attempts:
+                        attempts = 0
+                        outage.end()
         except (OSError, LightMQError) as failure:
             if isinstance(failure, BrokerRefused) or failure is source.failure:
                 raise
             POOL.forget(address)
             attempts += 1
             if attempts > options.fetch_retries:
-                raise unreachable(address, failure, options) from failure
-            time.sleep(options.fetch_retry_interval_ms / 1000)
+                outage.bear(unreachable(address, failure, options))
+            else:
+                time.sleep(options.fetch_retry_interval_ms / 1000)
 
 
 def _check_answer(reply: Command, address: Address) -> None:

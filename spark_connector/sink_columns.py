@@ -26,7 +26,9 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "mqttTopic": (("mqttTopic",), TEXT),
     "key": (("key", "keys"), TEXT),
     "tag": (("tag", "tags"), TEXT),
-    "properties": (("properties",), ("map<string,string>",)),
+    "properties": (("properties", "userProperties"), ("map<string,string>",)),
+    "contentType": (("contentType",), TEXT),
+    "delay": (("delay", "delayMs"), WHOLE),
     "qos": (("qos",), WHOLE),
     "retain": (("retain", "retained"), ("boolean",)),
 }
@@ -40,14 +42,16 @@ class SinkColumns:
     parts: Mapping[str, str]
     topic: str | None
     mqtt_topic: str | None
+    content_type: str | None = None
 
     def pick(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """Return the parts of a batch of rows; options stand for whole columns."""
         import pyarrow as pa
 
         found = {part: batch.column(name) for part, name in self.parts.items()}
-        for part, value in (("topic", self.topic), ("mqttTopic", self.mqtt_topic)):
-            if value is not None:
+        options = {"topic": self.topic, "mqttTopic": self.mqtt_topic, "contentType": self.content_type}
+        for part, value in options.items():
+            if value is not None and part not in found:
                 found[part] = pa.repeat(pa.scalar(value), batch.num_rows)
         return found
 
@@ -72,6 +76,8 @@ def sink_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> Si
         parts[part] = name
     if "body" not in parts:
         raise OptionError("the sink needs a column 'body' (or 'value'), binary or string")
+    if "delay" in parts and options.batch_codec is not None:
+        raise OptionError(f"column {parts['delay']!r} is not for batch topics: a record of many rows does not wait")
     return _with_topics(parts, options)
 
 
@@ -88,4 +94,4 @@ def _with_topics(parts: dict[str, str], options: WriteOptions) -> SinkColumns:
         raise OptionError(
             "where should the rows go? Set the option 'mqttTopic' or 'topic', or give a column of one of these names"
         )
-    return SinkColumns(parts, options.topic, options.mqtt_topic)
+    return SinkColumns(parts, options.topic, options.mqtt_topic, options.content_type)

@@ -31,9 +31,16 @@ class RocketMQDataSource(DataSource):
         """Return what goes into `.format(...)`."""
         return "rocketmq"
 
-    def schema(self) -> str:
-        """All columns, or those of the option `columns`."""
-        return schema_ddl(parse_read(self.options).columns)
+    def schema(self) -> str | StructType:
+        """All columns, or those of the option `columns`; with `decode` also what bodies hold."""
+        options = parse_read(self.options)
+        if options.decode is None:
+            return schema_ddl(options.columns, properties=options.include_properties)
+        from spark_connector.decode.plan import all_columns, plan_decoding, project
+
+        decoding = plan_decoding(options, None)
+        assert decoding is not None
+        return project(all_columns(decoding), options.columns, properties=options.include_properties)
 
     def reader(self, schema: StructType) -> RocketMQBatchReader:
         """For `spark.read`."""

@@ -29,14 +29,18 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_connector import planner
-from spark_connector.batch_reader import point_positions
 from spark_connector.brokers import BoundsWatch
+from spark_connector.clock import wall_ms
 from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
 from spark_connector.fetch import mean_record_bytes, report_losses
-from spark_connector.offsets import Positions, QueueKey, StreamOffset, from_json, to_json, total_behind
+from spark_connector.lag import waiting_ms
+from spark_connector.offsets import OffsetMemory, Positions, QueueKey, StreamOffset, total_behind
 from spark_connector.options import ReadOptions
+from spark_connector.outage import Outage
+from spark_connector.points import starting_positions
 from spark_connector.progress import commit_progress
-from spark_connector.selection import Bounds, select
+from spark_connector.replay import PAUSE_S, Replay
+from spark_connector.selection import Bounds, check_present, row_filter, select
 from spark_connector.task import RangePartition, check_schema, read_task
 from spark_connector.values import LATEST
 
@@ -51,30 +55,46 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches and reads their tasks."""
 
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
-        check_schema(schema)
-        if options.ending_offsets is not None or options.ending_timestamp is not None:
+        self._stage = check_schema(schema, options)
+        if any(
+            end is not None
+            for end in (options.ending_offsets, options.ending_timestamp, options.ending_offsets_by_timestamp)
+        ):
             raise OptionError(
-                "the options 'endingOffsets' and 'endingTimestamp' are for batch reads; a stream has no end"
+                "the options 'endingOffsets', 'endingTimestamp' and 'endingOffsetsByTimestamp' are for batch reads; a "
+                "stream has no end"
+            )
+        if options.infer_schema and options.schema_location is None:
+            raise OptionError(
+                "option 'inferSchema': a stream needs the option 'schemaLocation', a file that keeps the columns, "
+                "because messages of tomorrow must not change the columns of a running query; or set 'decodeSchema'"
             )
         self._schema = schema
         self._options = options
         self._selection = select(options)
+        self._row_filter = row_filter(self._selection, options)
         self._initial: dict[str, Any] | None = None
         self._watch: BoundsWatch | None = None
         self._bounds: Mapping[QueueKey, Bounds] = {}
         self._cap: Positions | None = None
         self._reported: set[str] = set()
+        self._planned: Positions = {}
+        """How far the batch just offered goes, empty when there is none; for the report of what waits behind it."""
+        self._replay = None if options.replay_speed is None else Replay(options.replay_speed)
+        self._outage = Outage(options)
+        self._memory = OffsetMemory()
         self._batch_at: float | None = None
         """When the last batch was offered, by the monotonic clock; for minOffsetsPerTrigger."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query begins; also asked after a restart before batch 0 was committed, see `partitions`."""
         if self._initial is None:
-            at_ms = self._options.starting_timestamp
-            self._bounds = self._connected().read(at_ms=at_ms)
-            start = point_positions(self._options.starting_offsets, LATEST, self._bounds, by_time=at_ms is not None)
+            watch, selection = self._connected(), self._selection
+            self._bounds = watch.read()
+            check_present(selection, self._bounds)
+            start = starting_positions(self._options, selection, self._bounds, lambda ms: watch.read(at_ms=ms), LATEST)
             self._report(planner.losses(start, self._bounds))
-            self._initial = to_json(StreamOffset(self._within(start), initial=True))
+            self._initial = self._memory.to_json(StreamOffset(self._within(start), initial=True))
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -89,28 +109,45 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the next batch goes; waits at the broker for a moment when there is nothing new."""
-        begin = from_json(start)
-        self._bounds = self._connected().wait(self._wait_ms(begin.positions))
-        self._report(planner.losses(begin.positions, self._bounds))
-        ends = planner.advance(begin.positions, self._bounds, cap=self._cap)
-        if not begin.initial and not isinstance(limit, ReadAllAvailable) and self._delay_ms(begin.positions):
+        begin = self._memory.from_json(start)
+        self._planned = {}
+        try:
+            self._bounds = self._connected().wait(self._wait_ms(begin.positions))
+            self._check_brokers(begin.positions)
+            found = self._next(begin, limit)
+        except BrokerUnreachable as failure:
+            self._outage.bear(failure)
             return start
+        self._outage.end()
+        if found is not None:
+            return self._memory.to_json(found)
+        if self._replay is not None and not self._replay.is_live:
+            time.sleep(PAUSE_S)
+        return start
+
+    def _next(self, begin: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
+        """How far the next batch goes; None when none is to be made now."""
+        self._report(planner.losses(begin.positions, self._bounds))
+        cap = self._limit(begin.positions)
+        ends = planner.advance(begin.positions, self._bounds, cap=cap)
+        if not begin.initial and not isinstance(limit, ReadAllAvailable) and self._delay_ms(begin.positions):
+            return None
         rows_max = self._rows_max(begin.positions, ends, limit)
         if rows_max is not None:
-            ends = planner.advance(begin.positions, self._bounds, rows_max=rows_max, cap=self._cap)
-        if begin.initial:
-            self._batch_at = time.monotonic()
-            return to_json(StreamOffset(ends, origin=begin.positions))
-        if all(ends[key] == begin.positions.get(key, 0) for key in ends):
-            return start
+            ends = planner.advance(begin.positions, self._bounds, rows_max=rows_max, cap=cap)
+        if not begin.initial and all(ends[key] == begin.positions.get(key, 0) for key in ends):
+            return None
+        self._planned = ends
         self._batch_at = time.monotonic()
-        return to_json(StreamOffset(ends))
+        return StreamOffset(ends, origin=begin.positions if begin.initial else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the ends of all queues as last seen; Spark shows it as the source's latestOffset: lag is visible."""
         if not self._bounds:
             return None
-        return to_json(StreamOffset({key: bounds.max for key, bounds in self._bounds.items()}))
+        ends = {key: bounds.max for key, bounds in self._bounds.items()}
+        waits = waiting_ms(self._planned, self._bounds, self._connected().addresses, self._options, wall_ms())
+        return self._memory.to_json(StreamOffset(ends, waiting_ms=waits))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix what "available now" means: the ends at this moment."""
@@ -119,11 +156,17 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut what lies between two points into tasks; batch 0 begins where its own end says it began."""
-        stop = from_json(end)
-        begin = stop.origin if stop.origin is not None else from_json(start).positions
+        stop = self._memory.from_json(end)
+        begin = stop.origin if stop.origin is not None else self._memory.from_json(start).positions
         watch = self._connected()
-        if any(self._lacks(key, position) for key, position in stop.positions.items()):
-            self._bounds = watch.read()
+        while any(self._lacks(key, position) for key, position in stop.positions.items()):
+            try:
+                self._bounds = watch.read()
+                self._check_brokers(stop.positions)
+                break
+            except BrokerUnreachable as failure:
+                self._outage.bear(failure)
+        self._outage.end()
         work, lost = planner.ranges(begin, stop.positions, self._bounds)
         self._report(lost)
         pieces = planner.tasks(
@@ -136,14 +179,16 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
-        return read_task(partition, self._schema, self._selection.row_filters, self._options)
+        return read_task(partition, self._schema, self._row_filter, self._options, self._stage)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Report progress to the broker's consumer group, if one is set; the checkpoint does not depend on it."""
         if self._options.consumer_group is None:
             return
         try:
-            commit_progress(self._options.consumer_group, from_json(end).positions, self._connected(), self._options)
+            commit_progress(
+                self._options.consumer_group, self._memory.from_json(end).positions, self._connected(), self._options
+            )
         except (BrokerUnreachable, BrokerRefused) as failure:
             LOG.warning("progress of group %s was not reported: %s", self._options.consumer_group, failure)
 
@@ -157,17 +202,23 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._watch = BoundsWatch(self._options, self._selection)
         return self._watch
 
+    def _limit(self, begin: Positions) -> Positions | None:
+        """Where a bounded run ends or a replay stands; None for a live stream."""
+        if self._cap is not None or self._replay is None:
+            return self._cap
+        return self._replay.cap(begin, self._bounds, self._connected(), self._options)
+
     def _wait_ms(self, begin: Positions) -> int:
         """How long to let the broker hold the question: not at all if rows are known to wait, or the run is bounded."""
-        if self._cap is not None:
+        if self._cap is not None or not self._options.long_poll_ms:
             return 0
-        if not self._waiting(begin):
+        if all(queue.max <= begin.get(key, 0) for key, queue in self._bounds.items()):
             return self._options.long_poll_ms
         return min(self._options.long_poll_ms, self._delay_ms(begin))
 
     def _delay_ms(self, begin: Positions) -> int:
         """How long what waits is held back for minOffsetsPerTrigger; a bounded run holds nothing back."""
-        if self._cap is not None:
+        if self._cap is not None or self._options.min_offsets_per_trigger is None:
             return 0
         since = None if self._batch_at is None else (time.monotonic() - self._batch_at) * 1000
         return planner.remaining_delay_ms(
@@ -190,6 +241,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         mean = mean_record_bytes(work, self._connected().addresses, self._options)
         by_bytes = max(1, int(bytes_max / mean)) if mean else None
         return min((one for one in (rows, by_bytes) if one is not None), default=None)
+
+    def _check_brokers(self, positions: Positions) -> None:
+        """Raise BrokerUnreachable when a broker is not there whose queues are read: it is away, they are not gone."""
+        absent = {key.broker for key in positions} - self._connected().present
+        if absent and self._options.fail_on_data_loss:
+            raise BrokerUnreachable(f"no name server knows a master of {', '.join(sorted(absent))}")
 
     def _lacks(self, key: QueueKey, position: int) -> bool:
         bounds = self._bounds.get(key)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import InputPartition
 
-from remoting.protocol.names import LMQ_PREFIX
+from remoting.protocol.filtered_body import RowFilter
 from spark_connector.connections import Address
 from spark_connector.options import ReadOptions
 from spark_connector.planner import QueueRange
@@ -21,6 +21,8 @@ from spark_connector.worker import begin_task
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from spark_connector.decode.stage import DecodeStage
 
 
 class RangePartition(InputPartition):
@@ -40,26 +42,33 @@ class RangePartition(InputPartition):
 
 
 def read_task(
-    partition: InputPartition, schema: StructType, row_filters: Sequence[str], options: ReadOptions
+    partition: InputPartition,
+    schema: StructType,
+    row_filter: RowFilter,
+    options: ReadOptions,
+    stage: DecodeStage | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one partition; an empty DataFrame comes as a partition without ranges."""
+    """Yield the rows of one partition; an empty DataFrame comes as a partition without ranges.
+
+    With a stage the rows pass through it, which turns bodies into columns.
+    """
     if not isinstance(partition, RangePartition):
         return
-    from spark_connector.arrow import TopicMatcher
     from spark_connector.batches import decode_range
     from spark_connector.errors import BrokenRecord
     from spark_connector.fetch import RangeFetcher
 
     begin_task()
-    wanted = arrow_schema(schema)
-    matcher = TopicMatcher(row_filters) if row_filters else None
-    light = LMQ_PREFIX.decode()
-    fetcher = RangeFetcher(partition.ranges, partition.addresses, options, partition.readers)
+    wanted = arrow_schema(schema if stage is None else stage.source)
+    decoding = None if stage is None else stage.open(options, partition.addresses)
+    fetcher = RangeFetcher(partition.ranges, partition.addresses, options, partition.readers, row_filter)
     for current, pulled in fetcher.pulls():
-        # The light queue of an exact topic holds nothing else; filters are for the queues of whole parent topics.
-        chosen = None if current.key.topic.startswith(light) else matcher
         try:
-            yield from decode_range(pulled, current, wanted, chosen)
+            for batch in decode_range(pulled, current, wanted, fetcher.filter_of(current)):
+                if decoding is None:
+                    yield batch
+                else:
+                    yield from decoding.apply(batch, current.key)
         except BrokenRecord:
             fetcher.report_damage(current, pulled)
             raise
@@ -72,8 +81,19 @@ def arrow_schema(schema: StructType) -> Any:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def check_schema(schema: StructType) -> None:
-    """Raise OptionError unless every column of a user-given schema is one of ours with its type."""
+def check_schema(schema: StructType, options: ReadOptions) -> DecodeStage | None:
+    """Raise OptionError unless every column of a user-given schema is one of ours with its type.
+
+    Returns what the tasks do with bodies, None where they do nothing.
+    """
+    if options.decode is not None:
+        from spark_connector.decode.stage import plan_stage
+
+        wanted, stage = plan_stage(schema, options)
+        for field, known in zip(schema.fields, wanted.fields, strict=True):
+            field.name = known.name
+        return stage
     names = check_projection([(field.name, field.dataType.simpleString()) for field in schema.fields])
     for field, name in zip(schema.fields, names, strict=True):
         field.name = name
+    return None

@@ -6,10 +6,13 @@ Invariant: a value that passes here needs no further check of its shape. Pure.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from remoting.filtering import sql92, tags
+from remoting.protocol.errors import LocalMisuse
 from spark_connector.schema import nearest
 
 EARLIEST, LATEST = -2, -1
@@ -22,6 +25,28 @@ class QueueName(NamedTuple):
     topic: str
     broker: str | None
     queue: int
+
+
+EVERY_QUEUE = -1
+"""Stands for all queues of a topic where only the topic was named."""
+
+
+class TimePoint(NamedTuple):
+    """A moment in ms since 1970 in every queue: `default` (None where nothing is said) except for the queues named."""
+
+    default: int | None
+    named: Mapping[QueueName, int]
+
+    def of(self, topic: str, broker: str, queue: int) -> int | None:
+        """The moment for one queue; the most precise name wins."""
+        for name in (
+            QueueName(topic, broker, queue),
+            QueueName(topic, None, queue),
+            QueueName(topic, None, EVERY_QUEUE),
+        ):
+            if name in self.named:
+                return self.named[name]
+        return self.default
 
 
 class StartingPoint(NamedTuple):
@@ -47,6 +72,17 @@ def positive(text: str) -> int:
     number = count(text)
     if number == 0:
         raise ValueError("a number above 0 is needed")
+    return number
+
+
+def speed(text: str) -> float:
+    """Parse a number above 1, which may have a fraction."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError("a number is needed") from None
+    if not 1 < number < math.inf:
+        raise ValueError("a number above 1 is needed, what is slower never comes to the present")
     return number
 
 
@@ -144,6 +180,69 @@ def starting_point(text: str) -> StartingPoint:
             else:
                 named[QueueName(topic, None, _queue(key))] = _offset(value)
     return StartingPoint(EARLIEST, named)
+
+
+def time_point(text: str) -> TimePoint:
+    """Parse ms since 1970, or JSON `{topic: ms}`, `{topic: {queue: ms}}` or `{topic: {broker: {queue: ms}}}`."""
+    if text.strip().isdigit():
+        return TimePoint(int(text), {})
+    try:
+        nested = json.loads(text)
+    except json.JSONDecodeError:
+        raise ValueError("ms since 1970 or JSON {topic: {queue: ms}} is needed") from None
+    named: dict[QueueName, int] = {}
+    for topic, below in _mapping(nested, "the JSON").items():
+        if not isinstance(below, dict):
+            named[QueueName(topic, None, EVERY_QUEUE)] = _moment(below)
+            continue
+        for key, value in below.items():
+            if isinstance(value, dict):
+                named |= {QueueName(topic, key, _queue(queue)): _moment(ms) for queue, ms in value.items()}
+            else:
+                named[QueueName(topic, None, _queue(key))] = _moment(value)
+    return TimePoint(None, named)
+
+
+def assignment(text: str) -> frozenset[QueueName]:
+    """Parse the JSON `{topic: [queue, ...]}` or `{topic: {broker: [queue, ...]}}`."""
+    try:
+        nested = json.loads(text)
+    except json.JSONDecodeError as failure:
+        raise ValueError(f"JSON {{topic: [queue, ...]}} is needed ({failure})") from None
+    found: set[QueueName] = set()
+    for topic, below in _mapping(nested, "the JSON").items():
+        by_broker = below if isinstance(below, dict) else {None: below}
+        for broker, queues in by_broker.items():
+            if not isinstance(queues, list) or not queues:
+                raise ValueError(f"topic {topic!r}: a list of queues is needed")
+            found |= {QueueName(topic, broker, _queue(str(queue))) for queue in queues}
+    if not found:
+        raise ValueError("at least one queue is needed")
+    return frozenset(found)
+
+
+def tag_expression(text: str) -> tuple[str, ...]:
+    """Parse RocketMQ's tag expression; empty for every message."""
+    try:
+        return tags.parse(text) or ()
+    except LocalMisuse as failure:
+        raise ValueError(str(failure)) from None
+
+
+def sql_expression(text: str) -> str:
+    """Check an SQL92 expression and return it as it is; empty for every message."""
+    if text.strip():
+        try:
+            sql92.parse(text)
+        except LocalMisuse as failure:
+            raise ValueError(str(failure)) from None
+    return text.strip()
+
+
+def _moment(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is not a time in ms since 1970")
+    return value
 
 
 def _mapping(value: object, what: str) -> dict[str, object]:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from remoting.client.blocking import BlockingConnection
+from remoting.protocol import append_body
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
 from tests.interop.spark_scenario import Frames, Publish, numbers
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(240)]
+
+
+def messages_out(ports: dict[str, int]) -> int:
+    """How many messages the broker has sent to consumers so far."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{ports['admin']}/metrics", timeout=10) as answer:
+        (count,) = re.findall(r"^rocketmq_messages_out_total (\S+)", answer.read().decode(), re.MULTILINE)
+    return int(float(count))
 
 
 def test_batch_reads(load: Frames, publish: Publish) -> None:
@@ -78,6 +91,8 @@ def test_a_stream_by_pattern_waits_for_enough_rows(load: Frames, publish: Publis
         ({"mqttFilter": "a/#/b"}, "'a/#/b' is not a valid MQTT filter"),
         ({"topic": "nobody-has-this"}, "no broker has 'nobody-has-this'"),
         ({"topic": "refused", "startingOffsets": '{"refused":{"0":999999}}'}, "beyond the log"),
+        ({"assign": '{"refused": [99]}'}, "option 'assign' names the queue refused/99"),
+        ({"topic": "refused", "sql": "speed >"}, "option 'sql' = 'speed >': SQL expression"),
         ({"topic": "refused", "nameServer": "127.0.0.1:1", "fetchRetries": "0"}, "no answer from 127.0.0.1:1"),
     ],
 )
@@ -86,3 +101,43 @@ def test_what_bad_input_gets(publish: Publish, spark: Any, server: str, options:
     with pytest.raises(Exception, match=r".") as caught:
         spark.read.format("rocketmq").options(**({"nameServer": server} | options)).load().count()
     assert says in str(caught.value)
+
+
+def test_filters_are_pushed_and_reads_work_without(
+    load: Frames, publish: Publish, spark: Any, ports: dict[str, int]
+) -> None:
+    """The same rows with Spark's switch on and off; with it only what is wanted leaves the broker."""
+    publish("pushed/1/a", range(200))
+    publish("pushed/2/a", range(200, 300))
+    switch = "spark.sql.python.filterPushdown.enabled"
+    found, sent = {}, {}
+    before = spark.conf.get(switch)
+    try:
+        for state in ("false", "true"):
+            spark.conf.set(switch, state)
+            whole = load(topic="pushed")
+            counted = messages_out(ports)
+            part = whole.where("mqttTopic = 'pushed/1/a' AND queueOffset < 50 AND storeTimestamp > '2020-01-01'")
+            found[state] = numbers(part)
+            sent[state] = messages_out(ports) - counted
+    finally:
+        spark.conf.set(switch, before)
+    assert found["false"] == found["true"] == list(range(50))
+    assert (sent["false"], sent["true"]) == (300, 50)
+
+
+def test_broker_side_filters_of_a_stream(load: Frames, publish: Publish, server: str, tmp_path: Path) -> None:
+    entries = [
+        append_body.encode_entry(
+            kind=1, flags=0, queue_index=0, born_ms=n, topic=b"chosen", keys=b"", tags=b"odd" if n % 2 else b"even",
+            body=b"%d" % n, properties=[(b"n", b"%d" % n)],
+        )
+        for n in range(40)
+    ]  # fmt: skip
+    with BlockingConnection.dial(server) as connection:
+        reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+    assert reply.code == 0, reply.remark
+    source = load(stream=True, topic="chosen", subExpression="odd", sql="n >= 30", startingOffsets="earliest")
+    writer = source.writeStream.format("memory").queryName("chosen").trigger(availableNow=True)
+    assert writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(60)
+    assert numbers(source.sparkSession.table("chosen")) == [31, 33, 35, 37, 39]

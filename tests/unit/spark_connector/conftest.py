@@ -30,11 +30,14 @@ def broker() -> Iterator[ToyBroker]:
 def read_options(broker: ToyBroker) -> Callable[..., ReadOptions]:
     """Options that read from the toy broker."""
     host, port = broker.address
-    return lambda **given: parse_read({"nameserver": f"{host}:{port}", "fetchretryintervalms": "1", **given})
+    return lambda **given: parse_read(
+        {"nameserver": f"{host}:{port}", "fetchretryintervalms": "1", "brokerwaitms": "0", **given}
+    )
 
 
 @pytest.fixture
 def write_options(broker: ToyBroker) -> Callable[..., WriteOptions]:
-    """Options that write to the toy broker."""
+    """Options that write to the toy broker and wait for nobody."""
     host, port = broker.address
-    return lambda **given: parse_write({"nameserver": f"{host}:{port}", "fetchretryintervalms": "1", **given})
+    usual = {"nameserver": f"{host}:{port}", "fetchretryintervalms": "1", "brokerwaitms": "0"}
+    return lambda **given: parse_write(usual | given)

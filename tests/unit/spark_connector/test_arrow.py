@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from remoting.protocol import append_body, pull_body
 from remoting.protocol.record import FLAG_MQTT, RecordView
-from spark_connector.arrow import TopicMatcher, decode
+from spark_connector.arrow import decode
 from spark_connector.offsets import QueueKey
 from spark_connector.schema import COLUMN_TYPES
 from tests.unit.spark_connector.toy_broker import encode, make_entry
@@ -105,30 +105,29 @@ def test_row_by_row(raw: list[bytes]) -> None:
     entries = append_body.decode_entries(append_body.encode_entries(raw))
     records = [encode(entry, number) for number, entry in enumerate(entries)]
     wanted = [expected(RecordView(one), 5 + number) for number, one in enumerate(records)]
-    assert rows(list(decode(pulled(records), KEY, SCHEMA, None))) == wanted
+    assert rows(list(decode(pulled(records), KEY, SCHEMA))) == wanted
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(plain | mqtt, max_size=12), st.sampled_from([("a/+",), ("a/b", "b"), ("#",), ("z",)]))
-def test_filtered_rows(raw: list[bytes], filters: tuple[str, ...]) -> None:
+@given(st.lists(plain | mqtt, max_size=12), st.sets(st.integers(0, 11)))
+def test_records_with_offsets_of_their_own(raw: list[bytes], chosen: set[int]) -> None:
+    """What a filter leaves: fewer records, each at the offset it has."""
     entries = append_body.decode_entries(append_body.encode_entries(raw))
-    records = [encode(entry, number) for number, entry in enumerate(entries)]
-    keep = {"a/+": {b"a/b", b"a/c", "a/é".encode()}, "a/b": {b"a/b"}, "b": {b"b"}, "z": set()}
-    keep["#"] = keep["a/+"] | keep["b"]
-    wanted = set().union(*(keep[one] for one in filters))
-    offsets = [5 + n for n, one in enumerate(records) if RecordView(one).mqtt_topic in wanted]
-    found = rows(list(decode(pulled(records), KEY, SCHEMA, TopicMatcher(filters))))
-    assert [row["queueOffset"] for row in found] == offsets
+    records = {number: encode(entry, number) for number, entry in enumerate(entries) if number in chosen}
+    sparse = pulled(list(records.values()))
+    sparse.offsets = memoryview(b"".join(number.to_bytes(4, "little") for number in records))
+    wanted = [expected(RecordView(one), 5 + number) for number, one in records.items()]
+    assert rows(list(decode(sparse, KEY, SCHEMA))) == wanted
+
+
+def test_other_names_of_columns() -> None:
+    schema = pa.schema([("brokerName", pa.string()), ("tags", pa.string())])
+    (batch,) = decode(pulled([encode(make_entry("a", b"x", mqtt=False))]), KEY, schema)
+    assert batch.to_pylist() == [{"brokerName": "broker-t", "tags": "t"}]
 
 
 def test_projection_keeps_the_order_asked() -> None:
     schema = pa.schema([("body", pa.binary()), ("queueOffset", pa.int64())])
-    (batch,) = decode(pulled([encode(make_entry("a", b"x"))]), KEY, schema, None)
+    (batch,) = decode(pulled([encode(make_entry("a", b"x"))]), KEY, schema)
     assert batch.schema == schema
     assert batch.to_pylist() == [{"body": b"x", "queueOffset": 5}]
-
-
-def test_topics_are_judged_once() -> None:
-    matcher = TopicMatcher(["a/+"])
-    assert matcher.mask(pa.array(["a/b", None, "b", "a/b"])).tolist() == [True, False, False, True]
-    assert matcher._judged == {None: False, "a/b": True, "b": False}

@@ -93,3 +93,16 @@ def test_waiting_asks_with_what_was_seen(broker: ToyBroker, read_options: Option
     assert b'"wait_ms":50' in asked[0]
     assert b'"known":{"plant":{' in asked[0]
     assert broker.requests[-3:] == [RequestCode.QUEUE_BOUNDS] * 3
+
+
+def test_the_same_answer_is_not_read_again(broker: ToyBroker, read_options: Options) -> None:
+    broker.publish("plant/1", [b"a"])
+    options = read_options(mqttFilter="plant/+")
+    watch = BoundsWatch(options, select(options))
+    first = watch.read()
+    assert watch.read() is first
+    assert watch.present == {NAME}
+    broker.publish("plant/1", [b"b"])
+    second = watch.read()
+    assert sum(one.max for one in second.values()) == 2
+    assert all(one is other for one, other in zip(first, second, strict=True)), "the keys are the same objects"

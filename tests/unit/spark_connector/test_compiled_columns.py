@@ -44,7 +44,7 @@ def test_pieces_hold_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled_columns, "PIECE_ROWS", 4)
     whole = pulled([encode(make_entry("a/b", b"x" * n), n) for n in range(10)])
     schema = pa.schema([("queueOffset", pa.int64()), ("body", pa.binary())])
-    rows = [row for batch in decode(whole, KEY, schema, None) for row in batch.to_pylist()]
+    rows = [row for batch in decode(whole, KEY, schema) for row in batch.to_pylist()]
     assert rows == [{"queueOffset": 5 + n, "body": b"x" * n} for n in range(10)]
     whole.starts = memoryview(bytes(whole.starts[:4]) * 10)
     assert [piece.count for piece in compiled_columns.pieces(whole)] == [10]

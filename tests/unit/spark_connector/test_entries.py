@@ -13,7 +13,7 @@ from remoting.protocol import append_body, names
 from spark_connector.entries import Defaults, EncodedRows, encode_rows
 from spark_connector.errors import OptionError
 
-DEFAULTS = Defaults(qos=1, retain=False, born_ms=77)
+DEFAULTS = Defaults(qos=1, retain=False, born_ms=77, delay_ms=9)
 MAP = pa.map_(pa.string(), pa.string())
 row = st.fixed_dictionaries(
     {
@@ -23,21 +23,29 @@ row = st.fixed_dictionaries(
         "tag": st.none() | st.text(max_size=5),
         "properties": st.none()
         | st.lists(
-            st.tuples(st.sampled_from(["k", "originMqttTopic", ""]), st.none() | st.text(max_size=4)), max_size=3
+            st.tuples(st.sampled_from(["k", "originMqttTopic", "", "DELAY"]), st.none() | st.text(max_size=4)),
+            max_size=3,
         ),
         "body": st.none() | st.binary(max_size=30),
         "qos": st.none() | st.integers(0, 2),
         "retain": st.none() | st.booleans(),
+        "contentType": st.none() | st.sampled_from(["text/plain", "50%", ""]),
+        "delay": st.none() | st.sampled_from([0, 5, 86_400_000]),
     }
 )
-TYPES = {"properties": MAP, "body": pa.binary(), "qos": pa.int32(), "retain": pa.bool_()}
+TYPES = {"delay": pa.int64(), "properties": MAP, "body": pa.binary(), "qos": pa.int32(), "retain": pa.bool_()}
 
 
 def by_hand(one: dict[str, Any]) -> bytes:
     """The entry of one row, the slow way."""
     exact = one["mqttTopic"]
     own = [] if exact is None else [(b"originMqttTopic", exact.encode())]
-    pairs = [(k.encode(), (v or "").encode()) for k, v in one["properties"] or [] if k != "originMqttTopic"]
+    if delay := DEFAULTS.delay_ms if one["delay"] is None else one["delay"]:
+        own.append((b"TIMER_DELAY_MS" if exact is None else b"delay-ms", b"%d" % delay))
+    if one["contentType"] is not None:
+        own.append((b"mqttContentType", one["contentType"].replace("%", "%25").encode()))
+    taken = ("originMqttTopic", "DELAY")
+    pairs = [(k.encode(), (v or "").encode()) for k, v in one["properties"] or [] if k not in taken]
     flags = 0 if exact is None else 8 | (1 if one["qos"] is None else one["qos"]) | (4 if one["retain"] else 0)
     return append_body.encode_entry(
         kind=1 if exact is None else 0,
@@ -72,7 +80,10 @@ def test_row_by_row(rows: list[dict[str, Any]], skip: int) -> None:
     ("columns", "says"),
     [
         ({"topic": ["a/b"]}, "mqttTopic"),
-        ({"topic": [None]}, "neither"),
+        ({"topic": [None]}, "column 'topic' is null in 1 of 1 rows"),
+        ({"topic": [None], "mqttTopic": [None]}, "'mqttTopic' and 'topic' are both null"),
+        ({"topic": ["t"], "delay": [-1]}, "column 'delay' holds -1"),
+        ({"topic": ["t"], "body": ["b" * (16 << 20)]}, "column 'body' holds 16777216 bytes"),
         ({"mqttTopic": ["a/+"]}, "'a/\\+'"),
         ({"mqttTopic": ["$SYS/x"]}, "'.SYS/x': topics that begin with"),
         ({"topic": ["t"], "key": ["k" * 70_000]}, "keys of 70000 bytes"),
@@ -80,6 +91,6 @@ def test_row_by_row(rows: list[dict[str, Any]], skip: int) -> None:
     ],
 )
 def test_what_cannot_be_sent_is_named(columns: dict[str, list[Any]], says: str) -> None:
-    given_columns = {name: pa.array(values) for name, values in columns.items()} | {"body": pa.array(["x"])}
+    given_columns = {name: pa.array(values) for name, values in ({"body": ["x"]} | columns).items()}
     with pytest.raises(OptionError, match=says):
         encode_rows(given_columns, 1, DEFAULTS)

@@ -31,7 +31,6 @@ def test_spans() -> None:
     assert present.tolist() == [True, False]
     assert bytes(found.data[at[0] : at[0] + length[0]]) == b"a/b"
     assert found.offsets.tolist() == [10, 11]
-    assert len(found.keep(present)) == 1
     assert len(parse_records(pulled([]), "q")) == 0
 
 

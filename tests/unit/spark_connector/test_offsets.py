@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_connector.errors import OptionError
-from spark_connector.offsets import QueueKey, StreamOffset, from_json, to_json, total_behind
+from spark_connector.offsets import (
+    FORMS_REMEMBERED,
+    OffsetMemory,
+    QueueKey,
+    StreamOffset,
+    from_json,
+    to_json,
+    total_behind,
+)
 
 keys = st.builds(QueueKey, st.text(max_size=5), st.text(max_size=5), st.integers(0, 20))
 positions = st.dictionaries(keys, st.integers(0, 2**60), max_size=8)
@@ -40,3 +48,27 @@ def test_foreign_checkpoints_are_refused(wrong: dict[str, object]) -> None:
 def test_total_behind() -> None:
     key, other = QueueKey("t", "b", 0), QueueKey("t", "b", 1)
     assert total_behind({key: 3}, {key: 10, other: 5}, [key, other]) == 12
+
+
+def test_a_memory_reads_each_form_once() -> None:
+    memory = OffsetMemory()
+    one = StreamOffset({QueueKey("t", "b", 0): 5}, initial=True)
+    form = memory.to_json(one)
+    assert memory.from_json(json.loads(json.dumps(form))) is one
+    others = [memory.from_json({"v": 1, "q": {"t": {"b": {"0": n}}}}) for n in range(FORMS_REMEMBERED)]
+    assert memory.from_json({"v": 1, "q": {"t": {"b": {"0": 0}}}}) is others[0]
+    again = memory.from_json(form)
+    assert again == one
+    assert again is not one
+
+
+@given(positions, positions)
+def test_a_memory_writes_what_the_function_writes(one: dict[QueueKey, int], other: dict[QueueKey, int]) -> None:
+    memory = OffsetMemory()
+    for offset in (
+        StreamOffset(one, origin=other),
+        StreamOffset(one),
+        StreamOffset(other, initial=True),
+        StreamOffset(one),
+    ):
+        assert json.dumps(memory.to_json(offset)) == json.dumps(to_json(offset))

@@ -39,6 +39,14 @@ def test_names_are_read_without_case_and_aliases_work() -> None:
         ({"topic": "t", "accessKey": "a"}, "belong together"),
         ({"topic": "t", "accesKey": "a"}, "did you mean 'accessKey'"),
         ({"topic": "t", "startingOffsets": "first"}, "earliest, latest or JSON"),
+        ({"topic": "t", "assign": '{"t": [0]}'}, "topic and assign are set"),
+        ({"assign": "t"}, r"'assign' = 't': JSON \{topic"),
+        ({"topic": "t", "subExpression": "a ||"}, "option 'tag' = 'a ||'"),
+        ({"topic": "t", "sql": "a >"}, "option 'sql' = 'a >': SQL expression"),
+        ({"topic": "t", "sqlExpresion": "a > 1"}, "did you mean 'sqlExpression'"),
+        ({"topic": "t", "startingOffsetsByTimestamp": "monday"}, "ms since 1970"),
+        ({"topic": "t", "startingOffsetsByTimestampStrategy": "eror"}, "did you mean 'error'"),
+        ({"topic": "t", "includeHeaders": "false", "columns": "body,properties"}, "which 'includeProperties' = false"),
     ],
 )
 def test_what_a_reader_is_refused(options: dict[str, str], says: str) -> None:

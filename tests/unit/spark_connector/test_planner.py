@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,7 +101,6 @@ def test_resolve() -> None:
     assert planner.resolve(StartingPoint(LATEST, {}), bounds) == {KEYS[0]: 10, KEYS[1]: 3}
     named = {QueueName("t", None, 0): 8, QueueName("t", "b", 1): EARLIEST}
     assert planner.resolve(StartingPoint(LATEST, named), bounds) == {KEYS[0]: 8, KEYS[1]: 0}
-    assert planner.resolve(StartingPoint(LATEST, {}), bounds, by_time=True) == {KEYS[0]: 7, KEYS[1]: 3}
 
 
 def test_few_rows_wait_for_more_but_not_for_ever() -> None:
@@ -111,3 +112,49 @@ def test_few_rows_wait_for_more_but_not_for_ever() -> None:
     assert remaining(10, 5.0) == 0
     assert remaining(9, 400.5) == 600
     assert remaining(9, 1000.0) == remaining(9, 5000.0) == 0
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 30), min_size=3, max_size=3),  # messages stored in each queue
+        st.lists(st.integers(0, 20), min_size=3, max_size=3),  # messages retention takes from each
+        st.none() | st.integers(1, 40),  # maxOffsetsPerTrigger
+        st.integers(1, 3),  # queues that exist by now
+    ),
+    max_size=8,
+)
+
+
+@given(STEPS, st.integers(1, 4), st.none() | st.integers(1, 9))
+def test_growth_and_retention_under_a_query(
+    steps: list[tuple[list[int], list[int], int | None, int]], cores: int, records_max: int | None
+) -> None:
+    """Every offset is read exactly once, or named as lost, whatever happens between two batches and within one."""
+    lows, highs, queues = [0, 0, 0], [0, 0, 0], 0
+    start: dict[QueueKey, int] = {}
+    read: list[tuple[QueueKey, int]] = []
+    lost: list[tuple[QueueKey, int]] = []
+
+    def bounds() -> dict[QueueKey, Bounds]:
+        return {KEYS[n]: Bounds(n, lows[n], highs[n]) for n in range(queues)}
+
+    for stored, expired, rows_max, exist in steps:
+        queues = max(queues, exist)
+        for number in range(queues):
+            highs[number] += stored[number]
+        ends = planner.advance(start, bounds(), rows_max=rows_max)
+        for number in range(queues):
+            lows[number] = min(lows[number] + expired[number], highs[number])
+        work, sentences = planner.ranges(start, ends, bounds())
+        pieces = [piece for task in planner.tasks(work, cores=cores, records_max=records_max) for piece in task]
+        read += [(piece.key, offset) for piece in pieces for offset in range(piece.start, piece.end)]
+        for sentence in sentences:
+            found = re.fullmatch(r"queue t/b/(\d): offsets (\d+) to (\d+) are gone, it begins at \d+ now", sentence)
+            assert found is not None, sentence
+            key = KEYS[int(found[1])]
+            last = min(int(found[3]), ends[key] - 1)
+            lost += [(key, offset) for offset in range(int(found[2]), last + 1)]
+        start = ends
+    assert len(set(read)) == len(read)
+    assert not set(read) & set(lost)
+    assert set(read) | set(lost) == {(key, offset) for key, end in start.items() for offset in range(end)}

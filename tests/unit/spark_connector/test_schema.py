@@ -23,3 +23,10 @@ def test_a_given_schema_is_checked() -> None:
 
 def test_nothing_near_names_nothing() -> None:
     assert schema.nearest("zzzz", ["topic"]) == ""
+
+
+def test_other_names_and_the_map_left_out() -> None:
+    assert schema.schema_ddl(["BROKERNAME", "userProperties"]) == "brokerName string, userProperties map<string,string>"
+    assert schema.check_projection([("tags", "string")]) == ("tags",)
+    assert "properties" not in schema.schema_ddl((), properties=False)
+    assert schema.schema_ddl(()).count(",") == schema.schema_ddl((), properties=False).count(",") + 2

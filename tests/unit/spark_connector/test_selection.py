@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from remoting.protocol.bounds_body import LightBounds, QueueBounds, QueueBoundsReply, QueueBoundsRequest
+from remoting.protocol.filtered_body import RowFilter
 from spark_connector.errors import OptionError
 from spark_connector.offsets import QueueKey
 from spark_connector.options import parse_read
 from spark_connector.selection import (
+    EXACT_MAX,
     Bounds,
     Selection,
     check_mqtt_topic,
     check_named_queues,
+    check_present,
     light_key,
-    missing_topics,
+    row_filter,
     select,
 )
 from spark_connector.values import QueueName
@@ -47,6 +52,15 @@ def test_wrong_names(options: dict[str, str], says: str) -> None:
         select(parse_read(options))
 
 
+def test_many_exact_topics_are_read_from_their_parents() -> None:
+    """One position per parent queue instead of one per topic."""
+    few = [f"plant/{n}" for n in range(EXACT_MAX)]
+    assert len(chosen(",".join(few)).exact) == EXACT_MAX
+    many = chosen(",".join([*few, "car/1"]))
+    assert (many.exact, many.topics) == ((), ("plant", "car"))
+    assert set(many.row_filters) == {*few, "car/1"}
+
+
 def test_requests_and_answers() -> None:
     one = chosen("a/b")
     (request,) = one.requests(at_ms=5)
@@ -72,10 +86,37 @@ def test_the_waiting_request_covers_everything() -> None:
 
 def test_missing_topics_and_queues() -> None:
     bounds = {QueueKey("a", "b1", 0): Bounds(1, 0, 5)}
-    assert missing_topics(select(parse_read({"topic": "a,z"})), bounds) == ["z"]
+    with pytest.raises(OptionError, match="option 'topic': no broker has 'z'"):
+        check_present(select(parse_read({"topic": "a,z"})), bounds)
+    check_present(chosen("z/#"), bounds)
     check_named_queues({QueueName("a", None, 0): 1, QueueName("a", "b1", 0): 1}, bounds)
     with pytest.raises(OptionError, match="a/b2/0"):
         check_named_queues({QueueName("a", "b2", 0): 1}, bounds)
+
+
+def test_assigned_queues_only() -> None:
+    found = select(parse_read({"assign": '{"a": [0], "c": {"b2": [1]}}'}))
+    assert found.topics == ("a", "c")
+    for broker, expected in (("b1", [("a", 0)]), ("b2", [("a", 0), ("c", 1)])):
+        queues = [QueueBounds(topic, number, id_, 0, 9) for id_, (topic, number) in enumerate(product("ac", (0, 1)))]
+        reply = QueueBoundsReply(broker, 1, 0, queues)
+        assert [(key.topic, key.queue) for key in found.collect(found.requests()[0], reply)] == expected
+    here = {QueueKey("a", "b1", 0): Bounds(1, 0, 5), QueueKey("c", "b2", 1): Bounds(1, 0, 5)}
+    check_present(found, here)
+    other = {QueueKey("a", "b1", 0): Bounds(1, 0, 5), QueueKey("c", "b2", 0): Bounds(1, 0, 5)}
+    with pytest.raises(OptionError, match="option 'assign' names the queue c/b2/1"):
+        check_present(found, other)
+    with pytest.raises(OptionError, match="option 'assign' names the queue a/0"):
+        check_present(found, {})
+    with pytest.raises(OptionError, match="option 'assign': 'x/y' is not a RocketMQ topic"):
+        select(parse_read({"assign": '{"x/y": [0]}'}))
+
+
+def test_what_the_broker_is_asked_to_leave_out() -> None:
+    options = parse_read({"mqttFilter": "a/+", "subExpression": "x || y", "sql": "n > 1"})
+    assert row_filter(select(options), options) == RowFilter(mqtt=("a/+",), tags=("x", "y"), sql="n > 1")
+    options = parse_read({"mqttFilter": "a/b"})
+    assert not row_filter(select(options), options)
 
 
 def test_a_pattern_takes_whole_names_of_what_the_broker_reports() -> None:

@@ -63,6 +63,18 @@ def test_a_lost_connection_stages_nothing_twice(broker: ToyBroker, write_options
     assert [entry.body for entry in broker.staged["s", 3, 0, 99]] == [b"%d" % n for n in range(20)]
 
 
+def test_a_broker_that_is_away_longer_than_the_retries_is_waited_for(broker: ToyBroker, write_options: Options) -> None:
+    """As long as the option says, not as often."""
+    busy = [lambda command: command.reply(2, "busy")] * 20
+    broker.faults = list(busy)
+    with pytest.raises(BrokerUnreachable, match="longer than the option 'brokerWaitMs' = 0"):
+        sink.send_rows(broker.address, [encoded(3)], ATTEMPT, write_options(fetchretries="1"))
+    broker.faults = list(busy)
+    patient = write_options(fetchretries="1", brokerwaitms="60000")
+    assert sink.send_rows(broker.address, [encoded(3)], ATTEMPT, patient) == 3
+    assert [entry.body for entry in broker.staged["s", 3, 0, 99]] == [b"0", b"1", b"2"]
+
+
 def test_busy_means_again_and_no_means_no(broker: ToyBroker, write_options: Options) -> None:
     broker.faults = [lambda command: command.reply(2, "busy")]
     assert sink.send_rows(broker.address, [encoded(3)], ATTEMPT, write_options()) == 3
@@ -94,4 +106,18 @@ def test_direct_and_abort(broker: ToyBroker, write_options: Options) -> None:
     sink.send_rows(broker.address, [encoded(7)], ATTEMPT, options)
     sink.abort_batch(broker.address, "s", 3, options)
     assert broker.staged == {}
-    assert sink.sink_broker(options) == broker.address
+    assert sink.first_broker(options) == broker.address
+
+
+def test_a_sink_stays_where_it_committed_before(
+    broker: ToyBroker, write_options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker group that joins with an earlier name gets new sinks, not this one."""
+    options, other = write_options(), ToyBroker()
+    monkeypatch.setattr(sink, "find_brokers", lambda _options: {"a": other.address, "b": broker.address})
+    assert sink.sink_home("s", options) == sink.SinkHome(other.address, -1)
+    broker.ledger["s"] = 4
+    assert sink.sink_home("s", options) == sink.SinkHome(broker.address, 4)
+    other.close()
+    with pytest.raises(BrokerUnreachable):
+        sink.sink_home("s", options)

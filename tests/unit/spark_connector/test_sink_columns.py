@@ -31,6 +31,15 @@ def test_an_option_wins_over_the_columns() -> None:
     }
 
 
+def test_the_content_type_of_an_option_gives_way_to_a_column() -> None:
+    options = parse_write({"topic": "t", "contentType": "text/plain"})
+    batch = pa.record_batch({"body": pa.array([b"x"]), "contentType": pa.array([None], pa.string())})
+    without = sink_columns([("body", "binary")], options)
+    assert without.pick(batch)["contentType"].to_pylist() == ["text/plain"]
+    with_column = sink_columns([("body", "binary"), ("contentType", "string")], options)
+    assert with_column.pick(batch)["contentType"].to_pylist() == [None]
+
+
 @pytest.mark.parametrize(
     ("fields", "options", "says"),
     [
@@ -42,6 +51,12 @@ def test_an_option_wins_over_the_columns() -> None:
         ([("body", "binary")], {"topic": "a/b"}, "mqttTopic"),
         ([("body", "binary")], {"mqttTopic": "$SYS/broker/x"}, "topics that begin with \\$ are the server's own"),
         ([("body", "binary")], {"mqttTopic": "a/+"}, "no wildcard"),
+        ([("body", "binary"), ("delay", "string")], {"topic": "t"}, "'delay' is string"),
+        (
+            [("body", "binary"), ("delay", "int")],
+            {"topic": "t", "batchCodec": "lz4"},
+            "'delay' is not for batch topics",
+        ),
     ],
 )
 def test_what_does_not_fit(fields: list[tuple[str, str]], options: dict[str, str], says: str) -> None:

@@ -13,6 +13,7 @@ import pyspark_rocketmq
 import spark_connector
 from spark_connector.errors import OptionError
 from spark_connector.source import RocketMQDataSource
+from tests.unit.spark_connector.toy_broker import ToyBroker
 
 SCHEMA = StructType([StructField("body", BinaryType())])
 
@@ -38,12 +39,12 @@ def test_planning_needs_no_heavy_library() -> None:
     assert printed.strip() == "[]"
 
 
-def test_schema_and_parts() -> None:
+def test_schema_and_parts(broker: ToyBroker) -> None:
     source = RocketMQDataSource({"topic": "t", "columns": "body"})
     assert source.schema() == "body binary"
     assert type(source.reader(SCHEMA)).__name__ == "RocketMQBatchReader"
     assert type(source.streamReader(SCHEMA)).__name__ == "RocketMQStreamReader"
-    sink = RocketMQDataSource({"topic": "t"})
+    sink = RocketMQDataSource({"topic": "t", "nameServer": "{}:{}".format(*broker.address)})
     assert type(sink.writer(SCHEMA, False)).__name__ == "RocketMQBatchWriter"
     assert type(sink.streamWriter(SCHEMA, False)).__name__ == "RocketMQStreamWriter"
     with pytest.raises(OptionError, match="did you mean 'topic'"):

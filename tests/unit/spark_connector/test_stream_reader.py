@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from spark_connector.errors import DataLost, OptionError
+from remoting.protocol.codes import RequestCode
+from spark_connector.errors import BrokerUnreachable, DataLost, OptionError
 from spark_connector.offsets import from_json
 from spark_connector.options import ReadOptions
 from spark_connector.stream_reader import RocketMQStreamReader
@@ -226,3 +228,82 @@ def test_a_pattern_reads_topics_that_appear_later(broker: ToyBroker, read_option
     publish(broker, "line-2/b", range(5, 8))
     assert engine.drain() == [3]
     assert bodies(engine) == numbers(range(8))
+
+
+def test_a_broker_that_is_away_is_waited_for(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    waiting = {"brokerwaitms": "1h", "fetchretries": "0", **EARLIEST}
+    engine = Run(read_options(mqttFilter="plant/+", **waiting)).start()
+    assert engine.drain() == [5]
+    publish(broker, "plant/1", range(5, 9))
+    broker.faults = [lambda command: None] * 2
+    assert [engine.step(), engine.step()] == [0, 0]
+    assert engine.drain() == [4]
+    publish(broker, "plant/1", range(9, 12))
+    engine.reader.latestOffset({"v": 1, "q": {}}, ALL)
+    broker.faults = [broker.answer, lambda command: None, broker.answer, lambda command: None]
+    assert engine.drain() == [3], "tasks wait as well"
+    assert bodies(engine) == numbers(range(12))
+
+
+def test_a_broker_that_stays_away_ends_the_query(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    engine = Run(read_options(mqttFilter="plant/+", fetchretries="0", **EARLIEST)).start()
+    engine.drain()
+    broker.faults = [lambda command: None] * 9
+    with pytest.raises(BrokerUnreachable, match="for longer than the option 'brokerWaitMs' = 0"):
+        engine.step()
+
+
+def test_a_group_nobody_knows_is_away_and_not_lost(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    run = Run(read_options(mqttFilter="plant/+", **EARLIEST))
+    run.start().drain()
+    (last,) = run.offsets.values()
+    run.offsets[0] = last.replace('"broker-t": {', '"broker-u": {"0": 3}, "broker-t": {')
+    with pytest.raises(BrokerUnreachable, match="no name server knows a master of broker-u"):
+        run.start().step()
+    allowed = run.start(read_options(mqttFilter="plant/+", failondataloss="false", **EARLIEST))
+    publish(broker, "plant/1", range(5, 7))
+    assert allowed.drain() == [2]
+
+
+def test_a_replay_waits_for_its_broker(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    run = Run(read_options(mqttFilter="plant/+", brokerwaitms="1h", fetchretries="0", **EARLIEST))
+    assert run.start().step(fail=True) == -1
+    again = RocketMQStreamReader(SCHEMA, read_options(mqttFilter="plant/+", brokerwaitms="1h", fetchretries="0"))
+    broker.faults = [lambda command: None] * 3
+    assert sum(len(part.ranges) for part in again.partitions({}, json.loads(run.offsets[0]))) > 0
+
+
+def test_a_topic_nobody_has_is_refused_at_once(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    with pytest.raises(OptionError, match="option 'topic': no broker has 'plants'"):
+        Run(read_options(topic="plants")).start().step()
+    with pytest.raises(OptionError, match="option 'assign' names the queue plant/9"):
+        Run(read_options(assign='{"plant": [0, 9]}')).start().step()
+    engine = Run(read_options(assign='{"plant": [0]}', **EARLIEST)).start()
+    engine.drain()
+    assert len(engine.rows) == broker.queue("plant", 0).max
+
+
+def test_tags_are_judged_by_the_broker(broker: ToyBroker, read_options: Options) -> None:
+    broker.publish("t", [b"0000"], mqtt=False)
+    publish(broker, "t/1", range(1, 4))
+    engine = Run(read_options(topic="t", subexpression="t", **EARLIEST)).start()
+    engine.drain()
+    assert bodies(engine) == numbers(range(1))
+    assert broker.requests.count(RequestCode.RANGE_PULL) == 0
+
+
+def test_a_replay_holds_rows_back_until_they_are_due(broker: ToyBroker, read_options: Options) -> None:
+    """The toy broker says that the second offset of each queue is due; the limit of rows does not widen that."""
+    publish(broker, "plant/1", range(20))
+    options = read_options(topic="plant", replayspeed="1.5", maxoffsetspertrigger="10", **EARLIEST)
+    run = Run(options)
+    engine = run.start()
+    assert engine.step() == 0, "the first batch is empty"
+    assert engine.drain() == [1]
+    assert Run(read_options(topic="plant", **EARLIEST)).start().drain() == [20]
+    assert run.start(read_options(topic="plant", **EARLIEST)).drain() == [19], "the same checkpoint without it"

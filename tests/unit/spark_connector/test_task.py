@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from remoting.protocol.filtered_body import RowFilter
 from spark_connector.errors import BrokenRecord, DataLost, OptionError
 from spark_connector.offsets import QueueKey
 from spark_connector.options import ReadOptions
@@ -22,7 +23,13 @@ SCHEMA = StructType([StructField("body", BinaryType()), StructField("queueOffset
 def test_filters_are_for_parent_queues_only(broker: ToyBroker, read_options: Callable[..., ReadOptions]) -> None:
     broker.publish("a/1", [b"x", b"y"])
     options = read_options(mqttFilter="a/1")
-    for topic, filters, expected in (("%LMQ%a%2F1", ["z"], 2), ("a", ["z"], 0), ("a", ["a/+"], 2), ("a", [], 2)):
+    for topic, wanted, expected in (
+        ("%LMQ%a%2F1", RowFilter(mqtt=("z",)), 2),
+        ("a", RowFilter(mqtt=("z",)), 0),
+        ("a", RowFilter(mqtt=("a/+",)), 2),
+        ("a", RowFilter(), 2),
+        ("%LMQ%a%2F1", RowFilter(tags=("none",)), 0),
+    ):
         ranges = [
             QueueRange(QueueKey(topic, NAME, n), broker.queue(topic, n).id, 0, broker.queue(topic, n).max)
             for n in range(2)
@@ -31,7 +38,7 @@ def test_filters_are_for_parent_queues_only(broker: ToyBroker, read_options: Cal
         assert partition.addresses == {NAME: broker.address}
         rows = [
             row
-            for batch in read_task(pickle.loads(pickle.dumps(partition)), SCHEMA, filters, options)
+            for batch in read_task(pickle.loads(pickle.dumps(partition)), SCHEMA, wanted, options)
             for row in batch.to_pylist()
         ]
         assert len(rows) == expected
@@ -46,7 +53,7 @@ def test_a_damaged_record_is_told_to_the_broker(broker: ToyBroker, read_options:
     partition = RangePartition([QueueRange(QueueKey("t", NAME, 0), queue.id, 0, 20)], {NAME: broker.address})
 
     def read(**options: str) -> list[int]:
-        found = read_task(partition, SCHEMA, [], read_options(topic="t", **options))
+        found = read_task(partition, SCHEMA, RowFilter(), read_options(topic="t", **options))
         return [row["queueOffset"] for batch in found for row in batch.to_pylist()]
 
     with pytest.raises(BrokenRecord, match="offset 9"):
@@ -65,16 +72,17 @@ def test_a_broker_that_cannot_be_told(broker: ToyBroker, read_options: Callable[
     broker.faults = [broker.answer, lambda command: None]
     partition = RangePartition([QueueRange(QueueKey("t", NAME, 0), queue.id, 0, 1)], {NAME: broker.address})
     with pytest.raises(BrokenRecord, match="offset 0"):
-        list(read_task(partition, SCHEMA, [], read_options(topic="t", fetchretries="0")))
+        list(read_task(partition, SCHEMA, RowFilter(), read_options(topic="t", fetchretries="0")))
 
 
 def test_an_empty_partition(read_options: Callable[..., ReadOptions]) -> None:
-    assert list(read_task(InputPartition(None), SCHEMA, [], read_options(topic="t"))) == []
+    assert list(read_task(InputPartition(None), SCHEMA, RowFilter(), read_options(topic="t"))) == []
 
 
-def test_the_schema_is_checked_and_spelled_right() -> None:
+def test_the_schema_is_checked_and_spelled_right(read_options: Callable[..., ReadOptions]) -> None:
+    options = read_options(topic="t")
     given = StructType([StructField("QUEUEOFFSET", LongType())])
-    check_schema(given)
+    assert check_schema(given, options) is None
     assert given.fields[0].name == "queueOffset"
     with pytest.raises(OptionError, match="not string"):
-        check_schema(StructType([StructField("body", StringType())]))
+        check_schema(StructType([StructField("body", StringType())]), options)

@@ -59,3 +59,48 @@ def test_a_wrong_word_is_answered_with_the_nearest() -> None:
         values.one_of("exactly-once", "at-least-once")("exactly_one")
     with pytest.raises(ValueError, match="did you mean 'earliest'"):
         values.starting_point("earlest")
+
+
+def test_times_by_queue() -> None:
+    assert values.time_point(" 5 ") == values.TimePoint(5, {})
+    point = values.time_point('{"t": 1, "u": {"0": 2, "b": {"0": 3}}}')
+    assert [point.of("t", "b", 9), point.of("u", "b", 0), point.of("u", "c", 0), point.of("u", "c", 1)] == [
+        1,
+        3,
+        2,
+        None,
+    ]
+
+
+@pytest.mark.parametrize("wrong", ["soon", "[]", '{"t": -1}', '{"t": {"x": 5}}', '{"t": {"0": true}}', '{"t": "1"}'])
+def test_wrong_times(wrong: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        values.time_point(wrong)
+
+
+def test_assignments() -> None:
+    assert values.assignment('{"t": [0, 2], "u": {"b": [1]}}') == {
+        QueueName("t", None, 0),
+        QueueName("t", None, 2),
+        QueueName("u", "b", 1),
+    }
+    for wrong in ("t", "{}", "[]", '{"t": []}', '{"t": 1}', '{"t": ["x"]}', '{"t": {"b": 1}}', '{"t": [-1]}'):
+        with pytest.raises(ValueError, match=r"JSON|list of queues|at least one|not a number"):
+            values.assignment(wrong)
+
+
+def test_expressions_are_checked() -> None:
+    assert values.tag_expression("a || b") == ("a", "b")
+    assert values.tag_expression("*") == ()
+    assert values.sql_expression(" a > 1 ") == "a > 1"
+    assert values.sql_expression(" ") == ""
+    for parse, wrong in ((values.tag_expression, "a ||"), (values.sql_expression, "a >")):
+        with pytest.raises(ValueError, match="expression"):
+            parse(wrong)
+
+
+def test_speeds() -> None:
+    assert values.speed("2.5") == 2.5
+    for wrong in ("0", "1", "-1", "inf", "nan", "fast"):
+        with pytest.raises(ValueError, match="number"):
+            values.speed(wrong)

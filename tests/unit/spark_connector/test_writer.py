@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from remoting.protocol.append_body import decode_entries, encode_entries
 from spark_connector import writer
-from spark_connector.errors import OptionError
+from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options import WriteOptions
 from spark_connector.sink_columns import sink_columns
 from spark_connector.writer import RocketMQBatchWriter, RocketMQStreamWriter, StagedRows
@@ -70,6 +71,35 @@ def test_a_stream_commits_once_however_often_it_is_replayed(broker: ToyBroker, w
     assert visible(broker) == 7
 
 
+def test_another_checkpoint_under_the_same_name_is_refused(broker: ToyBroker, write_options: Options) -> None:
+    """Its batches begin at 0 again; skipping them would lose them silently."""
+    sink = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", sinkId="mine"), overwrite=False)
+    broker.ledger["mine"] = 7
+    with pytest.raises(OptionError, match="batch 7 and this query writes batch 4"):
+        sink.write(batches(3))
+
+
+def test_a_commit_finds_the_broker_that_took_over(
+    broker: ToyBroker, write_options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And refuses when the tasks did not agree where to stage."""
+    sink = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", fetchRetries="0"), overwrite=False)
+    left = sink.write(batches(3))
+    gone = ToyBroker()
+    gone.close()
+    sink.commit([replace(left, address=gone.address)], 4)
+    assert visible(broker) == 3
+    with pytest.raises(BrokerUnreachable, match="staged at 2 brokers"):
+        sink.commit([left, replace(left, address=gone.address)], 4)
+
+
+def test_nobody_there_is_said_while_the_write_is_planned(broker: ToyBroker, write_options: Options) -> None:
+    """With the address; once somebody answered, a task waits instead."""
+    broker.close()
+    with pytest.raises(BrokerUnreachable, match=str(broker.address[1])):
+        RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", fetchRetries="0"), overwrite=False)
+
+
 def test_abort_drops_what_was_staged(broker: ToyBroker, write_options: Options) -> None:
     sink = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", sinkId="mine"), overwrite=False)
     sink.write(batches(3))
@@ -100,6 +130,21 @@ def test_batch_versions(broker: ToyBroker, write_options: Options) -> None:
     unnamed.write(batches(5))
     unnamed.abort([None])
     assert broker.staged == {key: rows for key, rows in broker.staged.items() if key[0] == "app"}
+
+
+def test_a_job_without_a_name_leaves_none_at_the_broker(broker: ToyBroker, write_options: Options) -> None:
+    """Also when its last word is not heard."""
+    for faults in ([], [lambda _command: None] * 9):
+        job = RocketMQBatchWriter(SCHEMA, write_options(mqttTopic="a/b", fetchRetries="0"), overwrite=False)
+        left = job.write(batches(5))
+        broker.faults = [broker.answer, *faults] if faults else []
+        job.commit([left])
+        broker.faults = []
+    assert visible(broker) == 10
+    assert len(broker.ledger) == 1
+    named = RocketMQBatchWriter(SCHEMA, write_options(mqttTopic="a/b", txnAppId="x", txnVersion="1"), overwrite=False)
+    named.commit([named.write(batches(1))])
+    assert broker.ledger["x"] == 1
 
 
 def test_rows_are_born_when_their_batch_is_encoded(write_options: Options) -> None:

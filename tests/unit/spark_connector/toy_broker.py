@@ -7,7 +7,10 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 
-from remoting.protocol import append_body, bounds_body, names, pull_body, record, sink_body, topics
+import numpy as np
+
+from remoting.filtering.judge import judge_of
+from remoting.protocol import append_body, bounds_body, filtered_body, names, pull_body, record, sink_body, topics
 from remoting.protocol.append_body import AppendEntry
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
@@ -31,6 +34,7 @@ def make_entry(topic: str, body: bytes = b"x", *, mqtt: bool = True, client: byt
 
 def encode(entry: AppendEntry, position: int = 0) -> bytes:
     """The record of a message."""
+    tags_at = 4 * entry.n_props + entry.topic_len + entry.keys_len
     return record.encode_record(
         magic_type=record.MESSAGE,
         epoch=1,
@@ -41,7 +45,7 @@ def encode(entry: AppendEntry, position: int = 0) -> bytes:
         count=1,
         dispatch=[(1, 0), (2, 0)],
         counts=(entry.n_props, entry.topic_len, entry.keys_len, entry.tags_len, entry.props_len),
-        tag_hash=0,
+        tag_hash=record.tag_hash(bytes(entry.meta[tags_at : tags_at + entry.tags_len])),
         producer_seq=0,
         meta=entry.meta,
         body=entry.body,
@@ -155,6 +159,7 @@ class ToyBroker:
         handlers = {
             RequestCode.QUEUE_BOUNDS: self._bounds,
             RequestCode.RANGE_PULL: self._pull,
+            RequestCode.FILTERED_PULL: self._pull_filtered,
             RequestCode.MULTI_PULL: self._pull_checked,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._offset,
             RequestCode.STAGE: self._stage,
@@ -211,10 +216,33 @@ class ToyBroker:
             pull_body.QueueRecords(queue.id, status, first, first + len(found), queue.min, queue.max, found)
         )
 
+    def _pull_filtered(self, command: Command) -> bytes:
+        want = filtered_body.decode_filtered_pull(command.body)
+        plain = Command(0, body=pull_body.encode_range_pull(want.queue_id, want.offset, want.end_offset, 1))
+        found = pull_body.decode_range_pull_reply(self._pull(plain))
+        starts = np.frombuffer(found.starts, "<u4").astype(np.int64)
+        wanted = judge_of(want.row_filter).mask(found.blob, starts)
+        sizes = np.diff(np.append(starts, len(found.blob)))
+        chosen = [bytes(found.blob[at : at + size]) for at, size in zip(starts[wanted], sizes[wanted], strict=True)]
+        edges = np.cumsum([0, *map(len, chosen)])[:-1].astype("<u4")
+        kept = pull_body.PulledRange(
+            found.status, found.first_offset, found.next_offset, found.min_offset, found.max_offset, len(chosen),
+            memoryview(edges.tobytes()), memoryview(b"".join(chosen)),
+            memoryview(np.flatnonzero(wanted).astype("<u4").tobytes()),
+        )  # fmt: skip
+        return filtered_body.encode_filtered_reply(kept)
+
     def _pull_checked(self, command: Command) -> bytes:
         """One queue, checksums read: what fails its checks is damaged from then on."""
-        (want,) = pull_body.decode_multi_pull(command.body)
-        queue = next(one for one in self.queues.values() if one.id == want.queue_id)
+        wants = pull_body.decode_multi_pull(command.body)
+        return pull_body.encode_multi_pull_reply([self._pull_one(want) for want in wants])
+
+    def _pull_one(self, want: pull_body.QueueWant) -> pull_body.QueueRecords:
+        queue = next((one for one in self.queues.values() if one.id == want.queue_id), None)
+        if queue is None:
+            return pull_body.QueueRecords(want.queue_id, pull_body.STATUS_NO_SUCH_QUEUE, 0, 0, 0, 0)
+        if want.offset < queue.min:
+            return pull_body.QueueRecords(queue.id, 1, queue.min, queue.min, queue.min, queue.max)
         found: list[bytes] = []
         at, status = want.offset, 0
         for raw in queue.records[want.offset - queue.min :][: want.max_count]:
@@ -227,8 +255,7 @@ class ToyBroker:
                 break
             found.append(raw)
             at += 1
-        answer = pull_body.QueueRecords(queue.id, status, want.offset, at, queue.min, queue.max, found)
-        return pull_body.encode_multi_pull_reply([answer])
+        return pull_body.QueueRecords(queue.id, status, want.offset, at, queue.min, queue.max, found)
 
     pull_rows_max = 7
     """Few, so that a small test needs several pulls."""
@@ -258,7 +285,9 @@ class ToyBroker:
 
     def _abort(self, command: Command) -> bytes:
         request = sink_body.decode(sink_body.AbortBatch, command.body)
-        for key in [key for key in self.staged if key[:2] == (request.sink, request.batch)]:
+        if request.batch == sink_body.NO_BATCH:
+            self.ledger.pop(request.sink, None)
+        for key in [key for key in self.staged if key[0] == request.sink and request.batch in (key[1], -1)]:
             del self.staged[key]
         return b""
 

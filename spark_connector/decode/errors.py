@@ -1,0 +1,39 @@
+"""Why a body did not become columns: for one row, or for the query where it asked for that.
+
+Invariant: a reason fits into one short line and never holds more of a body than a few characters. Pure.
+"""
+
+from __future__ import annotations
+
+from remoting.protocol.errors import LightMQError
+
+REASON_CHARACTERS_MAX = 200
+"""Longest reason; the rest is cut."""
+
+
+class Mismatch(Exception):
+    """A value that is not what its column says; `path` grows on the way out."""
+
+    def __init__(self, wanted: str, found: str, path: str = "") -> None:
+        super().__init__(wanted, found, path)
+        self.wanted = wanted
+        self.found = found
+        self.path = path
+
+    def within(self, name: str) -> Mismatch:
+        """The same, seen from one level further out."""
+        joint = "." if self.path and not self.path.startswith("[") else ""
+        return Mismatch(self.wanted, self.found, f"{name}{joint}{self.path}")
+
+    def __str__(self) -> str:
+        return shorten(f"{self.path}: {self.wanted} is needed, not {self.found}")
+
+
+class CorruptBody(LightMQError):
+    """A body that does not fit, under `decodeMode` = failfast."""
+
+
+def shorten(reason: str) -> str:
+    """Return the reason in one line of bounded length."""
+    line = " ".join(reason.split())
+    return line if len(line) <= REASON_CHARACTERS_MAX else line[: REASON_CHARACTERS_MAX - 1] + "…"

@@ -1,0 +1,311 @@
+"""JSON values → Python values of Arrow types, one at a time: for bodies and types that Arrow's reader does not take.
+
+The rules are those of Spark's `from_json`: a string column takes any value as its JSON text, numbers are not read from
+strings except `NaN` and the infinities, a number in a timestamp column is seconds. Where Spark rounds a decimal this is
+a mismatch. Invariant: whatever the fast way accepts is accepted here with the same value. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from spark_connector.decode.decoded import MICROSECONDS_MAX, MICROSECONDS_MIN
+from spark_connector.decode.errors import Mismatch, shorten
+
+NAMED_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_MOMENT = re.compile(
+    r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d)(?::?(\d\d)(?::?(\d\d)(?:\.(\d{1,9}))?)?)?)?"
+    r"\s?(?:(Z)|([+-])(\d\d):?(\d\d)?)?",
+    re.ASCII,
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ROOMY = Context(prec=80)
+_MICROSECOND = timedelta(microseconds=1)
+EXPONENT_MAX = 400
+"""Numbers with a larger exponent fit no type; made into digits they would fill the memory."""
+
+Convert = Callable[[Any], Any]
+
+
+def parse_object(body: bytes) -> tuple[dict[str, Any] | None, str]:
+    """Return the object a body is, or None and why it is none."""
+    if not body.strip(b" \t\r\n"):
+        return None, "the body is empty"
+    try:
+        found = json.loads(body.decode("utf-8"), parse_float=_number, parse_constant=NAMED_NUMBERS.get)
+    except UnicodeDecodeError as failure:
+        return None, f"not UTF-8 at byte {failure.start}"
+    except RecursionError:
+        return None, "JSON nested too deeply"
+    except (ValueError, InvalidOperation) as failure:
+        return None, shorten(f"not JSON: {failure}")
+    if not isinstance(found, dict):
+        return None, f"JSON, but {name_of(found)} and no object"
+    return found, ""
+
+
+def _number(text: str) -> Decimal | float:
+    number = Decimal(text)
+    return number if abs(number.adjusted()) <= EXPONENT_MAX else float(text)
+
+
+def read_fields(found: Mapping[str, Any], converters: Mapping[str, Convert]) -> tuple[list[Any], str]:
+    """Return a value per field, null for what is absent or does not fit, and the first reason of the latter."""
+    values: list[Any] = []
+    reason = ""
+    for name, convert in converters.items():
+        value = found.get(name)
+        if value is None:
+            values.append(None)
+            continue
+        try:
+            values.append(convert(value))
+        except Mismatch as mismatch:
+            values.append(None)
+            reason = reason or str(mismatch.within(name))
+    return values, reason
+
+
+def converters_of(schema: pa.Schema) -> dict[str, Convert]:
+    """Return what reads each field of a schema."""
+    return {field.name: converter(field.type) for field in schema}
+
+
+@lru_cache(maxsize=1024)
+def converter(type_: pa.DataType) -> Convert:
+    """Return what reads a value of one Arrow type; it raises Mismatch."""
+    for test, make in _MAKERS:
+        if test(type_):
+            return make(type_)
+    raise AssertionError(f"no reader for {type_}")
+
+
+def name_of(value: Any) -> str:
+    """What a JSON value is, for people."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, int | float | Decimal):
+        return f"the number {str(value)[:24]}"
+    if isinstance(value, str):
+        return f"the string {value[:24]!r}"
+    return "an array" if isinstance(value, list) else "an object"
+
+
+def _text(_: pa.DataType) -> Convert:
+    def convert(value: Any) -> str:
+        text = value if isinstance(value, str) else json.dumps(value, default=float, separators=(",", ":"))
+        if not text.isascii():
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                raise Mismatch("text", "half of a surrogate pair") from None
+        return text
+
+    return convert
+
+
+def _integer(type_: pa.DataType) -> Convert:
+    bound = 1 << (type_.bit_width - 1)
+
+    def convert(value: Any) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not -bound <= value < bound:
+            raise Mismatch(f"a whole number of {type_.bit_width} bits", name_of(value))
+        return value
+
+    return convert
+
+
+def _floating(_: pa.DataType) -> Convert:
+    def convert(value: Any) -> float:
+        if isinstance(value, str) and value in NAMED_NUMBERS:
+            return NAMED_NUMBERS[value]
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+            raise Mismatch("a number", name_of(value))
+        try:
+            number = float(value)
+        except OverflowError:
+            raise Mismatch("a number", "one too large") from None
+        if math.isinf(number) and isinstance(value, Decimal):
+            raise Mismatch("a number", "one too large")
+        return number
+
+    return convert
+
+
+def _boolean(_: pa.DataType) -> Convert:
+    def convert(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise Mismatch("true or false", name_of(value))
+        return value
+
+    return convert
+
+
+def _decimal(type_: pa.DataType) -> Convert:
+    wanted = f"decimal({type_.precision},{type_.scale})"
+    unit = Decimal(1).scaleb(-type_.scale)
+
+    def convert(value: Any) -> Decimal:
+        if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
+            raise Mismatch(wanted, name_of(value))
+        if isinstance(value, str) and not _DECIMAL.fullmatch(value):
+            raise Mismatch(wanted, name_of(value))
+        number = Decimal(value)
+        if abs(number.adjusted()) > EXPONENT_MAX or not fits(number, type_.precision, type_.scale):
+            raise Mismatch(wanted, name_of(value))
+        return number.quantize(unit, context=_ROOMY)
+
+    return convert
+
+
+def fits(number: Decimal, precision: int, scale: int) -> bool:
+    """Whether a decimal has no more digits than a type keeps, before and behind the point."""
+    if not number:
+        return True
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
+    return -(exponent + zeros) <= scale and number.adjusted() < precision - scale
+
+
+def _moment(type_: pa.DataType) -> Convert:
+    wanted = "a timestamp" if type_.tz else "a timestamp without a zone"
+
+    def convert(value: Any) -> int:
+        if isinstance(value, str):
+            found = parse_moment(value)
+        elif type_.tz and isinstance(value, int | Decimal) and not isinstance(value, bool):
+            found = int(value * 1_000_000)
+        else:
+            found = None
+        if found is None or not MICROSECONDS_MIN <= found <= MICROSECONDS_MAX:
+            raise Mismatch(wanted, name_of(value))
+        return found
+
+    return convert
+
+
+def parse_moment(text: str) -> int | None:
+    """Return microseconds since 1970 of an ISO 8601 text; without a zone it is in UTC. None if it is none."""
+    found = _MOMENT.fullmatch(text)
+    if found is None:
+        return None
+    day, hours, minutes, seconds, fraction, _, sign, zone_hours, zone_minutes = found.groups()
+    if found.group(2) is None and found.end(1) != len(text):
+        return None
+    try:
+        at = datetime.fromisoformat(day).replace(
+            hour=int(hours or 0), minute=int(minutes or 0), second=int(seconds or 0), tzinfo=UTC
+        )
+    except ValueError:
+        return None
+    if int(zone_hours or 0) > 23 or int(zone_minutes or 0) > 59:
+        return None
+    zone = timedelta(hours=int(zone_hours or 0), minutes=int(zone_minutes or 0))
+    whole = (at - _EPOCH - (-zone if sign == "-" else zone)) // _MICROSECOND
+    return whole + int((fraction or "0").ljust(6, "0")[:6])
+
+
+def _date(_: pa.DataType) -> Convert:
+    def convert(value: Any) -> date:
+        if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d-\d\d", value, re.ASCII):
+            try:
+                return date.fromisoformat(value)
+            except ValueError:
+                pass
+        raise Mismatch("a date such as 2026-01-31", name_of(value))
+
+    return convert
+
+
+def _binary(_: pa.DataType) -> Convert:
+    def convert(value: Any) -> bytes:
+        if isinstance(value, str):
+            try:
+                return base64.b64decode(value, validate=True)
+            except (binascii.Error, ValueError):
+                pass
+        raise Mismatch("bytes in base64", name_of(value))
+
+    return convert
+
+
+def _list(type_: pa.DataType) -> Convert:
+    item = converter(type_.value_type)
+
+    def convert(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise Mismatch("an array", name_of(value))
+        made = []
+        for index, one in enumerate(value):
+            try:
+                made.append(None if one is None else item(one))
+            except Mismatch as mismatch:
+                raise mismatch.within(f"[{index}]") from None
+        return made
+
+    return convert
+
+
+def _struct(type_: pa.DataType) -> Convert:
+    parts = {field.name: converter(field.type) for field in type_}
+
+    def convert(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise Mismatch("an object", name_of(value))
+        made = {}
+        for name, part in parts.items():
+            one = value.get(name)
+            try:
+                made[name] = None if one is None else part(one)
+            except Mismatch as mismatch:
+                raise mismatch.within(name) from None
+        return made
+
+    return convert
+
+
+def _map(type_: pa.DataType) -> Convert:
+    key, item = converter(type_.key_type), converter(type_.item_type)
+
+    def convert(value: Any) -> list[tuple[Any, Any]]:
+        if not isinstance(value, dict):
+            raise Mismatch("an object", name_of(value))
+        made = []
+        for name, one in value.items():
+            try:
+                made.append((key(name), None if one is None else item(one)))
+            except Mismatch as mismatch:
+                raise mismatch.within(name) from None
+        return made
+
+    return convert
+
+
+_MAKERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Convert]], ...] = (
+    (pa.types.is_string, _text),
+    (pa.types.is_integer, _integer),
+    (pa.types.is_floating, _floating),
+    (pa.types.is_boolean, _boolean),
+    (pa.types.is_decimal, _decimal),
+    (pa.types.is_timestamp, _moment),
+    (pa.types.is_date, _date),
+    (pa.types.is_binary, _binary),
+    (pa.types.is_map, _map),
+    (pa.types.is_list, _list),
+    (pa.types.is_struct, _struct),
+)

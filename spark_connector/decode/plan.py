@@ -1,0 +1,174 @@
+"""What a query decodes, decided on the driver: the fields of its bodies and what the tasks need to read them.
+
+Invariant: a `Decoding` is plain data that can be pickled; every file was read and every schema checked when it was
+made, so a task can fail only on bodies. Thread rule: pure, but for the files and brokers that options name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import MapType, StringType, StructField, StructType
+
+from spark_connector.decode.ddl import parse_columns
+from spark_connector.decode.options import FAILFAST
+from spark_connector.errors import OptionError
+from spark_connector.options import ReadOptions
+from spark_connector.schema import ALIASES, COLUMN_TYPES, column_type, nearest
+
+CORRUPT = "_corrupt"
+"""The column that says why a body is not what it should be; null where it is."""
+_RESERVED = frozenset(name.lower() for name in (*COLUMN_TYPES, *ALIASES, CORRUPT))
+"""Names of other columns, which a field cannot have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What bodies are."""
+
+    kind: str
+    fields: StructType
+    """Everything that bodies hold, in order."""
+    column: str | None = None
+    """The struct column around all fields; None for a column each."""
+    failfast: bool = False
+    detail: Any = None
+    """What the format's own decoder was given, by its plan."""
+
+    def columns(self) -> StructType:
+        """The columns beside the message columns."""
+        made = self.fields.fields if self.column is None else [StructField(self.column, self.fields)]
+        return StructType([*made, StructField(CORRUPT, StringType())])
+
+
+def plan_decoding(options: ReadOptions, given: StructType | None) -> Decoding | None:
+    """Return what the options ask for, None without `decode`; `given` is the query's schema where there is one."""
+    if options.decode is None:
+        return None
+    fields, detail = _PLANS[options.decode](options, given)
+    _check_names(options, fields)
+    return Decoding(options.decode, fields, options.decode_column, options.decode_mode == FAILFAST, detail)
+
+
+def all_columns(decoding: Decoding) -> StructType:
+    """Message columns and decoded ones, as `load()` without a projection has them."""
+    message = parse_columns(", ".join(f"{name} {type_}" for name, type_ in COLUMN_TYPES.items()))
+    return StructType([*message.fields, *decoding.columns().fields])
+
+
+def project(columns: StructType, names: Sequence[str], *, properties: bool = True) -> StructType:
+    """The named columns; when none is named all of them, with or without `properties`. OptionError for unknown ones."""
+    if names:
+        return StructType([find_column(columns.fields, name) for name in names])
+    return StructType([column for column in columns.fields if properties or column.name != "properties"])
+
+
+def check_given(decoding: Decoding, given: StructType) -> StructType:
+    """Check the schema of a query against what there is and return it in the columns' own spelling."""
+    known = all_columns(decoding).fields
+    found = []
+    for field in given.fields:
+        column = find_column(known, field.name)
+        if column.dataType.simpleString() != field.dataType.simpleString():
+            raise OptionError(
+                f"column {column.name!r} is {column.dataType.simpleString()}, not {field.dataType.simpleString()}: "
+                "cast it after load()"
+            )
+        found.append(StructField(column.name, field.dataType))
+    return StructType(found)
+
+
+def find_column(columns: Iterable[StructField], name: str) -> StructField:
+    """The column of this name, without case; OptionError names the nearest."""
+    known = {column.name.lower(): column for column in columns}
+    for alias in ALIASES:
+        if alias.lower() == name.lower():
+            return parse_columns(f"{alias} {column_type(alias)}").fields[0]
+    if name.lower() not in known:
+        names = [column.name for column in known.values()]
+        raise OptionError(f"unknown column {name!r}{nearest(name, names)} Columns: {', '.join(names)}")
+    return known[name.lower()]
+
+
+def _check_names(options: ReadOptions, fields: StructType) -> None:
+    """Refuse fields that would hide a message column, and the struct column too."""
+    if options.decode_column is not None:
+        if options.decode_column.lower() in _RESERVED:
+            raise OptionError(f"option 'decodeColumn' = {options.decode_column!r} is the name of another column")
+        return
+    for name in fields.names:
+        if name.lower() in _RESERVED:
+            raise OptionError(
+                f"option 'decode' = {options.decode}: the field {name!r} of the bodies has the name of another column; "
+                "give the option 'decodeColumn' a name for one struct column that holds the fields"
+            )
+
+
+def _plan_json(options: ReadOptions, given: StructType | None) -> tuple[StructType, Any]:
+    if options.decode_schema is not None:
+        try:
+            fields = parse_columns(options.decode_schema)
+        except ValueError as failure:
+            raise OptionError(f"option 'decodeSchema' = {options.decode_schema!r}: {failure}") from None
+    elif given is not None:
+        fields = _fields_given(options, given)
+    elif options.infer_schema:
+        from spark_connector.decode.json_inference import infer_fields
+
+        fields = infer_fields(options)
+    else:
+        raise OptionError(
+            "option 'decode' = json needs to know the fields: the option 'decodeSchema' (`celsius double, at "
+            "timestamp`), 'inferSchema' = true, or .schema(...) with them"
+        )
+    _check_json_maps(fields)
+    return fields, None
+
+
+def _fields_given(options: ReadOptions, given: StructType) -> StructType:
+    """The fields of a schema that holds message columns, too."""
+    if options.decode_column is None:
+        return StructType([field for field in given.fields if field.name.lower() not in _RESERVED])
+    for field in given.fields:
+        if field.name.lower() == options.decode_column.lower():
+            if not isinstance(field.dataType, StructType):
+                raise OptionError(f"column {field.name!r} holds the fields of bodies and must be a struct")
+            return field.dataType
+    return StructType([])
+
+
+def _check_json_maps(type_: Any) -> None:
+    """Keys of a JSON object are text."""
+    for part in _parts(type_):
+        if isinstance(part, MapType) and not isinstance(part.keyType, StringType):
+            raise OptionError(f"option 'decodeSchema': {part.simpleString()}: the keys of JSON objects are strings")
+
+
+def _parts(type_: Any) -> Iterable[Any]:
+    yield type_
+    inner = [getattr(type_, name) for name in ("elementType", "valueType") if hasattr(type_, name)]
+    for one in [*inner, *(field.dataType for field in getattr(type_, "fields", ()))]:
+        yield from _parts(one)
+
+
+def _plan_avro(options: ReadOptions, _: StructType | None) -> tuple[StructType, Any]:
+    from spark_connector.decode.avro_schema import plan_avro
+
+    return plan_avro(options.decode_schema or "")
+
+
+def _plan_protobuf(options: ReadOptions, _: StructType | None) -> tuple[StructType, Any]:
+    from spark_connector.decode.protobuf_schema import plan_protobuf
+
+    return plan_protobuf(options.decode_schema or "", options.message_type or "")
+
+
+def _plan_sparkplug(_: ReadOptions, __: StructType | None) -> tuple[StructType, Any]:
+    from spark_connector.decode.sparkplug_columns import plan_sparkplug
+
+    return plan_sparkplug()
+
+
+_PLANS = {"json": _plan_json, "avro": _plan_avro, "protobuf": _plan_protobuf, "sparkplug": _plan_sparkplug}

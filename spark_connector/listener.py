@@ -1,0 +1,174 @@
+"""`RocketMQProgressListener`: every query's lag and pace, for Prometheus and for programs.
+
+    listener = RocketMQProgressListener()
+    spark.streams.addListener(listener)
+    listener.serve(9108)            # http://127.0.0.1:9108/metrics, names rocketmq_spark_*
+
+Invariant: a query that ended is no longer shown, its counters stay out of the way of the next run's; queries over
+other sources are shown without lag. Thread rule: Spark calls from threads of its own, pages are rendered from others;
+everything kept is behind one lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from spark_connector.lag import QueueLag, behind_latest, queue_lags
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        StreamingQueryProgress,
+    )
+
+QUEUES_SHOWN_MAX = 1_000
+"""Queues of a query shown one by one, those furthest behind; all of them are in the figures of the whole query."""
+
+
+@dataclass(slots=True)
+class QueryState:
+    """What is known of a running query."""
+
+    name: str
+    lags: list[QueueLag] = field(default_factory=list)
+    rows: int = 0
+    batches: int = 0
+    batch_seconds: float = 0.0
+    """Duration of the last batch."""
+
+    @property
+    def messages_behind(self) -> int:
+        """Messages of all queues that the last batch did not read."""
+        return sum(lag.messages for lag in self.lags)
+
+    @property
+    def seconds_behind(self) -> float:
+        """For how long the oldest of them has been stored."""
+        return max((lag.seconds or 0.0 for lag in self.lags), default=0.0)
+
+
+class RocketMQProgressListener(StreamingQueryListener, Collector):
+    """Keeps the last progress of every running query; `exposition()` is what a scrape gets."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[str, QueryState] = {}
+        self._failed = 0
+        self.registry = CollectorRegistry() if registry is None else registry
+        self.registry.register(self)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        """Show the query from now on."""
+        with self._lock:
+            self._running[str(event.runId)] = QueryState(event.name or str(event.id))
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
+        """Take the figures of a batch."""
+        progress = event.progress
+        lags = progress_lags(progress)
+        with self._lock:
+            state = self._running.setdefault(str(progress.runId), QueryState(progress.name or str(progress.id)))
+            state.lags = lags
+            state.rows += max(0, progress.numInputRows)
+            state.batches += 1
+            state.batch_seconds = progress.durationMs.get("triggerExecution", progress.batchDuration) / 1000
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Nothing is new: what was read last is all there is."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
+        """Show the query no more."""
+        with self._lock:
+            self._running.pop(str(event.runId), None)
+            self._failed += event.exception is not None
+
+    def queries(self) -> dict[str, QueryState]:
+        """Return the running queries by name (by id where they have none)."""
+        with self._lock:
+            return {state.name: state for state in self._running.values()}
+
+    def exposition(self) -> bytes:
+        """Return the page in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def serve(self, port: int, address: str = "127.0.0.1") -> int:
+        """Serve `/metrics` from a thread until the process ends; 0 takes a free port. Returns the port."""
+        server, _ = start_http_server(port, address, self.registry)
+        return int(server.server_port)
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric as it is now; called by prometheus_client."""
+        with self._lock:
+            states, failed = list(self._running.values()), self._failed
+        yield GaugeMetricFamily("rocketmq_spark_queries", "Running queries", value=len(states))
+        yield CounterMetricFamily("rocketmq_spark_query_failures", "Queries that ended with an error", value=failed)
+        for name, text, values in (
+            ("rocketmq_spark_rows", "Rows read since the start of the run", [s.rows for s in states]),
+            ("rocketmq_spark_batches", "Batches since the start of the run", [s.batches for s in states]),
+        ):
+            yield _family(CounterMetricFamily(name, text, labels=["query"]), states, values)
+        for name, text, seconds in (
+            ("rocketmq_spark_batch_seconds", "Duration of the last batch", [s.batch_seconds for s in states]),
+            (
+                "rocketmq_spark_seconds_behind",
+                "For how long the oldest message has been stored that the last batch left over",
+                [s.seconds_behind for s in states],
+            ),
+            (
+                "rocketmq_spark_messages_behind",
+                "Messages the last batch left over",
+                [float(s.messages_behind) for s in states],
+            ),
+        ):
+            yield _family(GaugeMetricFamily(name, text, labels=["query"]), states, seconds)
+        yield from _by_queue(states)
+
+
+def progress_lags(progress: StreamingQueryProgress) -> list[QueueLag]:
+    """Return the lag of every queue in a progress report, as in `query.lastProgress`."""
+    return [lag for source in progress.sources for lag in queue_lags(source.endOffset, source.latestOffset)]
+
+
+def _family(
+    family: CounterMetricFamily | GaugeMetricFamily, states: Iterable[QueryState], values: Iterable[float]
+) -> Metric:
+    for state, value in zip(states, values, strict=True):
+        family.add_metric([state.name], value)
+    return family
+
+
+def _by_queue(states: Iterable[QueryState]) -> Iterator[Metric]:
+    """Figures with more labels than the query's name."""
+    statistics = GaugeMetricFamily(
+        "rocketmq_spark_offsets_behind_latest",
+        "Messages behind the latest over a query's queues: avg, max, min",
+        labels=["query", "statistic"],
+    )
+    labels = ["query", "topic", "broker", "queue"]
+    messages = GaugeMetricFamily(
+        "rocketmq_spark_queue_messages_behind", "Messages of a queue the last batch left over", labels=labels
+    )
+    seconds = GaugeMetricFamily(
+        "rocketmq_spark_queue_seconds_behind", "For how long the oldest of them has been stored", labels=labels
+    )
+    for state in states:
+        for statistic, value in behind_latest(state.lags).items():
+            statistics.add_metric([state.name, statistic], value)
+        shown = sorted(state.lags, key=lambda lag: (-lag.messages, lag.key))[:QUEUES_SHOWN_MAX]
+        for lag in shown:
+            where = [state.name, lag.key.topic, lag.key.broker, str(lag.key.queue)]
+            messages.add_metric(where, lag.messages)
+            if lag.seconds is not None:
+                seconds.add_metric(where, lag.seconds)
+    yield from (statistics, messages, seconds)

@@ -1,0 +1,70 @@
+"""How an option is declared, and the options every reader and writer has: how to find and talk to the brokers.
+
+Invariant: a declared option carries its parser, its default and its text, so that parsing and the generated page need
+nothing else. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+from remoting.transport.signature import Signer
+from spark_connector import values
+
+
+def option(
+    parse: Callable[[str], Any], default: Any, text: str, *, aliases: tuple[str, ...] = (), secret: bool = False
+) -> Any:
+    """Declare one option: how its text is read, its default and what it is for; a secret one is never printed."""
+    return field(default=default, repr=not secret, metadata={"parse": parse, "text": text, "aliases": aliases})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionOptions:
+    """How to find and talk to the brokers; for reading and writing."""
+
+    name_server: tuple[tuple[str, int], ...] = option(
+        values.addresses,
+        (("127.0.0.1", 9876),),
+        "Name server (controller) as `host:port`, several separated by `;`. The port `lightmq up` prints as remoting; "
+        "a broker's own address works too.",
+        aliases=("namesrvAddr",),
+    )
+    pull_timeout_ms: int = option(values.positive, 20_000, "Longest wait for one answer of a broker.")
+    fetch_retries: int = option(
+        values.count, 3, "How often a lost connection is made again before the task or the query fails."
+    )
+    fetch_retry_interval_ms: int = option(values.count, 200, "Pause before each of these attempts.")
+    broker_wait_ms: int = option(
+        values.duration_ms,
+        120_000,
+        "How long a running query waits for a broker that is gone (a restart, the election of a new master) before it "
+        "fails; as a number of ms or `30s`, `5m`. A query that is only starting fails after `fetchRetries`.",
+        aliases=("brokerWait",),
+    )
+    access_key: str | None = option(
+        str,
+        None,
+        "Access key that requests are signed with; brokers on other machines ask for it. Together with `secretKey`.",
+    )
+    secret_key: str | None = option(str, None, "Secret of the access key; it signs and is never sent.", secret=True)
+
+    @property
+    def signer(self) -> Signer | None:
+        """What signs the requests; None when no key is given."""
+        if self.access_key is None or self.secret_key is None:
+            return None
+        return Signer(self.access_key, self.secret_key)
+
+
+def option_name(attribute: str) -> str:
+    """`long_poll_ms` → `longPollMs`."""
+    head, *rest = attribute.split("_")
+    return head + "".join(part.capitalize() for part in rest)
+
+
+def declared(table: type[ConnectionOptions]) -> list[tuple[str, Field[Any]]]:
+    """(option name, field) of a table, in order of declaration."""
+    return [(option_name(item.name), item) for item in fields(table)]

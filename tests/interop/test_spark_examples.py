@@ -1,0 +1,122 @@
+"""The examples: their queries in the shared session, and (slow) each by the command its document names."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+
+from remoting.client.blocking import BlockingConnection
+from remoting.protocol import append_body
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from tests.interop.spark_scenario import Frames, forget_last_commit
+
+pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(300)]
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+MORNING_MS = 1_767_225_600_000
+Send = Callable[[str, list[tuple[float, int]]], None]
+
+
+def example(name: str) -> Any:
+    """The module, as if it had been started."""
+    specification = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    specification.loader.exec_module(module)
+    cloudpickle.register_pickle_by_value(module)  # as what a script defines goes to the workers
+    return module
+
+
+@pytest.fixture
+def send(server: str) -> Send:
+    """`send(device, [(celsius, seconds since the morning)])`."""
+
+    def store(device: str, readings: list[tuple[float, int]]) -> None:
+        entries = []
+        for celsius, second in readings:
+            body = json.dumps({"celsius": celsius, "time_ms": MORNING_MS + second * 1000}).encode()
+            entries.append(append_body.encode_mqtt_entry(f"plant/{device}/temp".encode(), body, 1, 0, b"test"))
+        with BlockingConnection.dial(server) as connection:
+            reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+        assert reply.code == 0, reply.remark
+
+    return store
+
+
+def answers(load: Frames, device: str) -> list[tuple[int, float]]:
+    """Readings and highest value of each session that came back to a device."""
+    rows = load(mqttFilter=f"plant/{device}/sessions").orderBy("queueOffset").collect()
+    found = [json.loads(bytes(row.body)) for row in rows]
+    return [(one["readings"], one["highest"]) for one in found]
+
+
+def test_sessions_end_by_the_next_reading_and_by_a_timer(
+    load: Frames, send: Send, spark: Any, server: str, tmp_path: Path
+) -> None:
+    """Two sessions of one device, one of another that only the others' time ends; the last stays open."""
+    module = example("device_sessions")
+    send("s1", [(10.0, 0), (12.0, 20), (11.0, 40), (30.0, 200)])
+    send("s2", [(5.0, 10)])
+    query = module.start(spark, server, str(tmp_path / "checkpoint"), once=True)
+    assert query.awaitTermination(250), query.lastProgress
+    send("s3", [(1.0, 400)])
+    query = module.start(spark, server, str(tmp_path / "checkpoint"), once=True)
+    assert query.awaitTermination(250), query.lastProgress
+    assert answers(load, "s1") == [(3, 12.0), (1, 30.0)]
+    assert answers(load, "s2") == [(1, 5.0)]
+    assert answers(load, "s3") == []
+
+
+def test_a_delta_table_has_a_repeated_batch_once(send: Send, spark: Any, server: str, tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    module = example("delta_sink")
+    table, checkpoint = str(tmp_path / "table"), tmp_path / "checkpoint"
+
+    def run() -> list[float]:
+        query = module.start(spark, server, table, str(checkpoint), once=True)
+        assert query.awaitTermination(250), query.lastProgress
+        rows = deltalake.DeltaTable(table).to_pyarrow_table().to_pylist()
+        return sorted(row["celsius"] for row in rows if row["device"] == "d1")
+
+    send("d1", [(1.0, 0), (2.0, 1)])
+    assert run() == [1.0, 2.0]
+    forget_last_commit(checkpoint)
+    send("d1", [(3.0, 2)])
+    assert run() == [1.0, 2.0, 3.0]
+    assert deltalake.DeltaTable(table).transaction_version(module.APPLICATION) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["device_sessions.py", "--once", "--checkpoint", "checkpoint"], "sessions written"),
+        (["delta_sink.py", "--once", "--table", "table", "--checkpoint", "checkpoint"], "rows in the table:"),
+        (["pipeline/run.py", "--folder", "pipeline"], "Run is COMPLETED"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_each_by_its_command(send: Send, server: str, tmp_path: Path, command: list[str], says: str) -> None:
+    send("c1", [(7.0, 0), (9.0, 10), (8.0, 500)])
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / command[0]), "--server", server, *command[1:]],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(EXAMPLES.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[-4000:]
+    assert says in said

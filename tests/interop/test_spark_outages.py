@@ -1,0 +1,109 @@
+"""A running query over a broker that restarts, over retention, and a `latest` query whose first batch fails."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from remoting.client.blocking import BlockingConnection
+from remoting.protocol import append_body
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from tests.interop.spark_scenario import Frames, Publish, numbers
+from tests.processes.rig import Server
+
+pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Server]:
+    """`lightmq up` on one remoting port for all its lives."""
+    first = Server(tmp_path / "data")
+    first.start()
+    port = first.ports["remoting"]
+    first.end(signal.SIGTERM)
+    server = OnOnePort(tmp_path / "data", port)
+    server.start()
+    yield server
+    server.kill_if_running()
+
+
+class OnOnePort(Server):
+    """A server that is found again where it was."""
+
+    def __init__(self, data: Path, remoting_port: int) -> None:
+        super().__init__(data)
+        self._remoting_port = remoting_port
+
+    def start(self) -> None:
+        """Start and wait until it says its ports."""
+        ports = ["--mqtt-port", "0", "--remoting-port", str(self._remoting_port), "--admin-port", "0"]
+        self.ports = self.launch("up", "--data", str(self.data), *ports)
+
+    def store(self, span: range) -> None:
+        """Numbered messages on one MQTT topic."""
+        entries = [append_body.encode_mqtt_entry(b"plant/1", b"%d" % n, 1, 0, b"test") for n in span]
+        with BlockingConnection("127.0.0.1", self._remoting_port) as connection:
+            reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+        assert reply.code == 0, reply.remark
+
+
+def test_a_broker_that_is_killed_and_started_again_fails_no_query(
+    spark: Any, own_server: OnOnePort, tmp_path: Path
+) -> None:
+    own_server.store(range(100))
+    source = spark.readStream.format("rocketmq").option("nameServer", f"127.0.0.1:{own_server.ports['remoting']}")
+    source = source.option("mqttFilter", "plant/+").option("startingOffsets", "earliest").load()
+    writer = source.writeStream.format("memory").queryName("outage")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        for turn in range(1, 3):
+            own_server.kill()
+            own_server.start()
+            own_server.store(range(100 * turn, 100 * turn + 100))
+            seen = spark.table("outage")
+            while seen.count() < 100 * turn + 100:
+                assert query.exception() is None
+                query.processAllAvailable()
+        assert numbers(spark.table("outage")) == list(range(300))
+    finally:
+        query.stop()
+
+
+def test_latest_whose_first_batch_fails_loses_nothing(
+    spark: Any, load: Frames, publish: Publish, tmp_path: Path
+) -> None:
+    """Spark logs only the end of batch 0 and asks a new process where the stream begins."""
+    publish("trap/1", range(5))
+    checkpoint, failed, seen = str(tmp_path / "checkpoint"), list[int](), list[int]()
+
+    def start(each: Any, long_poll_ms: int) -> Any:
+        source = load(stream=True, mqttFilter="trap/1", longPollMs=str(long_poll_ms))
+        return source.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint).start()
+
+    def fail(frame: Any, batch: int) -> None:
+        failed.extend(numbers(frame))
+        raise RuntimeError(f"batch {batch} fails")
+
+    query, stored = start(fail, 30_000), 5
+    while query.exception() is None:  # the broker holds the first question until there is something new
+        publish("trap/1", range(stored, stored + 1))
+        stored += 1
+    with pytest.raises(StreamingQueryException, match="batch 0 fails"):
+        query.awaitTermination(5)
+    assert failed[0] >= 5
+    publish("trap/1", range(stored, stored + 5))
+    again = start(lambda frame, _batch: seen.extend(numbers(frame)), 100)
+    try:
+        while not seen or max(seen) < stored + 4:
+            assert again.exception() is None
+            again.processAllAvailable()
+    finally:
+        again.stop()
+    assert sorted(seen) == list(range(failed[0], stored + 5))
