@@ -1,8 +1,11 @@
 """Build hook: compiles the hot loops with Cython where that is possible, and builds the pure twins alone where not.
 
-The modules are listed in `pyproject.toml` (`[tool.hatch.build.hooks.custom] modules`); what comes out lies beside its
-source, in a wheel as in an editable install, and the packages choose when they are imported. Invariant: a machine
-without compiler, headers or Cython gets a working package; one line says what was built. LIGHTMQ_PURE=1 asks for that.
+The modules are listed in `pyproject.toml` (`[tool.hatch.build.hooks.custom]`): `modules` are written for Cython, so are
+`linux`, which call Linux itself, `typed` are ordinary Python with a `.pxd` beside them, where annotations mean nothing
+to Cython. What comes out lies beside its source, in a wheel as in an editable install, and the packages choose when
+they are imported.
+Invariant: a machine without compiler, headers or Cython gets a working package; one line says what was built.
+LIGHTMQ_PURE=1 asks for that.
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PURE_VARIABLE = "LIGHTMQ_PURE"
 DIRECTIVES = {"language_level": 3, "embedsignature": False, "initializedcheck": False}
+TYPED_DIRECTIVES = {**DIRECTIVES, "annotation_typing": False, "binding": False}
+"""For typed modules: the `.pxd` alone says what is typed, because an annotation `int` there takes a bool or an enum."""
+LOOP_FLAGS, TYPED_FLAGS = ["-O3", "-g0"], ["-O2", "-g0"]
+"""No debug information, and what has no loops less optimised: an installation waits for the compiler."""
 
 
 class CompiledCore(BuildHookInterface[Any]):
@@ -29,15 +36,17 @@ class CompiledCore(BuildHookInterface[Any]):
         """Compile in place before the files are collected."""
         if self.target_name != "wheel":
             return
-        root, modules = Path(self.root), list(self.config["modules"])
-        for module in modules:
+        root, modules, typed = Path(self.root), list(self.config["modules"]), list(self.config["typed"])
+        if sys.platform == "linux":
+            modules += self.config["linux"]
+        for module in modules + typed:
             for stale in (root / module).parent.glob(f"{Path(module).stem}.*.so"):
                 stale.unlink()
         if os.environ.get(PURE_VARIABLE, "") not in {"", "0"}:
             self.app.display_info(f"{PURE_VARIABLE} is set: building without the compiled core")
             return
         try:
-            made = compile_modules(root, modules)
+            made = compile_modules(root, modules, typed)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever is missing, the pure twins still work
             reason = str(error).strip().splitlines() or [type(error).__name__]
             self.app.display_warning(f"building without the compiled core, which is several times faster: {reason[-1]}")
@@ -48,11 +57,10 @@ class CompiledCore(BuildHookInterface[Any]):
         self.app.display_info(f"compiled core: {len(made)} modules")
 
 
-def compile_modules(root: Path, modules: list[str]) -> list[Path]:
+def compile_modules(root: Path, modules: list[str], typed: list[str]) -> list[Path]:
     """Compile each module (a path below `root`) and return the extensions, which lie beside their sources."""
-    from Cython.Build import cythonize
     from Cython.Compiler import Options
-    from setuptools import Distribution, Extension
+    from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
     Options.docstrings = True
@@ -60,29 +68,43 @@ def compile_modules(root: Path, modules: list[str]) -> list[Path]:
     os.chdir(root)  # module names and include paths are taken from where the packages are
     try:
         with tempfile.TemporaryDirectory(prefix="lightmq-build-") as scratch:
-            extensions = [
-                Extension(
-                    module.removesuffix(".py").replace("/", "."),
-                    [module],
-                    include_dirs=[str(root / "remoting" / "hot")],
-                    extra_compile_args=["-O3"] if sys.platform != "win32" else [],
-                )
-                for module in modules
-            ]
-            sources = cythonize(
-                extensions, build_dir=scratch, compiler_directives=DIRECTIVES, quiet=True, include_path=[str(root)]
-            )
+            sources = _translated(root, modules, DIRECTIVES, LOOP_FLAGS, scratch)
+            sources += _translated(root, typed, TYPED_DIRECTIVES, TYPED_FLAGS, scratch)
             command = build_ext(Distribution({"ext_modules": sources}))
             command.build_lib, command.build_temp = f"{scratch}/lib", f"{scratch}/objects"
+            command.parallel = os.cpu_count() or 1
             command.ensure_finalized()
             command.run()
-            made = []
-            for extension in sources:
-                built = Path(command.get_ext_fullpath(extension.name))
-                target = root / Path(*extension.name.split(".")[:-1]) / built.name
-                shutil.copy2(built, target)
-                target.touch()
-                made.append(target)
-            return made
+            built = [(extension.name, Path(command.get_ext_fullpath(extension.name))) for extension in sources]
+            return [_beside_its_source(root, name, path) for name, path in built]
     finally:
         os.chdir(before)
+
+
+def _translated(
+    root: Path, modules: list[str], directives: dict[str, Any], flags: list[str], scratch: str
+) -> list[Any]:
+    """The C extensions to build of these modules."""
+    from Cython.Build import cythonize
+    from setuptools import Extension
+
+    extensions = [
+        Extension(
+            module.removesuffix(".py").replace("/", "."),
+            [module],
+            include_dirs=[str(root / "remoting" / "hot")],
+            extra_compile_args=flags if sys.platform != "win32" else [],
+        )
+        for module in modules
+    ]
+    translated: list[Any] = cythonize(
+        extensions, build_dir=scratch, compiler_directives=directives, quiet=True, include_path=[str(root)]
+    )
+    return translated
+
+
+def _beside_its_source(root: Path, name: str, built: Path) -> Path:
+    target = root / Path(*name.split(".")[:-1]) / built.name
+    shutil.copy2(built, target)
+    target.touch()
+    return target

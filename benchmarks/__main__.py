@@ -26,7 +26,11 @@ BENCHMARKS = {
     "arrow": "benchmarks.gather_read",
     "requests": "benchmarks.broker_requests",
     "spark": "benchmarks.spark_read",
+    "spark_write": "benchmarks.spark_write",
+    "planning": "benchmarks.spark_planning",
+    "spark_latency": "benchmarks.spark_latency",
     "range_readers": "benchmarks.range_readers",
+    "decode": "benchmarks.decode_bodies",
 }
 
 

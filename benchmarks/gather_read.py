@@ -67,7 +67,7 @@ def variants(rows: pull_body.PulledRange, schema: pa.Schema) -> dict[str, float]
     core, found = compiled_columns.core, {}
 
     def run() -> None:
-        for _ in arrow.decode(rows, KEY, schema, None):
+        for _ in arrow.decode(rows, KEY, schema):
             pass
 
     if core is not None:

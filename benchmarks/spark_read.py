@@ -1,10 +1,11 @@
 """Rows per second and CPU per row of one Spark micro-batch over a backlog, against a real `lightmq up` process.
 
 The backlog is written through APPEND_MANY (100-byte payload, 64 MQTT topics below one parent), then read by a stream
-with `availableNow` into the noop sink in one micro-batch: all columns, then fewer. CPU is read from /proc and told
-apart: the JVM, Python (the driver and its workers: fetch, check, decode), the broker. Each variant runs twice, the
-second run is reported: the first one pays for starting workers and warming the JVM. Beside it stands the decoding of
-the same records alone, in this process: what is above it in Python's share is fetching and Spark's own Arrow stream.
+with `availableNow` into the noop sink in one micro-batch: all columns, then fewer, without a filter, from a batch
+topic. CPU is read from /proc and told apart: the JVM, Python (the driver and its workers: fetch, check, decode), the
+broker. Each variant runs twice, the second run is reported: the first one pays for starting workers and warming the
+JVM. Beside it stands the decoding of the same records alone, in this process: what is above it in Python's share is
+fetching and Spark's own Arrow stream.
 """
 
 from __future__ import annotations
@@ -23,32 +24,52 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
 from pyspark.sql.types import _parse_datatype_string
 
 from lightmq.spark import session
+from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol import append_body
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
-from spark_connector.arrow import TopicMatcher, decode
+from spark_connector.batch_entries import encode_batches
+from spark_connector.batches import decode_range
 from spark_connector.brokers import BoundsWatch
 from spark_connector.fetch import RangeFetcher
 from spark_connector.options import parse_read
 from spark_connector.planner import QueueRange
-from spark_connector.schema import COLUMN_TYPES, schema_ddl
+from spark_connector.schema import schema_ddl
 from spark_connector.selection import select
 from spark_connector.task import arrow_schema
 
+BATCH_TOPIC = "bench-batches"
 BATCH_ENTRIES = 2_000
 TOPICS = 64
 IN_FLIGHT_MAX = 4
 DECODE_ROWS_MAX = 500_000
-VARIANTS = {"all columns": "", "offset and body": "queueOffset,body", "body": "body"}
+BATCH_ROWS = 4_096
+FILTERED = {"mqttFilter": "bench/+"}
+VARIANTS: dict[str, dict[str, str]] = {
+    "all columns": FILTERED,
+    "without map": {**FILTERED, "includeProperties": "false"},
+    "offset and body": {**FILTERED, "columns": "queueOffset,body"},
+    "body": {**FILTERED, "columns": "body"},
+    "all, no filter": {"topic": "bench"},
+    "all, batch topic": {"topic": BATCH_TOPIC},
+}
 
 
 @contextmanager
 def lightmq_server() -> Iterator[tuple[str, int]]:
     """Run `lightmq up` with data in a scratch folder; yields (host:port, process id)."""
+    with lightmq_ports() as (ports, process_id):
+        yield f"127.0.0.1:{ports['remoting']}", process_id
+
+
+@contextmanager
+def lightmq_ports() -> Iterator[tuple[dict[str, int], int]]:
+    """The same; yields (ports by what they speak, process id)."""
     with tempfile.TemporaryDirectory(prefix="lightmq-bench-") as folder:
         command = [sys.executable, "-m", "lightmq", "up", "--json", "--data", folder]
         for port in ("--mqtt-port", "--remoting-port", "--admin-port"):
@@ -57,7 +78,7 @@ def lightmq_server() -> Iterator[tuple[str, int]]:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
             assert process.stdout is not None
             try:
-                yield f"127.0.0.1:{json.loads(process.stdout.readline())['remoting']}", process.pid
+                yield json.loads(process.stdout.readline()), process.pid
             finally:
                 process.send_signal(signal.SIGTERM)
                 process.wait(30)
@@ -77,6 +98,21 @@ def fill(server: str, rows: int) -> None:
                 check(connection.receive())
         while connection.in_flight:
             check(connection.receive())
+
+
+def fill_batches(server: str, rows: int) -> None:
+    """Store the same messages in a batch topic, one record of lz4 per so many."""
+    columns = {
+        "body": pa.array([b"x" * 100] * BATCH_ROWS),
+        "key": pa.array([f"bench/{n % TOPICS}" for n in range(BATCH_ROWS)]),
+    }
+    with BlockingConnection.dial(server, 60_000) as connection:
+        fields = topic_fields(BATCH_TOPIC, 4, attributes={"queue.type": "BatchCQ"})
+        check(connection.request(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields)))
+        raw = bytes(encode_batches(columns, BATCH_TOPIC, "lz4", BATCH_ROWS, 0).data)
+        entries = append_body.encode_entries([raw] * 8)
+        for _ in range(-(-rows // (8 * BATCH_ROWS))):
+            check(connection.request(Command(RequestCode.APPEND_MANY, body=entries)))
 
 
 def check(reply: Command) -> None:
@@ -117,27 +153,26 @@ def cpu_now(broker_id: int) -> Cpu:
     return found
 
 
-def decode_us(server: str, columns: str) -> float:
+def decode_us(server: str, chosen: dict[str, str]) -> float:
     """CPU microseconds per row of checking and decoding alone."""
-    options = parse_read({"nameServer": server, "mqttFilter": "bench/+", "columns": columns or ",".join(COLUMN_TYPES)})
-    selection, schema = select(options), _parse_datatype_string(schema_ddl(options.columns))
+    options = parse_read({"nameServer": server, **chosen})
+    selection = select(options)
+    schema = _parse_datatype_string(schema_ddl(options.columns, properties=options.include_properties))
     watch = BoundsWatch(options, selection)
     bounds = watch.read()
     key = max(bounds, key=lambda one: bounds[one].max)
     work = [QueueRange(key, bounds[key].id, bounds[key].min, min(bounds[key].max, DECODE_ROWS_MAX))]
-    used, rows, matcher = 0.0, 0, TopicMatcher(selection.row_filters)
+    used, rows = 0.0, 0
     for current, pulled in RangeFetcher(work, watch.addresses, options).pulls():
         begun = time.process_time()
-        rows += sum(batch.num_rows for batch in decode(pulled, current.key, arrow_schema(schema), matcher))
+        rows += sum(batch.num_rows for batch in decode_range(pulled, current, arrow_schema(schema)))
         used += time.process_time() - begun
     return used / max(1, rows) * 1e6
 
 
-def read(spark: Any, server: str, columns: str, folder: Path) -> tuple[int, float, float]:
+def read(spark: Any, server: str, chosen: dict[str, str], folder: Path) -> tuple[int, float, float]:
     """Run one availableNow stream; (rows, seconds in addBatch, seconds of the whole trigger) of its largest batch."""
-    reader = spark.readStream.format("rocketmq").option("nameServer", server).option("mqttFilter", "bench/+")
-    if columns:
-        reader = reader.option("columns", columns)
+    reader = spark.readStream.format("rocketmq").option("nameServer", server).options(**chosen)
     frame = reader.option("startingOffsets", "earliest").load()
     query = (
         frame.writeStream.format("noop").option("checkpointLocation", str(folder)).trigger(availableNow=True).start()
@@ -148,16 +183,16 @@ def read(spark: Any, server: str, columns: str, folder: Path) -> tuple[int, floa
     return largest.numInputRows, durations["addBatch"] / 1000, durations["triggerExecution"] / 1000
 
 
-def measure(spark: Any, server: str, broker_id: int, columns: str, scratch: Path) -> str:
+def measure(spark: Any, server: str, broker_id: int, name: str, scratch: Path) -> str:
     """Run one variant twice; the figures of the second run as cells of the table."""
     used, rows, add_s = Cpu(), 0, 0.0
     for attempt in range(2):
         before = cpu_now(broker_id)
-        rows, add_s, _ = read(spark, server, columns, scratch / f"{columns}-{attempt}")
+        rows, add_s, _ = read(spark, server, VARIANTS[name], scratch / f"{name}-{attempt}")
         used = cpu_now(broker_id) - before
     jvm, python, broker = (seconds / rows * 1e6 for seconds in (used.jvm, used.python, used.broker))
     cells = f"{rows:>10,} {add_s:>6.1f} {rows / add_s:>10,.0f} {jvm:>7.2f} {python:>7.2f} {broker:>7.2f}"
-    return f"{cells} {python / jvm:>10.2f} {broker / jvm:>10.2f} {decode_us(server, columns):>7.2f}"
+    return f"{cells} {python / jvm:>10.2f} {broker / jvm:>10.2f} {decode_us(server, VARIANTS[name]):>7.2f}"
 
 
 def main() -> int:
@@ -167,12 +202,10 @@ def main() -> int:
     options = parser.parse_args()
     with lightmq_server() as (server, broker_id), tempfile.TemporaryDirectory() as scratch:
         fill(server, options.rows)
+        fill_batches(server, options.rows)
         spark = session("bench")
         spark.sparkContext.setLogLevel("ERROR")
-        lines = [
-            f"{name:16} {measure(spark, server, broker_id, columns, Path(scratch))}"
-            for name, columns in VARIANTS.items()
-        ]
+        lines = [f"{name:16} {measure(spark, server, broker_id, name, Path(scratch))}" for name in VARIANTS]
         spark.stop()
     print(f"{'':16} {'one batch of':>17} {'':>10}  CPU us/row: {'':>10} {'ratios':>21} {'alone':>7}")
     heads = f"{'rows':>10} {'s':>6} {'rows/s':>10} {'JVM':>7} {'Python':>7} {'broker':>7}"

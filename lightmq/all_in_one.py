@@ -15,6 +15,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from broker.api.access import TRUSTED_ATTRIBUTE
 from broker.app import BrokerApp
 from controller.app import ControllerApp
 from lightmq.configuration import Configuration
@@ -41,6 +42,12 @@ FAULTS_VARIABLE = "LIGHTMQ_FAULTS"
 REGISTERED_TIMEOUT_S = 10.0
 """Longest wait for the broker's own registration; it happens in this process and takes milliseconds."""
 REGISTERED_POLL_S = 0.002
+
+
+def _trusted(connection: inprocess.InProcessConnection) -> inprocess.InProcessConnection:
+    """A part of this process: it asks its own rules for those it serves."""
+    connection.peer.attributes[TRUSTED_ATTRIBUTE] = True
+    return connection
 
 
 class AllInOne:
@@ -139,7 +146,7 @@ class AllInOne:
         if config.listen.processes > 1:
             broker = f"{client_host(self._configuration.up.host)}:{server.port}"
             return ProxyPool(dataclasses.replace(config, broker=broker), self._configuration.logs, self._pool_metrics)
-        connection = inprocess.connect(router, port=self._broker.direct)
+        connection = _trusted(inprocess.connect(router, port=self._broker.direct))
         return ProxyApp(config, clock=self._clock, registry=self._registry, connection=connection)
 
     def _make_server(self, router: Handler) -> RemotingServer:
@@ -184,7 +191,7 @@ class AllInOne:
             self._configuration.bridge,
             clock=self._clock,
             registry=self._registry,
-            connection=inprocess.connect(router),
+            connection=_trusted(inprocess.connect(router)),
         )
         if self._configuration.bridge.connections:
             await self._group.begin("bridge", self._bridge)

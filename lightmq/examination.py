@@ -101,10 +101,14 @@ def check_crc32c() -> Finding:
 
 
 def check_compiled_core() -> Finding:
-    """The hot loops are compiled, of store, proxy and connector; without that everything works, far slower."""
+    """Hot loops and typed modules are compiled, of store, proxy and connector; without that all works, far slower."""
+    import broker
+    import mqtt_proxy
+    import remoting
     from broker.api import hot as api_hot
     from broker.store import hot
     from mqtt_proxy import hot as proxy_hot
+    from mqtt_proxy.front import hot as front_hot
 
     reasons = {"store": hot.choice.reason, "broker": api_hot.choice.reason, "proxy": proxy_hot.choice.reason}
     try:
@@ -113,6 +117,9 @@ def check_compiled_core() -> Finding:
         pass
     else:
         reasons["connector"] = compiled_columns.choice.reason
+    if sys.platform == "linux":
+        reasons["sockets"] = front_hot.choice.reason
+    reasons |= {f"{one.package} modules": one.reason for one in (remoting.TYPED, broker.TYPED, mqtt_proxy.TYPED)}
     pure = [f"pure Python for the {part}: {reason}" for part, reason in reasons.items() if reason]
     if not pure:
         return Finding("compiled core", OK, f"in use by {', '.join(reasons)}")

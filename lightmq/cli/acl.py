@@ -36,7 +36,7 @@ def check(
     file: Annotated[Path, Parameter(help="The access list.")],
 ) -> None:
     """Read an access list as the proxy would, and name every line that spoils it."""
-    from mqtt_proxy.access.acl_file import AclError, load
+    from remoting.access.acl_file import AclError, load
 
     try:
         rules = load(file)
@@ -67,11 +67,11 @@ def explain(
     options: ConfigOptions = NONE,
 ) -> None:
     """Say whether a client may do something, and which rule says so."""
-    from mqtt_proxy.access.acl_file import load
     from mqtt_proxy.access.authority import Authority
     from mqtt_proxy.access.counters import AccessCounters
-    from mqtt_proxy.access.identity import Identity
-    from mqtt_proxy.access.rules import RuleSet
+    from remoting.access.acl_file import load
+    from remoting.access.identity import Identity
+    from remoting.access.rules import RuleSet
     from runtime.clock import SystemClock
     from runtime.metrics import Registry
 

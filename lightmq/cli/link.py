@@ -8,13 +8,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from lightmq.cli.outcome import CommandFailed
 from remoting.client.blocking import BlockingConnection, checked, cluster
+from remoting.client.key_file import read_signer
 from remoting.protocol.commands import Command
+from remoting.transport.signature import Signer
 
 
 @Parameter(name="*")
@@ -26,6 +29,14 @@ class ServerTarget:
         "127.0.0.1:9876"
     )
     timeout: Annotated[float, Parameter(help="Seconds to wait for an answer.")] = 10.0
+    access_key_file: Annotated[
+        Path | None,
+        Parameter(
+            env_var="LIGHTMQ_ACCESS_KEY_FILE",
+            help="File of one line key:secret, readable by you alone. It signs what is asked, which other machines and "
+            "brokers with an access list want.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +52,29 @@ class Broker:
         return checked(self.connection.request(command))
 
 
-def dial(address: str, timeout_ms: int) -> BlockingConnection:
+def dial(address: str, timeout_ms: int, signer: Signer | None = None) -> BlockingConnection:
     """A connection to ``host:port``. Raises CommandFailed when that is no address, Unreachable."""
     try:
-        return BlockingConnection.dial(address, timeout_ms)
+        return BlockingConnection.dial(address, timeout_ms, signer=signer)
     except ValueError as error:
         raise CommandFailed(str(error)) from error
 
 
 @contextlib.contextmanager
 def brokers(target: ServerTarget) -> Iterator[list[Broker]]:
-    """Connections to the masters of all broker groups, by name. Raises CommandFailed when there is none."""
+    """Connections to the masters of all broker groups, by name.
+
+    Raises CommandFailed when there is none, LocalMisuse for a key file that may not be used.
+    """
+    signer = read_signer(target.access_key_file) if target.access_key_file is not None else None
     timeout_ms = int(target.timeout * 1000)
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(dial(target.server, timeout_ms))
+        server = stack.enter_context(dial(target.server, timeout_ms, signer))
         opened = []
         for name, data in sorted(cluster(server).broker_addr_table.items()):
             address = data.master()
             if address is not None:
-                connection = stack.enter_context(dial(address, timeout_ms))
+                connection = stack.enter_context(dial(address, timeout_ms, signer))
                 opened.append(Broker(name, address, connection))
         if not opened:
             raise CommandFailed(f"{target.server} knows no broker with a master; is one running and registered there?")

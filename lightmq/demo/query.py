@@ -24,6 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 from pyspark.sql.streaming import StreamingQuery
 
 from lightmq.demo.anomaly_processor import COMMAND_SCHEMA, AnomalyProcessor
+from lightmq.demo.first_turn import FirstTurn
 
 READING_SCHEMA = "id string, sensor string, value double, time_ms long, sent_ms long"
 REPORT_INTERVAL_S = 0.5
@@ -53,7 +54,10 @@ def readings(spark: SparkSession, nameserver: str) -> DataFrame:
 
 
 def start_queries(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQuery]:
-    """Start the three queries; each has its checkpoint below the output folder."""
+    """Start the three queries, each when the one before has made its first turn (see `first_turn`).
+
+    Each has its checkpoint below the output folder.
+    """
     out = Path(options.out).resolve()
     source = readings(spark, options.nameserver)
 
@@ -81,11 +85,16 @@ def start_queries(spark: SparkSession, options: argparse.Namespace) -> list[Stre
     topic = F.lit(f"machines/{options.host}/commands")
     commands = found.select(topic.alias("mqttTopic"), F.col("sensor").alias("key"), body.cast("binary").alias("body"))
     sink = commands.writeStream.format("rocketmq").option("nameServer", options.nameserver).option("qos", "1")
-    return [
-        checkpointed(ledger.writeStream.format("parquet").option("path", str(out / "ledger")), "ledger").start(),
-        checkpointed(windows.writeStream.format("parquet").option("path", str(out / "windows")), "windows").start(),
-        checkpointed(sink, "commands").start(),
-    ]
+    parquet = {name: frame.writeStream.format("parquet") for name, frame in (("ledger", ledger), ("windows", windows))}
+    writers = {name: writer.option("path", str(out / name)) for name, writer in parquet.items()} | {"commands": sink}
+    first_turn = FirstTurn()
+    spark.streams.addListener(first_turn)
+    started = []
+    for name, writer in writers.items():
+        started.append(checkpointed(writer, name).start())
+        first_turn.wait(started[-1])
+    spark.streams.removeListener(first_turn)
+    return started
 
 
 def report(queries: Sequence[StreamingQuery], seen: dict[str, tuple[int, int]]) -> None:

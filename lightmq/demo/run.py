@@ -26,7 +26,8 @@ from lightmq.demo.view import Snapshot, View, percentile, print_summary
 from runtime.clock import SystemClock
 
 TICK_S = 0.25
-SPARK_START_TIMEOUT_S = 180.0
+SPARK_START_TIMEOUT_S = 300.0
+"""Until every query has made its first turn, one after the other."""
 DRAIN_TIMEOUT_S = 300.0
 DELIVERY_TIMEOUT_S = 20.0
 

@@ -41,9 +41,11 @@ NOT_RUN = {
     "README.md": 2,
     "docs/howto/backup-and-disk.md": 1,
     "docs/howto/bridge.md": 1,
+    "docs/howto/decode.md": 1,
     "docs/howto/find-messages.md": 1,
     "docs/howto/run-as-processes.md": 1,
     "docs/howto/spark.md": 2,
+    "docs/howto/spark-cluster.md": 5,
     "docs/howto/store-commands.md": 1,
     "benchmarks/README.md": 2,
 }
@@ -69,7 +71,7 @@ def test_commands_do_what_the_document_says(document: Path, reader: Reader) -> N
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(420)
 def test_python_blocks_run_in_one_session(reader: Reader) -> None:
     """Against a server with a few messages; streams that a block starts run until they have caught up."""
     snippets = [block for block in of_language("python") if not block.reason]
@@ -88,7 +90,7 @@ def test_python_blocks_run_in_one_session(reader: Reader) -> None:
         env=reader.environment,
         capture_output=True,
         text=True,
-        timeout=220,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]

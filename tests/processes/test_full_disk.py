@@ -202,7 +202,7 @@ def spark_is_refused(scene: Scene) -> None:
     options = parse_write({"nameServer": scene.address, "topic": "orders"})
     entry = append_body.encode_mqtt_entry(b"line/a", b"no", 1, 0, b"spark")
     rows = EncodedRows(memoryview(entry), np.array([0, len(entry)], np.int64))
-    address = sink.sink_broker(options)
+    address = sink.first_broker(options)
     for attempt in (sink.AttemptName("s", 0, 0, 0), None):
         with pytest.raises(BrokerRefused, match="disk full"):
             sink.send_rows(address, [rows], attempt, options)

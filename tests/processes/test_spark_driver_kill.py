@@ -17,7 +17,7 @@ from lightmq.demo.driver import SparkDriver
 from lightmq.demo.stack import Stack
 from runtime.clock import SystemClock
 
-pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(600)]
 READINGS = 6000
 
 
@@ -63,7 +63,7 @@ def test_rows_are_there_exactly_once_after_kill_9(tmp_path: Path) -> None:
         for number, driver in enumerate(drivers):
             driver.start(query(tmp_path, ports.nameserver))
             with driver._said:
-                assert driver._said.wait_for(lambda d=driver: d.progress or d._heard.get("ended"), 90)
+                assert driver._said.wait_for(lambda d=driver: len(d.progress) == 3 or d._heard.get("ended"), 200)
             driver.check()
             if number < 2:
                 publish(device, (number + 1) * READINGS // 3, READINGS // 3)

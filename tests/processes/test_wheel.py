@@ -17,7 +17,10 @@ import broker
 from broker.store.hot import choice as store
 from remoting.hot import compiled
 from spark_connector import compiled_columns
-print(broker.__file__, store.name, store.reason)
+import mqtt_proxy
+from mqtt_proxy.mqtt import outgoing
+typed = mqtt_proxy.TYPED
+print(broker.__file__, store.name, store.reason, outgoing.__file__.rpartition(".")[2], typed.name, typed.reason)
 """
 
 
@@ -48,6 +51,8 @@ def test_a_wheel_brings_its_compiled_modules_and_uses_them(tmp_path: Path) -> No
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
     assert any(name.startswith("broker/store/hot/compiled") and name.endswith(".so") for name in names)
+    assert any(name.startswith("mqtt_proxy/mqtt/outgoing.") and name.endswith(".so") for name in names)
+    assert {"mqtt_proxy/mqtt/outgoing.py", "mqtt_proxy/mqtt/outgoing.pxd"} <= set(names)
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "tools/"))]
     site = tmp_path / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", str(site), str(wheel)], env=bare, check=True)
@@ -55,4 +60,4 @@ def test_a_wheel_brings_its_compiled_modules_and_uses_them(tmp_path: Path) -> No
         [sys.executable, "-c", SAY], cwd=tmp_path, env={**bare, "PYTHONPATH": str(site)},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert said.stdout.split() == [str(site / "broker" / "__init__.py"), "compiled"]
+    assert said.stdout.split() == [str(site / "broker" / "__init__.py"), "compiled", "so", "compiled"]

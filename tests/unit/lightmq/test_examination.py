@@ -37,18 +37,29 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_twin_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Why it is the pure one is said for each part."""
+    import broker
+    import mqtt_proxy
+    import remoting
     from broker.api import hot as api_hot
     from broker.store import hot
     from mqtt_proxy import hot as proxy_hot
+    from mqtt_proxy.front import hot as front_hot
     from remoting.hot.choice import Choice
+    from remoting.hot.typed import TypedModules
     from spark_connector import compiled_columns
 
-    for place in (hot, api_hot, proxy_hot, compiled_columns):
+    for place in (hot, api_hot, proxy_hot, front_hot, compiled_columns):
         monkeypatch.setattr(place, "choice", Choice(None, "compiled"))
+    for package in (remoting, broker, mqtt_proxy):
+        monkeypatch.setattr(package, "TYPED", TypedModules(package.__name__, (), ""))
     assert examination.check_compiled_core().state == OK
     monkeypatch.setattr(hot, "choice", Choice(None, "pure", "nothing was compiled"))
     found = examination.check_compiled_core()
     assert (found.state, found.text) == (WARNING, "pure Python for the store: nothing was compiled")
+    monkeypatch.setattr(hot, "choice", Choice(None, "compiled"))
+    monkeypatch.setattr(mqtt_proxy, "TYPED", TypedModules("mqtt_proxy", (), "it is old"))
+    found = examination.check_compiled_core()
+    assert (found.state, found.text) == (WARNING, "pure Python for the mqtt_proxy modules: it is old")
 
 
 def test_pyspark_versions(monkeypatch: pytest.MonkeyPatch) -> None:

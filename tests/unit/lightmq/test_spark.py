@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from lightmq import spark
+from lightmq.jvm import choose_java
 
 
 @pytest.mark.parametrize(
@@ -37,6 +40,45 @@ def test_settings() -> None:
     cluster = spark.defaults("yarn", 21)
     assert not {"spark.driver.extraJavaOptions", "spark.sql.shuffle.partitions", "spark.ui.enabled"} & set(cluster)
     assert "RocksDB" in cluster["spark.sql.streaming.stateStore.providerClass"]
+
+
+class Unbuilt(SparkSession.Builder):
+    """A real builder that stops short of a JVM."""
+
+    def __init__(self) -> None:
+        self._options: dict[str, Any] = {}
+
+    def getOrCreate(self) -> Any:  # noqa: N802 - Spark's name
+        return self._options
+
+
+def test_a_builder_of_your_own_and_conf_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", "PYTHONPATH"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setenv("JAVA_HOME", str(choose_java().home))
+    mine = Unbuilt().appName("mine").master("local[3]").config("spark.sql.session.timeZone", "CET")
+    options: Any = spark.session(builder=mine, conf={"spark.ui.enabled": "true"})
+    assert (options["spark.app.name"], options["spark.master"]) == ("mine", "local[3]")
+    assert (options["spark.sql.session.timeZone"], options["spark.ui.enabled"]) == ("CET", "true")
+    assert options["spark.python.unix.domain.socket.enabled"] == "true"
+    options = spark.session("named", master="local[1]", builder=Unbuilt())
+    assert (options["spark.app.name"], options["spark.master"]) == ("named", "local[1]")
+
+
+def test_spark_connect_needs_no_java_and_gets_only_what_a_client_may_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark, "ensure_java", pytest.fail)
+    options: Any = spark.session(master="sc://h:15002", builder=Unbuilt())
+    assert options["spark.remote"] == "sc://h:15002"
+    assert all(key.startswith("spark.sql.") for key in options if key != "spark.remote")
+
+
+def test_every_setting_has_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    for master in ("local[2]", "local[8]", "yarn", "sc://h"):
+        for setting in spark.settings(master, 25):
+            assert setting.why.endswith("."), setting
+    lines = spark.render_defaults("local[2]").splitlines()
+    assert [line[:2] for line in lines[::2]] == ["# "] * (len(lines) // 2)
+    assert "spark.sql.shuffle.partitions 2" in lines
 
 
 def test_environment_is_prepared_but_never_overruled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,7 @@ class LogServer:
         self.lowest = {1: 0, 2: 0}
         self.on_bounds: Callable[[], None] = lambda: None
         self.topics_body = b"{}"
+        self.stats_body = b"{}"
         self.session_answers: list[bytes] = []
         """Answers to SESSION_LIST in turn; without one there is no such session."""
         self.with_broker = True
@@ -161,6 +162,8 @@ class LogServer:
             RequestCode.QUEUE_BOUNDS: self._bounds,
             RequestCode.RANGE_PULL: self._pull,
             RequestCode.TOPIC_LIST: lambda _, command: command.reply(body=self.topics_body),
+            RequestCode.GET_CONSUME_STATS: self._stats,
+            RequestCode.GET_BROKER_CONSUME_STATS: self._stats,
             RequestCode.SESSION_LIST: self._sessions,
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._create,
             RequestCode.QUERY_MESSAGE: self._query,
@@ -206,6 +209,10 @@ class LogServer:
             broker="broker-a", epoch=1, confirm=0, queues=[queue] if self.with_topic else [], light=light
         )
         return command.reply(body=encode_bounds_reply(reply))
+
+    def _stats(self, _: Peer, command: Command) -> Command:
+        self.queries.append(command.fields)
+        return command.reply(body=self.stats_body)
 
     def _pull(self, _: Peer, command: Command) -> Command:
         want = decode_range_pull(command.body)

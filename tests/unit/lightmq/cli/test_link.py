@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,4 +26,13 @@ def test_what_can_be_wrong(log_server: Any) -> None:
     with pytest.raises(CommandFailed, match="host:port"), brokers(ServerTarget(server="nonsense")):
         pass
     with pytest.raises(LightMQError, match="lightmq up"), brokers(ServerTarget(server="127.0.0.1:1")):
+        pass
+
+
+def test_a_key_that_may_not_be_used_is_said_before_anything_is_asked(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("ops:secret")
+    key.chmod(0o644)
+    target = ServerTarget(server="127.0.0.1:1", access_key_file=key)
+    with pytest.raises(LightMQError, match="chmod 600"), brokers(target):
         pass

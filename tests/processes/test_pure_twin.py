@@ -1,0 +1,39 @@
+"""The rooms with typed modules pass their unit tests uncompiled too: elsewhere the suite runs on what was compiled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import broker
+import mqtt_proxy
+import remoting
+from remoting.hot.choice import PURE_VARIABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def rooms() -> list[str]:
+    """Where the tests of typed modules lie."""
+    return sorted(
+        {
+            f"tests/unit/{package.TYPED.package}/{module.rpartition('.')[0].replace('.', '/')}"
+            for package in (remoting, broker, mqtt_proxy)
+            for module in package.TYPED.modules
+        }
+    )
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(bool(mqtt_proxy.TYPED.reason), reason="this whole run is on the pure twin already")
+def test_unit_tests_pass_on_the_pure_twin() -> None:
+    """One run of its own, because a process takes its twin when it imports a package."""
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", *rooms()],
+        cwd=ROOT, env={**os.environ, PURE_VARIABLE: "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stdout[-4000:]
