@@ -41,9 +41,12 @@ class Segment:
         self.view = memoryview(b"") if self._map is None else memoryview(self._map)
 
     def lengthen(self, size: int) -> None:
-        """Give a file that was cut its size back, in zeros; views of it stay what they were. Raises OSError."""
+        """Give a file that was cut its size back, in zeros; views of it stay what they were. Raises OSError.
+
+        The space is reserved: on a full disk of memory (tmpfs) reading a hole through the map would end the process.
+        """
         assert size > self.size, (size, self.size)
-        os.ftruncate(self.descriptor, size)
+        os.posix_fallocate(self.descriptor, self.size, size - self.size)
         self._open_map(size)
 
     def write(self, position: int, data: bytes | memoryview) -> None:

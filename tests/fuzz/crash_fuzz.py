@@ -55,6 +55,8 @@ class Life:
         self.counts: Counter[str] = Counter()
         self.confirmed_end = 0
         self.confirmed_number = -1
+        self.status = 0
+        """How the process ended, as waitpid says it."""
 
     def words(self, seconds: float = ANSWER_S) -> Iterator[list[Any]]:
         """Yield what it says until it is silent for `seconds` or its end."""
@@ -87,7 +89,7 @@ class Life:
         os.kill(self.process, signal.SIGKILL)
         for _ in self.words():
             pass
-        os.waitpid(self.process, 0)
+        self.status = os.waitpid(self.process, 0)[1]
         os.close(self._answers)
         os.close(self._go)
 
@@ -117,12 +119,16 @@ class Lane:
         orders = self._orders(way)
         life = Life(self.directory, orders)
         try:
-            if way == "recovery":
-                self._listen(life, self.chance.random() * 0.02)
-            else:
-                self._live(life, way, before)
-        finally:
-            life.kill()
+            try:
+                if way == "recovery":
+                    self._listen(life, self.chance.random() * 0.02)
+                else:
+                    self._live(life, way, before)
+            finally:
+                life.kill()
+        except AssertionError as error:
+            error.add_note(f"the process ended with status {life.status} in a life of the kind {way!r}")
+            raise
         self.ends[way] += 1
         self._opened = bool(life.counts["opened"])
         self._number = max(self._number, life.confirmed_number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from broker.store.segment import Segment, allocate, list_segments, segment_path
@@ -60,3 +61,16 @@ def test_list_is_in_order_and_ignores_strangers(tmp_path: Path) -> None:
     for name in ("0" * 19 + "9", "0" * 18 + "10", "notes.txt", ".next"):
         (tmp_path / name).write_bytes(b"")
     assert [int(path.name) for path in list_segments(tmp_path)] == [9, 10]
+
+
+def test_a_cut_file_gets_its_size_back_with_its_space_reserved(tmp_path: Path) -> None:
+    """A hole would be space that is not there: to read it through the map ends the process on a full tmpfs."""
+    path = segment_path(tmp_path, 0)
+    allocate(path, 256 * 1024, zeroed=True)
+    os.truncate(path, 10_000)
+    segment = Segment(path)
+    segment.lengthen(256 * 1024)
+    assert segment.size == 256 * 1024
+    assert bytes(segment.view[-8:]) == bytes(8)
+    assert path.stat().st_blocks * 512 >= 256 * 1024
+    segment.close()
