@@ -1,0 +1,45 @@
+"""The quick suite's second chance: for few, named tests, and never for suites that look for lost messages."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    yield importlib.import_module("check")
+    sys.modules.pop("check", None)
+
+
+def failures(tmp_path: Path, names: list[str]) -> Path:
+    path = tmp_path / "lastfailed"
+    path.write_text(json.dumps(dict.fromkeys(names, True)))
+    return path
+
+
+def test_a_few_failures_are_run_again(check: Any, tmp_path: Path) -> None:
+    """In a fixed order, as pytest names them."""
+    path = failures(tmp_path, ["tests/unit/b.py::two", "tests/processes/a.py::one[x]"])
+    assert check.repeatable(path) == ["tests/processes/a.py::one[x]", "tests/unit/b.py::two"]
+
+
+@pytest.mark.parametrize("room", ["fuzz", "sim", "property", "chaos"])
+def test_a_loss_found_by_chance_is_never_run_away_from(check: Any, tmp_path: Path, room: str) -> None:
+    """One such failure forbids the second run altogether."""
+    assert check.repeatable(failures(tmp_path, [f"tests/{room}/a.py::one", "tests/unit/b.py::two"])) == []
+
+
+def test_many_failures_and_broken_files_stand(check: Any, tmp_path: Path) -> None:
+    """They are no matter of a busy machine."""
+    assert check.repeatable(failures(tmp_path, [f"tests/unit/a.py::{number}" for number in range(5)])) == []
+    assert check.repeatable(failures(tmp_path, ["tests/unit/a.py"])) == []
+    assert check.repeatable(tmp_path / "none") == []
