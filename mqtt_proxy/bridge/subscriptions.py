@@ -46,7 +46,7 @@ from remoting.protocol.session_body import (
     decode,
     encode,
 )
-from remoting.protocol.share_names import inner_filter, share_of
+from remoting.protocol.share_names import inner_filter, share_of, validate_subscription
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.subscriptions")
@@ -56,6 +56,7 @@ RETAIN_HANDLING = 3 << 2
 RETAIN_HANDLING_NEVER = 2 << 2
 
 _REFUSALS = {
+    "invalid": ReasonCode.TOPIC_FILTER_INVALID,
     "too_wide": ReasonCode.TOPIC_FILTER_INVALID,
     "not_authorized": ReasonCode.NOT_AUTHORIZED,
     "too_many": ReasonCode.QUOTA_EXCEEDED,
@@ -329,7 +330,9 @@ class Subscriptions:
         """Up to which QoS the filter may be subscribed to, or the reason code why it may not."""
         reason, qos = "", REFUSED
         filters_max = self._services.config.subscriptions_per_session_max
-        if self._services.quotas.filter_refused(inner_filter(topic_filter)):
+        if share_of(topic_filter) is not None and validate_subscription(topic_filter) is not None:
+            reason = "invalid"
+        elif self._services.quotas.filter_refused(inner_filter(topic_filter)):
             reason = "too_wide"
         elif (qos := qos_allowed(topic_filter if wish is None else HISTORY_PREFIX + "/" + topic_filter)) == REFUSED:
             reason = "not_authorized"

@@ -114,6 +114,17 @@ async def test_reason_codes_of_level_5() -> None:
         ]
 
 
+async def test_a_share_without_a_name_or_a_filter_is_an_invalid_filter() -> None:
+    """Whatever the client may read: [MQTT-4.8.2-1], [MQTT-4.8.2-2]; the valid one beside it is granted."""
+    async with running() as rig:
+        rig.access.forbidden |= {b"$share//a", b"$share/g"}
+        client = await rig.client("s", level=5)
+        client.received()
+        client.send(packets.Subscribe(2, [("$share//a", 0), ("$share/g", 1), ("$share/+/a", 1), ("$share/g/a", 1)]))
+        await settle()
+        assert client.received() == [packets.Suback(2, [0x8F, 0x8F, 0x8F, 1])]
+
+
 async def test_a_shared_subscription_takes_from_its_group() -> None:
     """Judged by its inner filter; what is given is delivered, settled when acknowledged, given back when it leaves."""
     async with running() as rig:
