@@ -144,6 +144,8 @@ class RequestCode:
     SHARED_SETTLE = 9051
     SHARED_GIVEN = 9052
     HISTORY = 9055
+    SUBSCRIBE_ROUTES = 9060
+    ROUTES_CHANGED = 9061
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -218,6 +220,7 @@ class ResponseCode:
     CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS = 2016
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
+    NOT_MASTER = 9101
 
 
 def _names(constants: type) -> dict[int, str]:
