@@ -1,8 +1,9 @@
-"""The administration port: ``/metrics`` for Prometheus, ``/livez`` and ``/readyz`` for supervisors, ``/status``.
+"""The administration port: ``/metrics``, ``/livez``, ``/startupz`` and ``/readyz`` for supervisors, ``/status``.
 
-``/livez`` answers 200 while the loop turns; ``/readyz`` 200 with every part true, else 503, with the parts as JSON in
-both cases and, where a part knows it, the reason why it is not ready; ``/status`` is a JSON picture for people and for
-the command line. Nothing here changes anything.
+``/livez`` answers 200 while the loop turns; ``/startupz`` as well, and as this port opens last, nobody answers before
+the recovery is done; ``/readyz`` 200 with every part true, else 503, with the parts as JSON in both cases and, where a
+part knows it, the reason why it is not ready; ``/status`` is a JSON picture for people and for the command line.
+Nothing here changes anything.
 aiohttp is imported when the server starts, so that nobody pays for it who has no administration port.
 """
 
@@ -50,6 +51,7 @@ class AdminServer:
         application = web.Application(client_max_size=CLIENT_HEADER_BYTES_MAX)
         application.router.add_get("/metrics", self._metrics_page)
         application.router.add_get("/livez", self._live_page)
+        application.router.add_get("/startupz", self._started_page)
         application.router.add_get("/readyz", self._ready_page)
         application.router.add_get("/status", self._status_page)
         runner = web.AppRunner(application, access_log=None, handle_signals=False)
@@ -76,6 +78,9 @@ class AdminServer:
 
     async def _live_page(self, _request: web.Request) -> web.Response:
         return _json({"live": True}, 200)
+
+    async def _started_page(self, _request: web.Request) -> web.Response:
+        return _json({"started": True}, 200)
 
     async def _ready_page(self, _request: web.Request) -> web.Response:
         parts = dict(self._readiness())

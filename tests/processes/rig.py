@@ -30,6 +30,7 @@ class Server:
         self.options = options
         self.port = 0
         self.ports: dict[str, int] = {}
+        self.variables: dict[str, str] = {}
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
@@ -47,7 +48,7 @@ class Server:
                 stderr=stream,
                 text=True,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(ROOT), **self.variables},
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

@@ -30,8 +30,9 @@ async def test_the_pages(parts: tuple[str, dict[str, bool]]) -> None:
     async with aiohttp.ClientSession(url) as http:
         async with http.get("/metrics") as answer:
             assert "rocketmq_messages_in_total 2.0" in await answer.text()
-        async with http.get("/livez") as answer:
-            assert answer.status == 200
+        for page in ("/livez", "/startupz"):
+            async with http.get(page) as answer:
+                assert answer.status == 200
         async with http.get("/readyz") as answer:
             told = {"ready": True, "parts": {"store": True}, "reasons": {"proxy": "no broker"}}
             assert (answer.status, await answer.json()) == (200, told)

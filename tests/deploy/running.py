@@ -1,0 +1,100 @@
+"""Containers as processes of this machine: the same command, file and variables; places, names and ports moved.
+
+`/data`, `/run/secrets` and `/etc/lightmq` become folders of the test, host names of the stack become 127.0.0.1, and
+every port a free one, so that containers with the same port can live side by side.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.deploy.stacks import CONFIGURATION, Container
+from tests.processes.rig import Server
+
+LISTENERS = {
+    "up": {"proxy.port": "mqtt", "up.remoting_port": "remoting", "up.admin_port": "admin"},
+    "controller": {"controller.port": "remoting", "controller.admin_port": "admin"},
+    "broker": {"broker.port": "remoting", "broker.admin_port": "admin"},
+    "proxy": {"proxy.port": "mqtt", "proxy.admin_port": "admin"},
+}
+"""Keys of the ports of each part."""
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
+@dataclass
+class Moved:
+    """Where the places and addresses of a stack are on this machine."""
+
+    directory: Path
+    secrets: dict[str, str] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    """`host:port` of the stack -> `127.0.0.1:port` here."""
+
+    def address(self, name: str) -> str:
+        """The address here of one that the stack names; the same at every call."""
+        return self.addresses.setdefault(name, f"127.0.0.1:{free_port()}")
+
+    def text(self, text: str, container: str) -> str:
+        """Words of a file, a command or a variable with places and addresses moved."""
+        own = self.directory / container
+        for place, here in (("/data", own / "data"), ("/run/secrets", own / "secrets")):
+            text = re.sub(rf"(?<![\w/]){place}(?![\w-])", str(here), text)
+        for name in sorted(self.addresses, key=len, reverse=True):
+            text = text.replace(name, self.addresses[name])
+        return text
+
+
+class Running(Server):
+    """A container of a stack as a process."""
+
+    def __init__(self, container: Container, moved: Moved, listening: dict[str, int] | None = None) -> None:
+        """``listening``: key of a port -> port here; others get a free one."""
+        self.container = container
+        own = moved.directory / container.name
+        super().__init__(own)
+        self._moved = moved
+        (own / "data").mkdir(parents=True, mode=0o700)
+        (own / "secrets").mkdir(mode=0o700)
+        for name, content in moved.secrets.items():
+            secret = own / "secrets" / name
+            secret.write_text(content)
+            secret.chmod(0o440)
+        wanted = {key: (listening or {}).get(key, 0) for key in LISTENERS[container.stage.name]}
+        self._more = [word for key, port in wanted.items() for word in ("--set", f"{key}={port or free_port()}")]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Its variables on this machine."""
+        return {
+            name: self._moved.text(value, self.container.name) for name, value in self.container.environment.items()
+        }
+
+    def arguments(self, *command: str) -> list[str]:
+        """A command of this container with its places moved; with none its own."""
+        words = list(command) or self.container.command
+        assert words[0] == "lightmq", words
+        return [self._configured(self._moved.text(word, self.container.name)) for word in words[1:]]
+
+    def start(self) -> None:
+        """Run process 1 of the container and wait until it says its ports."""
+        self.variables = self.environment
+        self.ports = self.launch(*self.arguments(), *self._more)
+        self.port = next(iter(self.ports.values()))
+
+    def _configured(self, word: str) -> str:
+        if word != CONFIGURATION:
+            return word
+        assert self.container.file is not None
+        file = self.data / "lightmq.toml"
+        file.write_text(self._moved.text(self.container.file.read_text(), self.container.name))
+        return str(file)

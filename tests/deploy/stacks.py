@@ -1,0 +1,120 @@
+"""What the compose files give each container: image, command, environment and the configuration file it reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lightmq.configuration import Configuration, load_configuration
+from runtime.config import Loaded
+from tests.deploy.dockerfile import Stage, stages
+from tests.support.tree import ROOT
+
+DEPLOY = ROOT / "deploy"
+COMPOSE = DEPLOY / "compose"
+VARIABLE = re.compile(r"\$\{(\w+)(?:(:?[-?])([^}]*))?\}")
+CONFIGURATION = "/etc/lightmq/lightmq.toml"
+GIVEN = {"LIGHTMQ_ACCESS_KEY": "inside:a-long-secret"}
+"""What an operator sets before the start."""
+
+
+class NoDuplicates(yaml.SafeLoader):
+    """A loader that refuses a key that is there twice; YAML's own takes the last in silence."""
+
+
+def _mapping(loader: NoDuplicates, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    loader.flatten_mapping(node)
+    found: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=deep)
+        assert key not in found or key_node.value == "<<", f"{key!r} twice at {key_node.start_mark}"
+        found[key] = loader.construct_object(value_node, deep=deep)
+    return found
+
+
+NoDuplicates.add_constructor(
+    yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, lambda loader, node: _mapping(loader, node, deep=True)
+)
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    """Every document of a YAML file."""
+    return [each for each in yaml.load_all(path.read_text(), NoDuplicates) if each is not None]
+
+
+def substituted(text: str, given: Mapping[str, str]) -> str:
+    """`${NAME}`, `${NAME:-default}` and `${NAME:?what to do}` as compose reads them."""
+
+    def one(found: re.Match[str]) -> str:
+        name, operator, rest = found[1], found[2] or "", found[3] or ""
+        value = given.get(name, "")
+        if value or not operator:
+            return value
+        assert "?" not in operator, f"{name} must be given: {rest}"
+        return rest
+
+    return VARIABLE.sub(one, text)
+
+
+@dataclass(frozen=True)
+class Container:
+    """One service of a compose file."""
+
+    name: str
+    settings: dict[str, Any]
+    stage: Stage
+    stack: dict[str, Any]
+
+    @property
+    def command(self) -> list[str]:
+        """What runs as process 1."""
+        entry = self.settings.get("entrypoint") or self.stage.arguments("ENTRYPOINT")
+        own = self.settings.get("command")
+        return [*entry, *(own if own is not None else self.stage.arguments("CMD"))]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Its variables, with what an operator gives."""
+        found = self.settings.get("environment", {})
+        return {name: substituted(str(value), GIVEN) for name, value in found.items()}
+
+    @property
+    def file(self) -> Path | None:
+        """The configuration file behind `--config`: of the image or of the stack; None for what reads none."""
+        if CONFIGURATION not in self.command:
+            return None
+        for mount in self.settings.get("configs", []):
+            if mount["target"] == CONFIGURATION:
+                return (COMPOSE / self.stack["configs"][mount["source"]]["file"]).resolve()
+        copied = [text.split() for text in self.stage.all("COPY") if text.endswith(CONFIGURATION)]
+        assert copied, f"{self.name}: nothing puts {CONFIGURATION} there"
+        return ROOT / copied[-1][0]
+
+    def configuration(self) -> Loaded[Configuration]:
+        """What the process would load. Raises ConfigError for a key that nobody declared."""
+        return load_configuration(self.file, self.environment)
+
+
+def stack(name: str) -> dict[str, Any]:
+    """A compose file with its `extends` followed."""
+    (document,) = documents(COMPOSE / name)
+    for service, settings in document["services"].items():
+        other = settings.pop("extends", None)
+        if other is not None:
+            theirs = stack(other["file"]) if "file" in other else document
+            document["services"][service] = {**theirs["services"][other["service"]], **settings}
+    return document
+
+
+def containers(name: str) -> list[Container]:
+    """The services of a compose file."""
+    built, document = stages(), stack(name)
+    return [
+        Container(service, settings, built[settings["build"]["target"]], document)
+        for service, settings in document["services"].items()
+    ]

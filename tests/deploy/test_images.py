@@ -1,0 +1,114 @@
+"""The images, read without building them: who runs, what runs, what is asked whether it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lightmq.cli.application import NAMES
+from lightmq.configuration import Configuration, load_configuration
+from tests.deploy.dockerfile import DOCKERFILE, Stage, stages
+from tests.deploy.stacks import DEPLOY
+from tests.support.tree import PACKAGES, ROOT
+
+SERVERS = ("controller", "broker", "proxy", "up")
+FILES = {"up": DEPLOY / "config" / "up.toml"}
+CLUSTER = DEPLOY / "config" / "cluster.toml"
+
+
+def built(name: str) -> Stage:
+    """One image."""
+    return stages()[name]
+
+
+def ports(value: Configuration, name: str) -> tuple[set[int], int]:
+    """The ports that a part listens on with this configuration, and the administration port among them."""
+    match name:
+        case "controller":
+            return {value.controller.port, value.controller.admin_port}, value.controller.admin_port
+        case "broker":
+            return {value.broker.port, value.broker.admin_port}, value.broker.admin_port
+        case "proxy":
+            return {value.proxy.port, value.proxy.admin_port}, value.proxy.admin_port
+        case _:
+            up = value.up
+            return {value.proxy.port, up.remoting_port, up.admin_port}, up.admin_port
+
+
+@pytest.mark.parametrize("name", [*SERVERS, "spark"])
+def test_nobody_runs_as_root(name: str) -> None:
+    """The last USER is a number above 0, as Kubernetes' runAsNonRoot wants it, and owns /data."""
+    stage = built(name)
+    user, _, group = stage.last("USER").partition(":")
+    assert int(user) > 0
+    assert any(f"install -d -o {user} -g {group}" in text and "/data" in text for text in stage.all("RUN"))
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_command_is_one_of_ours(name: str) -> None:
+    """Entry point and command are a command of the command line, with the file that is there."""
+    stage = built(name)
+    assert stage.arguments("ENTRYPOINT") == ["lightmq"]
+    assert stage.arguments("CMD") == [name, "--config", "/etc/lightmq/lightmq.toml"]
+    assert name in NAMES
+    pyproject = (ROOT / "pyproject.toml").read_text()
+    assert 'lightmq = "lightmq.__main__:main"' in pyproject
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_ports_are_those_of_the_configuration(name: str) -> None:
+    """EXPOSE and the health check name the ports that the shipped configuration opens."""
+    stage, value = built(name), load_configuration(FILES.get(name, CLUSTER), {}).value
+    wanted, admin = ports(value, name)
+    assert wanted <= stage.ports()
+    assert stage.health_url() == (admin, "/livez")
+    compile(stage.health_command()[2], "HEALTHCHECK", "exec")
+
+
+@pytest.mark.parametrize("name", ["controller", "broker", "spark", "up"])
+def test_what_is_durable_has_a_volume(name: str) -> None:
+    """/data is a volume of every image that keeps something; a proxy keeps nothing."""
+    assert built(name).arguments("VOLUME") == ["/data"]
+    assert not built("proxy").last("VOLUME")
+
+
+@pytest.mark.parametrize("name", [*SERVERS, "spark"])
+def test_the_compiler_stays_behind(name: str) -> None:
+    """The images are made from the slim image and take only the installed environment out of the build stage."""
+    found = stages()
+    stage = found[name]
+    assert found[stage.base].base == "python:3.12-slim"
+    assert not any("apt-get" in text for text in stage.all("RUN"))
+    sources = [text for text in stage.all("COPY") if "--from=" in text]
+    assert all(text.split()[1:] == ["/opt/lightmq", "/opt/lightmq"] for text in sources)
+
+
+def test_everything_that_is_copied_is_there_and_let_through() -> None:
+    """Sources of COPY exist, and the ignore file lets in every package and what the build needs."""
+    ignore = Path(f"{DOCKERFILE}.dockerignore").read_text().splitlines()
+    let_in = {line[1:] for line in ignore if line.startswith("!")}
+    assert "*" in ignore
+    assert set(PACKAGES) <= let_in
+    assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE"} <= let_in
+    for name in let_in:
+        assert (ROOT / name).exists(), name
+    for stage in stages().values():
+        for text in stage.all("COPY"):
+            words = shlex.split(text)
+            if words[0].startswith("--from="):
+                assert words[0].removeprefix("--from=") in stages()
+            elif words[0] != ".":
+                assert (ROOT / words[0]).exists(), text
+                assert any(words[0].startswith(entry) for entry in let_in), text
+
+
+@pytest.mark.parametrize("text", ["FROM x", "RUNN y", "RUN before"])
+def test_a_mistake_in_a_dockerfile_is_found(tmp_path: Path, text: str) -> None:
+    """The reader can fail: unknown instructions, stages without a name, instructions before the first stage."""
+    file = tmp_path / "Dockerfile"
+    file.write_text(text + "\n")
+    with pytest.raises(AssertionError), contextlib.nullcontext():
+        stages(file)
