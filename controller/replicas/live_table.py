@@ -1,0 +1,87 @@
+"""Which replicas are alive, and what their last heartbeat said: soft state of each controller, never in the log.
+
+Invariant: a replica is reported dead once; only a heartbeat makes it alive again. What a controller presumes alive when
+it begins to lead holds the master's place for one time limit, but is never a candidate.
+Pure: time comes in as a number of milliseconds that only grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.replicas.commands import Live
+
+ReplicaKey = tuple[str, int]
+"""(group, broker id)."""
+
+
+@dataclass(slots=True)
+class Life:
+    """One replica that shows itself."""
+
+    deadline_ms: int
+    live: Live | None
+    """None: presumed, it has not been heard of by this controller."""
+    confirm_offset: int = -1
+    channel: object = None
+    """The connection of the last heartbeat; its end is the replica's."""
+
+
+class LiveTable:
+    """Deadlines of replicas."""
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._lives: dict[str, dict[int, Life]] = {}
+
+    def beat(
+        self,
+        key: ReplicaKey,
+        now_ms: int,
+        live: Live,
+        *,
+        confirm_offset: int = -1,
+        channel: object = None,
+        timeout_ms: int | None = None,
+    ) -> bool:
+        """A heartbeat; True when the replica was not alive before."""
+        limit = min(timeout_ms, self._timeout_ms) if timeout_ms is not None and timeout_ms > 0 else self._timeout_ms
+        lives = self._lives.setdefault(key[0], {})
+        known = lives.get(key[1])
+        lives[key[1]] = Life(now_ms + limit, live, confirm_offset, channel)
+        return known is None or known.live is None
+
+    def presume(self, key: ReplicaKey, now_ms: int) -> None:
+        """Give a replica this controller knows nothing of one time limit to show itself."""
+        self._lives.setdefault(key[0], {}).setdefault(key[1], Life(now_ms + self._timeout_ms, None))
+
+    def channel_lost(self, channel: object) -> list[ReplicaKey]:
+        """A connection ended: the replicas that beat on it last are dead at once."""
+        return self._remove(lambda life: life.channel is channel)
+
+    def tick(self, now_ms: int) -> list[ReplicaKey]:
+        """The replicas whose deadline has passed; they are dead."""
+        return self._remove(lambda life: life.deadline_ms <= now_ms)
+
+    def forget(self, group: str, broker_id: int) -> None:
+        """The replica does not belong to its group any more."""
+        self._lives.get(group, {}).pop(broker_id, None)
+
+    def alive(self, group: str) -> tuple[int, ...]:
+        """Ids of the replicas of a group that are or may be alive."""
+        return tuple(sorted(self._lives.get(group, {})))
+
+    def candidates(self, group: str) -> dict[int, Live]:
+        """Ids of the replicas that were heard of, with the state of their logs."""
+        return {each: life.live for each, life in self._lives.get(group, {}).items() if life.live is not None}
+
+    def life(self, key: ReplicaKey) -> Life | None:
+        """All that is known of one replica."""
+        return self._lives.get(key[0], {}).get(key[1])
+
+    def _remove(self, is_dead: Callable[[Life], bool]) -> list[ReplicaKey]:
+        dead = [(group, each) for group, lives in self._lives.items() for each, life in lives.items() if is_dead(life)]
+        for group, each in dead:
+            del self._lives[group][each]
+        return dead

@@ -1,0 +1,239 @@
+"""The replicated state machine of the broker groups: `apply(command) -> Outcome`, the same on every controller.
+
+    command            checks, in order                                 on success
+    ApplyBrokerId      cluster; id free or same check code; first is 1  id taken, next id behind it
+    RegisterReplica    id taken                                         address, boot; a new boot voids, see below
+    ElectMaster        see `election`                                   epoch above all known, set kept
+    AlterSyncStateSet  differs; is master; epoch; set's epoch; known;   set, its epoch + 1
+                       alive; master in it
+    CleanReplicas      known; none alive unless forced                  forgotten; the last one ends the group
+
+A new boot of the master ends its mastership, because it must never go on in its old epoch. A new boot that may lack
+what it acknowledged leaves the set if others remain in it; else, unless it is the only replica there is, the group
+waits for an operator.
+Invariant: nothing raises, a refusal changes nothing, `groups` is replaced and never changed, so any thread may read it.
+Pure and deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from controller.replicas.commands import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    Barrier,
+    CleanReplicas,
+    Command,
+    ElectMaster,
+    Outcome,
+    RegisterReplica,
+)
+from controller.replicas.election import Choice, choose
+from controller.replicas.group import FIRST_BROKER_ID, Replica, ReplicaGroup, check
+from remoting.protocol.codes import ResponseCode
+
+GROUPS_MAX = 10_000
+"""Broker groups; an id in one more is refused."""
+REPLICAS_MAX = 64
+"""Brokers of one group; one more is refused."""
+
+
+class ReplicaMachine:
+    """All broker groups and the one way to change them."""
+
+    def __init__(self, groups: dict[str, ReplicaGroup] | None = None) -> None:
+        self.groups: dict[str, ReplicaGroup] = groups or {}
+        self._steps: dict[type, Callable[[Any], Outcome]] = {
+            ApplyBrokerId: self._apply_broker_id,
+            RegisterReplica: self._register,
+            ElectMaster: self._elect,
+            AlterSyncStateSet: self._alter,
+            CleanReplicas: self._clean,
+            Barrier: lambda _command: Outcome(),
+        }
+
+    def apply(self, command: Command) -> Outcome:
+        """Carry out one command."""
+        return self._steps[type(command)](command)
+
+    def next_broker_id(self, name: str) -> int:
+        """The id a new broker of a group may apply for."""
+        group = self.groups.get(name)
+        return group.next_id if group is not None else FIRST_BROKER_ID
+
+    def encode(self) -> bytes:
+        """The whole state, for a snapshot; equal states give equal bytes."""
+        return msgspec.msgpack.encode([self.groups[name] for name in sorted(self.groups)])
+
+    def restore(self, data: bytes) -> None:
+        """Take over the state of a snapshot. Raises msgspec.MsgspecError, with nothing changed."""
+        groups = msgspec.msgpack.decode(data, type=list[ReplicaGroup])
+        self.groups = {group.name: group for group in groups}
+
+    def _put(self, group: ReplicaGroup, *, changed: bool = True) -> Outcome:
+        check(group)
+        self.groups = {**self.groups, group.name: group}
+        return Outcome(view=group.view(), changed=changed)
+
+    def _known(self, cluster: str, name: str) -> ReplicaGroup | Outcome:
+        group = self.groups.get(name)
+        if group is None:
+            return Outcome(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"there is no broker group {name}")
+        if cluster and group.cluster != cluster:
+            remark = f"broker group {name} belongs to cluster {group.cluster}"
+            return Outcome(ResponseCode.CONTROLLER_INVALID_REQUEST, remark, group.view())
+        return group
+
+    def _apply_broker_id(self, command: ApplyBrokerId) -> Outcome:
+        known = self._known(command.cluster, command.group)
+        if isinstance(known, Outcome):
+            if known.view is not None:
+                return known
+            return self._first_broker_id(command)
+        taken = known.replicas.get(command.broker_id)
+        if taken is not None:
+            if taken.check_code == command.check_code:
+                return Outcome(view=known.view())
+            remark = f"broker id {command.broker_id} of {command.group} is taken, the next free one is {known.next_id}"
+            return Outcome(ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark, known.view())
+        if len(known.replicas) >= REPLICAS_MAX:
+            remark = f"{command.group} has {REPLICAS_MAX} brokers already"
+            return Outcome(ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark, known.view())
+        return self._take(known, command)
+
+    def _first_broker_id(self, command: ApplyBrokerId) -> Outcome:
+        if command.broker_id != FIRST_BROKER_ID:
+            remark = f"the first broker of {command.group} has the id {FIRST_BROKER_ID}, not {command.broker_id}"
+            return Outcome(ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark)
+        if len(self.groups) >= GROUPS_MAX:
+            return Outcome(ResponseCode.CONTROLLER_BROKER_ID_INVALID, f"there are {GROUPS_MAX} broker groups already")
+        return self._take(ReplicaGroup(command.cluster, command.group), command)
+
+    def _take(self, group: ReplicaGroup, command: ApplyBrokerId) -> Outcome:
+        replicas = {**group.replicas, command.broker_id: Replica(command.check_code)}
+        next_id = max(group.next_id, command.broker_id + 1)
+        return self._put(replace(group, replicas=replicas, next_id=next_id), changed=False)
+
+    def _register(self, command: RegisterReplica) -> Outcome:
+        group = self._known(command.cluster, command.group)
+        if isinstance(group, Outcome):
+            return group
+        before = group.replicas.get(command.broker_id)
+        if before is None:
+            remark = f"broker id {command.broker_id} of {command.group} was never applied for"
+            return Outcome(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, remark, group.view())
+        now = replace(before, address=command.address, ha_address=command.ha_address, boot_id=command.boot_id)
+        replicas = {**group.replicas, command.broker_id: now}
+        floor = max(group.epoch_floor, command.last_epoch)
+        after = replace(group, replicas=replicas, epoch_floor=floor)
+        if before.boot_id and command.boot_id != before.boot_id:
+            after = _booted_again(after, command.broker_id, safe=command.safe)
+        return self._put(after, changed=after.view() != group.view())
+
+    def _elect(self, command: ElectMaster) -> Outcome:
+        group = self._known(command.cluster, command.group)
+        if isinstance(group, Outcome):
+            return group
+        choice = choose(group, command)
+        if choice.master is not None:
+            return self._put(_with_master(group, command, choice))
+        if choice.vacant and group.master is not None:
+            vacant = self._put(_without_master(group))
+            return replace(vacant, code=choice.code, remark=choice.remark)
+        return Outcome(choice.code, choice.remark, group.view())
+
+    def _alter(self, command: AlterSyncStateSet) -> Outcome:
+        group = self._known("", command.group)
+        if isinstance(group, Outcome):
+            return group
+        members = tuple(sorted(set(command.members)))
+        refusal = _alter_refusal(group, command, members)
+        if refusal is not None:
+            return Outcome(*refusal, group.view())
+        return self._put(replace(group, in_sync=members, set_epoch=group.set_epoch + 1, needs_operator=False))
+
+    def _clean(self, command: CleanReplicas) -> Outcome:
+        group = self._known(command.cluster, command.group)
+        if isinstance(group, Outcome):
+            return group
+        gone = set(command.broker_ids or group.replicas)
+        alive = sorted(gone & set(command.alive))
+        unknown = sorted(gone - set(group.replicas))
+        if unknown or (alive and not command.forced):
+            remark = f"broker ids {unknown} of {group.name} are not known" if unknown else f"{alive} are alive"
+            return Outcome(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, remark, group.view())
+        left = {broker_id: each for broker_id, each in group.replicas.items() if broker_id not in gone}
+        if not left:
+            self.groups = {name: each for name, each in self.groups.items() if name != group.name}
+            return Outcome(view=_without_master(replace(group, replicas={}, in_sync=())).view(), changed=True)
+        if group.master in gone:
+            group = _without_master(group)
+        in_sync = tuple(each for each in group.in_sync if each not in gone)
+        set_epoch = group.set_epoch + (in_sync != group.in_sync)
+        return self._put(replace(group, replicas=left, in_sync=in_sync, set_epoch=set_epoch))
+
+
+def _booted_again(group: ReplicaGroup, broker_id: int, *, safe: bool) -> ReplicaGroup:
+    if group.master == broker_id:
+        group = _without_master(group)
+    if safe or broker_id not in group.in_sync or len(group.replicas) == 1:
+        return group
+    others = tuple(each for each in group.in_sync if each != broker_id)
+    if not others:
+        return replace(group, needs_operator=True)
+    return replace(group, in_sync=others, set_epoch=group.set_epoch + 1)
+
+
+def _with_master(group: ReplicaGroup, command: ElectMaster, choice: Choice) -> ReplicaGroup:
+    assert choice.master is not None
+    reported = max((live.epoch for live in command.live.values()), default=-1)
+    inherited = choice.clean and choice.master in group.in_sync
+    return replace(
+        group,
+        master=choice.master,
+        master_epoch=max(group.master_epoch, group.epoch_floor, reported) + 1,
+        set_epoch=group.set_epoch + 1,
+        # Every member of the old set has all that was acknowledged; the new master takes out who does not follow.
+        in_sync=group.in_sync if inherited else (choice.master,),
+        needs_operator=False,
+    )
+
+
+def _without_master(group: ReplicaGroup) -> ReplicaGroup:
+    return replace(group, master=None, master_epoch=group.master_epoch + 1)
+
+
+def _alter_refusal(group: ReplicaGroup, command: AlterSyncStateSet, members: tuple[int, ...]) -> tuple[int, str] | None:
+    unknown = [each for each in members if each not in group.replicas]
+    dead = [each for each in members if each not in command.alive]
+    checks = (
+        (members == group.in_sync, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "the set is this one already"),
+        (
+            command.master != group.master,
+            ResponseCode.CONTROLLER_INVALID_MASTER,
+            f"broker {command.master} is not the master, {group.master} is",
+        ),
+        (
+            command.master_epoch != group.master_epoch,
+            ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+            f"master epoch {command.master_epoch} is not {group.master_epoch}",
+        ),
+        (
+            command.set_epoch != group.set_epoch,
+            ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+            f"epoch {command.set_epoch} of the set is not {group.set_epoch}",
+        ),
+        (bool(unknown), ResponseCode.CONTROLLER_INVALID_REPLICAS, f"brokers {unknown} are not known"),
+        (bool(dead), ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, f"brokers {dead} are not alive"),
+        (
+            command.master not in members,
+            ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+            f"the set {list(members)} lacks the master {command.master}",
+        ),
+    )
+    return next(((code, f"{group.name}: {remark}") for failed, code, remark in checks if failed), None)

@@ -1,0 +1,52 @@
+"""Replicas live by heartbeats, die by silence or by the end of their connection, and are presumed for a while."""
+
+from __future__ import annotations
+
+from controller.replicas.commands import Live
+from controller.replicas.live_table import LiveTable
+
+
+def test_heartbeats_and_silence():
+    """Dead exactly at the deadline, reported once; a shorter limit of its own counts, a longer one does not."""
+    table = LiveTable(2_000)
+    assert table.beat(("g", 1), 0, Live(1, 5), confirm_offset=4, timeout_ms=99_999)
+    assert not table.beat(("g", 1), 1_000, Live(1, 6))
+    table.beat(("g", 2), 1_000, Live(1, 7), timeout_ms=500)
+    assert table.candidates("g") == {1: Live(1, 6), 2: Live(1, 7)}
+    assert table.tick(1_499) == []
+    assert table.tick(1_500) == [("g", 2)]
+    assert table.tick(3_000) == [("g", 1)]
+    assert table.tick(9_000) == []
+    assert table.alive("g") == ()
+
+
+def test_a_connection_takes_only_those_along_that_still_use_it():
+    """Who came back on another connection lives on."""
+    table = LiveTable(2_000)
+    old, new = object(), object()
+    table.beat(("g", 1), 0, Live(), channel=old)
+    table.beat(("g", 2), 0, Live(), channel=old)
+    table.beat(("g", 1), 1, Live(), channel=new)
+    assert table.channel_lost(old) == [("g", 2)]
+    assert table.alive("g") == (1,)
+
+
+def test_presumed_ones_hold_a_place_and_are_no_candidates():
+    """For one time limit, unless a heartbeat says more."""
+    table = LiveTable(2_000)
+    table.presume(("g", 1), 0)
+    table.beat(("g", 2), 0, Live())
+    table.presume(("g", 2), 1_000)
+    assert (table.alive("g"), set(table.candidates("g"))) == ((1, 2), {2})
+    assert table.life(("g", 1)).live is None
+    assert table.tick(2_000) == [("g", 1), ("g", 2)]
+    assert table.beat(("g", 1), 2_000, Live())
+
+
+def test_forgetting():
+    """Known or not."""
+    table = LiveTable(2_000)
+    table.beat(("g", 1), 0, Live())
+    table.forget("g", 1)
+    table.forget("x", 1)
+    assert (table.alive("g"), table.life(("g", 1))) == ((), None)

@@ -1,0 +1,204 @@
+"""Every row of the state machine's table, its checks in their order, and what a new boot voids."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from controller.replicas import machine as machine_module
+from controller.replicas.commands import AlterSyncStateSet, ApplyBrokerId, Barrier, CleanReplicas, ElectMaster
+from controller.replicas.machine import ReplicaMachine
+from tests.support.replicas import alter, elect, live, machine_with, register
+
+
+def state(machine):
+    group = machine.groups["g"]
+    return group.master, group.master_epoch, group.set_epoch, group.in_sync
+
+
+def test_ids_are_given_once():
+    """The first is 1, one more is free, a taken one needs the code it was taken with."""
+    machine = ReplicaMachine()
+    assert machine.next_broker_id("g") == 1
+    assert machine.apply(ApplyBrokerId("C", "g", 2, "x")).code == 2014
+    assert machine.groups == {}
+    assert machine.apply(ApplyBrokerId("C", "g", 1, "x")).code == 0
+    assert machine.apply(ApplyBrokerId("C", "g", 1, "x")).code == 0
+    assert machine.apply(ApplyBrokerId("C", "g", 1, "y")).code == 2014
+    assert machine.next_broker_id("g") == 2
+    assert machine.apply(ApplyBrokerId("C", "g", 5, "y")).code == 0
+    assert machine.next_broker_id("g") == 6
+    assert machine.apply(ApplyBrokerId("D", "g", 6, "z")).code == 2005
+
+
+def test_numbers_of_groups_and_replicas_are_limited(monkeypatch):
+    """One more than the limit is refused with the limit in its words."""
+    monkeypatch.setattr(machine_module, "GROUPS_MAX", 1)
+    monkeypatch.setattr(machine_module, "REPLICAS_MAX", 1)
+    machine = machine_with(1)
+    assert machine.apply(ApplyBrokerId("C", "h", 1, "x")).code == 2014
+    assert machine.apply(ApplyBrokerId("C", "g", 2, "x")).code == 2014
+
+
+def test_registering_needs_an_id():
+    """Neither an unknown group nor an id that was never applied for can register."""
+    machine = ReplicaMachine()
+    assert machine.apply(register(1)).code == 2008
+    machine.apply(ApplyBrokerId("C", "g", 1, "x"))
+    assert machine.apply(register(2)).code == 2010
+    done = machine.apply(register(1))
+    assert (done.code, done.changed, done.view.addresses) == (0, True, {1: "h:1"})
+    assert not machine.apply(register(1)).changed
+
+
+def test_the_first_election_is_for_who_asks():
+    """Epoch 1, a set of one; nobody may begin a history without asking, registering and living."""
+    machine = machine_with(1, 2)
+    assert machine.apply(elect(live(1, 2))).code == 2012
+    assert machine.apply(elect(live(1), 2)).code == 2012
+    assert machine.apply(elect(live(1, 2), 9)).code == 2010
+    assert machine.apply(elect(live(1, 2), 2)).view.master_address == "h:2"
+    assert state(machine) == (2, 1, 1, (2,))
+    assert machine.apply(ElectMaster("C", "x", live(1))).code == 2008
+
+
+def test_a_master_that_lives_stays():
+    """A second request carries the master that is there."""
+    machine = machine_with(1, 2, in_sync=(1, 2))
+    outcome = machine.apply(elect(live(1, 2), 2))
+    assert (outcome.code, outcome.view.master, outcome.changed) == (2011, 1, False)
+
+
+def test_the_set_is_inherited():
+    """The successor keeps the old set, dead master included, and gets an epoch above every epoch that was told."""
+    machine = machine_with(1, 2, 3, in_sync=(1, 2, 3))
+    assert machine.apply(elect(live(r2=(1, 5), r3=(7, 4)))).view.master == 3
+    assert state(machine) == (3, 8, 3, (1, 2, 3))
+    machine.apply(register(1, epoch=30))
+    machine.apply(elect(live(1, 2)))
+    assert machine.groups["g"].master_epoch == 31
+
+
+def test_nobody_in_sync_leaves_the_group_without_master():
+    """Epoch raised once, set kept, not again at the next look."""
+    machine = machine_with(1, 2, in_sync=(1,))
+    outcome = machine.apply(elect(live(2)))
+    assert (outcome.code, outcome.changed, state(machine)) == (2004, True, (None, 2, 1, (1,)))
+    again = machine.apply(elect(live(2)))
+    assert (again.code, again.changed, state(machine)) == (2004, False, (None, 2, 1, (1,)))
+    assert machine.apply(elect(live(1, 2))).view.master == 1
+
+
+def test_unclean_elections_start_a_set_of_their_own():
+    """Only when allowed, and then who was chosen stands alone."""
+    machine = machine_with(1, 2, in_sync=(1,))
+    machine.apply(elect(live(2), unclean=True))
+    assert state(machine) == (2, 2, 2, (2,))
+
+
+def test_designated():
+    """A living master is replaced by a designated one that is in sync, by no other."""
+    machine = machine_with(1, 2, 3, in_sync=(1, 2))
+    assert machine.apply(elect(live(1, 2, 3), 3, designated=True)).code == 2004
+    assert state(machine) == (1, 1, 2, (1, 2))
+    assert machine.apply(elect(live(1, 2, 3), 2, designated=True)).view.master == 2
+    assert machine.apply(elect(live(1, 2, 3), 2, designated=True)).code == 2011
+
+
+@pytest.mark.parametrize(
+    ("members", "alive", "wrong", "code"),
+    [
+        ((1,), (1,), {"master": 2, "master_epoch": 9}, 2013),
+        ((1, 2), (1, 2), {"master": 2, "master_epoch": 9}, 2002),
+        ((1, 2), (1, 2), {"master_epoch": 9, "set_epoch": 9}, 2000),
+        ((1, 2, 9), (1, 2), {"set_epoch": 9}, 2001),
+        ((1, 2, 9), (1,), {}, 2003),
+        ((1, 2), (1,), {}, 2006),
+        ((2,), (1, 2), {}, 2013),
+    ],
+)
+def test_a_changed_set_is_checked_in_order(members, alive, wrong, code):
+    """Each check has its code, the earlier one wins, and nothing changes."""
+    machine = machine_with(1, 2, in_sync=(1,))
+    before = machine.groups
+    outcome = alter(machine, members, alive, **wrong)
+    assert (outcome.code, outcome.view) == (code, before["g"].view())
+    assert machine.groups is before
+
+
+def test_a_changed_set():
+    """The set's epoch rises, and an old report cannot come again."""
+    machine = machine_with(1, 2, 3, in_sync=(1,))
+    assert alter(machine, (2, 1, 2)).view.in_sync == (1, 2)
+    assert state(machine) == (1, 1, 2, (1, 2))
+    assert alter(machine, (1, 3), set_epoch=1).code == 2001
+    assert machine.apply(AlterSyncStateSet("x", 1, 1, 1, (1,), (1,))).code == 2008
+
+
+def test_a_master_that_restarts_needs_a_new_epoch():
+    """Its mastership ends with the process, even when it is elected again at once."""
+    machine = machine_with(1, 2, in_sync=(1, 2))
+    outcome = machine.apply(register(1, "b"))
+    assert (outcome.view.master, outcome.changed, state(machine)) == (None, True, (None, 2, 2, (1, 2)))
+    machine.apply(elect(live(r1=(1, 9), r2=(1, 8)), 1))
+    assert state(machine) == (1, 3, 3, (1, 2))
+
+
+def test_a_boot_that_may_lack_messages_leaves_the_set():
+    """Master or replica: out if others remain."""
+    machine = machine_with(1, 2, in_sync=(1, 2))
+    machine.apply(register(2, "b", safe=False))
+    assert state(machine) == (1, 1, 3, (1,))
+    machine = machine_with(1, 2, in_sync=(1, 2))
+    machine.apply(register(1, "b", safe=False))
+    assert state(machine) == (None, 2, 3, (2,))
+
+
+def test_the_last_in_sync_waits_for_an_operator():
+    """Automatic elections stop, a designated one goes on, and so does an unclean one."""
+    for how in ({"asked": 1, "designated": True}, {"unclean": True}):
+        machine = machine_with(1, 2, in_sync=(1,))
+        machine.apply(register(1, "b", safe=False))
+        assert machine.apply(elect(live(1, 2))).code == 2012
+        assert machine.apply(elect(live(1), **how)).view.master == 1
+        assert not machine.groups["g"].needs_operator
+
+
+def test_a_group_of_one_goes_on_by_itself():
+    """There is no other copy an operator could prefer."""
+    machine = machine_with(1, in_sync=(1,))
+    machine.apply(register(1, "b", safe=False))
+    assert machine.apply(elect(live(1), 1)).view.master == 1
+
+
+def test_cleaning():
+    """Living ones only by force; a cleaned master leaves its place; the last one takes the group along."""
+    machine = machine_with(1, 2, 3, in_sync=(1, 2))
+    assert machine.apply(CleanReplicas("C", "x", (), ())).code == 2008
+    assert machine.apply(CleanReplicas("C", "g", (9,), ())).code == 2009
+    assert machine.apply(CleanReplicas("C", "g", (1,), (1,))).code == 2009
+    assert machine.apply(CleanReplicas("C", "g", (1,), (1,), forced=True)).code == 0
+    assert state(machine) == (None, 2, 3, (2,))
+    assert machine.next_broker_id("g") == 4
+    gone = machine.apply(CleanReplicas("", "g", (), ()))
+    assert (gone.code, gone.view.addresses, machine.groups) == (0, {}, {})
+
+
+def test_a_snapshot_is_the_state():
+    """Equal after a restore, byte for byte again, and rubbish changes nothing."""
+    machine = machine_with(1, 2, in_sync=(1, 2))
+    restored = ReplicaMachine()
+    restored.restore(machine.encode())
+    assert restored.groups == machine.groups
+    assert restored.encode() == machine.encode()
+    with pytest.raises(msgspec.MsgspecError):
+        restored.restore(b"\xc1")
+    assert restored.groups == machine.groups
+
+
+def test_a_barrier_is_nothing():
+    """It succeeds and changes nothing."""
+    machine = machine_with(1)
+    before = machine.groups
+    assert machine.apply(Barrier()).code == 0
+    assert machine.groups is before
