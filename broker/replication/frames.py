@@ -1,0 +1,374 @@
+"""The replication stream: frames between a replica and its master, one TCP connection, big-endian.
+
+    frame   0 magic u32 "LMR1" | 4 kind u8 | 5 flags u8 | 6 zero u16 | 8 length u32 of the payload | 12 crc32c u32 over
+            [0, 12) and the payload | 16 payload
+    1 GREETING   down  nonce 16
+    2 HELLO      up    version u16 | flags u16 (1 learner) | broker id u64 | epoch known u32 | begin u64 | end u64 |
+                       nonce 16 | 3 x (length u16, UTF-8): cluster, group, access key | proof 32
+    3 WELCOME    down  epoch u32 | begin u64 | end u64 | n u32 | n x (epoch u32, start u64) | proof 32
+    4 REFUSAL    down  reason u16 | epoch u32 | length u16, UTF-8: remark
+    5 READY      up    epoch u32 | position u64
+    6 TRANSFER   down  epoch of its bytes u32 | epoch start u64 | position u64 | confirm u64 | segment base u64 |
+                       segment size u64 | bytes of the log
+    7 ACK        up    epoch u32 | flushed end u64
+
+    replica          master        A TRANSFER without bytes is the heartbeat. Its bytes belong to one epoch and one log
+       |   <- GREETING  |          file. An ACK names what is on the replica's disk, never what it has only computed or
+       | HELLO ->       |          received. `proof` covers the payload before it (proof.py).
+       |   <- WELCOME   |          The master's epoch of a connection is that of its WELCOME: after a change of role
+       | READY ->       |          both begin anew.
+       |   <- TRANSFER* |
+       | ACK* ->        |
+
+Invariant: whatever arrives becomes frames or one RemoteViolation, and a frame that comes out was sent like that; a
+decoder buffers at most one frame. Pure: bytes in, values out; one decoder per connection and direction.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from broker.replication.epochs import POSITION_MAX, Entry
+from broker.replication.proof import NONCE_BYTES, PROOF_BYTES
+from remoting.protocol.errors import LocalMisuse, RemoteViolation
+
+MAGIC = 0x4C4D5231
+VERSION = 1
+GREETING, HELLO, WELCOME, REFUSAL, READY, TRANSFER, ACK = range(1, 8)
+LEARNER = 1
+
+DATA_BYTES_MAX = 4 * 1024 * 1024
+"""Log bytes of one TRANSFER."""
+EPOCHS_MAX = 65_536
+"""Entries of one WELCOME; retention drops the entries of what it drops."""
+TEXT_BYTES_MAX = 512
+"""Length of a name or remark."""
+
+_FRAME = struct.Struct(">IBBHII")
+_CRC_AT = 12
+_HELLO = struct.Struct(f">HHQIQQ{NONCE_BYTES}s")
+_WELCOME = struct.Struct(">IQQI")
+_ENTRY = struct.Struct(">IQ")
+_REFUSAL = struct.Struct(">HI")
+_POSITION = struct.Struct(">IQ")
+_TRANSFER = struct.Struct(">IQQQQQ")
+_LENGTH = struct.Struct(">H")
+
+PAYLOAD_BYTES_MAX = {
+    GREETING: NONCE_BYTES,
+    HELLO: _HELLO.size + 3 * (_LENGTH.size + TEXT_BYTES_MAX) + PROOF_BYTES,
+    WELCOME: _WELCOME.size + EPOCHS_MAX * _ENTRY.size + PROOF_BYTES,
+    REFUSAL: _REFUSAL.size + _LENGTH.size + TEXT_BYTES_MAX,
+    READY: _POSITION.size,
+    TRANSFER: _TRANSFER.size + DATA_BYTES_MAX,
+    ACK: _POSITION.size,
+}
+FROM_MASTER = frozenset((GREETING, WELCOME, REFUSAL, TRANSFER))
+FROM_REPLICA = frozenset((HELLO, READY, ACK))
+
+# Why a master refuses a replica, or ends its connection.
+OTHER_GROUP, NO_PROOF_GIVEN, NOT_MASTER, OLD_EPOCH, EXPIRED, TOO_MANY, UNKNOWN_VERSION = range(1, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """The master's first word."""
+
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who asks, and what its log looks like."""
+
+    broker: int
+    epoch: int
+    """The newest master epoch it has heard of."""
+    begin: int
+    end: int
+    nonce: bytes
+    cluster: str
+    group: str
+    access_key: str = ""
+    is_learner: bool = False
+    version: int = VERSION
+    signed: bytes = b""
+    """What the proof covers."""
+    proof: bytes = bytes(PROOF_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The master's epoch, its log and its epoch list."""
+
+    epoch: int
+    begin: int
+    end: int
+    epochs: Sequence[Entry]
+    signed: bytes = b""
+    proof: bytes = bytes(PROOF_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why there is no stream, or no more of it."""
+
+    reason: int
+    epoch: int
+    remark: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The replica has cut its log durably and goes on at `position`."""
+
+    epoch: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes of the log, or none: a heartbeat."""
+
+    epoch: int
+    epoch_start: int
+    position: int
+    confirm: int
+    segment_base: int
+    segment_size: int
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Everything below `end` is on the replica's disk."""
+
+    epoch: int
+    end: int
+
+
+Frame = Greeting | Hello | Welcome | Refusal | Ready | Transfer | Ack
+
+
+# -- out ------------------------------------------------------------------------------------------------------------
+
+
+def _framed(kind: int, payload: bytes, data: bytes | memoryview = b"") -> bytes:
+    head = _FRAME.pack(MAGIC, kind, 0, 0, len(payload) + len(data), 0)[:_CRC_AT]
+    return head + crc32c(data, crc32c(payload, crc32c(head))).to_bytes(4, "big") + payload
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    if len(data) > TEXT_BYTES_MAX:
+        raise LocalMisuse(f"a name of {len(data)} bytes does not fit into the handshake")
+    return _LENGTH.pack(len(data)) + data
+
+
+def encode_greeting(greeting: Greeting) -> bytes:
+    """Return the frame."""
+    return _framed(GREETING, greeting.nonce)
+
+
+def encode_hello(hello: Hello, prove: Callable[[bytes], bytes]) -> bytes:
+    """Return the frame; `prove` signs its content."""
+    flags = LEARNER if hello.is_learner else 0
+    signed = _HELLO.pack(hello.version, flags, hello.broker, hello.epoch, hello.begin, hello.end, hello.nonce)
+    signed += _text(hello.cluster) + _text(hello.group) + _text(hello.access_key)
+    return _framed(HELLO, signed + prove(signed))
+
+
+def encode_welcome(welcome: Welcome, prove: Callable[[bytes], bytes]) -> bytes:
+    """Return the frame; `prove` signs its content."""
+    entries = welcome.epochs[-EPOCHS_MAX:]
+    signed = _WELCOME.pack(welcome.epoch, welcome.begin, welcome.end, len(entries))
+    signed += b"".join(_ENTRY.pack(epoch, start) for epoch, start in entries)
+    return _framed(WELCOME, signed + prove(signed))
+
+
+def encode_refusal(refusal: Refusal) -> bytes:
+    """Return the frame; a remark that is too long is cut."""
+    remark = refusal.remark.encode()[:TEXT_BYTES_MAX].decode(errors="ignore")
+    return _framed(REFUSAL, _REFUSAL.pack(refusal.reason, refusal.epoch) + _text(remark))
+
+
+def encode_ready(ready: Ready) -> bytes:
+    """Return the frame."""
+    return _framed(READY, _POSITION.pack(ready.epoch, ready.position))
+
+
+def encode_ack(ack: Ack) -> bytes:
+    """Return the frame."""
+    return _framed(ACK, _POSITION.pack(ack.epoch, ack.end))
+
+
+def encode_transfer_head(transfer: Transfer) -> bytes:
+    """Return the frame without the log's bytes, which follow it as they are, so that nobody copies them."""
+    if len(transfer.data) > DATA_BYTES_MAX:
+        raise LocalMisuse(f"a transfer takes {DATA_BYTES_MAX} bytes, not {len(transfer.data)}")
+    payload = _TRANSFER.pack(
+        transfer.epoch,
+        transfer.epoch_start,
+        transfer.position,
+        transfer.confirm,
+        transfer.segment_base,
+        transfer.segment_size,
+    )
+    return _framed(TRANSFER, payload, transfer.data)
+
+
+# -- in -------------------------------------------------------------------------------------------------------------
+
+
+class Decoder:
+    """Frames out of arbitrary chunks of bytes, of the kinds that may come from that side."""
+
+    def __init__(self, kinds: frozenset[int]) -> None:
+        self._kinds = kinds
+        self._buffer = bytearray()
+        self._failed: RemoteViolation | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the frame that has not arrived in full."""
+        return len(self._buffer)
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> Iterator[Frame]:
+        """Yield the frames that `chunk` completes. Raises RemoteViolation, then and ever after."""
+        if self._failed is not None:
+            raise self._failed
+        buffer = self._buffer
+        buffer += chunk
+        at = 0
+        try:
+            while len(buffer) - at >= _FRAME.size:
+                length = self._length(at)
+                end = at + _FRAME.size + length
+                if len(buffer) < end:
+                    break
+                frame = self._frame(at, end)
+                at = end
+                yield frame
+        except RemoteViolation as violation:
+            self._failed = violation
+            buffer.clear()
+            raise
+        finally:
+            del buffer[:at]
+
+    def _length(self, at: int) -> int:
+        magic, kind, flags, zero, length, _ = _FRAME.unpack_from(self._buffer, at)
+        if magic != MAGIC:
+            raise RemoteViolation(f"not a replication frame: magic {magic:#010x}")
+        if kind not in self._kinds or flags or zero:
+            raise RemoteViolation(f"unexpected frame: kind {kind}, flags {flags}")
+        if length > PAYLOAD_BYTES_MAX[kind]:
+            raise RemoteViolation(f"frame of kind {kind}: {length} bytes are more than {PAYLOAD_BYTES_MAX[kind]}")
+        return int(length)
+
+    def _frame(self, at: int, end: int) -> Frame:
+        start = at + _FRAME.size
+        payload = bytes(memoryview(self._buffer)[start:end])
+        checksum = int.from_bytes(self._buffer[at + _CRC_AT : start], "big")
+        if crc32c(payload, crc32c(bytes(self._buffer[at : at + _CRC_AT]))) != checksum:
+            raise RemoteViolation("a replication frame fails its checksum")
+        kind = self._buffer[at + 4]
+        try:
+            return _READERS[kind](payload)
+        except (struct.error, UnicodeDecodeError) as error:
+            raise RemoteViolation(f"frame of kind {kind}: {error}") from error
+
+
+def _exactly(payload: bytes, size: int, what: str) -> None:
+    if len(payload) != size:
+        raise RemoteViolation(f"{what}: {len(payload)} bytes instead of {size}")
+
+
+def _place(what: str, *positions: int) -> None:
+    if max(positions) > POSITION_MAX:
+        raise RemoteViolation(f"{what}: {max(positions)} is no position")
+
+
+def _read_text(payload: bytes, at: int) -> tuple[str, int]:
+    (length,) = _LENGTH.unpack_from(payload, at)
+    at += _LENGTH.size
+    if length > TEXT_BYTES_MAX or at + length > len(payload):
+        raise RemoteViolation(f"a text of {length} bytes")
+    return payload[at : at + length].decode(), at + length
+
+
+def _greeting(payload: bytes) -> Greeting:
+    _exactly(payload, NONCE_BYTES, "greeting")
+    return Greeting(payload)
+
+
+def _hello(payload: bytes) -> Hello:
+    version, flags, broker, epoch, begin, end, nonce = _HELLO.unpack_from(payload)
+    cluster, at = _read_text(payload, _HELLO.size)
+    group, at = _read_text(payload, at)
+    access_key, at = _read_text(payload, at)
+    _exactly(payload, at + PROOF_BYTES, "hello")
+    _place("hello", broker, begin, end)
+    if begin > end:
+        raise RemoteViolation(f"hello: a log from {begin} to {end}")
+    return Hello(
+        broker, epoch, begin, end, nonce, cluster, group, access_key,
+        bool(flags & LEARNER), version, payload[:at], payload[at:],
+    )  # fmt: skip
+
+
+def _welcome(payload: bytes) -> Welcome:
+    epoch, begin, end, count = _WELCOME.unpack_from(payload)
+    at = _WELCOME.size + count * _ENTRY.size
+    _exactly(payload, at + PROOF_BYTES, "welcome")
+    _place("welcome", begin, end)
+    if begin > end:
+        raise RemoteViolation(f"welcome: a log from {begin} to {end}")
+    entries = list(_ENTRY.iter_unpack(payload[_WELCOME.size : at]))
+    return Welcome(epoch, begin, end, entries, payload[:at], payload[at:])
+
+
+def _refusal(payload: bytes) -> Refusal:
+    reason, epoch = _REFUSAL.unpack_from(payload)
+    remark, at = _read_text(payload, _REFUSAL.size)
+    _exactly(payload, at, "refusal")
+    return Refusal(reason, epoch, remark)
+
+
+def _ready(payload: bytes) -> Ready:
+    epoch, position = _POSITION.unpack(payload)
+    _place("ready", position)
+    return Ready(epoch, position)
+
+
+def _ack(payload: bytes) -> Ack:
+    epoch, end = _POSITION.unpack(payload)
+    _place("ack", end)
+    return Ack(epoch, end)
+
+
+def _transfer(payload: bytes) -> Transfer:
+    epoch, epoch_start, position, confirm, base, size = _TRANSFER.unpack_from(payload)
+    data = memoryview(payload)[_TRANSFER.size :]
+    _place("transfer", epoch_start, position + len(data), confirm, base + size)
+    if data and not (epoch_start <= position and base <= position and position + len(data) <= base + size):
+        raise RemoteViolation(
+            f"transfer: {len(data)} bytes at {position} lie outside their epoch from {epoch_start} on "
+            f"or their file of {size} bytes at {base}"
+        )
+    return Transfer(epoch, epoch_start, position, confirm, base, size, data)
+
+
+_READERS: dict[int, Callable[[bytes], Frame]] = {
+    GREETING: _greeting,
+    HELLO: _hello,
+    WELCOME: _welcome,
+    REFUSAL: _refusal,
+    READY: _ready,
+    TRANSFER: _transfer,
+    ACK: _ack,
+}

@@ -1,0 +1,295 @@
+"""The master's side of replication: what each replica gets, what all of them have, who is in sync.
+
+    hello -> Welcome | Refusal        ready -> the stream starts        demand / sent / acknowledged, again and again
+    confirm position  =  the lowest flushed end over the effective SyncStateSet (sync_state_set.py), the master's too
+    expand            :  acknowledged >= confirm position and >= start of the current epoch, and no learner
+    shrink            :  no connection for a while, or not caught up for too long, or less than is confirmed
+
+Invariant: the confirm position never falls, stands still while a required member has no stream, and covers only bytes
+that every possible master has on its disk. An end counts only when it was acknowledged in this epoch on the replica's
+present connection. Pure: shells hand in positions and the time; one owner, one instance per master epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from broker.replication.acknowledge import Acknowledge
+from broker.replication.epochs import Extent
+from broker.replication.frames import (
+    EXPIRED,
+    OLD_EPOCH,
+    OTHER_GROUP,
+    TOO_MANY,
+    UNKNOWN_VERSION,
+    VERSION,
+    Ack,
+    Hello,
+    Ready,
+    Refusal,
+    Welcome,
+)
+from broker.replication.sync_state_set import Proposal, SyncStateSet
+from remoting.protocol.errors import RemoteViolation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderSettings:
+    """Times and limits of a master."""
+
+    heartbeat_ms: int = 500
+    """A stream that carried nothing for so long gets a heartbeat."""
+    silence_ms: int = 3_000
+    """A replica that acknowledged nothing for so long is disconnected."""
+    lag_ms: int = 5_000
+    """A member that has not caught up for so long leaves the SyncStateSet."""
+    absence_ms: int = 1_000
+    """A member without a connection for so long leaves the SyncStateSet."""
+    window_bytes: int = 16 * 1024 * 1024
+    """Bytes sent and not yet acknowledged by one replica."""
+    part_bytes: int = 1024 * 1024
+    """Bytes of one transfer."""
+    replicas_max: int = 16
+    """Connections of replicas; one more is refused."""
+
+
+@dataclass(slots=True)
+class Replica:
+    """One connection of a replica."""
+
+    broker: int
+    connection: int
+    is_learner: bool
+    heard_ms: int
+    sent_ms: int
+    caught_up_ms: int
+    """Last time at which it had all there was, on an earlier connection perhaps."""
+    first: int = 0
+    """Where its stream started."""
+    sent: int = -1
+    """Up to where it was sent the log; -1 before it is ready."""
+    acknowledged: int = -1
+    """Its flushed end in this epoch; -1 before it said one."""
+    mark_end: int = -1
+    mark_ms: int = 0
+    """The log's end at a send; when the replica acknowledges it, it was caught up then."""
+
+
+class Leader:
+    """All replicas of a master in one epoch."""
+
+    def __init__(
+        self,
+        broker: int,
+        epoch: int,
+        epoch_start: int,
+        members: SyncStateSet,
+        acknowledge: Acknowledge,
+        settings: LeaderSettings,
+        *,
+        cluster: str,
+        group: str,
+        confirm: int,
+        now_ms: int,
+    ) -> None:
+        self.broker, self.epoch, self.epoch_start = broker, epoch, epoch_start
+        self.members = members
+        self.acknowledge = acknowledge
+        self.settings = settings
+        self.confirm_position = confirm
+        self.superseded = 0
+        """A newer epoch a replica has heard of, 0 while there is none: this master is one no more."""
+        self._cluster, self._group = cluster, group
+        self._replicas: dict[int, Replica] = {}
+        self._by_broker: dict[int, Replica] = {}
+        self._gone_ms: dict[int, int] = {}
+        """When the last connection of a broker ended."""
+        self._caught_up_ms: dict[int, int] = {}
+        """When a broker without a connection last had all there was."""
+        self._started_ms = now_ms
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def hello(self, connection: int, hello: Hello, log: Extent, now_ms: int) -> Welcome | Refusal:
+        """Answer a replica that asks; an earlier connection of the same broker is not known any more afterwards."""
+        refusal = self._refusal(hello)
+        if refusal is not None:
+            return refusal
+        self._forget(self._by_broker.get(hello.broker), now_ms)
+        caught_up_ms = self._caught_up_ms.get(hello.broker, self._started_ms)
+        replica = Replica(hello.broker, connection, hello.is_learner, now_ms, now_ms, caught_up_ms)
+        self._replicas[connection] = self._by_broker[hello.broker] = replica
+        return Welcome(self.epoch, log.begin, log.end, list(log.epochs))
+
+    def _refusal(self, hello: Hello) -> Refusal | None:
+        if hello.version != VERSION:
+            return Refusal(UNKNOWN_VERSION, self.epoch, f"version {hello.version} is not spoken here")
+        if (hello.cluster, hello.group) != (self._cluster, self._group) or hello.broker == self.broker:
+            return Refusal(OTHER_GROUP, self.epoch, f"this is broker {self.broker} of {self._cluster}/{self._group}")
+        if hello.epoch > self.epoch:
+            self.superseded = max(self.superseded, hello.epoch)
+            return Refusal(OLD_EPOCH, self.epoch, f"there is an epoch {hello.epoch}, mine is {self.epoch}")
+        if hello.broker not in self._by_broker and len(self._replicas) >= self.settings.replicas_max:
+            return Refusal(TOO_MANY, self.epoch, f"{len(self._replicas)} replicas are connected already")
+        return None
+
+    def ready(self, connection: int, ready: Ready, log: Extent, now_ms: int) -> Refusal | None:
+        """The replica has cut its log and goes on at a position of ours."""
+        replica = self._replica(connection)
+        if ready.epoch != self.epoch or replica.sent >= 0 or ready.position > log.end:
+            raise RemoteViolation(f"ready for epoch {ready.epoch} at {ready.position}, end {log.end}, {replica}")
+        if ready.position < log.begin:
+            return self.expired(log)
+        replica.first = replica.sent = ready.position
+        replica.heard_ms = now_ms
+        return None
+
+    def expired(self, log: Extent) -> Refusal:
+        """What a replica hears whose next byte is no longer kept: it must begin anew."""
+        return Refusal(EXPIRED, self.epoch, f"the log begins at {log.begin}")
+
+    def acknowledged(self, connection: int, ack: Ack, now_ms: int) -> None:
+        """A replica has flushed its log up to an end. Raises RemoteViolation when it never got those bytes."""
+        replica = self._replica(connection)
+        if ack.epoch != self.epoch or not replica.acknowledged <= ack.end <= replica.sent:
+            raise RemoteViolation(f"acknowledges {ack.end} of epoch {ack.epoch}, {replica}")
+        replica.acknowledged = ack.end
+        replica.heard_ms = now_ms
+        if 0 <= replica.mark_end <= ack.end:
+            replica.caught_up_ms = replica.mark_ms
+            replica.mark_end = -1
+
+    def gone(self, connection: int, now_ms: int) -> None:
+        """The connection ended; idempotent."""
+        self._forget(self._replicas.get(connection), now_ms)
+
+    def _forget(self, replica: Replica | None, now_ms: int) -> None:
+        if replica is None:
+            return
+        del self._replicas[replica.connection]
+        del self._by_broker[replica.broker]
+        self._gone_ms[replica.broker] = now_ms
+        self._caught_up_ms[replica.broker] = replica.caught_up_ms
+
+    def _replica(self, connection: int) -> Replica:
+        replica = self._replicas.get(connection)
+        if replica is None:
+            raise RemoteViolation("speaks before its handshake, or after a newer connection took its place")
+        return replica
+
+    def knows(self, connection: int) -> bool:
+        """Whether the connection is a replica's present one; another must be closed."""
+        return connection in self._replicas
+
+    # -- the stream ---------------------------------------------------------------------------------------------------
+
+    def demand(self, connection: int, end: int) -> tuple[int, int] | None:
+        """Return (position, most bytes) of what the replica gets next; None when it has all or must acknowledge."""
+        replica = self._replicas.get(connection)
+        if replica is None or not 0 <= replica.sent < end:
+            return None
+        room = self.settings.window_bytes - (replica.sent - max(replica.acknowledged, replica.first))
+        return (replica.sent, min(room, self.settings.part_bytes)) if room > 0 else None
+
+    def sent(self, connection: int, length: int, end: int, now_ms: int) -> None:
+        """`length` bytes of a log that ends at `end` went to the replica; 0 for a heartbeat."""
+        replica = self._replicas[connection]
+        replica.sent += length
+        replica.sent_ms = now_ms
+        if replica.mark_end < 0:
+            replica.mark_end, replica.mark_ms = end, now_ms
+
+    def heartbeats_due(self, now_ms: int) -> list[int]:
+        """Return the connections that carried nothing for too long."""
+        before = now_ms - self.settings.heartbeat_ms
+        return [each.connection for each in self._replicas.values() if each.sent >= 0 and each.sent_ms <= before]
+
+    def silent(self, now_ms: int) -> list[int]:
+        """Return the connections that said nothing for too long and are to be closed."""
+        before = now_ms - self.settings.silence_ms
+        return [each.connection for each in self._replicas.values() if each.heard_ms <= before]
+
+    # -- what all of them have ----------------------------------------------------------------------------------------
+
+    def advance(self, own_end: int) -> int:
+        """Return the confirm position, with the master's own flushed end at `own_end`."""
+        members = self.members
+        low = own_end
+        if len(members.committed) < self.acknowledge.members_min or self.broker not in members.effective:
+            return self.confirm_position
+        for broker in members.effective:
+            if broker != self.broker:
+                replica = self._by_broker.get(broker)
+                if replica is None:
+                    return self.confirm_position
+                low = min(low, replica.acknowledged)
+        if low > self.confirm_position:
+            self.confirm_position = low
+        return self.confirm_position
+
+    def limit(self, own_end: int) -> int | None:
+        """Move the confirm position and return up to where messages count as taken, None for the local rule alone."""
+        confirm = self.advance(own_end)
+        return self.acknowledge.limit(own_end, self._in_sync_ends(), confirm)
+
+    def _in_sync_ends(self) -> Iterator[int]:
+        for broker in self.members.committed:
+            replica = self._by_broker.get(broker)
+            if replica is not None and replica.acknowledged >= 0:
+                yield replica.acknowledged
+
+    def accepts(self, now_ms: int) -> bool:
+        """Whether enough members can be reached, or were a moment ago, for an append to have a chance."""
+        reachable = 1 + sum(
+            not self._absent(broker, now_ms) for broker in self.members.committed if broker != self.broker
+        )
+        return self.acknowledge.accepts(reachable)
+
+    # -- who is in sync -----------------------------------------------------------------------------------------------
+
+    def check(self, own_end: int, now_ms: int) -> Proposal | None:
+        """Propose a new SyncStateSet when members lag or replicas have caught up; call it every heartbeat."""
+        if self.members.open is not None or self.superseded:
+            return None
+        confirm = self.advance(own_end)
+        committed = self.members.committed
+        leaving = {broker for broker in committed if broker != self.broker and self._lags(broker, confirm, now_ms)}
+        joining = {
+            each.broker
+            for each in self._replicas.values()
+            if each.broker not in committed and not each.is_learner and self._caught_up(each, confirm)
+        }
+        wanted = (committed - leaving) | joining
+        if leaving and len(wanted) < self.acknowledge.members_min:
+            # So few could confirm nothing, and whoever left could not be elected: nobody leaves, nothing is gained.
+            return None
+        if wanted == committed and not self.members.doubtful:
+            return None
+        return self.members.propose(wanted)
+
+    def _caught_up(self, replica: Replica, confirm: int) -> bool:
+        return replica.acknowledged >= confirm and replica.acknowledged >= self.epoch_start
+
+    def _lags(self, broker: int, confirm: int, now_ms: int) -> bool:
+        replica = self._by_broker.get(broker)
+        if replica is None:
+            return self._absent(broker, now_ms)
+        if 0 <= replica.acknowledged < confirm:
+            return True
+        return now_ms - replica.caught_up_ms > self.settings.lag_ms
+
+    def _absent(self, broker: int, now_ms: int) -> bool:
+        if broker in self._by_broker:
+            return False
+        return now_ms - self._gone_ms.get(broker, self._started_ms) > self.settings.absence_ms
+
+    # -- what may be looked at ----------------------------------------------------------------------------------------
+
+    def replicas(self) -> list[Replica]:
+        """The connected replicas."""
+        return list(self._replicas.values())
+
+    def lag_ms(self, replica: Replica, end: int, now_ms: int) -> int:
+        """For how long the replica has not had all there was."""
+        return 0 if replica.acknowledged >= end else max(0, now_ms - replica.caught_up_ms)

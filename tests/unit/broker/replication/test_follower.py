@@ -1,0 +1,174 @@
+"""A replica's connection as lists of events and actions."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.replication import frames
+from broker.replication.epochs import Epochs, Extent
+from broker.replication.follower import Confirm, Cut, Follower, Identity, Over, Reset, Send, Stage, Write
+from broker.replication.frames import Ack, Decoder, Greeting, Hello, Ready, Refusal, Transfer, Welcome
+from broker.replication.proof import prove
+
+LOG = Extent(0, 130, Epochs([(1, 0), (2, 100)]))
+NONCE = b"n" * 16
+
+
+def a_follower(log=LOG, *, epoch=3, confirm=90, secret=None) -> Follower:
+    return Follower(
+        Identity(broker=2, cluster="c", group="g", secret=secret, access_key="key"),
+        log,
+        flushed=log.end,
+        confirm=confirm,
+        epoch=epoch,
+        nonce=NONCE,
+    )
+
+
+def said(actions) -> list[frames.Frame]:
+    """The frames among the actions."""
+    data = b"".join(action.data for action in actions if isinstance(action, Send))
+    return list(Decoder(frames.FROM_REPLICA).feed(data))
+
+
+def welcome(*entries, end, epoch=3, begin=0) -> Welcome:
+    return Welcome(epoch, begin, end, entries)
+
+
+def transfer(position, data=b"x" * 10, *, epoch=3, start=100, confirm=95) -> Transfer:
+    return Transfer(epoch, start, position, confirm, 0, 4096, data)
+
+
+def streaming(follower=None, *, cut=100) -> Follower:
+    follower = follower or a_follower()
+    follower.receive(Greeting(b"m" * 16))
+    follower.receive(welcome((1, 0), (3, 100), end=160))
+    follower.cut(cut, cut)
+    return follower
+
+
+def test_from_greeting_to_stream():
+    """Hello, cut to the truncation point, ready there, an acknowledgement of it; then bytes."""
+    follower = a_follower()
+    (hello,) = said(follower.receive(Greeting(b"m" * 16)))
+    assert isinstance(hello, Hello)
+    assert (hello.broker, hello.epoch, hello.begin, hello.end, hello.access_key) == (2, 3, 0, 130, "key")
+    assert follower.receive(welcome((1, 0), (3, 100), end=160)) == [Cut(100, 0)]
+    assert said(follower.cut(100, 100)) == [Ready(3, 100), Ack(3, 100)]
+    sent = transfer(100)
+    assert follower.receive(sent) == [Write(sent), Confirm(95)]
+    assert said(follower.flushed(105)) == [Ack(3, 105)]
+    assert follower.flushed(105) == ()
+    assert follower.stage is Stage.STREAMING
+    assert follower.master_end == 160
+
+
+def test_it_acknowledges_what_the_store_says_is_flushed_not_what_it_cut():
+    """The end after a cut may not be on the disk yet."""
+    follower = a_follower()
+    follower.receive(Greeting(b"m" * 16))
+    follower.receive(welcome((1, 0), (3, 100), end=160))
+    assert said(follower.cut(100, 80)) == [Ready(3, 100), Ack(3, 80)]
+    assert said(follower.flushed(100)) == [Ack(3, 100)]
+
+
+def test_a_heartbeat_is_answered_with_the_flushed_end():
+    """So that the master hears something however quiet it is."""
+    follower = streaming()
+    follower.receive(transfer(100))
+    actions = follower.receive(transfer(0, b"", confirm=99))
+    assert actions[0] == Confirm(99)
+    assert said(actions) == [Ack(3, 100)]
+
+
+def test_a_cut_below_the_confirm_position_is_reported():
+    """It never happens in the safe mode; whoever sees it must know."""
+    follower = a_follower(confirm=120)
+    follower.receive(Greeting(b"m" * 16))
+    assert follower.receive(welcome((1, 0), (3, 100), end=160)) == [Cut(100, 20)]
+    follower = a_follower(confirm=120)
+    follower.receive(Greeting(b"m" * 16))
+    assert follower.receive(welcome((3, 50), end=160, begin=60)) == [Reset(60, 120)]
+
+
+def test_after_a_reset_any_epoch_may_come_first():
+    """The master's log may begin long ago."""
+    follower = a_follower()
+    follower.receive(Greeting(b"m" * 16))
+    follower.receive(Welcome(3, 60, 160, [(3, 50)]))
+    assert said(follower.cut(60, 60)) == [Ready(3, 60), Ack(3, 60)]
+    sent = transfer(60, epoch=3, start=50)
+    assert follower.receive(sent) == [Write(sent), Confirm(95)]
+
+
+def test_an_older_master_is_refused():
+    """Who has heard of epoch 4 never acknowledges epoch 3 again, wherever it heard of it."""
+    for follower in (a_follower(epoch=4), a_follower(Extent(0, 130, Epochs([(4, 0)])), epoch=1)):
+        follower.receive(Greeting(b"m" * 16))
+        (over,) = follower.receive(welcome((1, 0), (3, 100), end=160))
+        assert isinstance(over, Over)
+        assert follower.stage is Stage.OVER
+        assert follower.receive(transfer(130)) == ()
+
+
+def test_a_newer_epoch_ends_the_stream():
+    """The controllers named another master: no more acknowledgements for this one."""
+    follower = streaming()
+    assert follower.newer_epoch(3) == ()
+    (over,) = follower.newer_epoch(4)
+    assert isinstance(over, Over)
+    assert follower.flushed(110) == ()
+    assert follower.newer_epoch(5) == ()
+
+
+def test_a_newer_master_than_heard_of_is_taken():
+    """It can know its epoch only from the controllers."""
+    follower = a_follower(epoch=2)
+    follower.receive(Greeting(b"m" * 16))
+    follower.receive(welcome((1, 0), (3, 100), end=160))
+    assert follower.epoch == 3
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [transfer(110), transfer(99), transfer(100, epoch=4), transfer(100, epoch=0), Greeting(NONCE)],
+)
+def test_bytes_that_do_not_fit_end_the_connection(sent):
+    """A gap, an overlap, an epoch above the master's or below the last one, a frame out of turn."""
+    (over,) = streaming().receive(sent)
+    assert isinstance(over, Over)
+    assert over.reason == 0
+
+
+def test_an_epoch_list_that_is_none_ends_the_connection():
+    """Nothing is cut because of it."""
+    follower = a_follower()
+    follower.receive(Greeting(b"m" * 16))
+    (over,) = follower.receive(welcome((3, 100), (1, 0), end=160))
+    assert isinstance(over, Over)
+
+
+def test_a_refusal_is_passed_on():
+    """The shell decides by its reason."""
+    assert a_follower().receive(Refusal(frames.OLD_EPOCH, 9, "no")) == [Over(frames.OLD_EPOCH, 9, "no")]
+
+
+def test_both_sides_prove_that_they_know_the_secret():
+    """The hello is signed for the master's nonce; a welcome must be signed for the replica's."""
+    follower = a_follower(secret="secret")
+    (hello,) = said(follower.receive(Greeting(b"m" * 16)))
+    assert hello.proof == prove("secret", b"m" * 16, hello.signed)
+    (over,) = follower.receive(welcome((1, 0), (3, 100), end=160))
+    assert isinstance(over, Over)
+    follower = a_follower(secret="secret")
+    follower.receive(Greeting(b"m" * 16))
+    stream = frames.encode_welcome(welcome((1, 0), (3, 100), end=160), lambda content: prove("secret", NONCE, content))
+    (sound,) = Decoder(frames.FROM_MASTER).feed(stream)
+    assert follower.receive(sound) == [Cut(100, 0)]
+
+
+def test_a_flush_before_the_cut_acknowledges_nothing():
+    """What was flushed may be cut away."""
+    follower = a_follower()
+    follower.receive(Greeting(b"m" * 16))
+    assert follower.flushed(130) == ()

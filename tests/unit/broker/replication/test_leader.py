@@ -1,0 +1,297 @@
+"""The master's book-keeping: whom it serves, what it waits for, who is in sync."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.replication import frames
+from broker.replication.acknowledge import Acknowledge
+from broker.replication.epochs import Epochs, Extent
+from broker.replication.frames import Ack, Hello, Ready, Refusal, Welcome
+from broker.replication.leader import Leader, LeaderSettings
+from broker.replication.sync_state_set import SyncStateSet
+from remoting.protocol.errors import RemoteViolation
+
+SETTINGS = LeaderSettings(window_bytes=100, part_bytes=40, replicas_max=3)
+LOG = Extent(50, 300, Epochs([(4, 0), (5, 200)]))
+
+
+def a_leader(members=(1,), *, in_sync_min=1, confirm=180, mode="all", count=1) -> Leader:
+    """Broker 1, master of epoch 5, which began at 200."""
+    return Leader(
+        1, 5, 200, SyncStateSet(members, 7), Acknowledge(mode=mode, count=count, in_sync_min=in_sync_min), SETTINGS,
+        cluster="c", group="g", confirm=confirm, now_ms=0,
+    )  # fmt: skip
+
+
+def hello(broker: int, **changes) -> Hello:
+    fields = {"epoch": 5, "begin": 0, "end": 200, "nonce": b"n" * 16, "cluster": "c", "group": "g"}
+    return Hello(broker, **(fields | changes))
+
+
+def stream(leader: Leader, broker: int, *, at: int = 200, now_ms: int = 0, learner: bool = False) -> int:
+    """Let a replica through the handshake; its connection is ten times its id."""
+    connection = broker * 10
+    assert isinstance(leader.hello(connection, hello(broker, is_learner=learner), LOG, now_ms), Welcome)
+    assert leader.ready(connection, Ready(5, at), LOG, now_ms) is None
+    return connection
+
+
+def give(leader: Leader, connection: int, end: int, now_ms: int = 0) -> None:
+    """Send all up to `end` and have it acknowledged."""
+    while (part := leader.demand(connection, end)) is not None:
+        size = min(part[1], end - part[0])
+        leader.sent(connection, size, end, now_ms)
+        leader.acknowledged(connection, Ack(5, part[0] + size), now_ms)
+
+
+def test_a_welcome_says_what_the_master_has():
+    """Epoch, begin, end and epoch list."""
+    assert a_leader().hello(20, hello(2), LOG, 0) == Welcome(5, 50, 300, [(4, 0), (5, 200)])
+
+
+@pytest.mark.parametrize(
+    ("asks", "reason"),
+    [
+        (hello(2, version=9), frames.UNKNOWN_VERSION),
+        (hello(2, cluster="other"), frames.OTHER_GROUP),
+        (hello(1), frames.OTHER_GROUP),
+        (hello(2, epoch=6), frames.OLD_EPOCH),
+    ],
+)
+def test_who_is_refused(asks, reason):
+    """Another version, another group, itself, and who has heard of a newer master."""
+    leader = a_leader()
+    refusal = leader.hello(20, asks, LOG, 0)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason == reason
+    assert leader.superseded == (6 if reason == frames.OLD_EPOCH else 0)
+    assert not leader.knows(20)
+
+
+def test_connections_are_limited_and_a_newer_one_takes_over():
+    """One connection per broker; a replica too many is told so."""
+    leader = a_leader()
+    for broker in (2, 3, 4):
+        stream(leader, broker)
+    refusal = leader.hello(50, hello(5), LOG, 0)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason == frames.TOO_MANY
+    assert isinstance(leader.hello(21, hello(2), LOG, 0), Welcome)
+    assert not leader.knows(20)
+    assert leader.knows(21)
+    leader.gone(20, 0)
+    assert leader.knows(21)
+    with pytest.raises(RemoteViolation):
+        leader.acknowledged(20, Ack(5, 200), 0)
+
+
+def test_ready_must_fit_the_log():
+    """Above the end or of another epoch: a violation; before the begin: it must begin anew."""
+    leader = a_leader()
+    leader.hello(20, hello(2), LOG, 0)
+    for ready in (Ready(4, 200), Ready(5, 301)):
+        with pytest.raises(RemoteViolation):
+            leader.ready(20, ready, LOG, 0)
+    refusal = leader.ready(20, Ready(5, 49), LOG, 0)
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason == frames.EXPIRED
+    assert leader.demand(20, 300) is None
+    assert leader.ready(20, Ready(5, 50), LOG, 0) is None
+    with pytest.raises(RemoteViolation):
+        leader.ready(20, Ready(5, 50), LOG, 0)
+
+
+def test_the_window_bounds_what_is_under_way():
+    """Parts of 40 bytes, at most 100 unacknowledged, then it must acknowledge; nothing beyond the end."""
+    leader = a_leader()
+    stream(leader, 2)
+    assert leader.demand(99, 300) is None
+    sizes = []
+    while (part := leader.demand(20, 1000)) is not None:
+        sizes.append(part)
+        leader.sent(20, part[1], 1000, 0)
+    assert sizes == [(200, 40), (240, 40), (280, 20)]
+    leader.acknowledged(20, Ack(5, 240), 0)
+    assert leader.demand(20, 1000) == (300, 40)
+    assert leader.demand(20, 300) is None
+
+
+@pytest.mark.parametrize("ack", [Ack(4, 240), Ack(5, 241), Ack(5, 219)])
+def test_acknowledging_what_was_not_sent_is_a_violation(ack):
+    """Nor may the flushed end fall, nor may it belong to another epoch."""
+    leader = a_leader()
+    stream(leader, 2)
+    leader.sent(20, 40, 240, 0)
+    leader.acknowledged(20, Ack(5, 220), 0)
+    with pytest.raises(RemoteViolation):
+        leader.acknowledged(20, ack, 0)
+
+
+def test_the_confirm_position_is_what_all_members_have():
+    """The slowest member decides, the master's own disk included; it never falls."""
+    leader = a_leader({1, 2, 3})
+    assert leader.advance(300) == 180
+    for broker in (2, 3):
+        stream(leader, broker)
+    assert leader.advance(300) == 180
+    give(leader, 20, 300)
+    give(leader, 30, 250)
+    assert leader.advance(300) == 250
+    assert leader.limit(240) == 250
+    give(leader, 30, 300)
+    assert leader.limit(290) == 290
+
+
+def test_a_member_without_a_connection_freezes_it():
+    """Nobody knows what it has, and it can still be elected."""
+    leader = a_leader({1, 2})
+    stream(leader, 2)
+    give(leader, 20, 220)
+    assert leader.advance(300) == 220
+    leader.gone(20, 0)
+    assert leader.advance(300) == 220
+    leader.hello(21, hello(2), LOG, 0)
+    assert leader.advance(300) == 220
+
+
+def test_too_few_members_confirm_nothing():
+    """With a minimum of two the master's copy alone is no promise; nor is a set without the master."""
+    assert a_leader({1}, in_sync_min=2).advance(300) == 180
+    assert a_leader({2}).advance(300) == 180
+    assert a_leader({1}).advance(300) == 300
+
+
+def test_a_joiner_counts_before_it_is_committed():
+    """From its proposal on nothing is confirmed without it."""
+    leader = a_leader({1})
+    stream(leader, 2)
+    give(leader, 20, 300)
+    assert leader.check(300, 500).members == {1, 2}
+    assert leader.advance(400) == 300
+    assert leader.check(400, 500) is None
+    leader.members.learn({1, 2}, 8)
+    give(leader, 20, 400)
+    assert leader.advance(400) == 400
+
+
+@pytest.mark.parametrize(("end", "joins"), [(199, False), (200, True), (300, True)])
+def test_who_joins_has_what_is_confirmed_and_the_start_of_this_epoch(end, joins):
+    """An end of before this epoch may be shared by a log that parts there."""
+    leader = a_leader({1}, in_sync_min=2)
+    stream(leader, 2, at=190)
+    give(leader, 20, end)
+    assert (leader.check(300, 100) is not None) is joins
+
+
+def test_a_learner_never_joins():
+    """It replicates, and is never in sync."""
+    leader = a_leader({1})
+    stream(leader, 2, learner=True)
+    give(leader, 20, 300)
+    assert leader.check(300, 100) is None
+
+
+def test_who_is_away_leaves_after_a_while():
+    """A short absence costs nothing; a longer one costs the membership."""
+    leader = a_leader({1, 2})
+    assert leader.check(300, 1_000) is None
+    assert leader.check(300, 1_001).members == {1}
+    assert leader.members.effective == {1, 2}
+
+
+def test_who_does_not_catch_up_leaves():
+    """Caught up is who acknowledged all there was at an earlier send."""
+    leader = a_leader({1, 2})
+    stream(leader, 2)
+    leader.sent(20, 40, 300, 2_000)
+    leader.acknowledged(20, Ack(5, 240), 4_900)
+    assert leader.check(300, 5_000) is None
+    assert leader.lag_ms(leader.replicas()[0], 300, 4_000) == 4_000
+    assert leader.check(300, 5_001).members == {1}
+    leader.members.learn({1}, 8)
+    give(leader, 20, 300, 5_100)
+    assert leader.lag_ms(leader.replicas()[0], 300, 5_200) == 0
+
+
+def test_coming_and_going_is_not_catching_up():
+    """A member that reconnects again and again without acknowledging leaves as well."""
+    leader = a_leader({1, 2})
+    for now_ms in range(0, 6_000, 500):
+        leader.gone(20, now_ms)
+        stream(leader, 2, now_ms=now_ms)
+    assert leader.check(300, 6_000).members == {1}
+
+
+def test_who_has_lost_what_was_confirmed_leaves_at_once():
+    """Its disk was replaced: it must not be elected."""
+    leader = a_leader({1, 2}, confirm=250)
+    stream(leader, 2)
+    leader.acknowledged(20, Ack(5, 200), 0)
+    assert leader.check(300, 10).members == {1}
+
+
+def test_nobody_leaves_when_too_few_would_stay():
+    """Fewer than the minimum could confirm nothing; a joiner in the place of the leaver is another matter."""
+    leader = a_leader({1, 2}, in_sync_min=2)
+    assert leader.check(300, 5_000) is None
+    stream(leader, 3, now_ms=5_000)
+    give(leader, 30, 300, 5_000)
+    assert leader.check(300, 5_000).members == {1, 3}
+
+
+def test_a_doubt_is_ended_by_a_proposal():
+    """After a proposal without an answer even the same set is proposed: a newer set epoch voids the lost one."""
+    leader = a_leader({1})
+    stream(leader, 2)
+    give(leader, 20, 300)
+    leader.members.unanswered(leader.check(300, 100))
+    leader.gone(20, 100)
+    assert leader.check(300, 200).members == {1}
+
+
+def test_a_superseded_master_proposes_nothing():
+    """A replica knew a newer epoch."""
+    leader = a_leader({1, 2})
+    leader.hello(20, hello(2, epoch=6), LOG, 0)
+    assert leader.check(300, 60_000) is None
+
+
+def test_heartbeats_and_silence():
+    """A quiet stream gets a heartbeat; a replica that never answers is closed."""
+    leader = a_leader()
+    leader.hello(30, hello(3), LOG, 0)
+    stream(leader, 2)
+    assert leader.heartbeats_due(499) == []
+    assert leader.heartbeats_due(500) == [20]
+    leader.sent(20, 0, 300, 500)
+    assert leader.heartbeats_due(900) == []
+    assert leader.silent(2_999) == []
+    leader.acknowledged(20, Ack(5, 200), 2_999)
+    assert leader.silent(3_000) == [30]
+
+
+def test_whether_an_append_has_a_chance():
+    """Too few members within reach, and for longer than a moment: refuse instead of letting it wait."""
+    leader = a_leader({1, 2}, in_sync_min=2)
+    assert leader.accepts(1_000)
+    assert not leader.accepts(1_001)
+    stream(leader, 2)
+    assert leader.accepts(9_000)
+
+
+def test_counting_copies():
+    """Members of the set count, learners do not, nor replicas that are not in sync."""
+    leader = a_leader({1, 2}, mode="count", count=2)
+    stream(leader, 2)
+    stream(leader, 3)
+    give(leader, 30, 300)
+    assert leader.limit(300) == 0
+    give(leader, 20, 260)
+    assert leader.limit(300) == 260
+    assert a_leader(mode="async").limit(300) is None
+
+
+def test_an_expired_position_is_refused_with_the_begin():
+    """Retention went past the replica."""
+    assert a_leader().expired(LOG) == Refusal(frames.EXPIRED, 5, "the log begins at 50")
