@@ -16,9 +16,9 @@ from mqtt_bridge.receiver import Receiver
 from mqtt_bridge.sender import Sender
 from mqtt_bridge.way import Way
 from remoting.client.key_file import signing_dial
+from remoting.client.master_connection import MasterConnection
+from remoting.client.masters import Masters
 from remoting.client.reconnecting import ReconnectingConnection
-from remoting.client.route import Routes
-from remoting.protocol.errors import LightMQError
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import ConnectionLost
 from runtime.clock import Clock
@@ -35,10 +35,14 @@ class BridgeApp:
         self._config = config
         self._given = connection
         self._dial_signed = signing_dial(config.access_key_file)
-        self._routes: Routes | None = None
+        self._masters = self._make_masters()
         self._clock = clock
         self._metrics = BridgeMetrics(registry)
-        self._line = ReconnectingConnection(self._dial, "the broker")
+        self._line = (
+            ReconnectingConnection(self._dial, "the broker")
+            if self._masters is None
+            else MasterConnection(self._masters)
+        )
         self._ways: list[Way] = []
         self._log = get_logger("bridge")
 
@@ -62,6 +66,8 @@ class BridgeApp:
         """Begin to connect; waits for nothing, because our broker and the peers may come later."""
         if not self._config.connections:
             return
+        if self._masters is not None:
+            self._masters.start()
         self._line.start()
         for connection in self._config.connections:
             self._ways += self._make(connection)
@@ -74,8 +80,8 @@ class BridgeApp:
         deadline_s = self._config.stop_deadline_ms / 1000
         await asyncio.gather(*[way.stop(deadline_s) for way in self._ways])
         await self._line.close()
-        if self._routes is not None:
-            await self._routes.close()
+        if self._masters is not None:
+            await self._masters.stop()
 
     def _make(self, connection: ConnectionConfig) -> list[Way]:
         name, line, clock, metrics = self._config.name, self._line, self._clock, self._metrics
@@ -93,13 +99,10 @@ class BridgeApp:
             if self._given.closed:
                 raise ConnectionLost("the broker of this process has stopped")
             return self._given
-        if self._config.broker:
-            return await self._dial_signed(self._config.broker)
-        if self._routes is None:
-            self._routes = Routes(self._config.controllers, dial=self._dial_signed)
-        cluster = await self._routes.cluster(refresh=True)
-        for name in sorted(cluster.broker_addr_table):
-            address = cluster.broker_addr_table[name].master()
-            if address is not None:
-                return await self._dial_signed(address)
-        raise LightMQError("no broker is registered at " + ", ".join(self._config.controllers))
+        return await self._dial_signed(self._config.broker)
+
+    def _make_masters(self) -> Masters | None:
+        """Who is to be followed; None where the configuration says which broker it is."""
+        if self._given is not None or self._config.broker:
+            return None
+        return Masters(self._config.controllers, dial=self._dial_signed)

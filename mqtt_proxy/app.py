@@ -38,8 +38,7 @@ from mqtt_proxy.listening import Listening
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.limits import SessionLimits
 from remoting.client.key_file import signing_dial
-from remoting.client.route import Routes
-from remoting.protocol.errors import LightMQError
+from remoting.client.masters import Masters
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import ConnectionLost
 from runtime.clock import Clock
@@ -57,11 +56,11 @@ class ProxyApp:
         self._config = config
         self._given = connection
         self._dial_signed = signing_dial(config.access_key_file)
-        self._routes: Routes | None = None
+        self._masters = self._make_masters()
         self._log = get_logger("proxy")
         metrics = ProxyMetrics(registry)
         counters = FrontCounters(registry)
-        self._link = Link(self._dial, reconnect_delay_ms_max=config.reconnect_delay_ms_max)
+        self._link = Link(self._dial, reconnect_delay_ms_max=config.reconnect_delay_ms_max, masters=self._masters)
         # Owners before the notifier and the puller: after a reconnection sessions are taken again before they read.
         owners = Owners(self._link, metrics)
         cache = RecordCache(config.cache_bytes_max)
@@ -140,6 +139,8 @@ class ProxyApp:
 
     async def start(self) -> int:
         """Connect to the broker, then listen; the MQTT port. Raises OSError when the address cannot be had."""
+        if self._masters is not None:
+            self._masters.start()
         await self._link.start()
         await self._link.wait_up()
         try:
@@ -180,8 +181,8 @@ class ProxyApp:
         except TimeoutError:
             self._log.warning("stop_deadline_missed", unconfirmed_bytes=self._services.publisher.pending_bytes)
         await self._link.stop()
-        if self._routes is not None:
-            await self._routes.close()
+        if self._masters is not None:
+            await self._masters.stop()
         await self._gate.close()
 
     async def _settled(self) -> None:
@@ -195,16 +196,13 @@ class ProxyApp:
             if self._given.closed:
                 raise ConnectionLost("the broker of this process has stopped")
             return self._given
-        if self._config.broker:
-            return await self._dial_signed(self._config.broker)
-        if self._routes is None:
-            self._routes = Routes(self._config.controllers, dial=self._dial_signed)
-        cluster = await self._routes.cluster(refresh=True)
-        for name in sorted(cluster.broker_addr_table):
-            address = cluster.broker_addr_table[name].master()
-            if address is not None:
-                return await self._dial_signed(address)
-        raise LightMQError("no broker is registered at " + ", ".join(self._config.controllers))
+        return await self._dial_signed(self._config.broker)
+
+    def _make_masters(self) -> Masters | None:
+        """Who is to be followed; None where the configuration says which broker it is."""
+        if self._given is not None or self._config.broker:
+            return None
+        return Masters(self._config.controllers, dial=self._dial_signed)
 
 
 def session_limits(config: ProxyConfig) -> SessionLimits:

@@ -25,6 +25,7 @@ class ProxyMetrics:
         "publish_pauses",
         "published",
         "published_bytes",
+        "publishes_repeated",
         "pulled",
         "pulls",
         "rate_pauses",
@@ -56,6 +57,9 @@ class ProxyMetrics:
         self.flow_frames = counter("rocketmq_mqtt_flow_requests_total", "Requests that note steps of QoS 2")
         self.refused_publishes = counter(
             "rocketmq_mqtt_publishes_refused_total", "Messages not accepted; their connection was closed", ("reason",)
+        )
+        self.publishes_repeated = counter(
+            "rocketmq_mqtt_publishes_repeated_total", "Messages sent again because the broker was lost"
         )
         self.publish_pauses = counter(
             "rocketmq_mqtt_publish_pauses_total", "Times publishers were not read for a while"

@@ -217,6 +217,10 @@ class InProcessConnection(_End):
         self.end("closed by this side")
         await self._ended.wait()
 
+    def abort(self, reason: str) -> None:
+        """There is nothing to be waited for."""
+        self.end(reason)
+
     def end(self, reason: str) -> None:
         """Begin the end: what is on its way in either direction arrives first."""
         if self._closing:

@@ -12,13 +12,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from remoting.client.master_connection import BACKOFF_MS_MAX, MasterConnection
+from remoting.client.masters import Masters
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.inprocess import InProcessConnection
+from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.errors import LightMQError
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection, PushCallback
 from remoting.transport.direct import News
-from remoting.transport.failures import refusal
+from remoting.transport.failures import NotMaster, refusal
 from runtime.logs import get_logger
 
 Dial = Callable[[], Awaitable[Connection]]
@@ -38,13 +41,17 @@ class LinkDownError(LightMQError):
 class Link:
     """A connection that comes back. `start` begins to connect, `wait_up` waits for the first success."""
 
-    def __init__(self, dial: Dial, *, reconnect_delay_ms_max: int) -> None:
-        self._line = ReconnectingConnection(
-            dial,
-            "the broker",
-            backoff_first_ms=max(1, reconnect_delay_ms_max // FIRST_DELAY_DIVISOR),
-            backoff_ms_max=reconnect_delay_ms_max,
-        )
+    def __init__(self, dial: Dial, *, reconnect_delay_ms_max: int, masters: Masters | None = None) -> None:
+        """With `masters` it leads to the master of a group, whoever that is; `dial` is not used then."""
+        first_ms = max(1, reconnect_delay_ms_max // FIRST_DELAY_DIVISOR)
+        if masters is not None:
+            self._line: ReconnectingConnection = MasterConnection(
+                masters, backoff_first_ms=first_ms, backoff_ms_max=min(reconnect_delay_ms_max, BACKOFF_MS_MAX)
+            )
+        else:
+            self._line = ReconnectingConnection(
+                dial, "the broker", backoff_first_ms=first_ms, backoff_ms_max=reconnect_delay_ms_max
+            )
         self._connection: Connection | None = None
         self._pushes: dict[int, PushCallback] = {}
         self._news: News | None = None
@@ -135,6 +142,8 @@ class Link:
         def answered(reply: Command | None, error: Exception | None) -> None:
             if reply is None:
                 done(b"", LinkDownError(str(error)))
+            elif reply.code == ResponseCode.NOT_MASTER:
+                done(b"", self._not_master(connection, reply))
             elif reply.code != 0:
                 done(b"", refusal(reply))
             else:
@@ -152,6 +161,16 @@ class Link:
     async def request(self, code: int, body: bytes, timeout_ms: int = REQUEST_TIMEOUT_MS) -> bytes:
         """Send a request and wait for its reply's body. Raises Refused or LinkDownError."""
         return await self.post(code, body, timeout_ms)
+
+    def drop(self, reason: str) -> None:
+        """Give the connection up and make another: what was not answered ends in LinkDownError first."""
+        self._line.drop(reason)
+
+    def _not_master(self, connection: Connection, reply: Command) -> LinkDownError:
+        """Another broker leads the group: nothing follows on this connection."""
+        refusal = NotMaster(reply)
+        self._line.leave(connection.address, refusal)
+        return LinkDownError(str(refusal))
 
     def _came_up(self, connection: Connection) -> None:
         self._connection = connection

@@ -16,7 +16,7 @@ cdef class Frame:
     cpdef list plain(self)
 
 cdef class Publisher:
-    cdef object _link, _clock, _metrics, _log, _drained
+    cdef object _link, _clock, _metrics, _log, _drained, _lost
     cdef Py_ssize_t _frame_bytes_max, _high_bytes, _low_bytes, _timeout_ms, _gathered_bytes
     cdef list _gathered
     cdef dict _in_flight, _held

@@ -4,9 +4,11 @@ What every connection read during one turn of the loop is gathered and leaves as
 above `append_bytes_max`). The reply means durable: then, and only then, each connection acknowledges its packet ids,
 in the order in which it received them.
 
-No answer is a refusal: a publisher whose messages the broker did not accept gets no PUBACK, its connection is closed
-with the reason, and it sends them again when it comes back. If the broker names a fault of a message (not of itself),
-the request is taken apart by connection so that only the guilty one is closed.
+What was not answered when the broker was lost is sent again to the one that comes, before what was published since:
+QoS 1 may arrive twice then, QoS 0 may not and is dropped, and who sent QoS 2 is closed, because only its session knows
+which of it is stored. A refusal closes the connection of its publisher, who sends again when it comes back. If the
+broker names a fault of a message (not of itself), the request is taken apart by connection so that only the guilty one
+is closed.
 
 Bytes gathered and in flight are bounded: above `publish_bytes_max` whoever publishes is not read any more, below half
 of it all are read again. While there is no broker, gathered publishes wait here under the same bound.
@@ -17,11 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 from mqtt_proxy import hot
 from mqtt_proxy.bridge.link import Link
+from mqtt_proxy.bridge.unanswered import Unanswered
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.packets import Publish
@@ -178,13 +181,14 @@ class Publisher:
         self._gathered: list[Run] = []
         self._gathered_bytes = 0
         self._in_flight: dict[Frame, None] = {}
+        self._lost = Unanswered()
         self._held: dict[Origin, None] = {}
         self._scheduled = False
         self._drained: asyncio.Event | None = None
         """There while somebody waits for all answers."""
         self._log = get_logger("proxy.publish")
         self.pending_bytes = 0
-        link.on_up(self._schedule)
+        link.on_up(self._came_up)
 
     def publish(self, origin: Origin, client_id: bytes, publishes: list[Publish], *, exact: bool = False) -> None:
         """Take messages over. `origin.confirmed` or `origin.rejected` follows for every QoS.
@@ -216,12 +220,17 @@ class Publisher:
         self._schedule()
 
     def forget(self, origin: Origin) -> None:
-        """The origin's connection is gone: nobody needs to be read again. What it published is still appended."""
+        """The origin's connection is gone: nobody needs to be read again. What it published is still appended.
+
+        Unless part of it is to be sent again: its client does that itself when it comes back, and in order.
+        """
         self._held.pop(origin, None)
+        if self._lost.has(origin):
+            self._give_up((origin,))
 
     async def drain(self) -> None:
         """Wait until everything gathered was answered."""
-        while self._in_flight or self._gathered:
+        while self._in_flight or self._gathered or self._lost:
             if self._drained is None:
                 self._drained = asyncio.Event()
             await self._drained.wait()
@@ -245,6 +254,19 @@ class Publisher:
         if not self._scheduled and self._gathered:
             self._scheduled = True
             soon(self._flush)
+
+    def _came_up(self) -> None:
+        """Behind the sessions, which their owners take again in this turn."""
+        asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        """What was not answered goes first."""
+        if self._lost and self._link.up:
+            lost = self._lost.take()
+            self._metrics.publishes_repeated.value += sum(run.count for run in lost)
+            self._gathered_bytes += sum(run.size_bytes for run in lost)
+            self._gathered = [*lost, *self._gathered]
+        self._schedule()
 
     def _flush(self) -> None:
         self._scheduled = False
@@ -283,8 +305,34 @@ class Publisher:
         elif isinstance(error, Refused):
             self._refused(frame, error)
         else:
-            self._reject(frame.runs, f"broker_lost: {error}")
+            self._unanswered(frame, f"broker_lost: {error}")
         self._schedule()
+        self._check_idle()
+
+    def _unanswered(self, frame: Frame, reason: str) -> None:
+        """Nobody knows whether these are stored."""
+        if self._link.up:
+            self._link.drop(reason)  # what was sent after them must not be stored before
+        once = self._lost.add(frame.runs)
+        self._count_lost()
+        self._give_up(once)
+        for origin in once:
+            origin.rejected(reason)
+
+    def _give_up(self, origins: Collection[Origin]) -> None:
+        """Of these nothing is sent any more: their clients do it when they come back."""
+        if origins:
+            gone = [run for run in self._gathered if run.origin in origins]
+            self._gathered = [run for run in self._gathered if run.origin not in origins]
+            self._gathered_bytes -= sum(run.size_bytes for run in gone)
+            self._lost.give_up(origins, gone)
+            self._count_lost()
+
+    def _count_lost(self) -> None:
+        count, size_bytes = self._lost.take_dropped()
+        if count:
+            self._metrics.refused_publishes.child("broker_lost").value += count
+        self._settle(size_bytes)
         self._check_idle()
 
     def _confirm(self, frame: Frame) -> None:
@@ -342,6 +390,6 @@ class Publisher:
                 origin.release()
 
     def _check_idle(self) -> None:
-        if self._drained is not None and not self._in_flight and not self._gathered:
+        if self._drained is not None and not (self._in_flight or self._gathered or self._lost):
             self._drained.set()
             self._drained = None

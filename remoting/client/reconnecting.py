@@ -9,13 +9,14 @@ Invariant: `up` and `down` callbacks alternate, up first. Loop rule: all on the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Answered, CloseCallback, Connection, PushCallback
-from remoting.transport.failures import ConnectionLost, RequestTimeout
+from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout
 from remoting.transport.link import run_close_callback
 
 LOG = logging.getLogger("remoting")
@@ -57,6 +58,8 @@ class ReconnectingConnection:
         self._up = asyncio.Event()
         self._closed = False
         self._task: asyncio.Task[None] | None = None
+        self._dialling: asyncio.Future[Connection] | None = None
+        self._hurried = asyncio.Event()
         self._reason = "not connected yet"
         self._up_callbacks: list[UpCallback] = []
         self._down_callbacks: list[CloseCallback] = []
@@ -141,6 +144,29 @@ class ReconnectingConnection:
             raise ConnectionLost(f"{self.address} is down: {self._reason}")
         self._current.oneway(command)
 
+    def drop(self, reason: str) -> None:
+        """Give the present connection up and dial again at once: what is not answered fails with `ConnectionLost`."""
+        self.hurry()
+        if self._current is not None:
+            self._current.abort(reason)
+
+    def hurry(self) -> None:
+        """Dial without the pause that is left: somebody knows of a server. An attempt under way begins anew."""
+        if not self._closed:
+            self._hurried.set()
+            if self._dialling is not None:
+                self._dialling.cancel()
+
+    def abort(self, reason: str) -> None:
+        """Give the present connection up; another one is made after a pause."""
+        if self._current is not None:
+            self._current.abort(reason)
+
+    def leave(self, by: str, refusal: NotMaster) -> None:
+        """The broker at `by` is not the master of its group: dial again, after a pause."""
+        if self._current is not None and self._current.address == by:
+            self._current.abort(str(refusal))
+
     async def close(self) -> None:
         """Close for good."""
         if self._closed:
@@ -166,20 +192,41 @@ class ReconnectingConnection:
         backoff_ms = self._backoff_first_ms
         while not self._closed:
             self.attempts += 1
-            try:
-                connection = await self._dial()
-            except (LightMQError, OSError, TimeoutError) as error:
-                if str(error) != self._reason:  # say it once, not at every attempt
-                    LOG.warning("%s", error)
-                self._reason = str(error)
-                await asyncio.sleep(backoff_ms * self._spread() / 1000)
+            connection = await self._attempt()
+            if connection is None:
+                await self._pause(backoff_ms)
                 backoff_ms = min(2 * backoff_ms, self._backoff_ms_max)
                 continue
             backoff_ms = self._backoff_first_ms
             ended = self._take(connection)
             await ended.wait()
             # A server that accepts and closes at once must not be dialled in a tight loop.
-            await asyncio.sleep(backoff_ms * self._spread() / 1000)
+            await self._pause(backoff_ms)
+
+    async def _attempt(self) -> Connection | None:
+        """A connection, or None when there was no way."""
+        self._dialling = asyncio.ensure_future(self._dial())
+        try:
+            return await self._dialling
+        except (LightMQError, OSError, TimeoutError) as error:
+            if str(error) != self._reason:  # say it once, not at every attempt
+                LOG.warning("%s", error)
+            self._reason = str(error)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Not this task was cancelled but the attempt, by `hurry`.
+        finally:
+            self._dialling = None
+        return None
+
+    async def _pause(self, pause_ms: int) -> None:
+        """Wait before the next attempt, unless somebody is in a hurry."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_ms * self._spread() / 1000):
+                await self._hurried.wait()
+        self._hurried.clear()
 
     def _take(self, connection: Connection) -> asyncio.Event:
         ended = asyncio.Event()

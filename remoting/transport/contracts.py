@@ -91,5 +91,8 @@ class Connection(Protocol):
     def on_close(self, callback: CloseCallback) -> None:
         """Call `callback(reason)` when the connection is gone; at once (next turn) if it already is."""
 
+    def abort(self, reason: str) -> None:
+        """Close at once, without waiting for anything to be taken. Requests without an answer fail in a later step."""
+
     async def close(self) -> None:
         """Close and wait until it is closed. Requests without an answer fail with `ConnectionLost`."""

@@ -5,7 +5,9 @@ None of these says whether the server carried the request out. A caller that rep
 
 from __future__ import annotations
 
+from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
+from remoting.protocol.controller_body import MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
 from remoting.protocol.errors import LightMQError, Refused
 
 
@@ -31,6 +33,31 @@ class RequestTimeout(LightMQError, TimeoutError):
 
     def __init__(self, code: int, address: str, timeout_ms: int) -> None:
         super().__init__(f"request {code} got no answer from {address} within {timeout_ms} ms")
+
+
+OUTCOME_FIELD = "outcome"
+"""Field of an answer NOT_MASTER: `unknown` when the request was begun before the broker ceased to be the master."""
+OUTCOME_UNKNOWN = "unknown"
+
+
+class NotMaster(ConnectionLost):
+    """The broker is not the master of its group (any more): `address` is who is, empty when it does not know.
+
+    `is_begun`: the request was begun while it still was, so it may have been carried out; else it was not.
+    """
+
+    def __init__(self, response: Command) -> None:
+        super().__init__(response.remark or "the broker is not the master of its group")
+        fields = response.fields
+        self.address = fields.get(MASTER_ADDRESS_FIELD, "")
+        epoch = fields.get(MASTER_EPOCH_FIELD, "")
+        self.epoch = int(epoch) if epoch.isdigit() else 0
+        self.is_begun = fields.get(OUTCOME_FIELD) == OUTCOME_UNKNOWN
+
+
+def not_master(response: Command) -> NotMaster | None:
+    """Why a master has to be looked for, if the answer says so."""
+    return NotMaster(response) if response.code == ResponseCode.NOT_MASTER else None
 
 
 def checked(response: Command) -> Command:

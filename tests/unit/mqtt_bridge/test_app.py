@@ -9,7 +9,7 @@ import pytest
 
 from mqtt_bridge.app import BridgeApp
 from mqtt_bridge.config import BridgeConfig, RuleConfig
-from remoting.protocol.errors import LightMQError
+from remoting.client.master_connection import MasterConnection
 from runtime.clock import SystemClock
 from runtime.metrics import Registry
 from tests.unit.mqtt_bridge.rig import client, connection, installation, reading, until
@@ -78,12 +78,12 @@ async def test_why_it_is_not_ready(tmp_path: Path) -> None:
     await app.stop()
 
 
-async def test_a_cluster_without_a_broker_is_no_place_to_read() -> None:
-    class Nobody:
-        async def cluster(self, *, refresh: bool) -> object:
-            return type("Empty", (), {"broker_addr_table": {}})()
-
-    app = BridgeApp(BridgeConfig(), clock=SystemClock(), registry=Registry())
-    app._routes = Nobody()  # type: ignore[assignment]
-    with pytest.raises(LightMQError, match="no broker is registered"):
-        await app._dial()
+async def test_without_a_broker_of_its_own_it_follows_the_master() -> None:
+    """Whom the controllers name; while they cannot be reached that is why it is not ready."""
+    connections = (connection(1, OUT),)
+    config = BridgeConfig(name="here", controllers=("127.0.0.1:1",), connections=connections)
+    app = BridgeApp(config, clock=SystemClock(), registry=Registry())
+    await app.start()
+    assert isinstance(app._line, MasterConnection)
+    assert app.reason() == "our broker cannot be reached"
+    await app.stop()

@@ -18,7 +18,10 @@ from mqtt_proxy.front.connection import Connection as FrontConnection
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.encode import encode
 from mqtt_proxy.mqtt.session import Session
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
+from remoting.protocol.route_body import BrokerData, ClusterInfo, encode_body
 from remoting.server.server import RemotingServer
 from runtime.clock import SystemClock
 from runtime.metrics import Registry
@@ -63,6 +66,50 @@ async def test_a_broker_over_tcp() -> None:
     writer.close()
     await app.stop()
     await server.stop()
+
+
+async def test_it_goes_where_the_controllers_say_the_master_is() -> None:
+    """And to the new one when a broker says that it is not the master any more."""
+    broker, registry = FakeBroker(), Registry()
+    server, former = RemotingServer(broker.handle), RemotingServer(not_the_master)
+    ports = [await server.start("127.0.0.1", 0), await former.start("127.0.0.1", 0)]
+    cluster = {"g": BrokerData("C", "g", {0: f"127.0.0.1:{ports[1]}"})}
+    controller = RemotingServer(
+        lambda peer, command: command.reply(
+            *(() if command.code == RequestCode.GET_BROKER_CLUSTER_INFO else (3, "what?")),
+            body=encode_body(ClusterInfo(cluster, {"C": ["g"]})),
+        )
+    )
+    controllers = (f"127.0.0.1:{await controller.start('127.0.0.1', 0)}",)
+    app = ProxyApp(
+        proxy(registry, controllers=controllers, reconnect_delay_ms_max=20), clock=SystemClock(), registry=registry
+    )
+    port = await app.start()
+    cluster["g"].broker_addrs[0] = f"127.0.0.1:{ports[0]}"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await asyncio.wait_for(until_open(app), 30)
+    writer.write(encode(packets.Connect("a", True, 0)))
+    assert await reader.readexactly(4) == bytes((0x20, 2, 0, 0))
+    writer.close()
+    await app.stop()
+    for one in (server, former, controller):
+        await one.stop()
+
+
+def not_the_master(_peer: object, command: Command) -> Command:
+    """A replica that does not know who leads."""
+    return command.reply(ResponseCode.NOT_MASTER, "a replica")
+
+
+async def until_open(app: ProxyApp) -> None:
+    """Ask until the broker behind the link answers."""
+    while True:
+        try:
+            await app._link.request(RequestCode.CLUSTER_STATUS, b"")
+        except LightMQError:
+            await asyncio.sleep(0.005)
+        else:
+            return
 
 
 async def test_a_taken_port_is_said() -> None:

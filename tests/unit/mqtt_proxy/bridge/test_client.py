@@ -114,12 +114,13 @@ async def test_disconnect_drops_the_will() -> None:
 
 
 async def test_a_lost_broker_ends_who_waits_for_it_and_keeps_the_others() -> None:
-    """Unconfirmed publishers are closed; an idle subscriber stays, its session is opened again, nothing is missed."""
+    """Publishers of QoS 2 are closed, those of QoS 1 and idle subscribers stay: nothing is missed."""
     async with running() as rig:
         subscriber = await rig.subscriber("s", ("t/#", 1), clean=False)
-        sender = await rig.client("p")
+        sender, stays = await rig.client("p"), await rig.client("q")
         rig.broker.holding = True
-        sender.send(publish("t/1", b"lost"))
+        sender.send(publish("t/1", b"lost", 2))
+        stays.send(publish("t/1", b"sent by us"))
         await settle()
         await rig.broker.connections[0].close()
         await settle()
@@ -134,7 +135,11 @@ async def test_a_lost_broker_ends_who_waits_for_it_and_keeps_the_others() -> Non
         again.send(publish("t/1", b"sent again"))
         await settle()
         assert subscriber.closed is None
-        assert subscriber.messages() == [("t/1", b"sent again", 1, False, False)]
+        assert stays.closed is None
+        assert subscriber.messages() == [
+            ("t/1", b"sent by us", 1, False, False),
+            ("t/1", b"sent again", 1, False, False),
+        ]
         assert rig.broker.sessions["s"].epoch > 1
 
 

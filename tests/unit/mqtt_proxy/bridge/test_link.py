@@ -8,6 +8,8 @@ import pytest
 
 from mqtt_proxy.bridge.link import Link, LinkDownError
 from remoting import inprocess
+from remoting.client.masters import Masters
+from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
 from remoting.transport.contracts import Connection, Peer
@@ -35,6 +37,8 @@ class Server:
         self.bodies.append(command.body)
         if command.body == b"silence":
             return None
+        if command.body == b"replica":
+            return command.reply(ResponseCode.NOT_MASTER, "a replica")
         return command.reply(5 if command.body == b"no" else 0, "because", body=command.body.upper())
 
 
@@ -109,3 +113,29 @@ async def test_a_request_without_an_answer_is_sent_or_refused_at_once() -> None:
     assert await link.request(1, b"after") == b"AFTER"
     assert server.bodies == [b"said", b"after"]
     await link.stop()
+
+
+async def test_a_broker_that_is_not_the_master_is_left_for_who_is() -> None:
+    """The answer counts as a loss; a link to a master asks who that is, another one dials its broker again."""
+    server = Server()
+    for masters in (None, Masters(["c:1"], "g", dial=lambda _address: server.dial())):
+        if masters is not None:
+            masters.told("in-process", 1)
+        link = Link(server.dial, reconnect_delay_ms_max=20, masters=masters)
+        await link.start()
+        await link.wait_up()
+        ups: asyncio.Queue[None] = asyncio.Queue()
+        link.on_up(lambda ups=ups: ups.put_nowait(None))  # type: ignore[misc]
+        dialled = len(server.connections)
+        if masters is not None:
+            masters.told("elsewhere", 2)
+            await ups.get()
+        with pytest.raises(LinkDownError, match="a replica"):
+            await link.request(1, b"replica")
+        if masters is not None:
+            masters.told("in-process", 3)
+        await ups.get()
+        link.drop("for the test")
+        await ups.get()
+        assert len(server.connections) >= dialled + 2
+        await link.stop()

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from mqtt_proxy.mqtt.packets import Publish
-from remoting.protocol.codes import RequestCode
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import Refused
 from remoting.protocol.mqtt_properties import MessageProperties
-from tests.unit.mqtt_proxy.bridge.rig import publish, running, settle
+from tests.unit.mqtt_proxy.bridge.rig import Rig, publish, running, settle
 
 
 class Origin:
@@ -157,6 +157,92 @@ async def test_without_a_broker_publishes_wait_for_it() -> None:
         rig.services.publisher.publish(origin, b"c", some("t", 4))
         await asyncio.wait_for(rig.services.publisher.drain(), 5)
         assert origin.confirmed_ids == [4]
+
+
+async def lose(rig: Rig) -> None:
+    """The broker goes with what it was asked, and another comes."""
+    rig.broker.held.clear()
+    await rig.broker.connections[-1].close()
+    rig.broker.holding = False
+
+
+async def test_what_was_not_answered_is_sent_again_before_what_came_since() -> None:
+    """Three frames in order of receipt, at least once; the publisher notices nothing."""
+    async with running() as rig:
+        rig.broker.holding = True
+        origin, publisher = Origin(), rig.services.publisher
+        for number in (1, 2):
+            publisher.publish(origin, b"c", some("t", number))
+            await settle(5)
+        publisher.publish(origin, b"c", some("t", 3))
+        await lose(rig)
+        publisher.publish(origin, b"c", some("t", 4))
+        await asyncio.wait_for(publisher.drain(), 5)
+        assert (origin.confirmed_ids, origin.reason) == ([1, 2, 3, 4], None)
+        assert [entry.packet_id or entry.body for entry in rig.broker.appended][-4:] == [b"x"] * 4
+        assert rig.count("publishes_repeated_total") == 2
+        assert publisher.pending_bytes == 0
+
+
+async def test_qos_0_is_not_sent_twice_and_qos_2_not_by_us() -> None:
+    """Who sent QoS 2 is closed with all that waits of him; the others' QoS 1 goes on without their QoS 0."""
+    async with running() as rig:
+        rig.broker.holding = True
+        mixed, once, publisher = Origin(), Origin(), rig.services.publisher
+        publisher.publish(mixed, b"m", [publish("m", b"0", 0), publish("m", b"1", 1, 7)])
+        publisher.publish(once, b"o", [publish("o", b"1", 1, 1), publish("o", b"2", 2, 2)])
+        await settle(5)
+        publisher.publish(once, b"o", some("o", 3))
+        await lose(rig)
+        await asyncio.wait_for(publisher.drain(), 5)
+        assert mixed.confirmed_ids == [7]
+        assert (once.confirmed_ids, (once.reason or "")[:11]) == ([], "broker_lost")
+        assert [entry.mqtt_topic for entry in rig.broker.appended] == [b"m"]
+        assert rig.count("publishes_refused_total{broker_lost}") == 4
+        assert publisher.pending_bytes == 0
+
+
+async def test_who_left_meanwhile_sends_again_himself() -> None:
+    """What waits of a connection that has ended goes nowhere, or it would overtake."""
+    async with running() as rig:
+        rig.broker.holding = True
+        origin, publisher = Origin(), rig.services.publisher
+        publisher.publish(origin, b"c", some("t", 1))
+        await settle(5)
+        rig.broker.held.clear()
+        await rig.broker.connections[0].close()
+        publisher.publish(origin, b"c", some("t", 2))
+        await settle(5)
+        publisher.forget(origin)
+        rig.broker.holding = False
+        await asyncio.wait_for(publisher.drain(), 5)
+        assert (origin.confirmed_ids, rig.broker.appended, publisher.pending_bytes) == ([], [], 0)
+
+
+async def test_a_broker_that_is_not_the_master_any_more_gets_nothing_behind() -> None:
+    """The connection is left with its first such answer, so that the order holds at the new master."""
+    async with running() as rig:
+        rig.broker.refuse[RequestCode.APPEND_MANY] = [Refused(ResponseCode.NOT_MASTER, "a replica now")]
+        origin, publisher = Origin(), rig.services.publisher
+        publisher.publish(origin, b"c", some("t", 1))
+        await settle(5)
+        publisher.publish(origin, b"c", some("t", 2))
+        await asyncio.wait_for(publisher.drain(), 5)
+        assert (origin.confirmed_ids, origin.reason) == ([1, 2], None)
+        assert len(rig.broker.connections) == 2
+
+
+async def test_an_append_without_an_answer_in_time_ends_the_connection() -> None:
+    """A broker that stands still: what was sent after must not be stored before."""
+    async with running(append_timeout_ms=100) as rig:
+        rig.broker.holding = True
+        origin, publisher = Origin(), rig.services.publisher
+        publisher.publish(origin, b"c", some("t", 1))
+        while len(rig.broker.connections) < 2:
+            await asyncio.sleep(0.01)
+        rig.broker.holding = False
+        await asyncio.wait_for(publisher.drain(), 5)
+        assert origin.confirmed_ids == [1]
 
 
 @pytest.mark.parametrize(("qos", "retain", "flags"), [(0, False, 8), (1, False, 9), (2, True, 14)])

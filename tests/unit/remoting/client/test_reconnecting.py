@@ -12,7 +12,7 @@ from remoting.client.reconnecting import ReconnectingConnection
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.server.server import RemotingServer
-from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable
+from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout, Unreachable
 
 
 def echo(peer, command):
@@ -118,4 +118,53 @@ async def test_whatever_a_dialler_refuses_with_is_tried_again():
     connection.on_up(lambda current: story.append("at once"))
     connection.on_up(lambda current: story.append("next time"), at_once=False)
     assert story == ["at once"]
+    await connection.close()
+
+
+async def test_who_is_in_a_hurry_does_not_wait_for_the_pause():
+    """A pause is cut short, an attempt that hangs begins anew, and a dropped connection is made again at once."""
+    hanging, attempts = asyncio.Event(), asyncio.Queue()
+
+    async def dial():
+        attempts.put_nowait(1)
+        if attempts.qsize() == 1:
+            raise ConnectionLost("nobody there")
+        if attempts.qsize() == 2:
+            await hanging.wait()
+        return inprocess.connect(echo)
+
+    connection = ReconnectingConnection(dial, "here", backoff_first_ms=1_000_000, backoff_ms_max=1_000_000)
+    connection.start()
+    for wanted in (2, 3):
+        while attempts.qsize() < wanted - 1:
+            await asyncio.sleep(0)
+        connection.hurry()
+    await connection.wait_up(5_000)
+    assert attempts.qsize() == 3
+    ups, downs = asyncio.Queue(), asyncio.Queue()
+    connection.on_up(ups.put_nowait, at_once=False)
+    connection.on_down(downs.put_nowait)
+    connection.drop("the master is elsewhere")
+    await ups.get()
+    assert await downs.get() == "the master is elsewhere"
+    await connection.close()
+    connection.hurry()
+    connection.drop("too late")
+
+
+async def test_a_broker_that_is_not_the_master_is_left():
+    """Only the one that said so, and not without a pause."""
+    connection = ReconnectingConnection(lambda: asyncio.sleep(0, inprocess.connect(echo)), "here", backoff_first_ms=1)
+    refusal = NotMaster(Command(9101, remark="a replica"))
+    connection.leave("in-process", refusal)
+    connection.start()
+    await connection.wait_up(5_000)
+    downs, ups = asyncio.Queue(), asyncio.Queue()
+    connection.on_down(downs.put_nowait)
+    connection.on_up(ups.put_nowait, at_once=False)
+    connection.leave("elsewhere", refusal)
+    assert connection.up
+    connection.leave("in-process", refusal)
+    assert await downs.get() == "a replica"
+    await ups.get()
     await connection.close()

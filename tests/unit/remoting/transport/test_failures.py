@@ -12,6 +12,7 @@ from remoting.transport.failures import (
     Unreachable,
     checked,
     join_address,
+    not_master,
     split_address,
 )
 
@@ -51,3 +52,16 @@ def test_addresses(text, expected):
 def test_what_is_no_address(text):
     with pytest.raises(ValueError, match="host:port"):
         split_address(text)
+
+
+def test_an_answer_that_is_not_from_the_master_says_who_is():
+    """And whether the request was begun; anything else is no such answer."""
+    fields = {"masterAddress": "h:1", "masterEpoch": "7", "outcome": "unknown"}
+    error = not_master(Command(9101, remark="a replica", fields=fields))
+    assert error is not None
+    assert (str(error), error.address, error.epoch, error.is_begun) == ("a replica", "h:1", 7, True)
+    plain = not_master(Command(9101, fields={"masterEpoch": "x"}))
+    assert plain is not None
+    assert (plain.address, plain.epoch, plain.is_begun) == ("", 0, False)
+    assert isinstance(plain, ConnectionLost)
+    assert not_master(Command(0)) is None

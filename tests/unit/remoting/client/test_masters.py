@@ -1,0 +1,162 @@
+"""The master of a group: told by brokers, pushed by controllers, else asked; older epochs change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from remoting import inprocess
+from remoting.client.masters import Masters
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import FLAG_ONEWAY, Command
+from remoting.protocol.controller_body import PushedGroup, PushedRoutes
+from remoting.protocol.errors import Refused
+from remoting.protocol.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.transport.failures import NotMaster, Unreachable
+
+
+class Cluster:
+    """Controllers and brokers behind names; every connection leads to `answer`."""
+
+    def __init__(self, **masters):
+        self.masters = masters
+        self.asked = 0
+        self.dead = set()
+        self.peers = []
+        self.connections = []
+        self.epochs = dict.fromkeys(masters, 1)
+
+    async def dial(self, name):
+        if name in self.dead:
+            raise Unreachable(name, 1, ConnectionRefusedError(111, "refused"))
+        connection = inprocess.connect(self.answer)
+        connection.address = name
+        self.connections.append(connection)
+        return connection
+
+    def answer(self, peer, command):
+        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            self.asked += 1
+            table = {name: BrokerData("C", name, {0: at} if at else {1: "x:1"}) for name, at in self.masters.items()}
+            return command.reply(body=encode_body(ClusterInfo(table, {"C": sorted(table)})))
+        assert command.code == RequestCode.SUBSCRIBE_ROUTES
+        self.peers.append(peer)
+        return command.reply(body=encode_body(self.routes()))
+
+    def routes(self):
+        return PushedRoutes(
+            {name: PushedGroup("C", {0: at} if at else {}, self.epochs[name]) for name, at in self.masters.items()}
+        )
+
+    def push(self):
+        for peer in self.peers:
+            peer.send(Command(RequestCode.ROUTES_CHANGED, flag=FLAG_ONEWAY, body=encode_body(self.routes())))
+
+
+def refusal(address="", epoch=""):
+    return NotMaster(Command(ResponseCode.NOT_MASTER, fields={"masterAddress": address, "masterEpoch": epoch}))
+
+
+async def test_the_first_group_is_taken_and_kept():
+    """Without a name it is the first that has a master, also when another comes before it later."""
+    cluster = Cluster(a="", b="b1:1")
+    masters = Masters(["c:1"], dial=cluster.dial)
+    assert (await masters.dial()).address == "b1:1"
+    assert masters.broker_name == "b"
+    cluster.masters["a"] = "a1:1"
+    cluster.dead.add("b1:1")
+    with pytest.raises(Unreachable):
+        await masters.dial()
+    cluster.masters["b"] = "b2:1"
+    assert (await masters.dial()).address == "b2:1"
+    await masters.stop()
+
+
+async def test_nobody_anywhere_is_said_with_the_controllers():
+    """And a group by name that has no master is refused as well."""
+    cluster = Cluster(a="")
+    with pytest.raises(Refused, match="c:1"):
+        await Masters(["c:1"], dial=cluster.dial).dial()
+    with pytest.raises(Refused, match="no master"):
+        await Masters(["c:1"], "a", dial=cluster.dial).dial()
+
+
+async def test_who_was_told_is_dialled_first_and_asked_for_when_away():
+    """A broker's hint saves the question; a dead hint costs one attempt."""
+    cluster = Cluster(a="a1:1")
+    masters = Masters(["c:1"], "a", dial=cluster.dial)
+    moved = []
+    masters.on_moved(moved.append)
+    masters.told("a2:1", 5)
+    assert (await masters.dial()).address == "a2:1"
+    assert cluster.asked == 0
+    masters.told("a3:1", 4)
+    masters.told("a2:1", 6)
+    assert moved == ["a2:1"]
+    cluster.dead.add("a2:1")
+    assert (await masters.dial()).address == "a1:1"
+
+
+async def test_a_refusal_names_the_master_or_at_least_who_is_not():
+    """One that names itself, or nobody, is not dialled again by hearsay."""
+    cluster = Cluster(a="a1:1")
+    masters = Masters(["c:1"], "a", dial=cluster.dial)
+    masters.told("a2:1", 1)
+    masters.refused(refusal("a3:1", "2"), by="a2:1")
+    assert (masters.address, masters.epoch) == ("a3:1", 2)
+    masters.refused(refusal(), by="a2:1")
+    assert masters.address == "a3:1"
+    masters.refused(refusal("a3:1", "2"), by="a3:1")
+    assert masters.address == ""
+
+
+async def test_controllers_push_who_leads():
+    """The answer to the subscription counts as much as a push; a group that is not ours does not."""
+    cluster = Cluster(a="a1:1", b="b1:1")
+    masters = Masters(["c:1", "c:2"], "a", dial=cluster.dial)
+    moved = asyncio.Queue()
+    masters.on_moved(moved.put_nowait)
+    masters.start()
+    assert await moved.get() == "a1:1"
+    while len(cluster.peers) < 2:
+        await asyncio.sleep(0)
+    cluster.masters |= {"a": "a2:1", "b": "b2:1"}
+    cluster.epochs["a"] = 2
+    cluster.push()
+    assert await moved.get() == "a2:1"
+    assert moved.empty()
+    cluster.masters["a"], cluster.epochs["a"] = "", 3
+    cluster.push()
+    while masters.address:
+        await asyncio.sleep(0)
+    await masters.stop()
+
+
+async def test_a_first_master_of_any_group_is_worth_a_question():
+    """Who waits for any group is told that one has a master now."""
+    cluster = Cluster(a="a1:1")
+    masters = Masters(["c:1"], dial=cluster.dial)
+    moved = asyncio.Queue()
+    masters.on_moved(moved.put_nowait)
+    masters.start()
+    assert await moved.get() == ""
+    await masters.stop()
+
+
+async def test_a_check_finds_who_took_over():
+    """In the background, once for all who ask; a controller that is away changes nothing."""
+    cluster = Cluster(a="a2:1")
+    masters = Masters(["c:1"], "a", dial=cluster.dial)
+    masters.told("a1:1", 3)
+    moved = asyncio.Queue()
+    masters.on_moved(moved.put_nowait)
+    masters.check()
+    masters.check()
+    assert await moved.get() == "a2:1"
+    assert cluster.asked == 1
+    cluster.dead |= {"c:1"}
+    await cluster.connections[0].close()
+    masters.check()
+    await masters.stop()
+    assert masters.address == "a2:1"
