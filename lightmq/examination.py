@@ -106,11 +106,13 @@ def check_compiled_core() -> Finding:
     import mqtt_proxy
     import remoting
     from broker.api import hot as api_hot
+    from broker.meta import hot as rows_hot
     from broker.store import hot
     from mqtt_proxy import hot as proxy_hot
     from mqtt_proxy.front import hot as front_hot
 
-    reasons = {"store": hot.choice.reason, "broker": api_hot.choice.reason, "proxy": proxy_hot.choice.reason}
+    reasons = {"store": hot.choice.reason, "broker": api_hot.choice.reason, "rows": rows_hot.choice.reason}
+    reasons["proxy"] = proxy_hot.choice.reason
     try:
         from spark_connector import compiled_columns
     except ImportError:  # without pyarrow there is nothing to decode into

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.api.access import PUBLISH
-from broker.meta import session_flow
+from broker.meta import hot, session_flow
 from broker.meta.session_record import Session
 from broker.store.errors import CorruptLog, StoreError, StoreFull
 from broker.store.state_log import StateChange
@@ -174,11 +174,14 @@ def entry_message(entry: AppendEntry) -> StoreMessage:
     )
 
 
-def authorize_entries(broker: Broker, peer: Peer, command: Command, entries: list[AppendEntry]) -> None:
-    """Refused unless the peer may publish to every topic of the entries."""
+def authorize_body(broker: Broker, peer: Peer, command: Command) -> None:
+    """Refused unless the peer may publish to every topic of the request's entries."""
     if broker.authorizer.open:
         return
-    for topic in {entry.mqtt_topic or entry.topic for entry in entries}:
+    topics = hot.core.topics(command.body)
+    if topics is None:
+        topics = {entry.mqtt_topic or entry.topic for entry in decode_entries(command.body)}
+    for topic in topics:
         broker.authorizer.authorize(peer, command, PUBLISH, topic.decode("utf-8", "replace"))
 
 
@@ -196,8 +199,12 @@ def admit_retained(broker: Broker, entries: list[AppendEntry]) -> None:
 
 def append_many(broker: Broker, peer: Peer, command: Command) -> None:
     """Handler of APPEND_MANY; the reply follows when the records are confirmed."""
+    authorize_body(broker, peer, command)
+    plain = None if broker.retained_quota.active else hot.core.placed(command.body, broker.placement.way)
+    if plain is not None:
+        _append(broker, peer, command, plain, NO_EXACT_IDS, ())
+        return
     entries = decode_entries(command.body)
-    authorize_entries(broker, peer, command, entries)
     if broker.retained_quota.active:
         admit_retained(broker, entries)
     place = broker.placement.place
@@ -214,6 +221,18 @@ def append_many(broker: Broker, peer: Peer, command: Command) -> None:
     for at in reversed(left_out):
         del wanted[at]
     messages = [place(entry_message(entry), entry.kind, entry.queue_index) for entry in wanted]
+    _append(broker, peer, command, messages, exact, left_out)
+
+
+def _append(
+    broker: Broker,
+    peer: Peer,
+    command: Command,
+    messages: list[StoreMessage],
+    exact: ExactIds,
+    left_out: Sequence[int],
+) -> None:
+    """Append a request's messages with the others of this turn; answer where each went once it is confirmed."""
 
     def done(appended: Appended | None, first: int, refused: Refused | None) -> None:
         if command.is_oneway:

@@ -13,11 +13,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from broker.api.access import PUBLISH
-from broker.api.append import admit_retained, authorize_entries, entry_message, refusal_of
+from broker.api.append import admit_retained, authorize_body, entry_message, refusal_of
 from broker.api.resources import of_sink
+from broker.meta import hot
 from broker.meta.ledger import CommitRun
-from broker.meta.stages import AttemptKey
+from broker.meta.stages import Attempt, AttemptKey
 from broker.store.errors import StoreError
+from broker.store.store_message import StoreMessage
 from remoting.protocol.append_body import KIND_BATCH, AppendEntry, decode_entries
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
@@ -42,15 +44,14 @@ if TYPE_CHECKING:
 def stage(broker: Broker, peer: Peer, command: Command) -> None:
     """Keep rows of one attempt where no reader sees them; answers how many the attempt has in all."""
     key = _attempt_key(command)
-    entries = decode_entries(command.body)
-    authorize_entries(broker, peer, command, entries)
+    authorize_body(broker, peer, command)
     broker.authorizer.authorize(peer, command, PUBLISH, of_sink(key.sink))
     if broker.retained_quota.active:
-        admit_retained(broker, entries)
+        admit_retained(broker, decode_entries(command.body))
     last, position = broker.ledger.last_batch(key.sink)
     if key.batch <= last:
         # The batch is visible already: nothing may be added, and nothing needs to be.
-        count = sum(entry.count for entry in entries)
+        count = sum(entry.count for entry in decode_entries(command.body))
         broker.reply_at(position, peer, command.reply(body=encode(StageReply(count))))
         return
     attempt = broker.stages.open(key, broker.clock.now_ms())
@@ -58,20 +59,30 @@ def stage(broker: Broker, peer: Peer, command: Command) -> None:
     first = int(command.fields.get("first", staged))
     if not 0 <= first <= staged:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"first is {first}, the attempt has {staged} rows")
-    messages = []
-    place, hide = broker.placement.place_staged, broker.stages.stage
-    for entry in _behind(entries, staged - first) if staged > first else entries:
-        kind, queue_index = entry.kind, entry.queue_index
-        message = place(entry_message(entry), kind, queue_index)
-        if kind != KIND_BATCH:
-            message.flags = entry.flags
-        messages.append(hide(message, kind, queue_index, attempt))
+    messages = None
+    if staged == first:
+        messages = hot.core.staged(command.body, broker.placement.way, (attempt.queue_id,))
+    if messages is None:
+        messages = _staged(broker, _behind(decode_entries(command.body), staged - first), attempt)
     try:
         end = broker.store.append(messages).end_position if messages else broker.store.end_position
     except StoreError as error:
         raise refusal_of(broker.metrics, error) from error
     reply = command.reply(body=encode(StageReply(broker.stages.staged(key))))
     broker.reply_at(end, peer, reply)
+
+
+def _staged(broker: Broker, entries: list[AppendEntry], attempt: Attempt) -> list[StoreMessage]:
+    """The entries as messages of the attempt's hidden queue, each placed once to see that it can be."""
+    messages = []
+    place, hide = broker.placement.place_staged, broker.stages.stage
+    for entry in entries:
+        kind, queue_index = entry.kind, entry.queue_index
+        message = place(entry_message(entry), kind, queue_index)
+        if kind != KIND_BATCH:
+            message.flags = entry.flags
+        messages.append(hide(message, kind, queue_index, attempt))
+    return messages
 
 
 def _behind(entries: list[AppendEntry], rows: int) -> list[AppendEntry]:
@@ -82,7 +93,7 @@ def _behind(entries: list[AppendEntry], rows: int) -> list[AppendEntry]:
         at += 1
     if rows < 0:
         raise Refused(ResponseCode.INVALID_PARAMETER, "the rows that are staged already end inside a batch")
-    return entries[at:]
+    return entries[at:] if at else entries
 
 
 def commit_batch(broker: Broker, peer: Peer, command: Command) -> None:

@@ -15,15 +15,19 @@ Loop thread only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from broker.meta.stages import AttemptKey, Stages, check_sink, staged_messages
+from broker.meta import hot
+from broker.meta.stages import Attempt, AttemptKey, Stages, check_sink, staged_messages
 from broker.store import state_kinds
+from broker.store.errors import UnreadableOffsets
 from broker.store.state_log import StateChange
 from broker.store.store_message import StoreMessage
+from remoting.hot.choice import COMPILED
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
 
@@ -190,7 +194,6 @@ class SinkLedger:
     def _next_group(self, run: CommitRun) -> list[StoreMessage]:
         """The messages of the next group: rows from where the commit stands, up to `group_bytes_max`."""
         messages: list[StoreMessage] = []
-        place = self._placement.place
         room = self._group_bytes_max
         taken = first = 0
         for partition, attempt, count in run.handles:
@@ -198,22 +201,34 @@ class SinkLedger:
             first += count
             if not 0 <= start < count:
                 continue
-            records = self._read(AttemptKey(run.sink, run.batch, partition, attempt), start, count, room)
-            placed = [place(*staged) for staged in staged_messages(records)]
+            key = AttemptKey(run.sink, run.batch, partition, attempt)
+            placed, used = self._shown(key, start, count, room)
             messages += placed
             rows = sum([message.count for message in placed])
             start += rows
             taken += rows
-            room -= sum(map(len, records))
+            room -= used
             if room <= 0 or start < count:
                 break
         return messages
 
-    def _read(self, key: AttemptKey, start: int, count: int, room: int) -> list[memoryview]:
-        """Staged rows of an attempt from `start`, at least one, as far as `room` bytes reach."""
+    def _shown(self, key: AttemptKey, start: int, count: int, room: int) -> tuple[list[StoreMessage], int]:
+        """Rows of an attempt from `start` as messages with their queues, at least one, and the bytes they were."""
         found = self._stages.find(key)
         if found is None:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{key} is gone although its commit has begun")
+        if hot.choice.name == COMPILED:
+            with suppress(UnreadableOffsets):  # the careful way says what is wrong
+                rows = self._store.read_range(found.queue_id, start, count - start, room, count)
+                placed = hot.core.shown(rows.blob, rows.starts, self._placement.way)
+                if placed and rows.first_offset == start:
+                    return placed, len(rows.blob)
+        records = self._read(key, found, start, count, room)
+        place = self._placement.place
+        return [place(*staged) for staged in staged_messages(records)], sum(map(len, records))
+
+    def _read(self, key: AttemptKey, found: Attempt, start: int, count: int, room: int) -> list[memoryview]:
+        """Staged rows of an attempt from `start`, at least one, as far as `room` bytes reach."""
         result = self._store.read(found.queue_id, start, count - start, room, end_offset=count)
         if not result.records or result.first_offset != start:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"rows of {key} are gone")

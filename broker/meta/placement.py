@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.meta.dispatch import INNER_MULTI_DISPATCH
+from broker.meta.hot import Way
 from broker.meta.topics import PERMISSION_WRITE
 from broker.store.store_message import StoreMessage, mqtt_topic
 from remoting.protocol.codes import ResponseCode
@@ -73,6 +74,10 @@ class Placement:
         """Refused when a placed message wishes to be delivered later and may not."""
         self.retained_expiry: Callable[[bytes, int], None] = lambda _topic, _expiry_s: None
         """Hears of every message that is to be retained for so many seconds."""
+        self.way = Way(
+            dispatcher.cached, dispatcher.mqtt, self._turns, self._turned, message_size_bytes_max, properties_bytes_max
+        )
+        """What the hot loops need to place plain rows as `place` does."""
 
     def place(self, message: StoreMessage, kind: int, queue_index: int) -> StoreMessage:
         """Fill in the message's queues and flags: those of its topic, or where it waits for the time it names.
@@ -143,6 +148,17 @@ class Placement:
         turn = self._turn.get(config.name, 0)
         self._turn[config.name] = turn + 1
         return turn % config.write_queue_count
+
+    def _turns(self, topic: bytes) -> tuple[tuple[int, ...], ...]:
+        """The queues of a topic in turn, the next first; Refused when it cannot be written to."""
+        config = self.topic_for_write(topic.decode("utf-8", "replace"))
+        ids, count = self._topics.queue_ids(config.name), config.write_queue_count
+        turn = self._turn.get(config.name, 0)
+        return tuple((ids[(turn + index) % count],) for index in range(count))
+
+    def _turned(self, topic: bytes, count: int) -> None:
+        name = topic.decode("utf-8", "replace")
+        self._turn[name] = self._turn.get(name, 0) + count
 
     def _place_mqtt(self, message: StoreMessage) -> StoreMessage:
         topic = mqtt_topic(message)

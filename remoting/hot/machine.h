@@ -106,6 +106,20 @@ static inline PyObject *slot_object(PyObject *object, Py_ssize_t place) {
     return *(PyObject **)((char *)object + place);
 }
 
+/* An object of a class with nothing in its slots yet, made without calling its constructor. */
+static inline PyObject *bare_instance(PyObject *cls) {
+    return ((PyTypeObject *)cls)->tp_alloc((PyTypeObject *)cls, 0);
+}
+
+/* Put an object into a slot; what was there before is released. */
+static inline void fill_slot(PyObject *owner, Py_ssize_t place, PyObject *value) {
+    PyObject **at = (PyObject **)((char *)owner + place);
+    PyObject *before = *at;
+    Py_INCREF(value);
+    *at = value;
+    Py_XDECREF(before);
+}
+
 /* The first place in [from, end) that holds `wanted`, `end` when there is none; sixteen are compared at a time. */
 static inline int64_t find_u32(const uint32_t *column, int64_t from, int64_t end, uint32_t wanted) {
     for (; from + 16 <= end; from += 16) {

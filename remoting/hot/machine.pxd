@@ -36,3 +36,5 @@ cdef extern from "machine.h":
     ctypedef struct PyObject
     Py_ssize_t slot_place(object descriptor)
     PyObject *slot_object(object owner, Py_ssize_t place)
+    object bare_instance(object cls)
+    void fill_slot(object owner, Py_ssize_t place, object value)

@@ -5,8 +5,7 @@ interpreter's lock.
 """
 
 import cython
-from cython.cimports.broker.api.hot.compiled_intake import bare_instance, fill_slot
-from cython.cimports.remoting.hot.machine import slot_place
+from cython.cimports.remoting.hot.machine import bare_instance, fill_slot, slot_place
 
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")

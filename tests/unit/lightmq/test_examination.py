@@ -41,6 +41,7 @@ def test_the_twin_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import mqtt_proxy
     import remoting
     from broker.api import hot as api_hot
+    from broker.meta import hot as rows_hot
     from broker.store import hot
     from mqtt_proxy import hot as proxy_hot
     from mqtt_proxy.front import hot as front_hot
@@ -48,7 +49,7 @@ def test_the_twin_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from remoting.hot.typed import TypedModules
     from spark_connector import compiled_columns
 
-    for place in (hot, api_hot, proxy_hot, front_hot, compiled_columns):
+    for place in (hot, api_hot, rows_hot, proxy_hot, front_hot, compiled_columns):
         monkeypatch.setattr(place, "choice", Choice(None, "compiled"))
     for package in (remoting, broker, mqtt_proxy):
         monkeypatch.setattr(package, "TYPED", TypedModules(package.__name__, (), ""))

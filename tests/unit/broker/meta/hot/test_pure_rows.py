@@ -1,0 +1,196 @@
+"""Rows to messages: whatever a twin makes is what the careful way makes, and it makes nothing of what is not plain."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.api.append import entry_message
+from broker.meta import hot
+from broker.meta.dispatch import Dispatcher
+from broker.meta.filters import Filters
+from broker.meta.hot import Core
+from broker.meta.placement import Placement
+from broker.meta.stages import AttemptKey, Stages, staged_messages
+from broker.meta.topics import TopicConfig, Topics
+from remoting.protocol.append_body import (
+    KIND_MQTT,
+    KIND_QUEUE,
+    QUEUE_INDEX_ANY,
+    decode_entries,
+    encode_batch_entry,
+    encode_entries,
+    encode_entry,
+    encode_mqtt_entry,
+)
+from remoting.protocol.errors import Refused
+from remoting.protocol.names import parent_topic
+from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN, FLAG_STAGED, MQTT_TOPIC_KEY
+
+KEY = AttemptKey("sink", 0, 0, 1)
+
+
+@pytest.fixture(params=["pure", "compiled"])
+def core(request: pytest.FixtureRequest) -> Core:
+    if request.param == "pure":
+        return hot.pure_core()
+    if hot.choice.name != "compiled":
+        pytest.skip(f"no compiled twin: {hot.choice.reason}")
+    return hot.compiled_core()
+
+
+def placement_of(store, *, auto_create: bool = True) -> Placement:
+    topics = Topics(store, topics_max=20)
+    filters = Filters(store, expiry_ms=0, filters_max=10, now_ms=0)
+    dispatcher = Dispatcher(store, topics, filters, cached_topics_max=10, queue_count=3, auto_create=auto_create)
+    limits = {"message_size_bytes_max": 200, "properties_bytes_max": 300}
+    return Placement(topics, dispatcher, queue_count=3, auto_create=auto_create, **limits)
+
+
+def mqtt(topic: bytes, *properties: tuple[bytes, bytes], flags: int = 1, body: bytes = b"x", **parts: bytes) -> bytes:
+    """A row as Spark sends it: no client id."""
+    return encode_entry(
+        kind=KIND_MQTT, flags=flags, queue_index=QUEUE_INDEX_ANY, born_ms=1 << 41, topic=parent_topic(topic),
+        properties=((MQTT_TOPIC_KEY, topic), *properties), body=body, **parts,
+    )  # fmt: skip
+
+
+def plain(
+    topic: bytes, *properties: tuple[bytes, bytes], flags: int = 0, index: int = QUEUE_INDEX_ANY, **parts
+) -> bytes:
+    parts = {"body": b"y", **parts}
+    return encode_entry(
+        kind=KIND_QUEUE, flags=flags, queue_index=index, born_ms=-1, topic=topic, properties=properties, **parts
+    )
+
+
+PLAIN = [
+    mqtt(b"a/b"),
+    mqtt(b"a/b", (b"unit", b"celsius"), (b"", b""), keys=b"key", tags=b"tag", body=b""),
+    mqtt(b"new/topic", flags=0xFF, tags=b"t" * 40, body=b"z" * 200),
+    mqtt(b"a/c", (b"delay-ms-not", b"1"), (b"DELAY", b"9"), flags=2),
+    mqtt(b"a/c", (b"mqttExpiry", b"9"), flags=0),
+    encode_mqtt_entry(b"a/b", b"from a proxy", 1, 5, b"client"),
+    plain(b"orders"),
+    plain(b"orders", (b"k", b"v" * 250), keys=b"k1 k2", tags=b"T", flags=0xFB),
+    plain(b"orders", (b"delay-ms", b"1")),
+    plain(b"other", body=b"DELAY TIMER_"),
+]
+NOT_PLAIN = {
+    "delay of MQTT": mqtt(b"a/b", (b"delay-ms", b"5")),
+    "expiry of a retained one": mqtt(b"a/b", (b"mqttExpiry", b"9"), flags=FLAG_RETAIN),
+    "delay of RocketMQ": plain(b"orders", (b"DELAY", b"3")),
+    "timer": plain(b"orders", (b"TIMER_DELIVER_MS", b"3")),
+    "light queues": plain(b"orders", (b"INNER_MULTI_DISPATCH", b"%LMQ%x")),
+    "a queue of its own": plain(b"orders", index=1),
+    "packet id": encode_mqtt_entry(b"a/b", b"", 2, 5, b"client", packet_id=7),
+    "batch": encode_batch_entry(topic=b"batches", queue_index=0, born_ms=1, body=b"packed", count=9, codec=1),
+    "tag that is not ASCII": mqtt(b"a/b", tags="Ü".encode()),
+    "too large": mqtt(b"a/b", body=b"x" * 201),
+    "too many properties": mqtt(b"a/b", (b"k", b"v" * 300)),
+}
+
+
+def careful(placement: Placement, body: bytes):
+    return [placement.place(entry_message(one), one.kind, one.queue_index) for one in decode_entries(body)]
+
+
+def test_plain_entries_are_placed_as_the_careful_way_places_them(bench, core: Core) -> None:
+    """Field for field, also the turns of queues, from one request to the next."""
+    body = encode_entries(PLAIN)
+    expected, found = placement_of(bench.store), placement_of(bench.store)
+    for _ in range(3):
+        wanted = careful(expected, body)
+        made = core.placed(body, found.way)
+        assert made in (None, wanted)
+        if core.name == "pure":
+            return
+        assert made is not None
+        assert [type(value) for value in vars_of(made[0])] == [type(value) for value in vars_of(wanted[0])]
+
+
+def vars_of(message) -> list[object]:
+    return [getattr(message, name) for name in type(message).__slots__]
+
+
+def test_plain_entries_are_staged_and_come_back(bench, core: Core) -> None:
+    """Staged and read back by the twin they are what was sent, with their queues."""
+    body = encode_entries(PLAIN)
+    placement = placement_of(bench.store)
+    stages = Stages(bench.store, expiry_ms=1_000, attempts_max=9, now_ms=0)
+    attempt = stages.open(KEY, 0)
+    wanted = []
+    for one in decode_entries(body):
+        message = placement.place_staged(entry_message(one), one.kind, one.queue_index)
+        message.flags = one.flags
+        wanted.append(stages.stage(message, one.kind, one.queue_index, attempt))
+    made = core.staged(body, placement.way, (attempt.queue_id,))
+    assert made in (None, wanted)
+    assert (made is None) == (core.name == "pure")
+    assert {message.flags for message in wanted} == {FLAG_STAGED}
+    bench.store.append(wanted)
+    bench.settle()
+    expected, found = placement_of(bench.store), placement_of(bench.store)
+    records = bench.store.read(attempt.queue_id, 0, 100, 1 << 20).records
+    placed = [expected.place(*one) for one in staged_messages(records)]
+    rows = bench.store.read_range(attempt.queue_id, 0, 100, 1 << 20, 100)
+    shown = core.shown(rows.blob, rows.starts, found.way)
+    assert (shown is None) == (core.name == "pure")
+    for one in placed:
+        one.body = bytes(one.body)
+    assert shown in (None, placed)
+    rows.blob[200] ^= 1
+    assert core.shown(rows.blob, rows.starts, found.way) is None, "damage is not copied under a fresh checksum"
+
+
+@pytest.mark.parametrize("name", NOT_PLAIN)
+def test_what_is_not_plain_is_left_to_the_careful_way(bench, core: Core, name: str) -> None:
+    """One such row is enough, wherever it stands."""
+    placement = placement_of(bench.store)
+    for entries in ([NOT_PLAIN[name]], [*PLAIN, NOT_PLAIN[name]], [NOT_PLAIN[name], *PLAIN]):
+        body = encode_entries(entries)
+        assert core.placed(body, placement.way) is None
+        assert core.staged(body, placement.way, (1,)) is None
+
+
+def test_malformed_bodies_are_left_to_the_careful_way(bench, core: Core) -> None:
+    """Every cut, and every byte of a small body changed: no crash, and nothing that the careful way would not make."""
+    placement = placement_of(bench.store)
+    body = encode_entries([PLAIN[1], PLAIN[6]])
+    assert core.topics(body) in (None, {b"a/b", b"orders"})
+    for size in range(len(body)):
+        assert core.placed(body[:size], placement.way) is None
+        assert core.topics(body[:size]) is None
+    assert core.placed(body + b"\0", placement.way) is None
+    for at in range(len(body)):
+        for bit in (1, 0x80):
+            wrong = bytearray(body)
+            wrong[at] ^= bit
+            try:
+                made = core.placed(bytes(wrong), placement_of(bench.store).way)
+            except Refused:
+                continue
+            if made is not None:
+                assert made == careful(placement_of(bench.store), bytes(wrong))
+
+
+def test_a_topic_that_cannot_be_written_to_is_refused(bench, core: Core) -> None:
+    """In the words of the careful way."""
+    placement = placement_of(bench.store, auto_create=False)
+    Topics(bench.store, topics_max=20).put(TopicConfig(name="closed", permission=4))
+    closed = placement_of(bench.store, auto_create=False)
+    for entry, where in ((plain(b"closed"), closed), (plain(b"unknown"), placement), (mqtt(b"unknown/x"), placement)):
+        body = encode_entries([entry])
+        if core.name == "pure":
+            assert core.placed(body, where.way) is None
+            continue
+        with pytest.raises(Refused) as refused:
+            core.placed(body, where.way)
+        with pytest.raises(Refused) as wanted:
+            careful(where, body)
+        assert str(refused.value) == str(wanted.value)
+
+
+def test_mqtt_flags_of_the_broker_cannot_be_set(bench, core: Core) -> None:
+    """A sender says QoS and retain, nothing else."""
+    made = core.placed(encode_entries([mqtt(b"a/b", flags=0xFF)]), placement_of(bench.store).way)
+    assert made is None or made[0].flags == 0x07 | FLAG_MQTT
