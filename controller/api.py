@@ -9,6 +9,8 @@ from typing import cast
 
 from controller import routes
 from controller.changes import PutTopic, RegisterBroker, RemoveMember, RemoveTopic, SetWritable, TopicsTouched
+from controller.control_plane import ControlPlane
+from controller.controller_api import watch
 from controller.fields import number, text, truth
 from controller.key_value_api import key_value_handlers, when_durable
 from controller.liveness import BrokerKey
@@ -17,8 +19,10 @@ from controller.registration import decode_registration
 from controller.state import Member
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
+from remoting.protocol.controller_body import Heartbeat, from_fields
 from remoting.protocol.errors import Refused
 from remoting.protocol.route_body import (
+    MASTER_ID,
     DataVersion,
     KeyValueTable,
     MemberGroupBody,
@@ -37,10 +41,11 @@ REGISTERED_ATTRIBUTE = "registered brokers"
 SECRET_KEYS = frozenset({"access_keys"})
 
 
-def handlers(name_server: NameServer) -> dict[int, Handler]:
-    """The whole table: code -> handler."""
-    brokers, topics = _BrokerApi(name_server), _TopicApi(name_server)
+def handlers(name_server: NameServer, plane: ControlPlane | None = None) -> dict[int, Handler]:
+    """The whole table: code -> handler; without `plane` the name server's alone."""
+    brokers, topics = _BrokerApi(name_server, plane), _TopicApi(name_server)
     return {
+        **(plane.handlers(brokers.settings) if plane is not None else {}),
         RequestCode.REGISTER_BROKER: brokers.register,
         RequestCode.UNREGISTER_BROKER: brokers.unregister,
         RequestCode.QUERY_DATA_VERSION: brokers.query_data_version,
@@ -62,8 +67,9 @@ def handlers(name_server: NameServer) -> dict[int, Handler]:
 
 
 class _BrokerApi:
-    def __init__(self, name_server: NameServer) -> None:
+    def __init__(self, name_server: NameServer, plane: ControlPlane | None) -> None:
         self._name_server = name_server
+        self._plane = plane
 
     def register(self, peer: Peer, command: Command) -> Command:
         crc32 = number(command, "bodyCrc32", 0)
@@ -81,6 +87,7 @@ class _BrokerApi:
         )
         if change.broker_id < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"broker id {change.broker_id} is negative")
+        self._check_epoch(change)
         self._name_server.register(change, number(command, "heartbeatTimeoutMillis", 0))
         self._watch(peer, (change.cluster, change.address))
         metadata = self._name_server.metadata
@@ -110,10 +117,12 @@ class _BrokerApi:
 
     def heartbeat(self, peer: Peer, command: Command) -> Command:
         key = (text(command, "clusterName"), text(command, "brokerAddr"))
+        replica = self._replica_beat(peer, command)
         # The field's name lacks an "i" in this request (RocketMQ's own spelling).
-        if not self._name_server.beat(key, number(command, "heartbeatTimeoutMills", 0)):
+        if self._name_server.beat(key, number(command, "heartbeatTimeoutMills", 0)):
+            self._watch(peer, key)
+        elif not replica:
             raise Refused(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, f"broker {key[1]} must register first")
-        self._watch(peer, key)
         return command.reply()
 
     def member_group(self, _peer: Peer, command: Command) -> Command:
@@ -138,9 +147,31 @@ class _BrokerApi:
         )
 
     def configuration(self, _peer: Peer, command: Command) -> Command:
+        return command.reply(body=self.settings())
+
+    def settings(self) -> bytes:
+        """The configuration without its secrets."""
         config = self._name_server.config
         names = [key for key, _, _ in keys_of(type(config)) if key not in SECRET_KEYS]
-        return command.reply(body="".join(f"{name}={getattr(config, name)}\n" for name in names).encode())
+        return "".join(f"{name}={getattr(config, name)}\n" for name in names).encode()
+
+    def _replica_beat(self, peer: Peer, command: Command) -> bool:
+        """Whether the heartbeat is one of a replica that the controllers know."""
+        if self._plane is None or number(command, "brokerId", MASTER_ID) == MASTER_ID:
+            return False
+        known = self._plane.masters.beat(from_fields(command.fields, Heartbeat), peer)
+        if known:
+            watch(self._plane.masters, peer)
+        return known
+
+    def _check_epoch(self, change: RegisterBroker) -> None:
+        """A former master must not take its place in the routes back."""
+        epoch = self._plane.fenced_epoch(change.broker_name) if self._plane is not None else 0
+        if change.broker_id == MASTER_ID and change.data_version.state_version < epoch:
+            raise Refused(
+                ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+                f"{change.broker_name} has a master of epoch {epoch}, not {change.data_version.state_version}",
+            )
 
     def _set_writable(self, peer: Peer, command: Command, count_field: str, *, writable: bool) -> None:
         events = self._name_server.apply(SetWritable(text(command, "brokerName"), writable))

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from controller.api import handlers
 from controller.config import ControllerConfig
+from controller.control_plane import ControlPlane
 from controller.metadata_file import MetadataFile
 from controller.name_server import NameServer
+from remoting.client.connection import dial
 from remoting.protocol.errors import LocalMisuse
 from remoting.server.access import Access
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
-from remoting.transport.contracts import Handler
+from remoting.transport.contracts import Connection, Handler
 from runtime.clock import Clock, SystemClock
 from runtime.files import DirectoryLock
 from runtime.logs import get_logger
@@ -34,6 +36,7 @@ class ControllerApp:
         clock: Clock | None = None,
         registry: Registry | None = None,
         listen: bool = True,
+        dial_broker: Callable[[str], Awaitable[Connection]] = dial,
     ) -> None:
         self.config = config
         self.port = 0
@@ -43,7 +46,9 @@ class ControllerApp:
         self._registry = registry
         self._listen = listen
         self._lock: DirectoryLock | None = None
+        self._dial_broker = dial_broker
         self._name_server: NameServer | None = None
+        self._plane: ControlPlane | None = None
         self._server: RemotingServer | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._log = get_logger("controller")
@@ -54,6 +59,12 @@ class ControllerApp:
         assert self._name_server is not None, "the controller is not started"
         return self._name_server
 
+    @property
+    def plane(self) -> ControlPlane:
+        """The running control plane."""
+        assert self._plane is not None, "the controller is not started"
+        return self._plane
+
     async def start(self) -> None:
         """Restore the metadata, then answer requests."""
         config = self.config
@@ -61,12 +72,16 @@ class ControllerApp:
         self._lock = DirectoryLock(config.data_directory)
         try:
             self._name_server = NameServer(config, self._clock, MetadataFile(config.data_directory))
-            self.handlers = handlers(self._name_server)
+            self._plane = ControlPlane(config, self._clock, self._name_server, self._dial_broker)
+            self.handlers = handlers(self._name_server, self._plane)
+            await self._plane.start()
             if self._listen:
                 self._server = self._make_server()
                 self.port = await self._server.start(config.host, config.port)
             await self._name_server.persister.start()
         except BaseException:
+            if self._plane is not None:
+                await self._plane.stop()
             self._lock.close()
             raise
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
@@ -81,14 +96,24 @@ class ControllerApp:
                 await self._ticker
         if self._server is not None:
             await self._server.stop()
+        if self._plane is not None:
+            await self._plane.stop()
         if self._name_server is not None:
             await self._name_server.persister.stop()
         if self._lock is not None:
             self._lock.close()
 
     def ready(self) -> bool:
-        """Whether it answers requests."""
-        return self._ticker is not None and not self._ticker.done()
+        """Whether it answers requests and knows which controller leads."""
+        return self._ticker is not None and not self._ticker.done() and self.plane.ready()
+
+    def unready_reason(self) -> str:
+        """Why it is not ready, as far as it knows."""
+        return "" if self._ticker is None or self.plane.ready() else "no controller leads: a majority of them must run"
+
+    async def until_failed(self) -> Exception:
+        """Wait until it cannot write its journal any more; return why."""
+        return await self.plane.engine.until_failed()
 
     def status(self) -> dict[str, object]:
         """A picture for the administration page."""
@@ -99,6 +124,7 @@ class ControllerApp:
             "topics": len(metadata.topics),
             "connections": len(self._server.peers) if self._server is not None else 0,
             "metadata_write_failures": self.name_server.persister.failures,
+            "control_plane": self.plane.status(),
         }
 
     def _make_server(self) -> RemotingServer:
@@ -142,3 +168,34 @@ def declare_metrics(registry: Registry, app: ControllerApp) -> None:
         "Writes of the metadata file that failed since the start",
         function=lambda: name_server.persister.failures,
     )
+    declare_plane_metrics(registry, app.plane)
+
+
+def declare_plane_metrics(registry: Registry, plane: ControlPlane) -> None:
+    """What controller mode shows on the metrics page."""
+    gauge, counters, groups = registry.gauge, plane.masters.counters, plane.machine
+
+    def total(name: str) -> float:
+        return float(str(plane.engine.status().get(name, 0)))
+
+    gauge(
+        "rocketmq_controller_leading", "1 on the controller that leads", function=lambda: float(plane.engine.is_leader)
+    )
+    gauge("rocketmq_controller_term", "Term of the controllers' consensus", function=lambda: total("term"))
+    gauge("rocketmq_controller_log_entries", "Entries in the journal", function=lambda: total("log_entries"))
+    gauge("rocketmq_controller_groups", "Broker groups in controller mode", function=lambda: len(groups.groups))
+    gauge(
+        "rocketmq_controller_groups_without_master",
+        "Broker groups that had a master and have none",
+        function=lambda: sum(each.master is None and each.master_epoch > 0 for each in groups.groups.values()),
+    )
+    gauge(
+        "rocketmq_controller_sync_state_set_size_min",
+        "Replicas in the smallest SyncStateSet",
+        function=lambda: min((len(each.in_sync) for each in groups.groups.values()), default=0),
+    )
+    gauge("rocketmq_controller_elections_won", "Masters chosen since the start", function=lambda: counters.won)
+    gauge("rocketmq_controller_elections_failed", "Elections that chose nobody", function=lambda: counters.failed)
+    gauge("rocketmq_controller_role_pushes", "Roles told to brokers", function=lambda: plane.roles.pushed)
+    gauge("rocketmq_controller_route_pushes", "Routes told to subscribers", function=lambda: plane.routes.pushed)
+    gauge("rocketmq_controller_route_subscribers", "Who hears of routes", function=lambda: len(plane.routes))

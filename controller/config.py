@@ -25,11 +25,39 @@ class ControllerConfig:
     admin_port: int = setting(8_080, minimum=0, maximum=65_535)
     """Port of /metrics, /livez, /readyz; 0 takes any free one."""
     data_directory: Path = Path("lightmq-data/controller")
-    """Where the metadata file lies; one running controller per directory."""
+    """Where metadata and journal lie; one running controller per directory."""
     access_keys: tuple[str, ...] = ()
     """`key:secret` pairs that may send requests from other machines, signed as RocketMQ's clients do."""
     open_to_all: bool = False
     """Serve other machines without a signature. Only for closed networks."""
+    node_id: str = "n1"
+    """Name of this controller among `peers`: letters and digits, for ever the same."""
+    peers: tuple[str, ...] = ()
+    """All controllers, this one included, as `n1@host:port@raftport`, the same list on each: 3 survive the loss of one,
+    5 of two. Empty: this one decides alone."""
+    raft_host: str = ""
+    """Address to listen on for the other controllers; empty: the host this controller has in `peers`."""
+    raft_secret_file: Path | None = None
+    """Secret the controllers prove themselves with and encrypt by; at least 16 characters, readable by its owner alone.
+    Needed between machines; on one machine the file `raft.secret` beside the data directories is made and used."""
+    raft_heartbeat_ms: int = setting(40, minimum=5, maximum=1_000)
+    """How often the leading controller shows itself to the others."""
+    raft_election_ms: int = setting(300, minimum=30, maximum=10_000)
+    """Silence of the leader after which another controller wants to lead, up to twice that at random; must be more than
+    three heartbeats. Raise where the network or the machines pause for longer."""
+    raft_fallback_ms: int = setting(1_000, minimum=100)
+    """Silence of the majority after which a leading controller stops to lead."""
+    propose_timeout_ms: int = setting(3_000, minimum=100)
+    """Longest wait for the controllers to agree on one decision; then its fate is asked for again."""
+    snapshot_entries: int = setting(5_000, minimum=2)
+    """Decisions after which the state is written as a whole and the journal cut."""
+    replica_timeout_ms: int = setting(2_000, minimum=100)
+    """Silence after which a broker of controller mode counts as dead and its group gets another master. Must exceed
+    three of the brokers' heartbeats."""
+    election_scan_ms: int = setting(200, minimum=10)
+    """How often silent brokers and groups without master are looked for."""
+    unclean_election: bool = False
+    """Let a broker that is not in sync become master when none that is lives. Loses acknowledged messages."""
     broker_timeout_ms: int = setting(120_000, minimum=1_000)
     """Silence after which a broker that names no time of its own leaves the routes; must exceed its register period."""
     broker_lost_grace_ms: int = setting(5_000, minimum=0)

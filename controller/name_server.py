@@ -6,6 +6,8 @@ Loop rule: all on the loop's thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from controller import routes
 from controller.changes import Change, Event, MemberLeft, RegisterBroker, Registered, Rejected, RemoveMember
 from controller.config import ControllerConfig
@@ -30,6 +32,7 @@ class NameServer:
         self.liveness = Liveness(config.broker_timeout_ms)
         self.persister = Persister(self.state, file, config.persist_pause_ms)
         self._clock = clock
+        self._listeners: list[Callable[[], None]] = []
         self._log = get_logger("controller")
         for group in self.metadata.groups.values():
             for member in group.members.values():
@@ -44,10 +47,18 @@ class NameServer:
         """Milliseconds of the clock that never jumps."""
         return self._clock.monotonic_ns() // 1_000_000
 
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` after every change of the state."""
+        self._listeners.append(callback)
+
     def apply(self, change: Change) -> list[Event]:
         """Carry out a change; `Refused` with the reason when it cannot be."""
+        revision = self.state.revision
         events = self.state.apply(change)
         self.persister.changed()
+        if self.state.revision != revision:
+            for listener in self._listeners:
+                listener()
         for event in events:
             if isinstance(event, Rejected):
                 self._log.warning("change_rejected", change=type(change).__name__, reason=event.remark)

@@ -93,6 +93,8 @@ def controller_part(config: ControllerConfig) -> Part:
         ready=application.ready,
         status=application.status,
         port=("remoting", lambda: application.port),
+        until_failed=application.until_failed,
+        reason=application.unready_reason,
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from controller.api import handlers
 from controller.config import ControllerConfig
+from controller.control_plane import ControlPlane
 from controller.metadata_file import MetadataFile
 from controller.name_server import NameServer
 from remoting import inprocess
@@ -25,8 +26,29 @@ class World:
         self.file = MetadataFile(directory)
         self.config = ControllerConfig(data_directory=directory, persist_pause_ms=0, **config)
         self.name_server = NameServer(self.config, self.clock, self.file)
-        self.router = Router(handlers(self.name_server))
+        self.dialed = []
+        self.plane = ControlPlane(self.config, self.clock, self.name_server, self.dial)
+        self.masters = self.plane.masters
+        self.router = Router(handlers(self.name_server, self.plane))
         self.connection = inprocess.connect(self.router)
+
+    async def dial(self, address):
+        """A broker without a connection of its own: what it is told is kept."""
+        return inprocess.connect(lambda _peer, command: self.dialed.append((address, command)))
+
+    async def replica(self, broker_id, connection=None, **fields):
+        """Take an id, register, and have its answer; `fields` go into the registration."""
+        identity = {"clusterName": "C", "brokerName": "g"}
+        apply = {"appliedBrokerId": str(broker_id), "registerCheckCode": f"code-{broker_id}"}
+        assert (await self.ask(1013, **identity, **apply)).code == 0
+        address = {"brokerId": str(broker_id), "brokerAddress": f"h:{broker_id}", "haServerAddr": f"ha:{broker_id}"}
+        command = Command(1003, fields={**identity, **address, **fields})
+        return await (connection or self.connection).request(command, 2_000)
+
+    async def beat(self, broker_id, connection=None, **fields):
+        """A heartbeat of a replica."""
+        identity = {"clusterName": "C", "brokerName": "g", "brokerId": str(broker_id), "brokerAddr": f"h:{broker_id}"}
+        return await (connection or self.connection).request(Command(904, fields={**identity, **fields}), 2_000)
 
     async def ask(self, code, body=b"", **fields):
         return await self.connection.request(Command(code, fields=fields, body=body), 2_000)
@@ -57,12 +79,14 @@ async def world(tmp_path):
     """A name server that writes its file."""
     world = World(tmp_path)
     await world.name_server.persister.start()
+    await world.plane.engine.start()
     yield world
     await world.connection.close()
+    await world.plane.stop()
     await world.name_server.persister.stop()
 
 
 @pytest.fixture
 def another(tmp_path):
-    """Make a further name server over the same directory."""
+    """Make a further name server over the same directory, without its consensus."""
     return lambda **config: World(tmp_path, **config)

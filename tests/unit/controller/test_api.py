@@ -25,6 +25,8 @@ BROKER = {"clusterName": "C", "brokerName": "b", "brokerAddr": "h:1", "brokerId"
 def test_the_table_is_complete(world):
     codes = {103, 104, 105, 106, 206, 322, 901, 904, 100, 101, 102, 219, 205, 327, 216, 217, 304, 224, 318, 319}
     assert handlers(world.name_server).keys() == codes
+    more = {1001, 1002, 1003, 1004, 1005, 1006, 1009, 1010, 1011, 1012, 1013, 9060}
+    assert handlers(world.name_server, world.plane).keys() == codes | more
 
 
 async def test_register_route_unregister(world):
@@ -139,10 +141,10 @@ async def test_the_template_topic(world, another):
 
 
 async def test_configuration_is_shown_without_secrets(another):
-    world = another(access_keys=("device:secret",))
+    world = another(access_keys=("device:hidden",))
     text = (await world.ask(319)).body.decode()
     assert "broker_timeout_ms=120000\n" in text
-    assert "secret" not in text
+    assert "hidden" not in text
     assert "access_keys" not in text
     refused = await world.ask(318, b"port=1")
     assert (refused.code, "restart" in refused.remark) == (16, True)

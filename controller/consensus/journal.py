@@ -1,0 +1,175 @@
+"""Entries of the replicated log on disk: appended, cut at either end, checked by checksums, fsynced on `sync`.
+
+    "LMQJRNL1"                                                                        8 bytes
+    entries: u32 magic | u32 length of command | u32 CRC32C of what follows | u64 index | u64 term | command
+                                                                                      little-endian, back to back
+
+Invariant: after `sync` what was added survives a power cut. Cutting the head replaces the file atomically, cutting the
+tail is durable before the call returns, so an entry that was cut never comes back. At the start a torn tail is dropped;
+damage with sound entries behind it is refused, because these may have been acknowledged.
+Thread rule: all calls block; one thread at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import crc32c
+
+from remoting.protocol.errors import LocalMisuse
+from runtime.files import atomic_write, fsync_dir
+
+HEADER = b"LMQJRNL1"
+MAGIC = 0x4A514D4C
+_HEAD = struct.Struct("<III")
+_PLACE = struct.Struct("<QQ")
+_OVERHEAD = _HEAD.size + _PLACE.size
+
+Entry = tuple[bytes, int, int]
+"""(command, index, term)."""
+
+
+class JournalDamaged(LocalMisuse):
+    """Bytes in the middle of the journal changed."""
+
+    def __init__(self, path: Path, position: int) -> None:
+        super().__init__(
+            f"{path} is damaged at byte {position}: with other controllers alive, empty this one's data directory and "
+            f"let it catch up; alone, put back a copy"
+        )
+
+
+class Journal:
+    """The entries of one controller's log, all of them in memory too."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._entries: list[Entry] = []
+        self._ends: list[int] = []
+        """End of each entry in the file."""
+        self._unsynced = False
+        self.syncs = 0
+        if not path.exists():
+            atomic_write(path, (HEADER,))
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._end = self._read()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, place: int) -> Entry:
+        return self._entries[place]
+
+    def part(self, start: int, end: int | None = None) -> list[Entry]:
+        """Entries by their place in the journal, the first being 0."""
+        return self._entries[start:end]
+
+    def add(self, entry: Entry) -> None:
+        """Append; durable at the next `sync`. Raises OSError, after which this journal must not be used again."""
+        data = _pack(entry)
+        _pwrite_all(self._descriptor, data, self._end)
+        self._end += len(data)
+        self._entries.append(entry)
+        self._ends.append(self._end)
+        self._unsynced = True
+
+    def sync(self) -> None:
+        """Make what was added durable. Raises OSError, after which this journal must not be used again."""
+        if self._unsynced:
+            os.fdatasync(self._descriptor)
+            self._unsynced = False
+            self.syncs += 1
+
+    def cut_tail(self, place: int) -> None:
+        """Remove the entries from this place on, durably."""
+        if place >= len(self._entries):
+            return
+        del self._entries[place:], self._ends[place:]
+        self._end = self._ends[-1] if self._ends else len(HEADER)
+        os.ftruncate(self._descriptor, self._end)
+        os.fsync(self._descriptor)
+        self._unsynced = False
+
+    def cut_head(self, place: int) -> None:
+        """Remove the entries before this place, durably and at once."""
+        if place > 0:
+            self.replace(self._entries[place:])
+
+    def replace(self, entries: list[Entry]) -> None:
+        """Have exactly these entries, durably; a crash leaves the old ones or the new ones."""
+        pieces = [HEADER, *map(_pack, entries)]
+        # The names of other files in the directory (the snapshot these entries follow) become durable first.
+        fsync_dir(self.path.parent)
+        atomic_write(self.path, pieces)
+        os.close(self._descriptor)
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        self._entries = list(entries)
+        self._ends = []
+        self._end = len(HEADER)
+        for piece in pieces[1:]:
+            self._end += len(piece)
+            self._ends.append(self._end)
+        self._unsynced = False
+
+    def close(self) -> None:
+        """Sync and close; more than once is fine."""
+        if self._descriptor >= 0:
+            self.sync()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _read(self) -> int:
+        data = self.path.read_bytes()
+        if data[: len(HEADER)] != HEADER:
+            raise JournalDamaged(self.path, 0)
+        at = len(HEADER)
+        while True:
+            entry = _unpack(data, at)
+            if entry is None or (self._entries and entry[1] != self._entries[-1][1] + 1):
+                break
+            at += _OVERHEAD + len(entry[0])
+            self._entries.append(entry)
+            self._ends.append(at)
+        if at < len(data):
+            if _sound_behind(data, at):
+                raise JournalDamaged(self.path, at)
+            os.ftruncate(self._descriptor, at)
+            os.fsync(self._descriptor)
+        return at
+
+
+def _pack(entry: Entry) -> bytes:
+    command, index, term = entry
+    rest = _PLACE.pack(index, term) + command
+    return _HEAD.pack(MAGIC, len(command), crc32c.crc32c(rest)) + rest
+
+
+def _unpack(data: bytes, at: int) -> Entry | None:
+    if at + _OVERHEAD > len(data):
+        return None
+    magic, length, checksum = _HEAD.unpack_from(data, at)
+    end = at + _OVERHEAD + length
+    if magic != MAGIC or end > len(data) or crc32c.crc32c(data[at + _HEAD.size : end]) != checksum:
+        return None
+    index, term = _PLACE.unpack_from(data, at + _HEAD.size)
+    return data[at + _OVERHEAD : end], index, term
+
+
+def _sound_behind(data: bytes, at: int) -> bool:
+    """Whether a whole entry lies behind the first byte that is not one."""
+    magic = MAGIC.to_bytes(4, "little")
+    found = data.find(magic, at + 1)
+    while found >= 0:
+        if _unpack(data, found) is not None:
+            return True
+        found = data.find(magic, found + 1)
+    return False
+
+
+def _pwrite_all(descriptor: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, at)
+        view, at = view[written:], at + written

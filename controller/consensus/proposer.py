@@ -1,0 +1,61 @@
+"""Commands to consensus and their outcomes back, repeated under the same request id while their fate is unknown.
+
+Invariant: a command is applied at most once, and a read that waited for `barrier` is never stale. Barriers of many
+readers are one command: a reader joins the next one, never one already on its way, which may have been too early.
+Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from controller.consensus.deduplicated import Envelope
+from controller.consensus.engine import Engine, NotLeading, OutcomeUnknown
+from controller.replicas.commands import Barrier, Command, Outcome, encode
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.errors import Refused
+
+TRIES_MAX = 3
+"""How often a command of unknown fate is proposed before the asker is told so."""
+
+
+class Proposer:
+    """One start of one controller as a client of the replicated log; `client` must be new at every start."""
+
+    def __init__(self, engine: Engine, client: str) -> None:
+        self._engine = engine
+        self._client = client
+        self._requests = 0
+        self._barrier: asyncio.Task[None] | None = None
+        self._next_barrier: asyncio.Task[None] | None = None
+        self.repeats = 0
+
+    async def propose(self, command: Command) -> Outcome:
+        """What became of it. Raises NotLeading, ConsensusFailed, and Refused when its fate stays unknown."""
+        self._requests += 1
+        envelope = msgspec.msgpack.encode(Envelope(self._client, self._requests, encode(command)))
+        for _ in range(TRIES_MAX):
+            try:
+                outcome = await self._engine.propose(envelope)
+            except OutcomeUnknown:
+                if not self._engine.is_leader:
+                    raise NotLeading(self._engine.leader) from None
+                self.repeats += 1
+                continue
+            assert isinstance(outcome, Outcome)
+            return outcome
+        raise Refused(ResponseCode.SYSTEM_BUSY, "the controllers did not agree in time: ask again")
+
+    async def barrier(self) -> None:
+        """Return when the machine here has everything that was committed before the call. Raises as `propose`."""
+        if self._next_barrier is None:
+            self._next_barrier = asyncio.get_running_loop().create_task(self._pass_barrier(self._barrier))
+        await asyncio.shield(self._next_barrier)
+
+    async def _pass_barrier(self, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        self._barrier, self._next_barrier = self._next_barrier, None
+        await self.propose(Barrier())

@@ -1,0 +1,72 @@
+"""The two small files beside a journal, each whole or refused: the snapshot, and what a controller voted.
+
+    u32 CRC32C of the rest | msgpack                                                  replaced atomically, fsynced
+
+`snapshot` holds the two entries it ends with and the machine's state after the second; `vote` the term, whom this
+controller voted for in it, how far it knew the log to be committed, and who takes part.
+Invariant: damage is told, never read over: a forgotten vote could elect two leaders in one term.
+Thread rule: all calls block.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import crc32c
+import msgspec
+
+from controller.consensus.journal import Entry
+from remoting.protocol.errors import LocalMisuse
+from runtime.files import atomic_replace
+
+_CHECKSUM_BYTES = 4
+
+
+class Snapshot(msgspec.Struct, array_like=True):
+    """State of the machine after `last`."""
+
+    before: Entry
+    last: Entry
+    state: bytes
+
+
+class Vote(msgspec.Struct, array_like=True):
+    """What a controller must remember to keep its word."""
+
+    term: int = 0
+    voted_for: str | None = None
+    committed: int = 1
+    members: tuple[str, ...] = ()
+
+
+Content = TypeVar("Content", Snapshot, Vote)
+
+
+def save(path: Path, content: Snapshot | Vote) -> None:
+    """Replace the file durably. Raises OSError."""
+    body = msgspec.msgpack.encode(content)
+    atomic_replace(path, crc32c.crc32c(body).to_bytes(_CHECKSUM_BYTES, "little") + body)
+
+
+def load(path: Path, kind: type[Content]) -> Content | None:
+    """The content, None where there is no file. Raises LocalMisuse on damage."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return unpack(data, kind, str(path))
+
+
+def unpack(data: bytes, kind: type[Content], name: str) -> Content:
+    """The content of these bytes of a file. Raises LocalMisuse on damage."""
+    body = data[_CHECKSUM_BYTES:]
+    try:
+        if crc32c.crc32c(body) != int.from_bytes(data[:_CHECKSUM_BYTES], "little"):
+            raise ValueError("its checksum is wrong")
+        return msgspec.msgpack.decode(body, type=kind)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise LocalMisuse(
+            f"{name} is damaged ({error}): with other controllers alive, empty this one's data directory and let it "
+            f"catch up; alone, put back a copy"
+        ) from error

@@ -1,0 +1,88 @@
+"""Commands of unknown fate are repeated under one id; barriers are shared, but never one that began too early."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from controller.consensus.deduplicated import Envelope
+from controller.consensus.engine import NotLeading, OutcomeUnknown
+from controller.consensus.proposer import TRIES_MAX, Proposer
+from controller.replicas.commands import Outcome
+from remoting.protocol.errors import Refused
+from tests.support.replicas import register
+
+
+class Scripted:
+    """An engine that answers as told."""
+
+    is_leader = True
+    leader = "n2"
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.requests = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def propose(self, data):
+        self.requests.append(msgspec.msgpack.decode(data, type=Envelope).request)
+        await self.gate.wait()
+        answer = self.answers.pop(0) if self.answers else Outcome()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def test_an_unknown_fate_is_asked_for_again():
+    """Under the same request id; the next command has another one."""
+    engine = Scripted(OutcomeUnknown(), OutcomeUnknown(), Outcome(7))
+    proposer = Proposer(engine, "c")
+    assert (await proposer.propose(register(1))).code == 7
+    await proposer.propose(register(1))
+    assert (engine.requests, proposer.repeats) == ([1, 1, 1, 2], 2)
+
+
+async def test_a_fate_that_stays_unknown():
+    """The asker is told so, or where the leader is now."""
+    with pytest.raises(Refused, match="did not agree in time"):
+        await Proposer(Scripted(*[OutcomeUnknown()] * TRIES_MAX), "c").propose(register(1))
+    engine = Scripted(OutcomeUnknown())
+    engine.is_leader = False
+    with pytest.raises(NotLeading) as caught:
+        await Proposer(engine, "c").propose(register(1))
+    assert caught.value.leader == "n2"
+
+
+async def test_barriers_are_shared():
+    """Ten readers wait for two: the one that began before they asked may have been too early for them."""
+    engine = Scripted()
+    engine.gate.clear()
+    proposer = Proposer(engine, "c")
+    first = asyncio.ensure_future(proposer.barrier())
+    while not engine.requests:
+        await asyncio.sleep(0)
+    others = [asyncio.ensure_future(proposer.barrier()) for _ in range(10)]
+    await asyncio.sleep(0)
+    engine.gate.set()
+    await asyncio.gather(first, *others)
+    assert len(engine.requests) == 2
+    await proposer.barrier()
+    assert len(engine.requests) == 3
+
+
+async def test_a_barrier_that_fails_fails_its_readers_only():
+    """The next one is a new one, also when a reader went away."""
+    engine = Scripted(NotLeading("n2"))
+    proposer = Proposer(engine, "c")
+    with pytest.raises(NotLeading):
+        await proposer.barrier()
+    engine.gate.clear()
+    leaver = asyncio.ensure_future(proposer.barrier())
+    stayer = asyncio.ensure_future(proposer.barrier())
+    await asyncio.sleep(0)
+    leaver.cancel()
+    engine.gate.set()
+    await stayer

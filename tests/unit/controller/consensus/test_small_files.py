@@ -1,0 +1,32 @@
+"""Snapshot and vote come back whole or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.consensus.small_files import Snapshot, Vote, load, save
+from remoting.protocol.errors import LocalMisuse
+
+CONTENTS = [Snapshot((b"a", 1, 0), (b"b", 2, 1), b"state"), Vote(3, "n1", 7, ("n1", "n2"))]
+
+
+@pytest.mark.parametrize("content", CONTENTS, ids=lambda content: type(content).__name__)
+def test_content_comes_back(tmp_path, content):
+    """What was saved last; nothing where there is no file."""
+    path = tmp_path / "file"
+    assert load(path, type(content)) is None
+    save(path, content)
+    assert load(path, type(content)) == content
+
+
+@pytest.mark.parametrize("content", CONTENTS, ids=lambda content: type(content).__name__)
+def test_any_changed_or_missing_byte_is_told(tmp_path, content):
+    """A vote read wrongly could elect two leaders."""
+    path = tmp_path / "file"
+    save(path, content)
+    data = path.read_bytes()
+    for at in range(len(data)):
+        for damaged in (data[:at], data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]):
+            path.write_bytes(damaged)
+            with pytest.raises(LocalMisuse, match="is damaged"):
+                load(path, type(content))
