@@ -21,7 +21,7 @@ from broker.store.segment import Segment, allocate, list_segments, segment_path
 from runtime.faults import FaultPoints
 from runtime.files import fsync_dir
 
-Piece = tuple[Segment, int, bytes]
+Piece = tuple[Segment, int, bytes | memoryview]
 """A segment, a position in it, and the bytes to write there."""
 
 
@@ -42,6 +42,8 @@ class CommitLog:
         self._faults = faults
         self._next = directory / ".next"
         self._next.unlink(missing_ok=True)
+        self._resized = directory / ".resized"
+        self._resized.unlink(missing_ok=True)
         self._prepared = False
         self._sync_lock = threading.Lock()
         self._sync_error: OSError | None = None
@@ -83,8 +85,8 @@ class CommitLog:
         assert not self.segments or position == self.segments[-1].end, (position, self._bases)
         self._faults.hit("log.allocate")
         path = segment_path(self.directory, position)
-        if self._prepared:
-            self._prepared = False
+        prepared, self._prepared = self._prepared, False
+        if prepared and self._next.stat().st_size == self._segment_size:
             self._next.rename(path)
         else:
             allocate(path, self._segment_size, zeroed=False)
@@ -93,6 +95,36 @@ class CommitLog:
         self.segments.append(segment)
         self._bases.append(position)
         return segment
+
+    def use_size(self, size: int) -> None:
+        """Make further files of `size` bytes."""
+        self._segment_size = size
+
+    def resize_last(self, size: int) -> Segment:
+        """Give the last file another size, durably; no byte below the end is lost. Raises OSError.
+
+        A mapped file is never shortened: a shorter one takes its place, and views of the old one stay what they were.
+        """
+        last = self.segments[-1]
+        assert last.base + size >= self.end, (last.base, size, self.end)
+        if size > last.size:
+            last.lengthen(size)
+            last.sync()
+            return last
+        allocate(self._resized, size, zeroed=False)
+        fresh = Segment(self._resized, last.base)
+        try:
+            fresh.write(last.base, last.view[: self.end - last.base])
+            fresh.sync()
+            self._resized.rename(last.path)
+            fsync_dir(self.directory)
+        except OSError:
+            fresh.drop()
+            raise
+        fresh.path = last.path
+        self.segments[-1] = fresh
+        last.close()
+        return fresh
 
     def needs_next(self) -> bool:
         """Whether the segment being written is half full and no next one is prepared."""

@@ -11,216 +11,25 @@ thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from broker.store.checkpoint import Checkpoint, save_checkpoint
-from broker.store.confirm import Callback, Confirm, FreshListener, Listener
-from broker.store.damage_watch import DamageWatch
-from broker.store.disk_guard import DiskGuard
-from broker.store.errors import StoreError, StoreFailed
-from broker.store.flusher import Flusher, Inline, Schedule
-from broker.store.format_version import check_format
-from broker.store.index_thread import IndexThread
-from broker.store.key_index.key_store import KeyStore
-from broker.store.maintenance import Maintenance
-from broker.store.opening import Opened, Opening
-from broker.store.quarantine import DamagedRange
-from broker.store.queue_index.index_flusher import IndexFlusher, room_maker
+from broker.store.confirm import Callback, FreshListener, Listener
+from broker.store.group_door import GroupDoor
 from broker.store.read_result import NO_SUCH_QUEUE, RangeResult, ReadResult
-from broker.store.reader import Reader
-from broker.store.retention import Retention
-from broker.store.settings import StoreSettings
 from broker.store.state_log import StateChange
-from broker.store.state_tables import StateTables
 from broker.store.store_message import Appended, StoreMessage
-from broker.store.time_search import TimeSearch
-from broker.store.writer import Writer
 from remoting.protocol.errors import LocalMisuse
-from runtime.clock import Clock
-from runtime.faults import FaultPoints
-from runtime.files import DirectoryLock
 
 
-class LogStore:
+class LogStore(GroupDoor):
     """The commit log with its queue index and state tables; made by :meth:`open`."""
-
-    def __init__(
-        self,
-        directory: Path,
-        settings: StoreSettings,
-        *,
-        clock: Clock,
-        faults: FaultPoints,
-        schedule: Schedule,
-        log: Any,
-        lock: DirectoryLock,
-        soon: Schedule | None = None,
-    ) -> None:
-        self.directory = directory
-        self.settings = settings
-        self._clock = clock
-        self._events = log
-        self._lock = lock
-        self._schedule = schedule
-        self._soon = soon
-        self._faults = faults
-        self._closed = False
-        self._confirm_pending = False
-        self._is_async = settings.flush == "async"
-        self._thread = IndexThread(schedule)
-        try:
-            opened = Opening(directory, settings, faults, log, room_maker(self._thread, settings, faults)).run()
-            self._assemble(opened)
-            self._damage.settle(opened.mending, self._carry, lambda: self._on_flushed(self._log.sync()))
-        except BaseException:
-            self._thread.close()
-            raise
-
-    @classmethod
-    def open(
-        cls,
-        directory: Path,
-        settings: StoreSettings,
-        *,
-        clock: Clock,
-        faults: FaultPoints,
-        schedule: Schedule,
-        log: Any,
-        soon: Schedule | None = None,
-    ) -> LogStore:
-        """Open or make the store in `directory` and recover it.
-
-        `schedule` runs a function on the owner's loop thread (`loop.call_soon_threadsafe`); `log` takes events. With
-        `soon`, which runs a function at the end of the loop's turn, small quick flushes are done there (`flusher`).
-        Raises DirectoryLocked, WrongFormat, CorruptLog (the log is damaged below its durable position), OSError.
-        """
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = DirectoryLock(directory)
-        try:
-            check_format(directory)
-            return cls(
-                directory, settings, clock=clock, faults=faults, schedule=schedule, log=log, lock=lock, soon=soon
-            )
-        except BaseException:
-            lock.close()
-            raise
-
-    def _assemble(self, opened: Opened) -> None:
-        settings = self.settings
-        self._log, self._index, self._registry = opened.log, opened.index, opened.registry
-        self.state: StateTables = opened.tables
-        self.epoch, self.replayed_records = opened.epoch, opened.replayed_records
-        end = self._flushed = self._log.durable = self._log.end
-        self._confirm = Confirm(end, self._index.tail, self._events)
-        self._index.serve(end, self.epoch, self._registry.next_id)
-        self._registry.on_queue = self._index.set_floor
-        self.confirmed_end = self._index.tail.confirmed_end  # (queue that exists) -> offset
-        self._reader = Reader(self._log, self._index, self._confirm, check=settings.check_on_read)
-        self._times = TimeSearch(self._log, self._index)
-        self._damage = DamageWatch(
-            self.directory, opened, self._reader, self._thread, self._background_failed, self._events
-        )
-        self._guard = DiskGuard(
-            self.directory, settings.free_space_bytes_min, settings.ballast_size_bytes, settings.segment_size_bytes,
-            self._faults, self._events,
-        )  # fmt: skip
-        self._index_flusher = IndexFlusher(
-            self._index, self._thread, self._log.sync, settings, self._faults, self._background_failed
-        )
-        self._writer = Writer(
-            opened, settings, self._confirm, self._guard, self._index_flusher,
-            clock=self._clock, events=self._events, written=self._written, armed=self._faults.armed,
-        )  # fmt: skip
-        self.retention = self._retention = Retention(
-            settings, self._log, self._index, self.state, self._index_flusher, self._carry, self._events,
-            confirmed=lambda: self._confirm.position, full=lambda: self._guard.full,
-        )  # fmt: skip
-        self.groups = self._retention.groups
-        self.keys = self._writer.keys = KeyStore.open(
-            self.directory, settings, self._log, self._reader, self._thread, self._faults, self._events,
-            self._background_failed,
-        )  # fmt: skip
-        self._maintenance = Maintenance(
-            self.directory, settings, self.epoch, self._log, self.state, self._thread, self._index_flusher,
-            self._retention, self._background_failed, opened.snapshot_position, opened.mark,
-            lambda: self._writer.last_store_ms, self.keys,
-        )  # fmt: skip
-        self._writer.prepare = self._maintenance.prepare_next
-        self._flusher = Flusher(
-            self._log.sync,
-            interval_ms=0 if settings.flush == "sync" else settings.flush_interval_ms,
-            schedule=self._schedule,
-            on_flushed=self._on_flushed,
-            on_failed=self._writer.flush_failed,
-            position=end,
-            inline=self._inline(),
-        )
-
-    def _inline(self) -> Inline | None:
-        if self._soon is None:
-            return None
-        return Inline(
-            soon=self._soon,
-            backlog=lambda: self._log.end - self._flushed,
-            busy=lambda: self._thread.pending > 0,
-            monotonic_ns=self._clock.monotonic_ns,
-        )
-
-    def _background_failed(self, error: Exception) -> None:
-        self._writer.background_failed(error)
-
-    def _carry(self, messages: Sequence[StoreMessage], changes: Sequence[StateChange]) -> int:
-        batch = self._writer.append(messages, changes, atomic=True, essential=True)
-        return batch.end_position
 
     def _written(self) -> None:
         self._flusher.request()
-        if self._is_async and not self._confirm_pending:
+        if self._is_async and not self._confirm_pending and not self._role.replica:
             self._confirm_pending = True
             (self._soon or self._schedule)(self._confirm_written)
-
-    # -- what other rooms and the maintenance may look at -------------------------------------------------------------
-
-    @property
-    def confirm_position(self) -> int:
-        """Everything below it is durable and visible."""
-        return self._confirm.position
-
-    @property
-    def end_position(self) -> int:
-        """Where the next record goes."""
-        return self._log.end
-
-    @property
-    def flushed_position(self) -> int:
-        """Everything below it has been through fdatasync."""
-        return self._flushed
-
-    @property
-    def begin_position(self) -> int:
-        """Position of the oldest byte that has not expired."""
-        return self._log.begin
-
-    @property
-    def full(self) -> bool:
-        """Whether appends are refused because the disk is full."""
-        return self._guard.full
-
-    @property
-    def refusal(self) -> StoreError | None:
-        """What an append gets now instead of being taken; None while it is taken."""
-        return self._writer.failure or (self._guard.refusal() if self._guard.full else None)
-
-    @property
-    def quarantined(self) -> Sequence[DamagedRange]:
-        """The stretches of the log that were durable and are damaged."""
-        return tuple(self._damage.quarantine)
-
-    @property
-    def free_bytes(self) -> int:
-        """Free space of the disk when it was last looked at."""
-        return self._guard.free_bytes
+        if self._written_listeners:
+            self._tell_written()
 
     # -- append -------------------------------------------------------------------------------------------------------
 
@@ -338,11 +147,14 @@ class LogStore:
             self._advance(self._log.end)
 
     def _on_flushed(self, position: int) -> None:
-        self._flushed = position
+        self._flushed = position = self._whole_below(position)
         self._advance(position)
+        if self._flushed_listeners:
+            self._tell_flushed()
 
     def _advance(self, position: int) -> None:
-        self._confirm.advance(position)
+        limit = self._limit
+        self._confirm.advance(min(position, limit))
         self._index.tail.publish_confirm(self._confirm.position, self._flushed)
 
     # -- upkeep -------------------------------------------------------------------------------------------------------
@@ -380,21 +192,3 @@ class LogStore:
             **(self.keys.metrics() if self.keys is not None else {}),
             **self._damage.metrics(),
         }
-
-    def close(self) -> None:
-        """Flush, deliver what is confirmed, write run and snapshot, and leave a clean checkpoint; idempotent."""
-        if self._closed:
-            return
-        self._flusher.close()
-        if self._writer.failure is None:
-            self._advance(self._flushed)
-            self._maintenance.settle()
-        self._closed = True
-        self._thread.close()
-        if self._writer.failure is None:
-            save_checkpoint(self.directory, Checkpoint(self.epoch, self._flushed, clean=True))
-        self._writer.failure = self._writer.failure or StoreFailed(f"{self.directory}: the store is closed")
-        self._confirm.fail(self._writer.failure)
-        self._index.close()
-        self._log.close()
-        self._lock.close()

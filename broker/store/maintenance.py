@@ -1,12 +1,13 @@
 """The store's upkeep, in bounded steps: next segment, mark, checkpoint, snapshot, retention, and the last things.
 
-Invariant: mark, checkpoint and snapshot are saved only after the log is durable up to the position they name.
+Invariant: mark, checkpoint and snapshot are saved only after the log is durable up to the position they name; in a
+group a snapshot waits until that position is confirmed, because the log may be cut behind what is.
 Thread rule: `step` and `settle` on the loop thread; what blocks goes to the index thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from broker.store.checkpoint import Checkpoint, save_checkpoint
 from broker.store.commit_log import CommitLog
 from broker.store.disk_guard import FULL
 from broker.store.durable_mark import DurableMark, Mark
+from broker.store.epoch_file import Epoch
 from broker.store.index_thread import IndexThread
 from broker.store.key_index.key_store import KeyStore
 from broker.store.queue_index.index_flusher import IndexFlusher
 from broker.store.retention import Retention
 from broker.store.settings import StoreSettings
 from broker.store.state_snapshot import save_snapshot, snapshot_size
-from broker.store.state_tables import StateTables
+from broker.store.state_tables import FrozenTables, StateTables
 
 CHECKPOINT_LOG_BYTES = 16 * 1024 * 1024
 """Log written between two checkpoints. The mark is noted at every step; this is its second copy."""
@@ -39,7 +41,7 @@ class Maintenance:
         self,
         directory: Path,
         settings: StoreSettings,
-        epoch: int,
+        epochs: Sequence[Epoch],
         log: CommitLog,
         tables: StateTables,
         thread: IndexThread,
@@ -50,10 +52,11 @@ class Maintenance:
         mark: DurableMark,
         store_ms: Callable[[], int],
         keys: KeyStore | None = None,
+        confirmed: Callable[[], int] | None = None,
     ) -> None:
         self._directory = directory
         self._settings = settings
-        self._epoch = epoch
+        self._epochs = epochs
         self._log = log
         self._tables = tables
         self._thread = thread
@@ -67,8 +70,15 @@ class Maintenance:
         self._snapshot_position = self._snapshot_saved = snapshot_position
         self._snapshot_bytes = snapshot_size(directory / "state")
         self._checkpoint_position = log.end
+        self._confirmed = confirmed
+        self._frozen: tuple[Mark, FrozenTables] | None = None
+        """A snapshot that waits to be confirmed."""
         self._running: set[str] = set()
         self._pages_released_ms = 0
+
+    @property
+    def _epoch(self) -> int:
+        return self._epochs[-1][0] if self._epochs else 0
 
     def step(self, now_ms: int, flushed: int) -> None:
         """Start what is due; each kind of work runs at most once at a time."""
@@ -79,6 +89,7 @@ class Maintenance:
         if log.needs_next():
             self.prepare_next()
         share = SNAPSHOT_LOG_SHARE * self._snapshot_bytes
+        self._thaw()
         if log.end - self._snapshot_position > max(self._settings.snapshot_log_bytes, share):
             self.snapshot()
         if flushed != self._marked:
@@ -92,7 +103,7 @@ class Maintenance:
         self._index_flusher.flush_if_full()
         self._retention.step(now_ms, flushed)
         if self._keys is not None:
-            self._keys.step(self._index_flusher.covered)
+            self._keys.step(self._index_flusher.covered, self._index_flusher.end_position)
 
     def prepare_next(self) -> None:
         """Start making the next log file."""
@@ -102,9 +113,18 @@ class Maintenance:
         """Start a snapshot of the state tables as they are now, unless one is being written."""
         if "snapshot" in self._running:
             return
-        position, tables = self._log.end, self._tables.freeze()
-        self._snapshot_position = position
-        mark = Mark(self._epoch, position, self._store_ms())
+        position = self._snapshot_position = self._index_flusher.end_position
+        self._frozen = Mark(self._epoch, position, self._store_ms()), self._tables.freeze()
+        self._thaw()
+
+    def _thaw(self) -> None:
+        """Write the snapshot that was taken once everything in it is confirmed."""
+        if self._frozen is None or "snapshot" in self._running:
+            return
+        if self._confirmed is not None and self._confirmed() < self._frozen[0].position:
+            return
+        (mark, tables), self._frozen = self._frozen, None
+        position = mark.position
 
         def write() -> None:
             self._log.sync()
@@ -121,8 +141,10 @@ class Maintenance:
         if not self._index_flusher.busy:
             self._index_flusher.flush()
         if self._keys is not None:
-            self._keys.settle()
-        if self._log.end != self._snapshot_position:
+            self._keys.settle(self._index_flusher.end_position)
+        if self._confirmed is not None and self._confirmed() < self._index_flusher.end_position:
+            self._thaw()
+        elif self._index_flusher.end_position != self._snapshot_saved:
             self.snapshot()
         self._thread.drain()
 

@@ -20,7 +20,10 @@ from typing import Any
 from broker.store.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from broker.store.commit_log import CommitLog
 from broker.store.durable_mark import DurableMark, Mark, load_mark
+from broker.store.epoch_file import Epoch
+from broker.store.epochs_found import EpochsFound
 from broker.store.errors import CorruptIndex, CorruptLog
+from broker.store.hot.contracts import EntryBlock
 from broker.store.mending import NamesSeen, floors_or_holes, mend
 from broker.store.quarantine import DamagedRange, Quarantine, load_quarantine, save_quarantine
 from broker.store.queue_index.former_tail import FormerTail
@@ -30,12 +33,14 @@ from broker.store.queue_index.tail import read_durable
 from broker.store.queue_registry import QueueRegistry
 from broker.store.recovery import Damage, LogEnd, Scan, decide_end
 from broker.store.replayer import Replayer, Stretch
+from broker.store.role import Role
 from broker.store.salvage import scan_over_damage
 from broker.store.settings import StoreSettings
 from broker.store.short_files import durable_cuts, find_short_files
 from broker.store.state_log import StateChange
 from broker.store.state_snapshot import Snapshot, load_snapshot, restore
 from broker.store.state_tables import StateTables
+from broker.store.taken_group import TakenGroup, whole_groups
 from broker.store.torn_tail import keep_torn_tail
 from runtime.faults import FaultPoints
 
@@ -56,6 +61,12 @@ class Opened:
     quarantine: Quarantine
     mending: list[StateChange]
     """What must be said in the log before anything else, because damage took it."""
+    epochs: list[Epoch]
+    """Which epoch wrote what, the one of this start included."""
+    confirmed: int
+    """Everything below it counts as confirmed."""
+    unconfirmed: list[TakenGroup]
+    """What is in the log behind that, of a group of replicas."""
 
 
 class Opening:
@@ -71,7 +82,9 @@ class Opening:
         faults: FaultPoints,
         events: Any,
         make_room: Callable[[QueueIndex], Callable[[int], None]],
+        role: Role | None = None,
     ) -> None:
+        self._role = role or Role()
         self._directory = directory
         self._settings = settings
         self._events = events
@@ -83,7 +96,8 @@ class Opening:
         self._quarantine: Quarantine = self._readable(lambda: load_quarantine(directory)) or Quarantine()
         self._durable = self._proved_durable()
         self._keep_proof()
-        self._short = find_short_files(directory / "log", settings.segment_size_bytes, self._durable)
+        least = 0 if self._role.replica else settings.segment_size_bytes  # a replica's files are what the master's are
+        self._short = find_short_files(directory / "log", least, self._durable)
         self._log = CommitLog(
             directory / "log", settings.segment_size_bytes, faults, zeroed=settings.flush == "sync",
             lacking=[file.base for file in self._short],
@@ -190,14 +204,32 @@ class Opening:
         if snapshot is not None:
             restore(snapshot, tables)
         replayer = Replayer(index, tables, self._make_room(index), rebuilding=rebuilding)
+        blocks: list[tuple[EntryBlock, int]] = []
+        if self._role.grouped:
+            replayer.on_entries = lambda entries, end: blocks.append((entries, end))
         seen = NamesSeen(tables) if scan.gaps else None
         records = replayer.run(log, Stretch(index_from, state_from, log.end, scan.gaps))
         mending = self._mend(index, tables, replayer, seen)
+        confirmed, unconfirmed = self._unconfirmed(index, blocks)
         store_ms = max(scan.store_ms, self._marked.store_ms)
-        epoch = max(scan.epoch, self._known_epoch) + 1
+        epochs = EpochsFound(self._directory, log, scan.epoch, self._known_epoch, self._events).settle(self._role)
         return Opened(
-            log, index, tables, registry, epoch, store_ms, state_from, records, self._mark, self._quarantine, mending
+            log, index, tables, registry, epochs[-1][0] if epochs else 0, store_ms, state_from, records, self._mark,
+            self._quarantine, mending, epochs, confirmed, unconfirmed,
         )  # fmt: skip
+
+    def _unconfirmed(self, index: QueueIndex, blocks: list[tuple[EntryBlock, int]]) -> tuple[int, list[TakenGroup]]:
+        """Return up to where all is confirmed, and what is not: in a group, what no run of the index has.
+
+        The index makes runs of what is confirmed (`index_flusher`), so the runs remember it.
+        """
+        end = self._log.end
+        if not self._role.grouped:
+            return end, []
+        confirmed = min(max(index.manifest.end_position, self._log.begin), end)
+        index.tail.ring.confirm([block for block, position in blocks if position <= confirmed])
+        behind = [(block, position) for block, position in blocks if position > confirmed]
+        return confirmed, whole_groups(self._log, confirmed, behind)
 
     def _mend(
         self, index: QueueIndex, tables: StateTables, replayer: Replayer, seen: NamesSeen | None

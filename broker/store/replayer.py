@@ -2,8 +2,9 @@
 
 Invariant: replaying gives what the writer had: every dispatched offset is the queue's next one. Where records are
 missing because a stretch of the log is damaged, their offsets become one *hole*: an entry of size 0 at the position of
-the damage, so that the queue stays dense. Index entries are taken from `index_from` on, state from `state_from` on.
-Thread rule: before the first append.
+the damage, so that the queue stays dense. Index entries are taken from `index_from` on, state from `state_from` on;
+what is said about queues is applied between the entries before and behind it. Thread rule: before the first append, and
+on the loop thread of a replica, whose log grows by bytes that another one has written.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Replayer:
         self._rebuilding = rebuilding
         self._batch_entries = min(_BATCH_ENTRIES, index.tail.capacity // 2)
         self._damage: Gap | None = None
+        self.on_entries: Callable[[EntryBlock, int], None] = _ignore
+        """Hears of entries that were taken in, and of the log position up to which all are."""
         self.holes = 0
         """Holes made so far."""
 
@@ -71,30 +74,44 @@ class Replayer:
         records = 0
         while position < end and (segment := log.segment_at(position)) is not None:
             stop = min(end, segment.end)
-            while position < stop:
-                before = position
-                position, seen, entries, marks = hot.core.collect(
-                    segment.view, segment.base, position, stop, stretch.index_from, stretch.state_from,
-                    self._batch_entries,
-                )  # fmt: skip
-                assert position > before, (position, stop)
-                records += seen
-                for mark in marks:
-                    self._apply(segment.view, mark - segment.base, mark)
-                self._take(entries, position, starts_late=log.begin > 0)
+            records += self.feed(segment.view, segment.base, position, stop, stretch, starts_late=log.begin > 0)
+            position = stop
         return records
 
-    def _apply(self, view: memoryview, at: int, position: int) -> None:
-        """Apply the state that the record at `position` changes."""
+    def feed(
+        self, view: memoryview, base: int, position: int, stop: int, stretch: Stretch, *, starts_late: bool
+    ) -> int:
+        """Take in the sound records in [position, stop) of `view`, which begins at log position `base`; count them."""
+        records = 0
+        while position < stop:
+            before = position
+            position, seen, entries, marks = hot.core.collect(
+                view, base, position, stop, stretch.index_from, stretch.state_from, self._batch_entries
+            )
+            assert position > before, (position, stop)
+            records += seen
+            for mark in marks:
+                entries = self._apply(view, mark - base, mark, entries, starts_late=starts_late)
+            self._take(entries, position, starts_late=starts_late)
+        return records
+
+    def _apply(self, view: memoryview, at: int, position: int, entries: EntryBlock, *, starts_late: bool) -> EntryBlock:
+        """Apply the state that the record at `position` changes; return which of the entries are still to be taken."""
         record = RecordView(view, at)
         if record.type == CONTROL & 0xFF:
-            for change in decode_changes(record.body):
+            changes = list(decode_changes(record.body))
+            if len(entries) and any(change.kind == state_kinds.QUEUE for change in changes):
+                count = _count_below(entries, position)
+                self._take(entries.slice(0, count), position, starts_late=starts_late)
+                entries = entries.slice(count, len(entries))
+            for change in changes:
                 self._tables.apply(change, position)
-            return
+            return entries
         topic = record.mqtt_topic
         if topic is not None:
             value = b"" if len(record.body) else None
             self._tables.apply(StateChange(state_kinds.RETAINED, topic, value), position)
+        return entries
 
     def _take(self, entries: EntryBlock, end: int, *, starts_late: bool) -> None:
         """Take index entries in, each of which must be its queue's next."""
@@ -105,6 +122,7 @@ class Replayer:
             self._mend(entries, at, starts_late=starts_late)
         self._make_room(total)
         self._index.append(entries, end)
+        self.on_entries(entries, end)
 
     def _mend(self, entries: EntryBlock, at: int, *, starts_late: bool) -> None:
         """Make a row for a queue seen for the first time; let a queue go on behind damage, or start late.
@@ -151,4 +169,21 @@ class Replayer:
         assert claimed == 1, (queue, first, until)
         self._make_room(1)
         index.append(hole, index.end_position)
+        self.on_entries(hole, index.end_position)
         self.holes += 1
+
+
+def _ignore(_entries: EntryBlock, _end: int) -> None:
+    """Nobody wants to hear of entries."""
+
+
+def _count_below(entries: EntryBlock, position: int) -> int:
+    """Return how many of the entries stand below a log position."""
+    low, high = 0, len(entries)
+    while low < high:
+        middle = (low + high) // 2
+        if entries.position(middle) < position:
+            low = middle + 1
+        else:
+            high = middle
+    return low

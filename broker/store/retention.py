@@ -94,6 +94,9 @@ class Retention:
         self._doomed_queues: Doomed[int] = Doomed(iter(()))
         self._carried_end = 0
         self._full = full
+        self._confirmed = confirmed
+        self.says = True
+        """Whether what must outlive a segment may be said again: a replica says nothing of its own."""
         self._reasons: dict[int, str] = {}
         self.keep_from: Callable[[int, Append], bool] = lambda _target, _append: True
         """Says some of what must outlive its segment again; called before segments below a position go, until True."""
@@ -128,8 +131,10 @@ class Retention:
     def step(self, now_ms: int, flushed: int) -> None:
         """Do a bounded piece of the work there is."""
         self._index_flusher.drop_runs(self._index.expired_runs())
+        if not self.says:
+            return
         self.expiry.step(now_ms)
-        if self._target is None and not self._choose(now_ms, flushed):
+        if self._target is None and not self._choose(now_ms, min(flushed, self._confirmed())):
             return
         assert self._target is not None
         if not self._doomed.done:

@@ -28,9 +28,9 @@ class Segment:
 
     __slots__ = ("_map", "base", "descriptor", "end", "path", "size", "view")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, base: int | None = None) -> None:
         self.path = path
-        self.base = int(path.name)
+        self.base = int(path.name) if base is None else base
         self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._open_map(os.fstat(self.descriptor).st_size)
 

@@ -75,14 +75,14 @@ class KeyStore:
             self._index.take(segment.view, segment.base, position, stop)
             position = stop
 
-    def step(self, indexed: int) -> None:
-        """Do what is due; `indexed` is how far the runs of the queue index cover the log."""
-        self._index.end_position = self._log.end
+    def step(self, indexed: int, taken: int) -> None:
+        """Do what is due; the queue index covers the log with runs up to `indexed`, altogether up to `taken`."""
+        self._index.end_position = taken
         self._flusher.step(indexed, self._log.begin)
 
-    def settle(self) -> None:
-        """Start the last run; nothing is appended any more, and the index thread is idle."""
-        self._index.end_position = self._log.end
+    def settle(self, taken: int) -> None:
+        """Start the last run, up to log position `taken`; nothing is appended any more, the index thread is idle."""
+        self._index.end_position = taken
         self._flusher.merging = False
         self._flusher.flush()
 

@@ -9,6 +9,7 @@ log. Thread rule: loop thread; the index thread reads the sealed part of the tai
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,10 @@ class QueueIndex:
         self._minimums: dict[int, int] = {}
         self._floors: list[Floors] = []
         """What `set_floors` raised and no file of the index says yet."""
+        self._floors_at: list[int] = []
+        """Up to where the log was taken in when it said so."""
+        self.taking_until = 0
+        """Where what a replica is just taking in ends; whoever appends has taken it in before it says anything."""
         rows = self.tail.queue_rows
         rows[:count, NEXT] = rows[:count, CONFIRMED] = stored
         self.tail.publish_begin(begin)
@@ -100,7 +105,7 @@ class QueueIndex:
         self.grow(queue + 1)
         if self.tail.next_offset(queue) < next_offset:
             self.tail.set_next(queue, next_offset)
-            self._floors.append((np.array([queue]), np.array([next_offset])))
+            self._note_floors((np.array([queue]), np.array([next_offset])))
             self._minimums.pop(queue, None)
 
     def set_floors(self, next_offsets: npt.NDArray[np.int64]) -> None:
@@ -111,20 +116,29 @@ class QueueIndex:
         behind = np.flatnonzero(rows[:, NEXT] < next_offsets)
         if len(behind):
             rows[behind, NEXT] = rows[behind, CONFIRMED] = next_offsets[behind]
-            self._floors.append((behind, next_offsets[behind]))
+            self._note_floors((behind, next_offsets[behind]))
             self._minimums.clear()
+
+    def _note_floors(self, floors: Floors) -> None:
+        self._floors.append(floors)
+        self._floors_at.append(max(self.end_position, self.taking_until))
 
     def confirm_all(self) -> None:
         """Let every queue's confirmed end be its next offset: what was recovered is durable."""
         rows = self.tail.queue_rows
         rows[:, CONFIRMED] = rows[:, NEXT]
 
-    def serve(self, end: int, epoch: int, queue_count: int) -> None:
-        """Let readers see what was recovered up to log position `end`, all of which is durable."""
+    def serve(self, end: int, epoch: int, queue_count: int, confirmed: int | None = None) -> None:
+        """Let readers see what was recovered up to log position `end`, all of which is durable.
+
+        With `confirmed` only what stands below that position; the rows already say so.
+        """
         self.grow(queue_count)
-        self.confirm_all()
-        self.tail.publish(end, end)
-        self.tail.publish_confirm(end, end)
+        if confirmed is None:
+            self.confirm_all()
+            confirmed = end
+        self.tail.publish(end, confirmed)
+        self.tail.publish_confirm(confirmed, end)
         self.tail.publish_epoch(epoch)
 
     def next_offset(self, queue: int) -> int:
@@ -182,10 +196,18 @@ class QueueIndex:
         """Look minimum offsets up anew: `begin_of` says something else from now on."""
         self._minimums.clear()
 
-    def seal(self) -> Sealed:
-        """Take the whole tail for a run."""
+    def count_below(self, limit: int) -> int:
+        """Return how many entries of the tail stand below a log position."""
+        return self.tail.number_at(limit) - self.tail.first
+
+    def seal(self, limit: int | None = None) -> Sealed:
+        """Take the tail for a run, all of it or what stands below the log position `limit`."""
         first = max(self.manifest.end_position, self._begin)
-        return Sealed(self.tail.count, first, self.end_position, self.tail, tuple(self._floors))
+        if limit is None or limit >= self.end_position:
+            return Sealed(self.tail.count, first, self.end_position, self.tail, tuple(self._floors))
+        end = max(limit, first)
+        floors = tuple(self._floors[: bisect_right(self._floors_at, end)])
+        return Sealed(self.tail.number_at(end), first, end, self.tail, floors)
 
     def install(self, manifest: Manifest, run: Run | None, sealed: Sealed) -> None:
         """Read from `run` what was in the sealed part of the tail (run None: there was nothing)."""
@@ -195,7 +217,7 @@ class QueueIndex:
         self.manifest = manifest
         self.tail.publish_runs()
         self.tail.release(sealed.number)
-        del self._floors[: len(sealed.floors)]
+        del self._floors[: len(sealed.floors)], self._floors_at[: len(sealed.floors)]
 
     def replace_runs(self, manifest: Manifest, old: Sequence[Run], new: Sequence[Run]) -> None:
         """Read from `new` instead of the neighbouring runs `old`, whose files may then be deleted."""

@@ -1,6 +1,8 @@
 """Moves the tail into runs and small runs into larger ones, in the index thread.
 
 A run is made when the tail holds `flush_entries`: sort, write, fsync, then fdatasync of the log, then the MANIFEST.
+In a group of replicas a run takes only what is confirmed, because the log may be cut behind that; when the tail is full
+and nothing more gets confirmed it takes all.
 Invariant: one job at a time, so the MANIFEST has one author; a failed job leaves the tail and the runs as they were.
 Thread rule: methods on the loop thread, `_write`/`_merge`/`_drop` in the index thread on what they were given.
 """
@@ -32,8 +34,10 @@ class IndexFlusher:
         settings: StoreSettings,
         faults: FaultPoints,
         on_failed: Callable[[Exception], None],
+        confirmed: Callable[[], int] | None = None,
     ) -> None:
         self._index = index
+        self._confirmed = confirmed
         self._thread = thread
         self._sync_log = sync_log
         self._settings = settings
@@ -53,8 +57,12 @@ class IndexFlusher:
     def flush_if_full(self) -> None:
         """Start a run when the tail has gathered enough."""
         tail = self._index.tail
-        if not self.busy and tail.count - tail.first >= self._flush_entries:
+        if not self.busy and tail.count - tail.first >= self._flush_entries and self._enough():
             self.flush()
+
+    def _enough(self) -> bool:
+        """Whether what may go into a run is worth one."""
+        return self._confirmed is None or self._index.count_below(self._confirmed()) >= self._flush_entries
 
     def make_room(self, entries: int) -> None:
         """Wait until the tail takes `entries` more; the loop pays only when the index thread cannot keep up."""
@@ -65,15 +73,24 @@ class IndexFlusher:
             before = self._index.tail.first
             self.flush()
             self._thread.drain()
+            if self._index.tail.first == before and self._confirmed is not None and not self.busy:
+                self.flush(whole=True)
+                self._thread.drain()
             if self._index.tail.first == before:
                 raise OSError(f"{self._index.directory}: the index tail is full and no run could be written")
 
-    def flush(self) -> None:
-        """Write the whole tail as a run, in the background."""
+    @property
+    def end_position(self) -> int:
+        """Log position up to which the index has taken everything in."""
+        return self._index.end_position
+
+    def flush(self, *, whole: bool = False) -> None:
+        """Write the tail as a run, in the background; in a group what is confirmed of it, or the `whole`."""
         assert not self.busy
-        if self._index.end_position == self._index.manifest.end_position:
+        limit = None if whole or self._confirmed is None else self._confirmed()
+        sealed, manifest, runs = self._index.seal(limit), self._index.manifest, list(self._index.runs)
+        if sealed.end == manifest.end_position:
             return
-        sealed, manifest, runs = self._index.seal(), self._index.manifest, list(self._index.runs)
         self._start(
             lambda: self._write(sealed, manifest, runs),
             lambda made: self._installed(sealed, *made),

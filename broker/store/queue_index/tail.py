@@ -159,6 +159,18 @@ class Tail:
         """
         return Entries(*self.ring.find(queue, offset, count, self.first, self.count))
 
+    def number_at(self, position: int) -> int:
+        """Return the number of the first live entry at or above a log position, the count when there is none."""
+        low, high = self.first, self.count
+        positions = self._slots["position"]
+        while low < high:
+            middle = (low + high) // 2
+            if positions[middle % self.capacity] < position:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def sorted(self, end: int) -> RunData:
         """Return entries [first, end) as a run.
 
