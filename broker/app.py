@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from broker.api.access import Authorizer, make_access
@@ -27,10 +28,12 @@ from broker.store.attached.tail_view import in_order
 from broker.store.errors import StoreError
 from broker.store.log_store import LogStore
 from remoting.client.key_file import signing_dial
+from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.server.access import Access
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
+from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Handler
 from remoting.transport.failures import join_address
 from remoting.transport.turn import soon
@@ -66,7 +69,9 @@ class BrokerApp:
         self.broker: Broker | None = None
         self._clock = clock or SystemClock()
         self._faults = faults or FaultPoints()
-        self._connect_controller = connect_controller or signing_dial(config.access_key_file)
+        self._connect_controller = connect_controller or signing_dial(
+            config.access_key_file, ClientTls.of(config.dial_tls)
+        )
         self._listen = listen
         self._log = get_logger("broker")
         self._store: LogStore | None = None
@@ -172,6 +177,11 @@ class BrokerApp:
             self._store.close()
         self._server = self._store = self._registration = self._upkeep = self.readers = None
 
+    def reload(self) -> None:
+        """Read the certificate again; what is wrong is logged and the old one stays."""
+        if self._server is not None:
+            self._server.reload()
+
     def readiness(self) -> dict[str, bool]:
         """Part -> whether it can do its work: the log takes messages, a controller knows us."""
         if self._store is None:
@@ -216,6 +226,7 @@ class BrokerApp:
             frame_size_bytes_max=limits.frame_size_bytes_max,
             output_bytes_max=limits.connection_output_bytes_max,
             connections_max=limits.connections_max,
+            tls=ServerTls.of(self.config.tls),
         )
         port = await self._server.start(self.config.host, self.config.port)
         self._tell_address(self.config.advertised_host or self.config.host, port)
@@ -229,11 +240,11 @@ class BrokerApp:
 
     def _make_readers(self, broker: Broker) -> None:
         """Prepare the reader processes; they start once clients can be told of them."""
-        config, limits, (level, json) = self.config, self.config.limits, logs.in_use()
+        config, limits, tls, (level, json) = self.config, self.config.limits, self.config.tls, logs.in_use()
         metrics = ReaderMetrics(self.registry, broker.metrics)
         if not config.range_readers:
             return
-        reason = readers_impossible(broker)
+        reason = readers_impossible()
         if reason:
             self._log.warning("range_readers_off", reason=reason)
             return
@@ -242,6 +253,8 @@ class BrokerApp:
             access_keys=config.access_keys, open_to_all=config.open_to_all, pull_bytes_max=limits.pull_bytes_max,
             frame_size_bytes_max=limits.frame_size_bytes_max, output_bytes_max=limits.connection_output_bytes_max,
             connections_max=limits.connections_max, log_level=level, log_json=json,
+            access_list=_text(config.access_list), tls_mode=tls.mode, tls_certificate=_text(tls.certificate),
+            tls_key=_text(tls.key), tls_client_ca=_text(tls.client_ca), tls_client_required=tls.client_required,
         )  # fmt: skip
         pool = self.readers = ReaderPool(config.range_readers, settings, metrics, self._log)
         broker.readers_address = lambda: join_address(broker.host, pool.port) if pool.serving else None
@@ -280,8 +293,11 @@ class BrokerApp:
                 self._log.error("upkeep_failed", error=str(error))
 
 
-def readers_impossible(broker: Broker) -> str:
-    """Why this broker cannot have reader processes; empty when it can."""
-    if not broker.authorizer.open:
-        return "a policy decides here who may read what"
+def _text(path: Path | None) -> str | None:
+    """A path as a reader process is told it, which may run elsewhere."""
+    return None if path is None else str(path.resolve())
+
+
+def readers_impossible() -> str:
+    """Why this machine cannot have reader processes; empty when it can."""
     return "" if in_order() else "this processor does not keep loads and stores in order"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from broker.store.settings import StoreSettings
 from runtime.config import setting
+from runtime.tls_config import DialTlsConfig, ListenTlsConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,5 +128,7 @@ class BrokerConfig:
     it hands those to others; longer than a proxy needs to come back."""
     maintain_interval_ms: int = setting(1_000, minimum=50)
     """How often retention, expiry and snapshots are looked after."""
+    tls: ListenTlsConfig = field(default_factory=ListenTlsConfig)
+    dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     store: StoreSettings = field(default_factory=StoreSettings)

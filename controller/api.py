@@ -5,6 +5,7 @@ Loop rule: handlers run on the loop's thread.
 
 from __future__ import annotations
 
+import operator
 from typing import cast
 
 from controller import routes
@@ -153,7 +154,7 @@ class _BrokerApi:
         """The configuration without its secrets."""
         config = self._name_server.config
         names = [key for key, _, _ in keys_of(type(config)) if key not in SECRET_KEYS]
-        return "".join(f"{name}={getattr(config, name)}\n" for name in names).encode()
+        return "".join(f"{name}={operator.attrgetter(name)(config)}\n" for name in names).encode()
 
     def _replica_beat(self, peer: Peer, command: Command) -> bool:
         """Whether the heartbeat is one of a replica that the controllers know."""

@@ -19,6 +19,7 @@ from remoting.protocol.errors import LocalMisuse
 from remoting.server.access import Access
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
+from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Connection, Handler
 from runtime.clock import Clock, SystemClock
 from runtime.files import DirectoryLock
@@ -103,6 +104,11 @@ class ControllerApp:
         if self._lock is not None:
             self._lock.close()
 
+    def reload(self) -> None:
+        """Read the certificate again; what is wrong is logged and the old one stays."""
+        if self._server is not None:
+            self._server.reload()
+
     def ready(self) -> bool:
         """Whether it answers requests and knows which controller leads."""
         return self._ticker is not None and not self._ticker.done() and self.plane.ready()
@@ -135,6 +141,7 @@ class ControllerApp:
             frame_size_bytes_max=config.frame_size_bytes_max,
             output_bytes_max=config.connection_output_bytes_max,
             connections_max=config.connections_max,
+            tls=ServerTls.of(config.tls),
         )
 
     async def _tick(self) -> None:

@@ -6,10 +6,11 @@ from the strings below. Values only, no behaviour.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime.config import setting
+from runtime.tls_config import ListenTlsConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,7 @@ class ControllerConfig:
     """How often silent brokers and groups without master are looked for."""
     unclean_election: bool = False
     """Let a broker that is not in sync become master when none that is lives. Loses acknowledged messages."""
+    tls: ListenTlsConfig = field(default_factory=ListenTlsConfig)
     broker_timeout_ms: int = setting(120_000, minimum=1_000)
     """Silence after which a broker that names no time of its own leaves the routes; must exceed its register period."""
     broker_lost_grace_ms: int = setting(5_000, minimum=0)

@@ -29,6 +29,7 @@ from remoting import inprocess
 from remoting.protocol.errors import LightMQError
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
+from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Connection, Handler
 from runtime.admin import AdminServer
 from runtime.clock import Clock, SystemClock
@@ -126,6 +127,8 @@ class AllInOne:
 
     def reload(self) -> None:
         """Read again what may change while this runs."""
+        if self._server is not None:
+            self._server.reload()
         if self._proxy is not None:
             self._proxy.reload()
 
@@ -156,6 +159,7 @@ class AllInOne:
             frame_size_bytes_max=limits.frame_size_bytes_max,
             output_bytes_max=limits.connection_output_bytes_max,
             connections_max=limits.connections_max,
+            tls=ServerTls.of(self._configuration.broker.tls),
         )
 
     async def _connect(self, _address: str) -> Connection:

@@ -95,6 +95,7 @@ def controller_part(config: ControllerConfig) -> Part:
         port=("remoting", lambda: application.port),
         until_failed=application.until_failed,
         reason=application.unready_reason,
+        reload=application.reload,
     )
 
 
@@ -112,6 +113,7 @@ def broker_part(config: BrokerConfig) -> Part:
         ready=application.ready,
         status=application.status,
         port=("remoting", lambda: application.port),
+        reload=application.reload,
         more_ports=application.reader_ports,
         until_failed=application.until_failed,
         reason=application.unready_reason,

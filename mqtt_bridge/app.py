@@ -19,6 +19,7 @@ from remoting.client.key_file import signing_dial
 from remoting.client.master_connection import MasterConnection
 from remoting.client.masters import Masters
 from remoting.client.reconnecting import ReconnectingConnection
+from remoting.client.tls import ClientTls
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import ConnectionLost
 from runtime.clock import Clock
@@ -34,7 +35,7 @@ class BridgeApp:
     ) -> None:
         self._config = config
         self._given = connection
-        self._dial_signed = signing_dial(config.access_key_file)
+        self._dial_signed = signing_dial(config.access_key_file, ClientTls.of(config.dial_tls))
         self._masters = self._make_masters()
         self._clock = clock
         self._metrics = BridgeMetrics(registry)

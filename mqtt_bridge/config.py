@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mqtt_bridge.filters import overlap
 from remoting.protocol.topics import is_wildcard, validate_filter
 from runtime.config import setting
+from runtime.tls_config import DialTlsConfig
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 CLIENT_ID_PREFIX = "lightmq-bridge-"
@@ -167,6 +168,7 @@ class BridgeConfig:
     access_key_file: Path | None = None
     """One line `key:secret`, readable by its owner alone: requests to controllers and broker are signed with it, which
     those of other machines want (`access_keys` there)."""
+    dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)
     admin_host: str = "127.0.0.1"
     """Address of the administration port of `lightmq bridge`."""
     admin_port: int = setting(8083, minimum=0, maximum=65_535)

@@ -39,6 +39,7 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.limits import SessionLimits
 from remoting.client.key_file import signing_dial
 from remoting.client.masters import Masters
+from remoting.client.tls import ClientTls
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import ConnectionLost
 from runtime.clock import Clock
@@ -55,7 +56,7 @@ class ProxyApp:
         self.port = config.port
         self._config = config
         self._given = connection
-        self._dial_signed = signing_dial(config.access_key_file)
+        self._dial_signed = signing_dial(config.access_key_file, ClientTls.of(config.dial_tls))
         self._masters = self._make_masters()
         self._log = get_logger("proxy")
         metrics = ProxyMetrics(registry)

@@ -13,6 +13,7 @@ from mqtt_proxy.access_config import AccessConfig
 from mqtt_proxy.listen_config import ListenConfig
 from mqtt_proxy.quota_config import QuotaConfig
 from runtime.config import setting
+from runtime.tls_config import DialTlsConfig
 
 LOOPBACK = "127.0.0.1"
 EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - listened on only with a password file or by explicit wish
@@ -39,6 +40,7 @@ class ProxyConfig:
     access_key_file: Path | None = None
     """One line `key:secret`, readable by its owner alone: requests to controllers and broker are signed with it, which
     those of other machines want (`access_keys` there)."""
+    dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)
     password_file: Path | None = None
     """Users and argon2 hashes; without it everybody on loopback and nobody else may connect."""
     acl_file: Path | None = None

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from remoting.client.blocking import BlockingConnection
+from remoting.client.tls import ClientTls
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
-from remoting.transport.failures import checked, join_address
+from remoting.transport.failures import TlsFailed, checked, join_address
 from remoting.transport.signature import Signer
 from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.option_table import ConnectionOptions
@@ -26,6 +27,8 @@ IDLE_PER_ADDRESS_MAX = 4
 """Idle connections kept per address and process; more are closed."""
 
 Address = tuple[str, int]
+Manner = tuple[Signer | None, ClientTls | None]
+"""How a connection speaks: what signs on it, and TLS."""
 
 
 class Pool:
@@ -34,21 +37,22 @@ class Pool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process = os.getpid()
-        self._idle: dict[Address, list[tuple[Signer | None, BlockingConnection]]] = {}
+        self._idle: dict[Address, list[tuple[Manner, BlockingConnection]]] = {}
 
     @contextmanager
     def borrow(
-        self, address: Address, timeout_ms: int, *, signer: Signer | None = None
+        self, address: Address, timeout_ms: int, *, signer: Signer | None = None, tls: ClientTls | None = None
     ) -> Iterator[BlockingConnection]:
-        """Lend a connection that signs as asked; it is closed when the block fails or leaves answers behind."""
-        connection = self._take(address, signer) or BlockingConnection(*address, timeout_ms, signer=signer)
+        """Lend a connection that speaks as asked; it is closed when the block fails or leaves answers behind."""
+        manner = (signer, tls)
+        connection = self._take(address, manner) or BlockingConnection(*address, timeout_ms, signer=signer, tls=tls)
         done = False
         try:
             yield connection
             done = True
         finally:
             if done and not connection.closed and connection.in_flight == 0:
-                self._give(address, signer, connection)
+                self._give(address, manner, connection)
             else:
                 connection.close()
 
@@ -64,7 +68,7 @@ class Pool:
         for address in list(self._idle):
             self.forget(address)
 
-    def _take(self, address: Address, signer: Signer | None) -> BlockingConnection | None:
+    def _take(self, address: Address, manner: Manner) -> BlockingConnection | None:
         with self._lock:
             if self._process != os.getpid():
                 # A forked child must not speak on its parent's sockets.
@@ -72,7 +76,7 @@ class Pool:
                 self._process = os.getpid()
             idle = self._idle.get(address, [])
             for at in reversed(range(len(idle))):
-                if idle[at][0] != signer:
+                if idle[at][0] != manner:
                     continue
                 connection = idle.pop(at)[1]
                 if not connection.stale:
@@ -80,11 +84,11 @@ class Pool:
                 connection.close()
             return None
 
-    def _give(self, address: Address, signer: Signer | None, connection: BlockingConnection) -> None:
+    def _give(self, address: Address, manner: Manner, connection: BlockingConnection) -> None:
         with self._lock:
             idle = self._idle.setdefault(address, [])
             if len(idle) < IDLE_PER_ADDRESS_MAX:
-                idle.append((signer, connection))
+                idle.append((manner, connection))
                 return
         connection.close()
 
@@ -108,11 +112,15 @@ def ask(address: Address, command: Command, options: ConnectionOptions, *, refus
         if attempt:
             time.sleep(options.fetch_retry_interval_ms / 1000)
         try:
-            with POOL.borrow(address, options.pull_timeout_ms, signer=options.signer) as connection:
+            with POOL.borrow(
+                address, options.pull_timeout_ms, signer=options.signer, tls=options.client_tls
+            ) as connection:
                 reply = connection.request(command)
             return check(reply, address) if refusal_is_error else reply
         except (LocalMisuse, BrokerRefused):
             raise
+        except TlsFailed as refused:  # a certificate does not get better by asking again
+            raise BrokerUnreachable(f"{refused} (the options 'tlsCaFile' and 'tlsServerName')") from refused
         except (OSError, LightMQError) as caught:
             POOL.forget(address)
             failure = caught

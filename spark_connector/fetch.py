@@ -88,7 +88,9 @@ class RangeFetcher:
             address, is_reader = self._places.of(broker), self._places.is_reader(broker)
             timeout_ms = self._places.timeout_ms(broker, self._options.pull_timeout_ms)
             try:
-                with POOL.borrow(address, timeout_ms, signer=self._options.signer) as connection:
+                with POOL.borrow(
+                    address, timeout_ms, signer=self._options.signer, tls=self._options.client_tls
+                ) as connection:
                     yield from self._pull_from(address, connection, is_reader=is_reader)
             except (OSError, LightMQError) as failure:
                 if is_reader and not isinstance(failure, DataLost):

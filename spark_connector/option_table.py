@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
+from remoting.client.tls import ClientTls
 from remoting.transport.signature import Signer
 from spark_connector import values
 
@@ -50,6 +52,44 @@ class ConnectionOptions:
         "Access key that requests are signed with; brokers on other machines ask for it. Together with `secretKey`.",
     )
     secret_key: str | None = option(str, None, "Secret of the access key; it signs and is never sent.", secret=True)
+    tls: bool = option(
+        values.flag,
+        False,
+        "Connect with TLS, to the name server and to every broker; their certificates and names are checked.",
+    )
+    tls_ca_file: Path | None = option(  # noqa: RUF009 - declares a field
+        Path,
+        None,
+        "Authorities that sign the brokers' certificates, PEM; by default those of the system. This file and the other "
+        "two must be there, under the same path, on the driver and on every executor.",
+    )
+    tls_certificate_file: Path | None = option(  # noqa: RUF009 - declares a field
+        Path, None, "Certificate to show to brokers that ask for one (`broker.tls.client_ca`), PEM."
+    )
+    tls_key_file: Path | None = option(  # noqa: RUF009 - declares a field
+        Path, None, "Key of that certificate, PEM without a passphrase; by default it is in the same file."
+    )
+    tls_server_name: str = option(
+        str, "", "Name that the certificates must have; by default the host that is connected to."
+    )
+    tls_insecure_skip_verify: bool = option(
+        values.flag,
+        False,
+        "Take any certificate. Whoever is on the way can then read and change everything: for tests only.",
+    )
+
+    @property
+    def client_tls(self) -> ClientTls | None:
+        """How to connect with TLS; None without."""
+        if not self.tls:
+            return None
+        return ClientTls(
+            self.tls_ca_file,
+            self.tls_certificate_file,
+            self.tls_key_file,
+            self.tls_server_name,
+            verify=not self.tls_insecure_skip_verify,
+        )
 
     @property
     def signer(self) -> Signer | None:

@@ -232,7 +232,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
     """Read the options of `spark.read` or `spark.readStream`; raises OptionError naming the option."""
     parsed = ReadOptions(**_parse(ReadOptions, options))
     check_source(parsed)
-    _check_keys(parsed)
+    _check_connection(parsed)
     return parsed
 
 
@@ -259,9 +259,18 @@ def check_source(parsed: ReadOptions) -> None:
         raise OptionError("option 'columns' names 'properties', which 'includeProperties' = false leaves out")
 
 
-def _check_keys(parsed: ConnectionOptions) -> None:
+def _check_connection(parsed: ConnectionOptions) -> None:
     if (parsed.access_key is None) != (parsed.secret_key is None):
         raise OptionError("the options 'accessKey' and 'secretKey' belong together: set both or neither")
+    idle = [
+        name
+        for name, item in declared(ConnectionOptions)
+        if item.name.startswith("tls_") and getattr(parsed, item.name)
+    ]
+    if idle and not parsed.tls:
+        raise OptionError(f"option {idle[0]!r} does nothing without the option 'tls' = true")
+    if parsed.tls_key_file is not None and parsed.tls_certificate_file is None:
+        raise OptionError("option 'tlsKeyFile' needs the option 'tlsCertificateFile'")
 
 
 def parse_write(options: Mapping[str, str]) -> WriteOptions:
@@ -277,7 +286,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         raise OptionError("option 'delayMs' is not for batch topics: a record of many rows does not wait")
     if parsed.batch_rows > BATCH_COUNT_MAX:
         raise OptionError(f"option 'batchRows' = {parsed.batch_rows}: a record holds at most {BATCH_COUNT_MAX} rows")
-    _check_keys(parsed)
+    _check_connection(parsed)
     return parsed
 
 
@@ -353,6 +362,8 @@ def _default(item: Field[Any]) -> str:
         return "none"
     if isinstance(default, tuple):
         return "`" + ";".join(f"{host}:{port}" for host, port in default) + "`"
+    if default == "":
+        return "none"
     return f"`{re.sub('^(True|False)$', lambda found: found.group().lower(), str(default))}`"
 
 

@@ -21,7 +21,9 @@ def commit_progress(group: str, positions: Positions, watch: BoundsWatch, option
         watch.read()
     for broker, address in watch.addresses.items():
         try:
-            with POOL.borrow(address, options.pull_timeout_ms, signer=options.signer) as connection:
+            with POOL.borrow(
+                address, options.pull_timeout_ms, signer=options.signer, tls=options.client_tls
+            ) as connection:
                 sent = []
                 for key, position in sorted(positions.items()):
                     if key.broker != broker:

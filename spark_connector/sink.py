@@ -153,7 +153,9 @@ def send_rows(
     attempts = 0
     while True:
         try:
-            with POOL.borrow(address, options.pull_timeout_ms, signer=options.signer) as connection:
+            with POOL.borrow(
+                address, options.pull_timeout_ms, signer=options.signer, tls=options.client_tls
+            ) as connection:
                 sent = deque((connection.send(_request(frame, attempt)), frame) for frame in unanswered)
                 while True:
                     frame = source.next() if len(sent) < FRAMES_IN_FLIGHT_MAX else None

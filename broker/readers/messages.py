@@ -19,6 +19,12 @@ class ReaderSettings(msgspec.Struct, kw_only=True):
     port: int
     access_keys: tuple[str, ...] = ()
     open_to_all: bool = False
+    access_list: str | None = None
+    tls_mode: str = "disabled"
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    tls_client_required: bool = False
     pull_bytes_max: int
     frame_size_bytes_max: int
     output_bytes_max: int

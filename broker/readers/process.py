@@ -14,7 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from broker.api.access import make_access
+from broker.api.access import Authorizer, make_access
+from broker.api.topic_policy import TopicPolicy
 from broker.readers.messages import ReaderReport, ReaderSettings, settings_of, to_line
 from broker.readers.service import RangeService
 from broker.store.attached.store import AttachedStore
@@ -22,7 +23,9 @@ from broker.store.errors import StoreError
 from remoting.protocol.codes import RequestCode
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
+from remoting.server.tls import ServerTls
 from runtime import event_loop, logs
+from runtime.tls_config import ListenTlsConfig
 
 INPUT, OUTPUT = 0, 1
 UPKEEP_INTERVAL_S = 1.0
@@ -55,27 +58,48 @@ async def serve(settings: ReaderSettings) -> None:
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     loop.add_reader(INPUT, lambda: _pipe_moved(ended))
     store = AttachedStore(Path(settings.directory))
-    service = RangeService(store, pull_bytes_max=settings.pull_bytes_max)
+    policy = (
+        None if settings.access_list is None else TopicPolicy(Path(settings.access_list), logs.get_logger("reader"))
+    )
+    service = RangeService(store, pull_bytes_max=settings.pull_bytes_max, authorizer=Authorizer(policy))
     server = RemotingServer(
         Router(
             {RequestCode.RANGE_PULL: service.range_pull, RequestCode.FILTERED_PULL: service.filtered_pull},
-            access=make_access(settings.access_keys, open_to_all=settings.open_to_all),
+            access=make_access(settings.access_keys, open_to_all=settings.open_to_all, keys_count=policy is not None),
         ),
         frame_size_bytes_max=settings.frame_size_bytes_max,
         output_bytes_max=settings.output_bytes_max,
         connections_max=settings.connections_max,
+        tls=_tls(settings),
     )
     try:
         await server.start(settings.host, settings.port, reuse_port=True)
         event_loop.settle_garbage()
-        await _report(service, store, ended)
+        await _report(service, store, policy, ended)
     finally:
         loop.remove_reader(INPUT)
         await server.stop(STOP_DEADLINE_S)
         store.close()
 
 
-async def _report(service: RangeService, store: AttachedStore, ended: asyncio.Event) -> None:
+def _tls(settings: ReaderSettings) -> ServerTls | None:
+    """The broker's own; None where it has none."""
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    return ServerTls.of(
+        ListenTlsConfig(
+            mode=settings.tls_mode,
+            certificate=Path(settings.tls_certificate),
+            key=Path(settings.tls_key),
+            client_ca=None if settings.tls_client_ca is None else Path(settings.tls_client_ca),
+            client_required=settings.tls_client_required,
+        )
+    )
+
+
+async def _report(
+    service: RangeService, store: AttachedStore, policy: TopicPolicy | None, ended: asyncio.Event
+) -> None:
     """Say that we listen, then keep the counts known until the end."""
     said = _say(service.report)
     while not ended.is_set():
@@ -83,6 +107,8 @@ async def _report(service: RangeService, store: AttachedStore, ended: asyncio.Ev
             await asyncio.wait_for(ended.wait(), UPKEEP_INTERVAL_S)
         except TimeoutError:
             store.let_go()
+            if policy is not None:
+                await policy.look()
         if said != to_line(service.report):
             said = _say(service.report)
 

@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from lightmq.cli.outcome import CommandFailed
 from remoting.client.blocking import BlockingConnection, checked, cluster
 from remoting.client.key_file import read_signer
+from remoting.client.tls import ClientTls
 from remoting.protocol.commands import Command
 from remoting.transport.signature import Signer
 
@@ -37,6 +38,38 @@ class ServerTarget:
             "brokers with an access list want.",
         ),
     ] = None
+    tls: Annotated[
+        bool, Parameter(negative="", env_var="LIGHTMQ_TLS", help="Connect with TLS to name server and brokers.")
+    ] = False
+    tls_ca: Annotated[
+        Path | None,
+        Parameter(env_var="LIGHTMQ_TLS_CA", help="Authorities that are trusted, PEM; else those of the system."),
+    ] = None
+    tls_certificate: Annotated[
+        Path | None,
+        Parameter(env_var="LIGHTMQ_TLS_CERTIFICATE", help="Certificate to show, PEM, where the servers ask for one."),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        Parameter(env_var="LIGHTMQ_TLS_KEY", help="Its key, PEM; else in the same file as the certificate."),
+    ] = None
+    tls_server_name: Annotated[
+        str,
+        Parameter(env_var="LIGHTMQ_TLS_SERVER_NAME", help="Name in the certificates; else the host connected to."),
+    ] = ""
+    tls_insecure: Annotated[
+        bool,
+        Parameter(negative="", help="Take any certificate: encrypted, but to whomever. For tests only."),
+    ] = False
+
+    @property
+    def client_tls(self) -> ClientTls | None:
+        """How to connect with TLS; None without."""
+        if not self.tls:
+            return None
+        return ClientTls(
+            self.tls_ca, self.tls_certificate, self.tls_key, self.tls_server_name, verify=not self.tls_insecure
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +85,12 @@ class Broker:
         return checked(self.connection.request(command))
 
 
-def dial(address: str, timeout_ms: int, signer: Signer | None = None) -> BlockingConnection:
+def dial(
+    address: str, timeout_ms: int, signer: Signer | None = None, tls: ClientTls | None = None
+) -> BlockingConnection:
     """A connection to ``host:port``. Raises CommandFailed when that is no address, Unreachable."""
     try:
-        return BlockingConnection.dial(address, timeout_ms, signer=signer)
+        return BlockingConnection.dial(address, timeout_ms, signer=signer, tls=tls)
     except ValueError as error:
         raise CommandFailed(str(error)) from error
 
@@ -69,12 +104,12 @@ def brokers(target: ServerTarget) -> Iterator[list[Broker]]:
     signer = read_signer(target.access_key_file) if target.access_key_file is not None else None
     timeout_ms = int(target.timeout * 1000)
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(dial(target.server, timeout_ms, signer))
+        server = stack.enter_context(dial(target.server, timeout_ms, signer, target.client_tls))
         opened = []
         for name, data in sorted(cluster(server).broker_addr_table.items()):
             address = data.master()
             if address is not None:
-                connection = stack.enter_context(dial(address, timeout_ms, signer))
+                connection = stack.enter_context(dial(address, timeout_ms, signer, target.client_tls))
                 opened.append(Broker(name, address, connection))
         if not opened:
             raise CommandFailed(f"{target.server} knows no broker with a master; is one running and registered there?")

@@ -11,18 +11,21 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
 from collections import deque
 from types import TracebackType
 from typing import Self
 
+from remoting.client.tls import ClientTls, handshake_with
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.protocol.frame import FrameDecoder, encode_frame
 from remoting.protocol.route_body import ClusterInfo, TopicRoute, decode_body
-from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable, checked, split_address
+from remoting.transport.failures import ConnectionLost, RequestTimeout, TlsFailed, Unreachable, checked, split_address
 from remoting.transport.link import FRAME_SIZE_BYTES_MAX
 from remoting.transport.signature import Signer
+from remoting.transport.tls import reason_of
 
 __all__ = ["BlockingConnection", "checked", "cluster", "topic_route"]
 
@@ -47,11 +50,13 @@ class BlockingConnection:
         *,
         signer: Signer | None = None,
         frame_size_bytes_max: int = FRAME_SIZE_BYTES_MAX,
+        tls: ClientTls | None = None,
     ) -> None:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.pushes: deque[Command] = deque(maxlen=PUSHES_MAX)
         """Commands the server sent on its own."""
         self.pushes_dropped = 0
+        self._host, self._port = host, port
         self._timeout_ms = timeout_ms
         self._signer = signer
         self._decoder = FrameDecoder(frame_size_bytes_max)
@@ -62,15 +67,24 @@ class BlockingConnection:
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         try:
             self._socket = socket.create_connection((host, port), timeout_ms / 1000)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self._socket = _secured(self._socket, tls, host, port)
         except OSError as error:
             raise Unreachable(host, port, error) from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     @classmethod
-    def dial(cls, address: str, timeout_ms: int = TIMEOUT_MS, *, signer: Signer | None = None) -> Self:
+    def dial(
+        cls,
+        address: str,
+        timeout_ms: int = TIMEOUT_MS,
+        *,
+        signer: Signer | None = None,
+        tls: ClientTls | None = None,
+    ) -> Self:
         """Connect to `host:port`."""
         host, port = split_address(address)
-        return cls(host, port, timeout_ms, signer=signer)
+        return cls(host, port, timeout_ms, signer=signer, tls=tls)
 
     @property
     def closed(self) -> bool:
@@ -146,7 +160,7 @@ class BlockingConnection:
             self._fail(f"nothing could be sent for {self._timeout_ms} ms")
             raise RequestTimeout(command.code, self.address, self._timeout_ms) from None
         except OSError as error:
-            raise self._lost(str(error)) from error
+            raise self._lost_by(error) from error
 
     def _read(self, code: int) -> None:
         try:
@@ -155,7 +169,7 @@ class BlockingConnection:
             self._fail(f"no answer within {self._timeout_ms} ms")
             raise RequestTimeout(code, self.address, self._timeout_ms) from None
         except OSError as error:
-            raise self._lost(str(error)) from error
+            raise self._lost_by(error) from error
         if size == 0:
             raise self._lost("closed by the server")
         try:
@@ -177,11 +191,28 @@ class BlockingConnection:
         self._fail(reason)
         return ConnectionLost(f"connection to {self.address} is lost: {reason}")
 
+    def _lost_by(self, error: OSError) -> ConnectionLost:
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+            # The server's verdict on our certificate comes after the handshake of TLS 1.3.
+            self._fail(reason_of(error))
+            return TlsFailed(self._host, self._port, reason_of(error))
+        return self._lost(str(error))
+
     def _fail(self, reason: str) -> None:
         if self._failed is None:
             self._failed = reason
             with contextlib.suppress(OSError):
                 self._socket.close()
+
+
+def _secured(plain: socket.socket, tls: ClientTls, host: str, port: int) -> socket.socket:
+    """The socket with TLS on it; TlsFailed, or an OSError that says that there was no way."""
+    try:
+        with handshake_with(host, port):
+            return tls.context().wrap_socket(plain, server_hostname=tls.name_for(host))
+    except BaseException:
+        plain.close()
+        raise
 
 
 def topic_route(connection: BlockingConnection, topic: str) -> TopicRoute:

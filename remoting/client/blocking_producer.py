@@ -20,6 +20,7 @@ from remoting.client.batching import BatchingProducer, BatchingSettings
 from remoting.client.connection import connect
 from remoting.client.message import OVERHEAD_BYTES, Message, Sent
 from remoting.client.reconnecting import ReconnectingConnection
+from remoting.client.tls import ClientTls
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
 from remoting.transport.contracts import Connection
@@ -32,11 +33,19 @@ _UNBOUNDED = 1 << 62
 class BlockingProducer:
     """Sends messages to the broker at `host:port`; made by its constructor, which does not wait for the connection."""
 
-    def __init__(self, address: str, settings: BatchingSettings | None = None, *, signer: Signer | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        settings: BatchingSettings | None = None,
+        *,
+        signer: Signer | None = None,
+        tls: ClientTls | None = None,
+    ) -> None:
         split_address(address)
         self._settings = settings or BatchingSettings()
         self._address = address
         self._signer = signer
+        self._tls = tls
         self._room = threading.Condition()
         self._waiting_bytes = 0
         self._wanting = 0
@@ -112,7 +121,7 @@ class BlockingProducer:
         host, port = split_address(self._address)
 
         async def dial() -> Connection:
-            return await connect(host, port, signer=self._signer)
+            return await connect(host, port, signer=self._signer, tls=self._tls)
 
         connection = ReconnectingConnection(dial, self._address)
         connection.start()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 
+from remoting.client.tls import ClientTls, handshake_with
 from remoting.protocol.commands import Command
 from remoting.transport.calls import Calls
 from remoting.transport.contracts import (
@@ -127,19 +129,33 @@ async def connect(
     in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
     frame_size_bytes_max: int = FRAME_SIZE_BYTES_MAX,
     output_bytes_max: int = OUTPUT_BYTES_MAX,
+    tls: ClientTls | None = None,
 ) -> SocketConnection:
-    """Connect to a server; `Unreachable` names host and port and says what to do."""
+    """Connect to a server; `Unreachable` names host and port and says what to do, TlsFailed why it is not trusted."""
     loop = asyncio.get_running_loop()
     settings = LinkSettings(frame_size_bytes_max, output_bytes_max)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    context = tls.context() if tls is not None else None
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             _, connection = await loop.create_connection(
                 lambda: SocketConnection(address, settings, in_flight_bytes_max, signer), host, port
             )
+            if tls is not None and context is not None:
+                await _secured(connection, context, tls.name_for(host), (host, port))
     except OSError as error:  # TimeoutError is one
         raise Unreachable(host, port, error) from error
     return connection
+
+
+async def _secured(connection: SocketConnection, context: ssl.SSLContext, name: str, place: tuple[str, int]) -> None:
+    """Do the handshake; whatever ends it early, cancellation included, ends the connection."""
+    try:
+        with handshake_with(*place):
+            await connection.start_tls(context, name)
+    except BaseException:
+        connection.abort("no TLS")
+        raise
 
 
 async def dial(address: str) -> Connection:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from remoting.client.connection import connect, dial
+from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LocalMisuse
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import split_address
@@ -44,14 +45,16 @@ def read_signer(path: Path) -> Signer:
     return Signer(key, secret)
 
 
-def signing_dial(path: Path | None) -> Callable[[str], Awaitable[Connection]]:
+def signing_dial(path: Path | None, tls: ClientTls | None = None) -> Callable[[str], Awaitable[Connection]]:
     """`dial` for connections whose requests are signed with the key of a file; without one they are not."""
-    if path is None:
+    if path is None and tls is None:
         return dial
-    signer = read_signer(path)
+    signer = read_signer(path) if path is not None else None
+    if tls is not None:
+        tls.context()  # what is wrong with the files is told at the start
 
     async def dial_signed(address: str) -> Connection:
         host, port = split_address(address)
-        return await connect(host, port, signer=signer)
+        return await connect(host, port, signer=signer, tls=tls)
 
     return dial_signed

@@ -9,7 +9,9 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 
+from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
+from remoting.server.tls import ENFORCING, ServerTls
 from remoting.transport.answering import answer
 from remoting.transport.contracts import Handler, Peer
 from remoting.transport.link import FrameLink, LinkSettings
@@ -31,6 +33,7 @@ class SocketPeer(FrameLink):
         settings: LinkSettings,
         made: Callable[[SocketPeer], bool],
         lost: Callable[[SocketPeer, str], None],
+        tls: ServerTls | None = None,
     ) -> None:
         super().__init__(settings)
         self.loopback = False
@@ -40,6 +43,8 @@ class SocketPeer(FrameLink):
         self._made = made
         self._lost_callback = lost
         self._first_byte_due = True
+        self._listener_tls = tls
+        self._plain_refused = tls is not None and tls.mode == ENFORCING
 
     def link_made(self) -> None:
         """Find out where the peer is, then ask the server whether there is room for it."""
@@ -57,17 +62,24 @@ class SocketPeer(FrameLink):
             self._first_byte_due = False
             if self._receive_buffer[0] == TLS_HANDSHAKE_BYTE:
                 self.tls_requested()
-                return
         super().buffer_updated(nbytes)
 
     def tls_requested(self) -> None:
-        """The peer starts a TLS handshake, for which this server has no certificate."""
-        self.violated("the peer speaks TLS, but this port has no certificate configured")
+        """The peer starts a TLS handshake."""
+        if self._listener_tls is None:
+            self.violated("the peer speaks TLS, but this port has no certificate configured")
+            return
+        self._plain_refused = False
+        self.start_tls(self._listener_tls.context)
 
     def command_received(self, command: Command) -> None:
         """Answer a request; answers to requests nobody made are counted and dropped."""
         if command.is_response:
             self.unasked_answers += 1
+            return
+        if self._plain_refused:
+            self.send(command.reply(ResponseCode.NO_PERMISSION, "this port takes TLS only: connect with TLS"))
+            self.violated("the peer does not speak TLS, which this port wants")
             return
         answer(self._handler, self, command)
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from remoting.server.peer import SocketPeer
+from remoting.server.tls import ServerTls
+from remoting.transport.certificates import LOOK_INTERVAL_MS
 from remoting.transport.contracts import Handler
 from remoting.transport.link import (
     FRAME_SIZE_BYTES_MAX,
@@ -50,10 +52,14 @@ class RemotingServer:
         output_bytes_max: int = OUTPUT_BYTES_MAX,
         connections_max: int = CONNECTIONS_MAX,
         on_connection: Callable[[SocketPeer], None] | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
+        """`tls`: what peers that begin with TLS are shown, and whether others are served; None: no TLS here."""
         self._handler = handler
         self._connections_max = connections_max
         self._on_connection = on_connection
+        self._tls = tls
+        self._look_timer: asyncio.TimerHandle | None = None
         self._settings = LinkSettings(frame_size_bytes_max, output_bytes_max)
         self._server: asyncio.Server | None = None
         self._empty = asyncio.Event()
@@ -81,12 +87,20 @@ class RemotingServer:
             message = f"cannot listen on {host}:{port} ({error.strerror or error}): is another server running there?"
             raise OSError(error.errno, message) from error
         self.port = int(self._server.sockets[0].getsockname()[1])
+        self._look()
         return self.port
+
+    def reload(self) -> None:
+        """Read the certificate again now; connections keep what they began with."""
+        if self._tls is not None:
+            self._tls.reload()
 
     async def stop(self, deadline_seconds: float = 2.0) -> None:
         """Stop listening, let every peer's output out, close; after the deadline cut what is left."""
         if self._server is None:
             return
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         self._server.close()
         for peer in list(self.peers):
             peer.close("the server stops")
@@ -99,7 +113,14 @@ class RemotingServer:
         self._server = None
 
     def _make_peer(self) -> SocketPeer:
-        return SocketPeer(self._handler, self._settings, self._peer_made, self._peer_lost)
+        return SocketPeer(self._handler, self._settings, self._peer_made, self._peer_lost, self._tls)
+
+    def _look(self) -> None:
+        """See now and then whether the certificate has changed."""
+        if self._tls is not None:
+            loop = asyncio.get_running_loop()
+            self._tls.look(int(loop.time() * 1_000))
+            self._look_timer = loop.call_later(LOOK_INTERVAL_MS / 1_000, self._look)
 
     def _peer_made(self, peer: SocketPeer) -> bool:
         self.peers.add(peer)

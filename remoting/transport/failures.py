@@ -28,6 +28,19 @@ class Unreachable(ConnectionLost):
         self.port = port
 
 
+class TlsFailed(Unreachable):
+    """The two sides do not agree on TLS: a certificate that is not trusted, a wrong name, no common version."""
+
+    def __init__(self, host: str, port: int, reason: str) -> None:
+        LightMQError.__init__(
+            self,
+            f"no TLS with {host}:{port} ({reason}): is its certificate made for that name and signed by an authority "
+            "that is trusted here?",
+        )
+        self.host = host
+        self.port = port
+
+
 class RequestTimeout(LightMQError, TimeoutError):
     """No answer came in time; the server may still have carried the request out."""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import cast
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frame import FrameDecoder, encode_frame
+from remoting.transport.tls import TlsTransport
 
 LOG = logging.getLogger("remoting")
 
@@ -55,6 +57,10 @@ class LinkCounters:
     """Peers cut off because their bytes were no frames."""
     sends_after_close: int = 0
     """Commands for peers that were already gone."""
+    tls_handshakes: int = 0
+    """Connections on which TLS began."""
+    tls_failures: int = 0
+    """Connections closed because TLS was not agreed upon or was broken."""
 
 
 @dataclass(slots=True)
@@ -81,7 +87,8 @@ class FrameLink(asyncio.BufferedProtocol):
         self._receive_buffer = settings.receive_buffer
         self._decoder = FrameDecoder(settings.frame_size_bytes_max)
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | TlsTransport | None = None
+        self._tls: TlsTransport | None = None
         self._output: list[bytes] = []
         self._output_bytes = 0
         self._flush_due = False
@@ -154,6 +161,22 @@ class FrameLink(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def start_tls(self, context: ssl.SSLContext, server_name: str | None = None) -> asyncio.Future[None]:
+        """Begin TLS on the open socket, as the client of `server_name` or as the server; done when the handshake is.
+
+        Nothing may have been sent before. A failure closes the link and is in the future.
+        """
+        transport = self._transport
+        assert transport is not None
+        assert not isinstance(transport, TlsTransport)
+        self._counters.tls_handshakes += 1
+        self._transport = self._tls = TlsTransport(
+            transport, context, self._receive_buffer,
+            plain=self._bytes_received, failed=self._tls_failed, server_name=server_name,
+        )  # fmt: skip
+        self._tls.begin()
+        return self._tls.done
+
     def on_close(self, callback: Callable[[str], object]) -> None:
         """Call `callback(reason)` once when the link is gone; next turn if it already is."""
         if self._lost is None:
@@ -165,8 +188,8 @@ class FrameLink(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the socket and its peer."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=self._settings.output_bytes_max)
+        self._transport = plain = cast("asyncio.Transport", transport)
+        plain.set_write_buffer_limits(high=self._settings.output_bytes_max)
         name = transport.get_extra_info("peername")
         self.address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name or "local")
         self.link_made()
@@ -179,6 +202,13 @@ class FrameLink(asyncio.BufferedProtocol):
         """Decode what was read and hand it on."""
         if self.closed:
             return
+        if self._tls is not None:
+            self._tls.received(nbytes)
+        else:
+            self._bytes_received(nbytes)
+
+    def _bytes_received(self, nbytes: int) -> None:
+        """So many bytes of frames are in the buffer."""
         counters = self._counters
         counters.bytes_in += nbytes
         try:
@@ -199,6 +229,11 @@ class FrameLink(asyncio.BufferedProtocol):
         LOG.warning("connection with %s closed: %s", self.address, reason)
         self.end(f"violation: {reason}")
 
+    def _tls_failed(self, reason: str) -> None:
+        self._counters.tls_failures += 1
+        LOG.warning("connection with %s closed: %s", self.address, reason)
+        self.end(reason)
+
     def pause_writing(self) -> None:
         """The socket's own buffer is above the limit."""
         self._transport_full = True
@@ -213,6 +248,8 @@ class FrameLink(asyncio.BufferedProtocol):
         """Tell the subclass, then everyone who asked."""
         if self._close_timer is not None:
             self._close_timer.cancel()
+        if self._tls is not None:
+            self._tls.lost()
         reason = self._lost = self._closing or (str(error) if error else "closed by the other side")
         self._output.clear()
         self._backlog.clear()

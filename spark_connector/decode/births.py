@@ -114,7 +114,9 @@ class Births:
     def _ask_all(self, address: Address, commands: list[Command]) -> list[Command]:
         """The answers to questions that are all under way at once; one by one where a connection breaks."""
         try:
-            with POOL.borrow(address, self._options.pull_timeout_ms, signer=self._options.signer) as connection:
+            with POOL.borrow(
+                address, self._options.pull_timeout_ms, signer=self._options.signer, tls=self._options.client_tls
+            ) as connection:
                 sent = [connection.send(command) for command in commands]
                 return [connection.receive(one) for one in sent]
         except (OSError, LightMQError):

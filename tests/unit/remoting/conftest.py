@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ async def serve() -> AsyncIterator[Serve]:
     """Start a server for a handler on a free port."""
     servers: list[RemotingServer] = []
 
-    async def start(handler: Handler, **limits: int) -> RemotingServer:
+    async def start(handler: Handler, **limits: Any) -> RemotingServer:
         server = RemotingServer(handler, **limits)
         await server.start("127.0.0.1", 0)
         servers.append(server)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from remoting.client.tls import ClientTls
 from remoting.protocol.commands import Command
 from remoting.server.access import Access
 from remoting.transport.contracts import Peer
+from remoting.transport.failures import TlsFailed
 from spark_connector.connections import POOL, ask, say_address
 from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.options import ReadOptions
@@ -93,3 +96,22 @@ def test_requests_are_signed_and_connections_keep_to_their_key(broker: ToyBroker
     assert broker.faults == []
     with POOL.borrow(broker.address, 1000, signer=signed.signer) as signing, POOL.borrow(broker.address, 1000) as plain:
         assert signing is not plain
+
+
+def test_connections_keep_to_their_tls_and_a_stranger_is_not_asked_again(
+    broker: ToyBroker, read_options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain connection is not lent where TLS is asked for; a certificate that is not trusted ends it at once."""
+    tries = []
+
+    def untrusted(host: str, port: int, *_: object, tls: ClientTls | None = None, **__: object) -> None:
+        tries.append(tls)
+        raise TlsFailed(host, port, "self-signed certificate")
+
+    with POOL.borrow(broker.address, 1000):
+        pass
+    monkeypatch.setattr("spark_connector.connections.BlockingConnection", untrusted)
+    wanted = read_options(topic="t", tls="true", tlscafile=str(tmp_path / "ca.pem"))
+    with pytest.raises(BrokerUnreachable, match=r"self-signed.*tlsCaFile"):
+        ask(broker.address, Command(1), wanted)
+    assert tries == [ClientTls(ca_file=tmp_path / "ca.pem")]

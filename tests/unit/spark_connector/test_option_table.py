@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from remoting.client.tls import ClientTls
 from spark_connector import values
 from spark_connector.option_table import ConnectionOptions, declared, option, option_name
 
@@ -28,3 +30,16 @@ def test_a_secret_is_never_printed_and_signs_only_with_its_key() -> None:
     signer = Example(access_key="a", secret_key="b").signer
     assert signer is not None
     assert signer.secret == "b"
+
+
+def test_tls_as_its_options_say() -> None:
+    """Nothing without the option `tls`; with it everything is checked unless that is switched off in so many words."""
+    assert ConnectionOptions().client_tls is None
+    assert ConnectionOptions(tls=True).client_tls == ClientTls()
+    full = ConnectionOptions(
+        tls=True, tls_ca_file=Path("ca"), tls_certificate_file=Path("c"), tls_key_file=Path("k"), tls_server_name="n"
+    )
+    assert full.client_tls == ClientTls(Path("ca"), Path("c"), Path("k"), "n")
+    loose = ConnectionOptions(tls=True, tls_insecure_skip_verify=True).client_tls
+    assert loose is not None
+    assert not loose.verify

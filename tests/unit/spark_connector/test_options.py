@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,14 @@ def test_batches_need_a_topic_and_have_a_size() -> None:
     ):
         with pytest.raises(OptionError, match=said):
             parse_write(wrong)
+
+
+@pytest.mark.parametrize("parse", [parse_read, parse_write])
+def test_options_of_tls_that_would_do_nothing(parse: Callable[[dict[str, str]], object]) -> None:
+    """A file that is given is a wish to be safe: without `tls` it would not be."""
+    for name, value in (("tlscafile", "/ca"), ("tlsservername", "n"), ("tlsinsecureskipverify", "true")):
+        with pytest.raises(OptionError, match="does nothing without the option 'tls'"):
+            parse({"topic": "t", name: value})
+    with pytest.raises(OptionError, match="tlsCertificateFile"):
+        parse({"topic": "t", "tls": "true", "tlskeyfile": "/key"})
+    parse({"topic": "t", "tls": "true", "tlscafile": "/ca"})

@@ -1,0 +1,123 @@
+"""TLS towards a server: whom this side trusts, what it shows, and the name it expects in the server's certificate.
+
+Invariant: the server's certificate and name are checked unless `verify` is false in so many words. Comparable and
+picklable, so that it can be a key of a pool and travel to Spark's tasks; contexts are made where they are used, once
+per process. Thread rule: plain values; making a context reads the files.
+"""
+
+from __future__ import annotations
+
+import functools
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from remoting.transport.certificates import load_authorities, load_pair
+from remoting.transport.failures import TlsFailed, Unreachable
+from remoting.transport.tls import reason_of
+
+CONTEXTS_MAX = 64
+"""Contexts remembered per process."""
+
+
+class DialSettings(Protocol):
+    """What a configuration says of it."""
+
+    @property
+    def enabled(self) -> bool:
+        """See the configuration."""
+        ...
+
+    @property
+    def ca(self) -> Path | None:
+        """See the configuration."""
+        ...
+
+    @property
+    def certificate(self) -> Path | None:
+        """See the configuration."""
+        ...
+
+    @property
+    def key(self) -> Path | None:
+        """See the configuration."""
+        ...
+
+    @property
+    def server_name(self) -> str:
+        """See the configuration."""
+        ...
+
+    @property
+    def verify(self) -> bool:
+        """See the configuration."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """How to connect with TLS."""
+
+    ca_file: Path | None = None
+    """Authorities that are trusted; None: those of the system."""
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    server_name: str = ""
+    """Name in the server's certificate; empty: the host that is connected to."""
+    verify: bool = True
+    """False takes any certificate: encrypted, but to whomever."""
+
+    @classmethod
+    def of(cls, settings: DialSettings) -> ClientTls | None:
+        """As configured; None where TLS is off."""
+        if not settings.enabled:
+            return None
+        return cls(settings.ca, settings.certificate, settings.key, settings.server_name, settings.verify)
+
+    def context(self) -> ssl.SSLContext:
+        """What connections use. Raises CertificateProblem when the files make none."""
+        return _context(self, tuple(_stamp(path) for path in (self.ca_file, self.certificate_file, self.key_file)))
+
+    def name_for(self, host: str) -> str:
+        """The name to expect when this host is connected to."""
+        return self.server_name or host
+
+
+@contextmanager
+def handshake_with(host: str, port: int) -> Iterator[None]:
+    """What fails in a handshake, in words: TlsFailed where trying again does not help, else Unreachable."""
+    try:
+        yield
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError) as error:
+        ended = OSError("the connection ended during the TLS handshake: does that port speak TLS?")
+        raise Unreachable(host, port, ended) from error
+    except (ssl.SSLError, ssl.CertificateError) as error:
+        raise TlsFailed(host, port, reason_of(error)) from error
+
+
+def _stamp(path: Path | None) -> int:
+    """Changes when the file does; a missing one is told of when it is read."""
+    try:
+        return path.stat().st_mtime_ns if path is not None else 0
+    except OSError:
+        return 0
+
+
+@functools.lru_cache(CONTEXTS_MAX)
+def _context(tls: ClientTls, _stamps: tuple[int, ...]) -> ssl.SSLContext:
+    """Made anew when a file has changed: certificates are renewed while this process runs."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif tls.ca_file is not None:
+        load_authorities(context, tls.ca_file, "authorities")
+    else:
+        context.load_default_certs()
+    if tls.certificate_file is not None:
+        load_pair(context, tls.certificate_file, tls.key_file or tls.certificate_file)
+    return context

@@ -1,0 +1,112 @@
+"""TLS contexts of a listener: made of files, made anew when those change.
+
+Invariants: a connection keeps the context it began with, so a reload drops nobody; a context is only taken into use
+whole (certificate, key and authorities fit), otherwise the one before stays and the owner is told why. At least TLS
+1.2, no renegotiation, no compression. No text of an error holds a part of a key.
+Thread rule: the loop's thread; reading the files takes a millisecond and happens when they changed.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+from remoting.protocol.errors import LocalMisuse
+
+LOOK_INTERVAL_MS = 2_000
+"""How often the files are looked at. A change counts once two looks saw the same, so that half a pair is not taken."""
+
+
+class CertificateProblem(LocalMisuse):
+    """The files make no context: missing, unreadable, or not fitting each other."""
+
+
+class CertificateFiles:
+    """The files of one TLS identity and the context made of them. A subclass may count and log what became of them."""
+
+    def __init__(
+        self, certificate: Path, key: Path, *, client_ca: Path | None = None, client_required: bool = False
+    ) -> None:
+        """Reads the files. CertificateProblem when they cannot be used: do not start then."""
+        self.certificate = certificate
+        self._key = key
+        self._client_ca = client_ca
+        self._client_required = client_required
+        self._used = self._seen = self._fingerprint()
+        self._looked_ms: int | None = None
+        self.context = self._make()
+        """What new connections use."""
+
+    def renewed(self) -> None:
+        """New files are in use."""
+
+    def unusable(self, problem: CertificateProblem) -> None:
+        """New files are there, and the old context stays in use."""
+
+    def look(self, now_ms: int) -> None:
+        """Take the files into use if they have changed and rest; does nothing more often than every two seconds."""
+        if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_INTERVAL_MS:
+            return
+        self._looked_ms = now_ms
+        found = self._fingerprint()
+        rests, self._seen = found == self._seen, found
+        if rests and found != self._used:
+            self.reload()
+
+    def reload(self) -> bool:
+        """Read the files again; whether they are in use now. A problem keeps what there is."""
+        self._used = self._seen = self._fingerprint()
+        try:
+            self.context = self._make()
+        except CertificateProblem as problem:
+            self.unusable(problem)
+            return False
+        self.renewed()
+        return True
+
+    def _make(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+        load_pair(context, self.certificate, self._key)
+        if self._client_ca is not None:
+            load_authorities(context, self._client_ca, "client authorities")
+            context.verify_mode = ssl.CERT_REQUIRED if self._client_required else ssl.CERT_OPTIONAL
+        return context
+
+    def _fingerprint(self) -> tuple[object, ...]:
+        return tuple(_state(path) for path in (self.certificate, self._key, self._client_ca) if path is not None)
+
+
+def load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
+    """Have a context show this certificate. Raises CertificateProblem that names the files and nothing in them."""
+    _using(
+        f"certificate {certificate} with key {key}",
+        lambda: context.load_cert_chain(certificate, key, password=_no_passphrase),
+    )
+
+
+def load_authorities(context: ssl.SSLContext, path: Path, what: str) -> None:
+    """Have a context trust the authorities of a file. Raises CertificateProblem."""
+    _using(f"{what} {path}", lambda: context.load_verify_locations(path))
+
+
+def _using(what: str, load: Callable[[], None]) -> None:
+    try:
+        load()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise CertificateProblem(f"{what}: {reason}") from error
+
+
+def _no_passphrase() -> str:
+    raise ValueError("the key has a passphrase; a process that starts by itself cannot ask for it")
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
