@@ -1,8 +1,9 @@
 # Every target makes the environment it needs in .venv/ first; python3 (3.11 to 3.13) is all a machine must have.
 PYTHON ?= python3
 ARGS ?=
+MINUTES ?= 10
 
-.PHONY: demo test setup check bench clean
+.PHONY: demo test setup check bench chaos clean
 
 demo:            ## the main job on this machine's own sensors: make demo ARGS="--seconds 20"
 	@$(PYTHON) demo.py $(ARGS)
@@ -19,6 +20,10 @@ check:           ## style, types and layering only
 bench:           ## the benchmarks, CPU per message
 	@$(PYTHON) tools/bootstrap.py dev
 	@.venv/bin/python -m benchmarks $(ARGS)
+
+chaos:           ## break a running cluster for a while and judge what survived: make chaos MINUTES=60 ARGS="--seed 7"
+	@$(PYTHON) tools/bootstrap.py dev
+	@.venv/bin/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
 
 clean:
 	rm -rf .venv build dist demo-out lightmq-data .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

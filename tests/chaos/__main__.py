@@ -1,0 +1,45 @@
+"""``python -m tests.chaos --minutes 60 --seed 7``: break a cluster for a while and say what survived.
+
+Writes events.jsonl (every fault, with its time), report.txt, report.json and timeline.svg to the folder; the exit
+status is 0 when every judge is content.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos.run import Options, Run
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run; the answer is the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--faults", type=int, default=1_000_000, help="end after this many")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--controllers", type=int, default=1)
+    parser.add_argument("--brokers", type=int, default=1)
+    parser.add_argument("--proxies", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=1_200.0, help="messages per second of all sources")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of all durations")
+    parser.add_argument("--network", choices=("auto", "namespaces", "proxies"), default="auto")
+    parser.add_argument("--folder", type=Path, default=None, help="where everything is written")
+    given = parser.parse_args(arguments)
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="lightmq-chaos-"))
+    words = [f"--{name} {value}" for name, value in vars(given).items() if name != "folder"]
+    options = Options(
+        seed=given.seed, folder=folder, seconds=given.minutes * 60, faults_max=given.faults,
+        controllers=given.controllers, brokers=given.brokers, proxies=given.proxies, rate=given.rate,
+        network=given.network, scale=given.scale, command=f"python -m tests.chaos {' '.join(words)}",
+    )  # fmt: skip
+    report = Run(options).execute()
+    print(report.text())
+    print(f"written to {folder}")
+    return 0 if report.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

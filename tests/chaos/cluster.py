@@ -1,0 +1,203 @@
+"""The processes of a run: controllers, brokers of one group and proxies, each with its folder, ports and fate.
+
+A node is started with fixed ports and is not waited for: under faults it may take its time, and who needs it waits for
+what it answers. Thread rule: faults from one thread; `is_running` from any.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.network import Network
+from tests.support.tree import ROOT
+
+USER, PASSWORD = "chaos", "a-long-password"
+SEGMENT_BYTES = 32 * 1024 * 1024
+DISK_BYTES = 640 * 1024 * 1024
+"""Size of the file system of a broker that may be filled."""
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
+@dataclass
+class Node:
+    """One server process."""
+
+    name: str
+    role: str
+    folder: Path
+    prefix: list[str]
+    ports: dict[str, int]
+    values: dict[str, Any] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+    is_paused: bool = False
+    starts: int = 0
+
+    @property
+    def data(self) -> Path:
+        """Its data directory."""
+        return self.folder / "data"
+
+    @property
+    def log(self) -> Path:
+        """What it writes to standard error."""
+        return self.folder / "log.txt"
+
+    def is_running(self) -> bool:
+        """Whether the process lives, paused or not."""
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Start the process."""
+        assert not self.is_running(), self.name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        words = [word for key, value in self.values.items() for word in ("--set", f"{key}={value}")]
+        command = [*self.prefix, sys.executable, "-m", "lightmq", self.role, *words, "--json"]
+        with self.log.open("ab") as log, (self.folder / "ports.txt").open("wb") as ports:
+            self.process = subprocess.Popen(
+                command, stdout=ports, stderr=log, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+            )
+        self.starts += 1
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal to the process; `ip netns exec` replaces itself by it, so the id is the server's."""
+        if self.process is not None and self.is_running():
+            self.process.send_signal(number)
+
+    def send_kill(self) -> None:
+        """kill -9 without waiting, so that several end at once."""
+        self.send(signal.SIGKILL)
+
+    def kill(self) -> None:
+        """kill -9 and wait for the end."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(30)
+        self.is_paused = False
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.send(signal.SIGSTOP)
+        self.is_paused = True
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self.send(signal.SIGCONT)
+        self.is_paused = False
+
+    def stop(self) -> int | None:
+        """SIGTERM; the exit status."""
+        if self.process is None:
+            return None
+        self.go_on()
+        self.send(signal.SIGTERM)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
+
+    def wipe(self) -> None:
+        """Lose everything that was on the disk."""
+        assert not self.is_running()
+        for entry in self.data.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+
+
+class Cluster:
+    """All nodes of a run."""
+
+    def __init__(self, folder: Path, network: Network, names: dict[str, str], *, small_disks: bool = False) -> None:
+        """``names``: node -> role, controllers first."""
+        self.network = network
+        self.folder = folder
+        self.nodes: dict[str, Node] = {}
+        self.mounted: list[Path] = []
+        for name, role in names.items():
+            purposes = {"controller": ("port", "raft"), "broker": ("port", "ha"), "proxy": ("port",)}[role]
+            ports = {purpose: free_port() for purpose in (*purposes, "admin")}
+            self.nodes[name] = Node(name, role, folder / name, network.prefix_of(name), ports)
+            for purpose in purposes:
+                network.serve(name, ports[purpose])
+        self._write_users()
+        for node in self.nodes.values():
+            node.values = self._values(node)
+            node.data.mkdir(parents=True)
+        if small_disks:
+            self._mount_disks()
+
+    def of(self, role: str) -> list[Node]:
+        """Nodes with a role."""
+        return [node for node in self.nodes.values() if node.role == role]
+
+    def address(self, node: Node, purpose: str = "port") -> str:
+        """What others dial."""
+        return f"{self.network.host(node.name)}:{node.ports[purpose]}"
+
+    @property
+    def controllers(self) -> list[str]:
+        """Addresses of the name servers."""
+        return [self.address(node) for node in self.of("controller")]
+
+    def start(self) -> None:
+        """Start every process."""
+        for node in self.nodes.values():
+            node.start()
+
+    def status(self, node: Node) -> dict[str, Any]:
+        """The /status page. Raises OSError."""
+        url = f"http://{self.network.listen_host(node.name)}:{node.ports['admin']}/status"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+
+    def close(self) -> None:
+        """Kill what lives and take the network and the disks down."""
+        for node in self.nodes.values():
+            node.kill()
+        self.network.close()
+        for place in self.mounted:
+            subprocess.run(["umount", "-l", str(place)], check=False)
+
+    def _values(self, node: Node) -> dict[str, Any]:
+        """The configuration of a node, as keys for --set."""
+        host = self.network.listen_host(node.name)
+        controllers = ",".join(self.controllers)
+        prefix = node.role
+        common = {f"{prefix}.host": host, f"{prefix}.port": node.ports["port"]}
+        common |= {f"{prefix}.admin_host": host, f"{prefix}.admin_port": node.ports["admin"]}
+        if node.role == "proxy":
+            return {**common, "proxy.controllers": controllers, "proxy.password_file": self.folder / "users"}
+        common |= {f"{prefix}.data_directory": node.data, f"{prefix}.open_to_all": "true"}
+        if node.role == "controller":
+            return common
+        common |= {"broker.advertised_host": self.network.host(node.name), "broker.controllers": controllers}
+        common |= {"broker.store.segment_size_bytes": SEGMENT_BYTES, "broker.store.retention_ms": 0}
+        return {**common, "broker.broker_name": "broker-a", "broker.store.free_space_bytes_min": 64 * 1024 * 1024}
+
+    def _write_users(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "lightmq", "passwd", str(self.folder / "users"), USER, "--stdin"]
+        subprocess.run(command, input=PASSWORD.encode(), cwd=ROOT, check=True, capture_output=True)
+
+    def _mount_disks(self) -> None:
+        for node in self.of("broker"):
+            command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(node.data)]
+            subprocess.run(command, check=True)
+            self.mounted.append(node.data)

@@ -1,0 +1,126 @@
+"""Does to a cluster what a plan says, and writes down each step before it is taken.
+
+Invariant: after `undo` every node runs, none is paused, the network is whole and no disk is full.
+Thread rule: one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.chaos.cluster import Cluster, Node
+from tests.chaos.fault_proxy import IN, OUT
+from tests.chaos.network import NamespaceNetwork, ProxiedNetwork
+from tests.chaos.plan import Fault
+from tests.chaos.record import Record
+
+BOTH = frozenset({IN, OUT})
+FILLER = "filler"
+LOOP_S = 0.3
+
+
+class Injector:
+    """The hand that breaks things."""
+
+    def __init__(self, cluster: Cluster, record: Record, sleep: Callable[[float], object] = time.sleep) -> None:
+        self._cluster = cluster
+        self._record = record
+        self._sleep = sleep
+        self.number = 0
+
+    def inject(self, fault: Fault) -> None:
+        """One fault with its second one, from its beginning to its end."""
+        faults = [fault, fault.together] if fault.together is not None else [fault]
+        for each in faults:
+            self.number += 1
+            self._record.note(
+                "fault", number=self.number, kind=each.kind, targets=each.targets, lasts_s=each.lasts_s, **each.details
+            )
+            self._begin(each)
+        self._sleep(max(each.lasts_s for each in faults))
+        self.undo(faults)
+        self._record.note("healed", number=self.number, kinds=[each.kind for each in faults])
+
+    def undo(self, faults: list[Fault] | None = None) -> None:
+        """Everything is well again: what the faults touched, or the whole cluster."""
+        names = {name for fault in faults for name in fault.targets} if faults is not None else set(self._cluster.nodes)
+        for name in self._cluster.nodes:
+            if name not in names:
+                continue
+            node = self._cluster.nodes[name]
+            with contextlib.suppress(FileNotFoundError):
+                (node.data / FILLER).unlink()
+            self._cluster.network.heal(name)
+            if node.is_paused:
+                node.go_on()
+            if not node.is_running():
+                self._start(node)
+
+    def _start(self, node: Node) -> None:
+        if node.process is not None and node.process.returncode not in (-9, 0):
+            self._record.note("ended", node=node.name, status=node.process.returncode)
+        node.start()
+
+    def _begin(self, fault: Fault) -> None:
+        nodes = [self._cluster.nodes[name] for name in fault.targets]
+        match fault.kind:
+            case "kill" | "kill_role" | "kill_all":
+                for node in nodes:
+                    node.send_kill()
+                for node in nodes:
+                    node.kill()
+            case "restart_loop":
+                for _ in range(fault.details["times"]):
+                    for node in nodes:
+                        node.kill()
+                        node.start()
+                    self._sleep(LOOP_S + fault.lasts_s / 4)
+            case _:
+                for node in nodes:
+                    self._begin_one(fault, node)
+
+    def _begin_one(self, fault: Fault, node: Node) -> None:
+        match fault.kind:
+            case "pause":
+                node.pause()
+            case "wipe":
+                node.kill()
+                node.wipe()
+            case "full_disk":
+                fill(node.data)
+            case _:
+                self._break_network(fault, node.name)
+
+    def _break_network(self, fault: Fault, name: str) -> None:
+        network = self._cluster.network
+        match fault.kind:
+            case "cut":
+                network.cut(name, BOTH)
+            case "cut_in":
+                network.cut(name, frozenset({IN}))
+            case "cut_out":
+                network.cut(name, frozenset({OUT}))
+            case "partial_cut":
+                network.cut(name, BOTH, fault.details["others"])
+            case "loss":
+                assert isinstance(network, NamespaceNetwork)
+                network.lose(name, fault.details["share"], fault.details["seed"])
+            case "delay":
+                assert isinstance(network, ProxiedNetwork)
+                network.delay(name, fault.details["seconds"])
+            case "reset":
+                assert isinstance(network, ProxiedNetwork)
+                network.reset(name)
+            case _:
+                raise AssertionError(f"nobody knows how to do {fault.kind}")
+
+
+def fill(folder: Path) -> None:
+    """Take all the space of the file system that the folder is on."""
+    free = os.statvfs(folder)
+    with (folder / FILLER).open("wb") as stream, contextlib.suppress(OSError):
+        os.posix_fallocate(stream.fileno(), 0, free.f_bavail * free.f_frsize)

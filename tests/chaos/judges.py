@@ -1,0 +1,132 @@
+"""The verdicts over a run, as pure functions of what was sent, acknowledged and read.
+
+Total queue: lost = acknowledged and nowhere, unexpected = read and never sent, duplicates = read more than once, which
+is allowed and counted. Order: first readings of one source in one queue rise. Same bytes: what a reader saw at an
+offset is there at the end, at every acknowledged place stands the message it was promised to, and a queue has no gaps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tests.chaos.ledger import Ledger, parse
+
+SHOWN_MAX = 20
+
+
+@dataclass
+class Verdict:
+    """What one judge found."""
+
+    judge: str
+    checked: int = 0
+    violations: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Nothing found, and not because nothing was looked at."""
+        return not self.violations and self.checked > 0
+
+    def blame(self, kind: str, text: str) -> None:
+        """Count a violation; the first few are kept as text."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if len(self.violations) < SHOWN_MAX:
+            self.violations.append(f"{kind}: {text}")
+
+
+def total_queue(judge: str, ledgers: Sequence[Ledger], read: Iterable[bytes]) -> Verdict:
+    """Everything acknowledged was read, nothing was read that nobody sent."""
+    verdict = Verdict(judge, counts={"lost": 0, "unexpected": 0, "duplicates": 0, "recovered": 0})
+    known = {ledger.source: ledger for ledger in ledgers}
+    seen: dict[str, Counter[int]] = {source: Counter() for source in known}
+    for data in read:
+        found = parse(data)
+        if found is None or found[0] not in known or found[1] >= len(known[found[0]].sent):
+            verdict.blame("unexpected", repr(data[:60]))
+            continue
+        seen[found[0]][found[1]] += 1
+    for source, ledger in known.items():
+        counter = seen[source]
+        verdict.counts["duplicates"] += sum(counter.values()) - len(counter)
+        for number in range(len(ledger.sent)):
+            if ledger.is_acknowledged(number):
+                verdict.checked += 1
+                if number not in counter:
+                    verdict.blame("lost", f"{source}:{number} acknowledged at {ledger.acknowledged[number]:.3f} s")
+            else:
+                verdict.counts["recovered"] += number in counter
+    return verdict
+
+
+def order(judge: str, read: Mapping[str, Iterable[bytes]]) -> Verdict:
+    """In each queue (or topic) the first readings of every source come in the order they were sent in."""
+    verdict = Verdict(judge, counts={"disorder": 0})
+    for queue, messages in read.items():
+        highest: dict[str, int] = {}
+        seen: dict[str, set[int]] = {}
+        for data in messages:
+            found = parse(data)
+            if found is None:
+                continue
+            source, number = found
+            mine = seen.setdefault(source, set())
+            if number in mine:
+                continue
+            mine.add(number)
+            verdict.checked += 1
+            if number < highest.get(source, -1):
+                verdict.blame("disorder", f"{source}:{number} after {highest[source]} in {queue}")
+            else:
+                highest[source] = number
+    return verdict
+
+
+def same_bytes(
+    observed: Mapping[str, Mapping[int, int]], final: Mapping[str, Mapping[int, int]], lowest: Mapping[str, int]
+) -> Verdict:
+    """Observed and final: queue -> offset -> checksum. What was ever shown at an offset is there at the end."""
+    verdict = Verdict("same offset, same bytes", counts={"changed": 0, "vanished": 0, "gap": 0})
+    for queue, offsets in observed.items():
+        now = final.get(queue, {})
+        for offset, checksum in offsets.items():
+            verdict.checked += 1
+            if offset not in now:
+                if offset >= lowest.get(queue, 0):
+                    verdict.blame("vanished", f"{queue} offset {offset} was shown and is gone")
+            elif now[offset] != checksum:
+                verdict.blame("changed", f"{queue} offset {offset}: {checksum:#010x} became {now[offset]:#010x}")
+    for queue, offsets in final.items():
+        verdict.checked += len(offsets)
+        begin = lowest.get(queue, 0)
+        missing = set(range(begin, max(offsets, default=begin - 1) + 1)) - set(offsets)
+        for offset in sorted(missing):
+            verdict.blame("gap", f"{queue} has nothing at offset {offset}")
+    return verdict
+
+
+def places(ledgers: Sequence[Ledger], final: Mapping[tuple[str, int], Mapping[int, bytes]]) -> Verdict:
+    """At each acknowledged (queue, offset) stands the message it was promised to; final: (topic, queue) -> bodies."""
+    verdict = Verdict("promised places", counts={"elsewhere": 0})
+    for ledger in ledgers:
+        for number, (queue, offset) in ledger.places.items():
+            verdict.checked += 1
+            found = parse(final.get((ledger.topic, queue), {}).get(offset, b""))
+            if found != (ledger.source, number):
+                verdict.blame("elsewhere", f"{ledger.source}:{number} promised at {queue}/{offset}, there is {found}")
+    return verdict
+
+
+def equal_logs(logs: Mapping[str, Mapping[str, bytes]]) -> Verdict:
+    """Logs of the replicas of a group (name -> file -> digest) are the same files with the same bytes."""
+    verdict = Verdict("replicas equal", counts={"unequal": 0})
+    names = sorted(logs)
+    for one, other in pairwise(names):
+        for file in sorted({*logs[one], *logs[other]}):
+            verdict.checked += 1
+            if logs[one].get(file) != logs[other].get(file):
+                verdict.blame("unequal", f"{file} differs between {one} and {other}")
+    return verdict

@@ -1,0 +1,249 @@
+"""The sources of a run: numbered messages at a steady rate, sent again until they are acknowledged, in order.
+
+`MqttSource` publishes with QoS 1 on one connection; `ProducerSource` appends over remoting to the master its name
+servers tell, and learns each message's place. Both keep what is not acknowledged, and after a lost connection send it
+again first, so that the first reading of every message comes in order.
+Thread rule: a thread each; `stop` and the counters from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from remoting.client.blocking import BlockingConnection, cluster
+from remoting.protocol.append_body import KIND_QUEUE, decode_append_reply, encode_entries, encode_entry
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import LightMQError
+from remoting.transport.failures import split_address
+from tests.chaos.cluster import PASSWORD, USER
+from tests.chaos.ledger import Ledger, payload
+from tests.processes.wire import packet, text
+
+ANSWER_S = 2.0
+"""A server that says nothing for so long while something waits is given up."""
+TURN_S = 0.02
+PAUSE_S = 0.1
+
+
+class Source:
+    """One source: a ledger, a rate, a thread."""
+
+    window = 400
+    """Messages handed over and not acknowledged."""
+
+    def __init__(self, ledger: Ledger, rate: float, now: Callable[[], float]) -> None:
+        self.ledger = ledger
+        self.rate = rate
+        self.now = now
+        self.waiting: deque[int] = deque()
+        self.connections = 0
+        self.failure = ""
+        self._due = 0.0
+        self._stop = threading.Event()
+        self._drain = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=ledger.source, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def drain(self) -> None:
+        """Send nothing new."""
+        self._drain.set()
+
+    @property
+    def is_drained(self) -> bool:
+        """Everything that was handed over is acknowledged."""
+        return self._drain.is_set() and not self.waiting
+
+    def stop(self) -> None:
+        """End, whatever is under way."""
+        self._stop.set()
+        self._thread.join(30)
+
+    def fresh(self) -> list[int]:
+        """The numbers of new messages that are due now."""
+        if self._drain.is_set():
+            return []
+        at = self.now()
+        self._due = min(self._due + self.rate * (at - self._last), float(self.window))
+        self._last = at
+        count = min(int(self._due), self.window - len(self.waiting))
+        if count <= 0:
+            return []
+        self._due -= count
+        numbers = [self.ledger.send(at) for _ in range(count)]
+        self.waiting.extend(numbers)
+        return numbers
+
+    def _run(self) -> None:
+        self._last = self.now()
+        while not self._stop.is_set():
+            try:
+                self.session()
+            except (OSError, LightMQError, EOFError) as error:
+                self.failure = repr(error)
+            self._stop.wait(PAUSE_S)
+
+    def session(self) -> None:
+        """One connection from its beginning to its end."""
+        raise NotImplementedError
+
+
+class MqttSource(Source):
+    """A publisher of MQTT 3.1.1 with a session that stays."""
+
+    def __init__(
+        self, ledger: Ledger, rate: float, now: Callable[[], float], addresses: Callable[[], list[str]], seed: int
+    ) -> None:
+        super().__init__(ledger, rate, now)
+        self._addresses = addresses
+        self._chance = random.Random(seed)
+
+    def session(self) -> None:
+        """CONNECT, then publish and take acknowledgements until the connection breaks."""
+        host, port = split_address(self._chance.choice(self._addresses()))
+        with contextlib.closing(connected(host, port, f"chaos-{self.ledger.source}", clean=False)) as link:
+            self.connections += 1
+            link.setblocking(True)
+            link.settimeout(ANSWER_S)
+            self._send(link, list(self.waiting), again=True)
+            buffer, heard = b"", time.monotonic()
+            while not self._stop.is_set():
+                self._send(link, self.fresh(), again=False)
+                readable, _, _ = select.select([link], [], [], TURN_S)
+                if readable:
+                    data = link.recv(65_536)
+                    if not data:
+                        raise EOFError("the proxy closed the connection")
+                    buffer, heard = self._take(buffer + data), time.monotonic()
+                elif not self.waiting:
+                    heard = time.monotonic()
+                elif time.monotonic() - heard > ANSWER_S:
+                    raise TimeoutError("no acknowledgement")
+
+    def _send(self, link: socket.socket, numbers: list[int], *, again: bool) -> None:
+        first, topic = 0x3A if again else 0x32, text(self.ledger.topic)
+        packets = []
+        for number in numbers:
+            body = topic + struct.pack(">H", number % 65_535 + 1) + payload(self.ledger.source, number)
+            packets.append(packet(first, body))
+        if packets:
+            link.sendall(b"".join(packets))
+
+    def _take(self, buffer: bytes) -> bytes:
+        at = self.now()
+        while len(buffer) >= 4:
+            assert buffer[0] == 0x40, f"packet {buffer[0]:#x} to a publisher"
+            (packet_id,) = struct.unpack_from(">H", buffer, 2)
+            buffer = buffer[4:]
+            number = next((each for each in self.waiting if each % 65_535 + 1 == packet_id), None)
+            if number is not None:
+                self.ledger.acknowledge(number, at)
+                self.waiting.remove(number)
+        return buffer
+
+
+class ProducerSource(Source):
+    """Appends to one queue of a topic over remoting, several requests on the way."""
+
+    requests_max = 4
+    batch = 100
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        rate: float,
+        now: Callable[[], float],
+        controllers: Callable[[], list[str]],
+        queue: int,
+    ) -> None:
+        super().__init__(ledger, rate, now)
+        self._controllers = controllers
+        self._queue = queue
+
+    def session(self) -> None:
+        """Find the master, then append until something fails."""
+        address = master(self._controllers())
+        with BlockingConnection.dial(address, int(ANSWER_S * 1000)) as link:
+            self.connections += 1
+            under_way: deque[tuple[int, list[int]]] = deque()
+            unsent = list(self.waiting)
+            while not self._stop.is_set():
+                unsent += self.fresh()
+                while unsent and len(under_way) < self.requests_max:
+                    now, unsent = unsent[: self.batch], unsent[self.batch :]
+                    under_way.append((link.send(self._request(now)), now))
+                if not under_way:
+                    self._stop.wait(TURN_S)
+                    continue
+                opaque, numbers = under_way.popleft()
+                self._take(link.receive(opaque), numbers)
+
+    def _request(self, numbers: list[int]) -> Command:
+        entries = [
+            encode_entry(
+                kind=KIND_QUEUE, flags=0, queue_index=self._queue, born_ms=number, topic=self.ledger.topic.encode(),
+                keys=b"", tags=b"", properties=(), body=payload(self.ledger.source, number),
+            )
+            for number in numbers
+        ]  # fmt: skip
+        return Command(RequestCode.APPEND_MANY, body=encode_entries(entries))
+
+    def _take(self, answer: Command, numbers: list[int]) -> None:
+        if answer.code != 0:
+            raise OSError(f"{answer.code}: {answer.remark}")
+        at = self.now()
+        _, placed = decode_append_reply(answer.body)
+        assert len(placed) == len(numbers)
+        for number, place in zip(numbers, placed, strict=True):
+            self.ledger.acknowledge(number, at)
+            self.ledger.places[number] = place
+            assert self.waiting.popleft() == number
+
+
+def master(controllers: list[str], group: str = "broker-a") -> str:
+    """The address of the group's master, from the first name server that tells one. Raises OSError."""
+    failures = []
+    for address in controllers:
+        try:
+            with BlockingConnection.dial(address, 1_000) as link:
+                data = cluster(link).broker_addr_table.get(group)
+        except LightMQError as error:
+            failures.append(str(error))
+            continue
+        found = data.master() if data is not None else None
+        if found is not None:
+            return found
+        failures.append(f"{address} knows no master")
+    raise OSError("; ".join(failures))
+
+
+def connected(host: str, port: int, client_id: str, *, clean: bool) -> socket.socket:
+    """A socket after CONNECT and CONNACK. Raises OSError, EOFError."""
+    link = socket.create_connection((host, port), ANSWER_S)
+    try:
+        flags = 0xC0 | (2 if clean else 0)
+        body = text("MQTT") + bytes([4, flags]) + struct.pack(">H", 30) + text(client_id) + text(USER) + text(PASSWORD)
+        link.sendall(packet(0x10, body))
+        answer = b""
+        while len(answer) < 4:
+            data = link.recv(4 - len(answer))
+            if not data:
+                raise EOFError("closed before CONNACK")
+            answer += data
+        if answer[0] != 0x20 or answer[3] != 0:
+            raise OSError(f"CONNACK {answer.hex()}")
+    except BaseException:
+        link.close()
+        raise
+    return link

@@ -1,0 +1,86 @@
+"""Which fault comes when, from one seed: the same seed and cluster give the same plan.
+
+A fault names its targets, how long it lasts and how long everything is left alone afterwards. Faults of brokers and of
+controllers are also combined: then both last at the same time.
+Invariant: no plan asks for what no replication can survive (the only copy of a log is never wiped).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+ALWAYS = ("kill", "pause", "restart_loop", "kill_role", "kill_all")
+TIMES = {"kill": (0.0, 3.0), "pause": (0.5, 6.0), "kill_role": (0.0, 3.0), "kill_all": (0.0, 2.0), "reset": (0.0, 0.0)}
+OTHER_TIMES = (1.0, 5.0)
+CALM = (0.5, 2.0)
+WEIGHTS = {"broker": 5, "controller": 3, "proxy": 2}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong."""
+
+    kind: str
+    targets: tuple[str, ...]
+    lasts_s: float
+    calm_s: float
+    details: dict[str, Any] = field(default_factory=dict)
+    together: Fault | None = None
+    """A second one at the same time."""
+
+
+class Plan:
+    """Endless faults for a cluster."""
+
+    def __init__(self, seed: int, roles: dict[str, str], kinds: frozenset[str], *, scale: float = 1.0) -> None:
+        """``roles``: node -> role; ``kinds`` beyond those that signals can do; ``scale`` shortens or stretches all."""
+        self._chance = random.Random(seed)
+        self._roles = roles
+        self._kinds = [*ALWAYS, *sorted(kinds)]
+        self._scale = scale
+
+    def faults(self) -> Iterator[Fault]:
+        """One after the other: first each kind once, in random order, then at random."""
+        first = list(self._kinds)
+        self._chance.shuffle(first)
+        while True:
+            kind = first.pop() if first else self._chance.choice(self._kinds)
+            fault = self._fault(kind, self._role_for(kind))
+            if fault.kind in ("kill", "pause") and self._chance.random() < 0.3:
+                other = "controller" if self._roles[fault.targets[0]] == "broker" else "broker"
+                second = self._fault(self._chance.choice(("kill", "pause")), other)
+                fault = Fault(fault.kind, fault.targets, fault.lasts_s, fault.calm_s, fault.details, second)
+            yield fault
+
+    def _role_for(self, kind: str) -> str:
+        if kind in ("full_disk", "wipe"):
+            return "broker"
+        if kind == "partial_cut":
+            return self._chance.choice(("broker", "controller"))
+        return self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+
+    def _fault(self, kind: str, role: str) -> Fault:
+        nodes = [name for name, own in self._roles.items() if own == role]
+        low, high = TIMES.get(kind, OTHER_TIMES)
+        lasts, calm = self._chance.uniform(low, high) * self._scale, self._chance.uniform(*CALM) * self._scale
+        targets: tuple[str, ...] = (self._chance.choice(nodes),)
+        details: dict[str, Any] = {}
+        match kind:
+            case "kill_role":
+                targets = tuple(nodes)
+            case "kill_all":
+                targets = tuple(self._roles)
+            case "restart_loop":
+                details = {"times": self._chance.randint(2, 4)}
+                lasts /= 2
+            case "partial_cut":
+                others = [name for name in self._roles if name not in targets]
+                details = {"others": [self._chance.choice(others)]}
+            case "loss":
+                details = {"share": self._chance.choice((0.3, 0.8)), "seed": self._chance.randrange(1 << 30)}
+            case "delay":
+                details = {"seconds": round(self._chance.uniform(0.02, 0.3), 3)}
+        return Fault(kind, targets, round(lasts, 3), round(calm, 3), details)

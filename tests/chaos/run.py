@@ -1,0 +1,234 @@
+"""One run: start the cluster and the load, break things for a while, let everything come back, judge.
+
+Invariant: a run ends with every process gone and every mount and namespace removed, however it went.
+Thread rule: called from one thread, which is the one that breaks things.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from remoting.protocol.errors import LightMQError
+from tests.chaos import judges
+from tests.chaos.cluster import Cluster
+from tests.chaos.injector import Injector
+from tests.chaos.ledger import Ledger
+from tests.chaos.load import MqttSource, ProducerSource, Source, master
+from tests.chaos.network import NamespaceNetwork, ProxiedNetwork
+from tests.chaos.plan import Plan
+from tests.chaos.readers import Final, Follower, Subscriber, final_reading
+from tests.chaos.record import Record
+from tests.chaos.report import Report
+
+MQTT_TOPIC, QUEUE_TOPIC = "chaos", "chaosq"
+UP_S = 90.0
+"""Longest time until a cluster that nobody disturbs takes messages; machines are slow and loaded."""
+POLL_S = 0.05
+
+
+@dataclass
+class Options:
+    """What a run is like."""
+
+    seed: int
+    folder: Path
+    seconds: float = 150.0
+    faults_max: int = 1_000_000
+    controllers: int = 1
+    brokers: int = 1
+    proxies: int = 1
+    rate: float = 1_200.0
+    network: str = "auto"
+    scale: float = 1.0
+    command: str = ""
+
+
+@dataclass
+class Load:
+    """Everything that sends and reads."""
+
+    sources: list[Source] = field(default_factory=list)
+    subscriber: Subscriber | None = None
+    follower: Follower | None = None
+
+    @property
+    def ledgers(self) -> list[Ledger]:
+        """What was sent."""
+        return [source.ledger for source in self.sources]
+
+    def counts(self) -> list[int]:
+        """Acknowledged messages by source."""
+        return [source.ledger.count for source in self.sources]
+
+    def stop(self) -> None:
+        """End all threads."""
+        for source in self.sources:
+            source.stop()
+        for reader in (self.subscriber, self.follower):
+            if reader is not None:
+                reader.stop()
+
+
+class Run:
+    """A run from its options."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        options.folder.mkdir(parents=True, exist_ok=True)
+        self.record = Record(options.folder / "events.jsonl")
+        names = {f"c{number}": "controller" for number in range(1, options.controllers + 1)}
+        names |= {f"b{number}": "broker" for number in range(1, options.brokers + 1)}
+        names |= {f"p{number}": "proxy" for number in range(1, options.proxies + 1)}
+        spaces = options.network == "namespaces" or (options.network == "auto" and NamespaceNetwork.possible())
+        network = NamespaceNetwork(list(names)) if spaces else ProxiedNetwork(list(names))
+        self.cluster = Cluster(options.folder / "nodes", network, names, small_disks=spaces)
+        kinds = set(network.kinds) | ({"full_disk"} if self.cluster.mounted else set())
+        self.plan = Plan(options.seed, names, frozenset(kinds), scale=options.scale)
+        self.injector = Injector(self.cluster, self.record)
+        self.load = Load()
+        self.report = Report(options.seed, network.name, names, 0.0, options.command)
+
+    def execute(self) -> Report:
+        """Everything; the report is written to the folder as well."""
+        try:
+            self.cluster.start()
+            self._begin_load()
+            self._break()
+            self._settle()
+        finally:
+            self.load.stop()
+            self.report.seconds = self.record.now()
+            self._close()
+        self.report.faults = self.record.of("fault")
+        self.report.measure(self.load.ledgers)
+        self.report.write(self.options.folder)
+        return self.report
+
+    def _begin_load(self) -> None:
+        options, now = self.options, self.record.now
+        self.until("a master", lambda: self._master() is not None, UP_S)
+
+        def proxies() -> list[str]:
+            return [self.cluster.address(node) for node in self.cluster.of("proxy")]
+
+        subscriber = self.load.subscriber = Subscriber("chaos-reader", f"{MQTT_TOPIC}/#", proxies, options.seed)
+        subscriber.start()
+        self.until("a subscription", subscriber.is_subscribed.is_set, UP_S)
+        for number in range(2):
+            ledger = Ledger(f"m{number}", f"{MQTT_TOPIC}/m{number}")
+            self.load.sources.append(MqttSource(ledger, options.rate / 3, now, proxies, options.seed + number))
+        ledger = Ledger("q0", QUEUE_TOPIC)
+        self.load.sources.append(ProducerSource(ledger, options.rate / 3, now, lambda: self.cluster.controllers, 0))
+        for source in self.load.sources:
+            source.start()
+        self.flowing("at the start")
+        follower = self.load.follower = Follower([MQTT_TOPIC, QUEUE_TOPIC], lambda: self.cluster.controllers)
+        follower.start()
+        self.record.note("load", rate=options.rate)
+
+    def _break(self) -> None:
+        end = self.record.now() + self.options.seconds
+        for fault in self.plan.faults():
+            if self.record.now() >= end or self.injector.number >= self.options.faults_max:
+                return
+            self.injector.inject(fault)
+            if not self.flowing(f"after {fault.kind} of {', '.join(fault.targets)}"):
+                return
+            time.sleep(fault.calm_s)
+
+    def _settle(self) -> None:
+        """All is well: what is under way gets its answer, then the judges look."""
+        self.injector.undo()
+        for source in self.load.sources:
+            source.drain()
+        self.until("all answers", lambda: all(source.is_drained for source in self.load.sources), UP_S)
+        self.record.note("drained", acknowledged=self.load.counts())
+        subscriber, follower = self.load.subscriber, self.load.follower
+        assert subscriber is not None
+        assert follower is not None
+        final = self._final()
+        wanted = {ledger.topic: ledger.count for ledger in self.load.ledgers if ledger.topic != QUEUE_TOPIC}
+        self.until("the subscriber", lambda: _caught_up(subscriber, wanted), UP_S)
+        self.load.stop()
+        self.report.verdicts = verdicts(self.load, final)
+        self.report.problems += follower.problems[:20]
+        for node in self.cluster.nodes.values():
+            status = node.stop()
+            if status != 0:
+                self.report.problems.append(f"{node.name} ended with status {status}")
+
+    def _final(self) -> Final:
+        deadline = self.record.now() + UP_S
+        while True:
+            try:
+                return final_reading([MQTT_TOPIC, QUEUE_TOPIC], master(self.cluster.controllers))
+            except (OSError, LightMQError):
+                if self.record.now() > deadline:
+                    raise
+                time.sleep(POLL_S)
+
+    def flowing(self, when: str) -> bool:
+        """Wait until every source gets answers to what it hands over from now on."""
+        begun = self.record.now()
+
+        def back() -> bool:
+            return all(source.ledger.back_after(begun) is not None for source in self.load.sources)
+
+        return self.until(f"answers {when}", back, UP_S)
+
+    def until(self, what: str, condition: Callable[[], bool], deadline_s: float) -> bool:
+        """Wait; a condition that does not come is a problem of the run."""
+        end = self.record.now() + deadline_s
+        while not condition():
+            if self.record.now() > end:
+                self.report.problems.append(f"waited {deadline_s:.0f} s for {what} in vain: {self._complaints()}")
+                self.record.note("in_vain", what=what)
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def _complaints(self) -> str:
+        told = {source.ledger.source: source.failure for source in self.load.sources}
+        if self.load.subscriber is not None:
+            told["subscriber"] = self.load.subscriber.failure
+        return "; ".join(f"{name}: {failure}" for name, failure in told.items() if failure)
+
+    def _master(self) -> str | None:
+        try:
+            return master(self.cluster.controllers)
+        except OSError:
+            return None
+
+    def _close(self) -> None:
+        for node in self.cluster.nodes.values():
+            if node.log.exists() and "Traceback" in node.log.read_text(errors="replace"):
+                self.report.problems.append(f"{node.name} logged a traceback, see {node.log}")
+        self.cluster.close()
+        self.record.close()
+
+
+def _caught_up(subscriber: Subscriber, wanted: dict[str, int]) -> bool:
+    return all(len(set(subscriber.messages.get(topic, ()))) >= count for topic, count in wanted.items())
+
+
+def verdicts(load: Load, final: Final) -> list[judges.Verdict]:
+    """All judges over what was sent and read."""
+    assert load.subscriber is not None
+    assert load.follower is not None
+    over_mqtt = [ledger for ledger in load.ledgers if ledger.topic != QUEUE_TOPIC]
+    over_remoting = [ledger for ledger in load.ledgers if ledger.topic == QUEUE_TOPIC]
+    received = load.subscriber.messages
+    everything = [data for messages in received.values() for data in messages]
+    observed = {queue: seen.table() for queue, seen in load.follower.seen.items()}
+    return [
+        judges.total_queue("log, MQTT", over_mqtt, final.all(MQTT_TOPIC)),
+        judges.total_queue("log, producer", over_remoting, final.all(QUEUE_TOPIC)),
+        judges.total_queue("subscriber", over_mqtt, everything),
+        judges.order("order in the queues", final.by_queue()),
+        judges.order("order at the subscriber", received),
+        judges.same_bytes(observed, final.checksums(), {}),
+        judges.places(over_remoting, final.bodies),
+    ]

@@ -1,0 +1,104 @@
+"""Namespaces really cut: one way, both ways, between two nodes alone; and nothing of them is left."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.fault_proxy import IN, OUT
+from tests.chaos.network import HERE, NamespaceNetwork
+
+LISTEN = """
+import socket, sys
+link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+link.bind((sys.argv[1], 7777))
+print("bound", flush=True)
+while True:
+    data, peer = link.recvfrom(100)
+    print(data.decode(), flush=True)
+    link.sendto(data, peer)
+"""
+QUIET_S = 0.5
+DEADLINE_S = 20.0
+
+pytestmark = pytest.mark.skipif(not NamespaceNetwork.possible(), reason="network namespaces need root and the tool ip")
+
+
+@pytest.fixture
+def network() -> Iterator[NamespaceNetwork]:
+    made = NamespaceNetwork(["a", "b"])
+    yield made
+    made.close()
+    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
+    assert made._tag not in left
+
+
+@pytest.fixture
+def listener(network: NamespaceNetwork) -> Iterator[subprocess.Popen[str]]:
+    """A process in a that says and returns every datagram."""
+    command = [*network.prefix_of("a"), sys.executable, "-c", LISTEN, network.host("a")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "bound\n"
+    yield process
+    process.kill()
+    process.wait(DEADLINE_S)
+    process.stdout.close()
+
+
+def answered(network: NamespaceNetwork, text: str, deadline_s: float) -> bool:
+    """Whether a datagram from here comes back."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        link.bind((network.host(HERE), 0))
+        link.settimeout(deadline_s)
+        link.sendto(text.encode(), (network.host("a"), 7777))
+        try:
+            return link.recv(100) == text.encode()
+        except TimeoutError:
+            return False
+
+
+def test_cuts_and_healing(network: NamespaceNetwork, listener: subprocess.Popen[str]) -> None:
+    """Towards the node nothing is heard; away from it it hears but nobody hears its answer; healed all is well."""
+    assert listener.stdout is not None
+    assert answered(network, "one", DEADLINE_S)
+    network.cut("a", frozenset({IN}))
+    assert not answered(network, "two", QUIET_S)
+    network.heal("a")
+    network.cut("a", frozenset({OUT}))
+    assert not answered(network, "three", QUIET_S)
+    network.heal("a")
+    assert answered(network, "four", DEADLINE_S)
+    heard = [listener.stdout.readline().strip() for _ in range(3)]
+    assert heard == ["one", "three", "four"]
+
+
+def test_a_partial_cut_is_partial(network: NamespaceNetwork, listener: subprocess.Popen[str]) -> None:
+    """a and b no longer hear each other, a and the clients do."""
+    network.cut("a", frozenset({IN, OUT}), ["b"])
+    assert answered(network, "one", DEADLINE_S)
+    probe = (
+        "import socket, sys\n"
+        "link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n"
+        f"link.settimeout({QUIET_S})\n"
+        "link.sendto(b'x', (sys.argv[1], 7777))\n"
+        "try: link.recv(1)\n"
+        "except TimeoutError: sys.exit(3)\n"
+    )
+    command = [*network.prefix_of("b"), sys.executable, "-c", probe, network.host("a")]
+    assert subprocess.run(command, check=False).returncode == 3
+    network.heal("a")
+    assert subprocess.run(command, check=False).returncode == 0
+
+
+def test_loss_ends_with_healing(network: NamespaceNetwork, listener: subprocess.Popen[str]) -> None:
+    """Under full loss nothing passes, healed everything does."""
+    network.lose("a", 1.0, 1)
+    while answered(network, "x", QUIET_S):
+        pass  # the first turn has not come yet
+    network.heal("a")
+    assert answered(network, "y", DEADLINE_S)

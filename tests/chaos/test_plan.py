@@ -1,0 +1,49 @@
+"""Plans are the same for the same seed, use every kind of fault, and name only what exists."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from tests.chaos.network import NamespaceNetwork, ProxiedNetwork
+from tests.chaos.plan import ALWAYS, Fault, Plan
+
+ROLES = {"c1": "controller", "c2": "controller", "b1": "broker", "b2": "broker", "p1": "proxy"}
+KINDS = NamespaceNetwork.kinds | ProxiedNetwork.kinds | {"full_disk"}
+
+
+def plan(seed: int, count: int) -> list[Fault]:
+    return list(islice(Plan(seed, ROLES, KINDS).faults(), count))
+
+
+def test_one_seed_is_one_plan() -> None:
+    """A run can be repeated from its seed."""
+    assert plan(7, 200) == plan(7, 200)
+    assert plan(7, 20) != plan(8, 20)
+
+
+def test_every_kind_comes_early() -> None:
+    """A short run meets each kind once."""
+    kinds = {fault.kind for fault in plan(3, len(ALWAYS) + len(KINDS))}
+    assert kinds == {*ALWAYS, *KINDS}
+
+
+def test_targets_exist_and_times_are_bounded() -> None:
+    """Disks are those of brokers; a partial cut never names itself; some faults hit brokers and controllers at once."""
+    faults = plan(5, 500)
+    for fault in [*faults, *[fault.together for fault in faults if fault.together is not None]]:
+        assert set(fault.targets) <= set(ROLES)
+        assert 0 <= fault.lasts_s <= 6
+        if fault.kind == "full_disk":
+            assert ROLES[fault.targets[0]] == "broker"
+        if fault.kind == "partial_cut":
+            assert not set(fault.details["others"]) & set(fault.targets)
+    both = [fault for fault in faults if fault.together is not None]
+    pairs = {(ROLES[fault.targets[0]], ROLES[fault.together.targets[0]]) for fault in both if fault.together}
+    assert {("broker", "controller"), ("controller", "broker")} <= pairs
+
+
+def test_scale_shortens_everything() -> None:
+    """The quick run has the same faults, shorter."""
+    long, short = plan(5, 50), list(islice(Plan(5, ROLES, KINDS, scale=0.1).faults(), 50))
+    assert [fault.kind for fault in long] == [fault.kind for fault in short]
+    assert sum(fault.lasts_s for fault in short) < sum(fault.lasts_s for fault in long) * 0.2
