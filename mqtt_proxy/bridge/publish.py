@@ -322,10 +322,7 @@ class Publisher:
     def _give_up(self, origins: Collection[Origin]) -> None:
         """Of these nothing is sent any more: their clients do it when they come back."""
         if origins:
-            gone = [run for run in self._gathered if run.origin in origins]
-            self._gathered = [run for run in self._gathered if run.origin not in origins]
-            self._gathered_bytes -= sum(run.size_bytes for run in gone)
-            self._lost.give_up(origins, gone)
+            self._lost.give_up(origins, self._withdrawn(origins))
             self._count_lost()
 
     def _count_lost(self) -> None:
@@ -373,13 +370,21 @@ class Publisher:
         self._settle(run.size_bytes)
 
     def _reject(self, runs: Sequence[Run], reason: str) -> None:
-        word = reason.partition(":")[0]
+        origins = dict.fromkeys(run.origin for run in runs)
+        runs = [*runs, *self._withdrawn(origins)]
         count = sum(run.count for run in runs)
-        self._metrics.refused_publishes.child(word).value += count
+        self._metrics.refused_publishes.child(reason.partition(":")[0]).value += count
         self._log.warning("publishes_refused", messages=count, reason=reason)
-        for origin in dict.fromkeys(run.origin for run in runs):
+        for origin in origins:
             origin.rejected(reason)
         self._settle(sum(run.size_bytes for run in runs))
+
+    def _withdrawn(self, origins: Collection[Origin]) -> list[Run]:
+        """What these sent and still waits: appended now it would overtake what they are going to send again."""
+        withdrawn = [run for run in self._gathered if run.origin in origins]
+        self._gathered = [run for run in self._gathered if run.origin not in origins]
+        self._gathered_bytes -= sum(run.size_bytes for run in withdrawn)
+        return withdrawn
 
     def _settle(self, size_bytes: int) -> None:
         self.pending_bytes -= size_bytes

@@ -147,6 +147,26 @@ async def test_messages_that_could_overtake_are_not_repeated() -> None:
         assert origin.refusals == []
 
 
+async def test_what_waits_does_not_overtake_what_was_refused() -> None:
+    """When a full disk refuses what a connection sent, nothing it sent afterwards is stored before the repetition."""
+    async with running() as rig:
+        rig.broker.holding = True
+        origin, other = Origin(), Origin()
+        for packet_id in (1, 2, 3):  # two on the way, the third waits for the disk
+            rig.services.publisher.publish(origin, b"c", some("t", packet_id))
+            await settle()
+        rig.services.publisher.publish(other, b"o", some("u", 9))
+        rig.broker.refuse[RequestCode.APPEND_MANY] = [Refused(14, "disk full"), Refused(14, "disk full")]
+        rig.broker.release()
+        await asyncio.wait_for(rig.services.publisher.drain(), 5)
+        assert (origin.reason or "").startswith("broker_refused")
+        assert origin.confirmed_ids == []
+        assert (other.confirmed_ids, other.reason) == ([9], None)
+        assert [entry.mqtt_topic for entry in rig.broker.appended] == [b"u"]
+        assert rig.count("publishes_refused_total{broker_refused}") == 3
+        assert rig.services.publisher.pending_bytes == 0
+
+
 async def test_without_a_broker_publishes_wait_for_it() -> None:
     """What was gathered while the broker was away goes out when it is back."""
     async with running() as rig:
