@@ -32,6 +32,7 @@ COMMANDS = (
     ("query", "query:query", CLIENTS, "Look messages up by topic and key, between two times."),
     ("demo", "demo:demo", CARE, "Run the main job on this machine's sensors: MQTT, the log, Spark and back."),
     ("doctor", "doctor:doctor", CARE, "Check this machine and a running broker, and say what to do."),
+    ("cluster", "cluster:cluster", CARE, "Show and change who is master of the broker groups."),
     ("acl", "acl:acl", CARE, "Check an access list, or explain what it decides."),
     ("passwd", "passwd:passwd", CARE, "Add, change or remove a user in a password file."),
     ("store", "store:store", CARE, "Check, list, count and mend a broker's data directory."),

@@ -9,6 +9,7 @@ turns. Thread rule: faults from one thread.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -21,6 +22,7 @@ from tests.chaos.fault_proxy import IN, OUT, FaultProxy
 NOBODY = "02:00:00:00:00:fe"
 SLOT_S = 0.02
 """Length of one turn of loss."""
+_numbers = itertools.count(1)
 HERE = "here"
 """The clients of the run, as a node of the network."""
 
@@ -89,7 +91,8 @@ class NamespaceNetwork:
     kinds = frozenset({"cut", "cut_in", "cut_out", "partial_cut", "loss"})
 
     def __init__(self, nodes: list[str]) -> None:
-        self._tag = f"lq{os.getpid() % 100_000}"
+        # A number of its own: the interfaces of a namespace that was deleted go away some time later.
+        self._tag = f"lq{os.getpid() % 100_000}{next(_numbers)}x"
         self._net = f"10.{64 + os.getpid() % 60}.{os.getpid() // 60 % 250}"
         self._nodes = nodes
         self._hosts = {node: f"{self._net}.{number}" for number, node in enumerate(nodes, 1)}

@@ -25,6 +25,7 @@ from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.transport.contracts import Peer
 from tests.support.records import make_mqtt_record
+from tests.unit.lightmq.cli.fake_controller import FakeController
 
 
 class MqttServer:
@@ -233,5 +234,12 @@ class LogServer:
 @pytest.fixture
 def log_server() -> Iterator[LogServer]:
     server = LogServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def controller() -> Iterator[FakeController]:
+    server = FakeController()
     yield server
     server.stop()

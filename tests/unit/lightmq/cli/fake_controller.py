@@ -1,0 +1,115 @@
+"""A controller and the brokers behind it on one loopback port: what the cluster commands ask, and what they changed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import msgspec
+
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.controller_body import (
+    CleanBrokerData,
+    ControllerMetadata,
+    ElectMaster,
+    EpochCache,
+    EpochRange,
+    GroupState,
+    MasterHeader,
+    ReplicaState,
+    SyncStateData,
+    from_fields,
+    to_fields,
+)
+from remoting.protocol.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.server.router import Router
+from remoting.server.server import RemotingServer
+from remoting.transport.contracts import Peer
+
+
+class FakeController:
+    """Group broker-a: broker 1 is master, 2 in sync, 3 is neither in sync nor alive."""
+
+    def __init__(self) -> None:
+        self.leads = True
+        self.leader: str | None = None
+        """Address it names when it does not lead."""
+        self.is_controller = True
+        self.in_sync, self.behind = [1, 2], [3]
+        self.alive = {1, 2}
+        self.master: int | None = 1
+        self.elections: list[ElectMaster] = []
+        self.removals: list[CleanBrokerData] = []
+        self.refusal = 0
+        self.tells_epochs = True
+        self._loop = asyncio.new_event_loop()
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(started,), daemon=True)
+        self._thread.start()
+        assert started.wait(10)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    def _run(self, started: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        handlers = {
+            RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
+            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: self._states,
+            RequestCode.CONTROLLER_ELECT_MASTER: self._elect,
+            RequestCode.CLEAN_BROKER_DATA: self._clean,
+            RequestCode.GET_BROKER_EPOCH_CACHE: self._epochs,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
+        }
+        self._server = RemotingServer(Router(handlers))
+        self.port = self._loop.run_until_complete(self._server.start("127.0.0.1", 0))
+        started.set()
+        self._loop.run_forever()
+        self._loop.close()
+
+    def _metadata(self, _: Peer, command: Command) -> Command:
+        if not self.is_controller:
+            return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no such request")
+        leader = self.address if self.leads else self.leader
+        header = ControllerMetadata("g", "n1" if leader else None, leader, self.leads, f"n1-{self.address};n2-h:1")
+        return command.reply(fields=to_fields(header))
+
+    def _states(self, _: Peer, command: Command) -> Command:
+        if not self.leads:
+            return command.reply(ResponseCode.CONTROLLER_NOT_LEADER, "somebody else leads")
+
+        def replicas(ids: list[int]) -> list[ReplicaState]:
+            return [ReplicaState("broker-a", each, self.address, each in self.alive) for each in ids]
+
+        address = self.address if self.master is not None else None
+        state = GroupState(self.master, address, 7, 9, replicas(self.in_sync), replicas(self.behind))
+        names = msgspec.json.decode(command.body, type=list[str])
+        table = {"broker-a": state} if not names or "broker-a" in names else {}
+        return command.reply(body=msgspec.json.encode(SyncStateData(table)))
+
+    def _elect(self, _: Peer, command: Command) -> Command:
+        self.elections.append(from_fields(command.fields, ElectMaster))
+        if self.refusal:
+            return command.reply(self.refusal, "no")
+        return command.reply(fields=to_fields(MasterHeader(8, 10, 2, "host:2")))
+
+    def _cluster(self, _: Peer, command: Command) -> Command:
+        data = BrokerData(cluster="plant", broker_name="broker-a", broker_addrs={0: self.address})
+        return command.reply(body=encode_body(ClusterInfo(broker_addr_table={"broker-a": data})))
+
+    def _clean(self, _: Peer, command: Command) -> Command:
+        self.removals.append(from_fields(command.fields, CleanBrokerData))
+        return command.reply()
+
+    def _epochs(self, _: Peer, command: Command) -> Command:
+        if not self.tells_epochs:
+            return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no such request")
+        cache = EpochCache("c", "broker-a", 1, [EpochRange(5, 0, 100), EpochRange(7, 100, 160)], 160)
+        return command.reply(body=msgspec.json.encode(cache))
