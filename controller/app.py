@@ -14,7 +14,8 @@ from controller.config import ControllerConfig
 from controller.control_plane import ControlPlane
 from controller.metadata_file import MetadataFile
 from controller.name_server import NameServer
-from remoting.client.connection import dial
+from remoting.client.key_file import signing_dial
+from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LocalMisuse
 from remoting.server.access import Access
 from remoting.server.router import Router
@@ -37,7 +38,7 @@ class ControllerApp:
         clock: Clock | None = None,
         registry: Registry | None = None,
         listen: bool = True,
-        dial_broker: Callable[[str], Awaitable[Connection]] = dial,
+        dial_broker: Callable[[str], Awaitable[Connection]] | None = None,
     ) -> None:
         self.config = config
         self.port = 0
@@ -47,7 +48,7 @@ class ControllerApp:
         self._registry = registry
         self._listen = listen
         self._lock: DirectoryLock | None = None
-        self._dial_broker = dial_broker
+        self._dial_broker = dial_broker or signing_dial(None, ClientTls.of(config.dial_tls))
         self._name_server: NameServer | None = None
         self._plane: ControlPlane | None = None
         self._server: RemotingServer | None = None

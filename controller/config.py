@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runtime.config import setting
-from runtime.tls_config import ListenTlsConfig
+from runtime.tls_config import DialTlsConfig, ListenTlsConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,7 @@ class ControllerConfig:
     unclean_election: bool = False
     """Let a broker that is not in sync become master when none that is lives. Loses acknowledged messages."""
     tls: ListenTlsConfig = field(default_factory=ListenTlsConfig)
+    dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)
     broker_timeout_ms: int = setting(120_000, minimum=1_000)
     """Silence after which a broker that names no time of its own leaves the routes; must exceed its register period."""
     broker_lost_grace_ms: int = setting(5_000, minimum=0)

@@ -55,6 +55,12 @@ class Authorizer:
             self.refused += 1
             raise Refused(ResponseCode.NO_PERMISSION, f"{identity} may not {action} {resource!r}")
 
+    def allows(self, peer: Peer, command: Command, action: str, resource: str) -> bool:
+        """Whether the peer may do `action` on `resource`; a "no" is no refusal yet."""
+        if self._policy is None or TRUSTED_ATTRIBUTE in peer.attributes:
+            return True
+        return self._policy(self.identity(peer, command), action, resource)
+
     @staticmethod
     def identity(peer: Peer, command: Command) -> str:
         """Name of the peer: what it was given at connection, the access key it signs with, or anonymous."""

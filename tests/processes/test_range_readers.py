@@ -21,9 +21,10 @@ from remoting.protocol.bounds_body import (
     decode_bounds_reply,
     encode_bounds_request,
 )
-from remoting.protocol.codes import RequestCode
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.pull_body import PulledRange, decode_range_pull_reply, encode_range_pull
+from remoting.transport.signature import Signer
 from tests.processes.rig import Process, Server, no_traceback
 
 pytestmark = [
@@ -140,6 +141,50 @@ def test_no_reader_outlives_a_killed_broker(server: Server) -> None:
     until(lambda: not any(alive(pid) for pid in readers))
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", server.ports["readers"]))
+
+
+def test_readers_ask_the_access_list_of_the_broker(tmp_path: Path) -> None:
+    """A key reads there what it may read at the broker and nothing else, and a changed list counts there too."""
+    listed = tmp_path / "acl"
+    listed.write_text("user feeder\nrole proxy\nuser ann\ntopic read plant/#\nuser bob\ntopic read other/#\n")
+    keys = "feeder:f-secret,ann:a-secret,bob:b-secret"
+    options = ["--set", f"broker.access_keys={keys}", "--set", f"broker.access_list={listed}"]
+    server = Process(
+        tmp_path / "broker",
+        ["broker", "--data", str(tmp_path / "data"), "--controllers", "", "--readers", "1", *options],
+        "remoting",
+    )
+    server.start()
+
+    def signed(name: str, port: str) -> BlockingConnection:
+        return BlockingConnection("127.0.0.1", server.ports[port], signer=Signer(name, f"{name[0]}-secret"))
+
+    def code(name: str, queue: int) -> int:
+        with signed(name, "readers") as connection:
+            body = encode_range_pull(queue, 0, 1 << 40, 1 << 20)
+            return connection.request(Command(RequestCode.RANGE_PULL, body=body)).code
+
+    try:
+        entries = [append_body.encode_mqtt_entry(b"plant/1", b"%d" % n, 1, 0, b"test") for n in range(5)]
+        with signed("feeder", "remoting") as connection:
+            body = append_body.encode_entries(entries)
+            assert connection.request(Command(RequestCode.APPEND_MANY, body=body)).code == 0
+            body = encode_bounds_request(QueueBoundsRequest(filter="plant/1"))
+            told = decode_bounds_reply(connection.request(Command(RequestCode.QUEUE_BOUNDS, body=body)).body)
+        assert told.light is not None
+        queue = told.light.id
+        until(lambda: metric(server, "rocketmq_range_readers ") == 1)
+        assert code("ann", queue) == 0
+        assert code("bob", queue) == ResponseCode.NO_PERMISSION
+        with connect(server, "readers") as nobody:
+            body = encode_range_pull(queue, 0, 9, 9_999)
+            assert nobody.request(Command(RequestCode.RANGE_PULL, body=body)).code == ResponseCode.NO_PERMISSION
+        listed.write_text(listed.read_text() + "topic read plant/1\n")  # bob's section
+        until(lambda: code("bob", queue) == 0)
+        assert server.end(signal.SIGTERM) == 0
+        no_traceback(server)
+    finally:
+        server.kill_if_running()
 
 
 def test_without_readers_nobody_is_told_of_any(tmp_path: Path) -> None:

@@ -35,6 +35,16 @@ def test_a_policy_decides_and_refusals_are_counted() -> None:
     assert authorizer.refused == 1
 
 
+def test_a_question_is_no_refusal() -> None:
+    """Who asks beforehand gets an answer, and nothing is counted."""
+    peer, command = FakePeer(), Command(1)
+    guarded = Authorizer(lambda _identity, _action, resource: resource == "mine")
+    assert guarded.allows(peer, command, "consume", "mine")
+    assert not guarded.allows(peer, command, "consume", "yours")
+    assert Authorizer().allows(peer, command, "consume", "yours")
+    assert guarded.refused == 0
+
+
 async def test_every_kind_of_request_asks(running) -> None:
     running.broker.authorizer = Authorizer(lambda *_: False)
     connection = running.connect()

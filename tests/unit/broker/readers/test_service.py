@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from broker.api.access import Authorizer
 from broker.api.pull_filtered import filtered_pull
 from broker.api.pull_many import range_pull
-from broker.readers.service import RangeService
+from broker.readers.service import RangeService, one_topic
 from broker.store.attached.store import AttachedStore
 from broker.store.errors import CorruptIndex, CorruptLog, StoreError, Unsettled
+from broker.store.read_result import RangeResult
 from remoting.protocol import names
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
@@ -84,13 +86,49 @@ async def test_a_policy_is_asked_with_the_topics_of_the_records(running) -> None
     asked: list[str] = []
     authorizer = Authorizer(lambda _identity, action, resource: asked.append(resource) is None and resource != "a/2")
     service = RangeService(store, pull_bytes_max=1_000_000, authorizer=authorizer)
-    one, two = (running.store.find_queue(names.light_queue_name(topic)) for topic in (b"a/1", b"a/2"))
+    one = running.store.find_queue(names.light_queue_name(b"a/1"))
     assert decode_range_pull_reply(service.range_pull(FakePeer(), asking(one, 0, 9)).body).count == 1
+    assert asked == ["a/#"], "one question for a topic that may be read as a whole"
+
+
+async def test_single_messages_are_asked_for_where_the_whole_topic_is_not_allowed(running) -> None:
+    """And in a queue of several topics, which no rule for one of them opens."""
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"b/1", b"a/1")))
+    await running.settle()
+    store = AttachedStore(running.config.data_directory)
+    asked: list[str] = []
+    authorizer = Authorizer(lambda _identity, action, resource: asked.append(resource) is None and resource == "a/1")
+    service = RangeService(store, pull_bytes_max=1_000_000, authorizer=authorizer)
+    one, two = (running.store.find_queue(names.light_queue_name(topic)) for topic in (b"a/1", b"a/2"))
+    assert decode_range_pull_reply(service.range_pull(FakePeer(), asking(one, 0, 9)).body).count == 2
     with pytest.raises(Refused) as refused:
         service.range_pull(FakePeer(), asking(two, 0, 9))
     assert refused.value.code == ResponseCode.NO_PERMISSION
-    assert asked == ["a/1", "a/2"]
+    assert asked == ["a/#", "a/1", "a/#", "a/2"]
     assert service.report.refused == {"not_authorized": 1}
+
+
+async def test_the_topic_of_many_records(running) -> None:
+    """Alike in length and unlike in name, unlike in length, alike in both; and nothing at all."""
+    connection = running.connect()
+
+    async def topic_of(*topics: bytes) -> str | None:
+        reply = await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*topics)))
+        assert reply.code == 0
+        await running.settle()
+        blob, starts = b"", []
+        for topic in topics:
+            queue_id = running.store.find_queue(names.light_queue_name(topic))
+            found = running.store.read_range(queue_id, running.store.bounds(queue_id)[1] - 1, 1, 99_999, 1 << 40)
+            starts.append(len(blob))
+            blob += bytes(found.blob)
+        return one_topic(RangeResult(0, 0, 0, 0, 0, np.array(starts, np.uint32), bytearray(blob)))
+
+    assert await topic_of(b"a/1", b"a/2", b"a/1") == "a"
+    assert await topic_of(b"a/1", b"b/1") is None
+    assert await topic_of(b"a/1", b"long/1") is None
+    assert one_topic(RangeResult(0, 0, 0, 0, 0)) is None
 
 
 @pytest.mark.parametrize(
