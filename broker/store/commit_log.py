@@ -213,6 +213,26 @@ class CommitLog:
         self.end = end
         return found
 
+    def truncate(self, position: int) -> None:
+        """End the log at `position`, durably: files behind it go, the newest first; the rest of its file is zeroed."""
+        self._drop_newest(position)
+        if self.segments and self.segments[-1].zero(position, self.segments[-1].end):
+            self.segments[-1].sync()
+        self.end = self.durable = position
+
+    def restart(self, position: int) -> None:
+        """Drop every file and begin anew at `position` with an empty one, durably."""
+        self._drop_newest(-1)
+        self.end = self.durable = position
+        self.segment_to_append(position)
+
+    def _drop_newest(self, position: int) -> None:
+        """Delete files that begin at or behind `position`, the newest first; the oldest stays unless it is negative."""
+        while self.segments and self.segments[-1].base >= position and (len(self.segments) > 1 or position < 0):
+            self._bases.pop()
+            self.segments.pop().drop()
+            fsync_dir(self.directory)
+
     def sync_from(self, position: int) -> None:
         """Make the files that hold anything from `position` on durable; used before serving what a scan found."""
         for segment in self.segments:

@@ -6,7 +6,8 @@
 The checkpoint is a file that is replaced: names, two fsyncs. This is one pwrite and one fdatasync of a file that never
 changes its size, and the second copy of what must not be lost: the epoch. Invariant: the log was durable up to
 `position` before it is noted; the slot with the highest number is the last word, and a write that was cut short leaves
-the other slot; none of the three values ever falls. Thread rule: `save` blocks, one thread at a time.
+the other slot; none of the three values ever falls, unless the log is cut (`lower_mark`). Thread rule: `save` blocks,
+one thread at a time.
 """
 
 from __future__ import annotations
@@ -64,6 +65,14 @@ class DurableMark:
             os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def lower_mark(directory: Path, mark: Mark) -> None:
+    """Replace both slots durably, whatever they said: the log was cut. Raises OSError."""
+    path = directory / NAME
+    number = _read(path)[0] + 1
+    slots = _slot(number, mark).ljust(SLOT_BYTES, b"\0") + _slot(number + 1, mark).ljust(SLOT_BYTES, b"\0")
+    atomic_replace(path, slots, mode=0o600)
 
 
 def load_mark(directory: Path) -> Mark | None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.store.epoch_file import Epoch
+from broker.store.epoch_file import Epoch, below, save_epochs
 from broker.store.raw_part import RawPart, raw_part
 from broker.store.replica_writer import ReplicaWriter
 from broker.store.role import UNLIMITED
 from broker.store.store_base import StoreBase
+from broker.store.truncation import Truncation
 from remoting.protocol.errors import LocalMisuse
 
 Heard = Callable[[int], None]
@@ -57,6 +58,52 @@ class GroupDoor(StoreBase):
         if not isinstance(writer, ReplicaWriter):
             raise LocalMisuse("bytes of another log for a store that writes its own")
         return writer.append_raw(part)
+
+    def truncate(self, position: int) -> None:
+        """Let the log end at `position`, durably; everything that was made of the log follows, also `state` and `keys`.
+
+        An epoch that starts there or behind has no byte left and goes. Where `position` lies within a group the log
+        ends before it: ask `end_position`. Raises LocalMisuse (not a replica, or outside of the log), OSError.
+        """
+        self._check_replica()
+        if not self._log.begin <= position <= self._log.end:
+            raise LocalMisuse(f"cut at {position} of a log from {self._log.begin} to {self._log.end}")
+        kept = below(self._epochs, position)
+        if position == self._log.end:
+            if kept != self._epochs:
+                save_epochs(self.directory, kept)
+                self._epochs[:] = kept
+            return
+        limit = self._limit
+        self._rebuild(lambda change: change.cut_back(position))
+        self.limit_confirm(min(limit, position))
+
+    def reset(self, position: int) -> None:
+        """Drop everything and begin anew at `position`, where the master's log begins. Raises LocalMisuse, OSError."""
+        self._check_replica()
+        if position < 0 or position % 8:
+            raise LocalMisuse(f"no log begins at {position}")
+        self._rebuild(lambda change: change.begin_anew(position))
+
+    def _check_replica(self) -> None:
+        if not self._role.replica:
+            raise LocalMisuse("only the log of a replica is cut")
+        if self._closed or self._writer.failure is not None:
+            raise self._writer.failure or LocalMisuse("the store is closed")
+
+    def _rebuild(self, change: Callable[[Truncation], None]) -> None:
+        """Put the parts to rest, change the directory and make them anew; what fails leaves a store that is closed."""
+        listeners, self._flushed_listeners = self._flushed_listeners, []  # they shall not acknowledge what goes
+        try:
+            self._dismantle()
+            change(Truncation(self.directory, self._log, self._epochs, self._faults, self._events))
+            self._log.close()
+            self._mount()
+        except BaseException as error:
+            self._abandon(error)
+            raise
+        finally:
+            self._flushed_listeners = listeners
 
     def limit_confirm(self, position: int | None) -> None:
         """Confirm up to `position` at most, None: as far as this node by itself would; what is confirmed stays so."""

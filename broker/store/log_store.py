@@ -135,6 +135,7 @@ class LogStore(GroupDoor):
 
     def on_advance(self, listener: Listener) -> None:
         """Tell `listener` the ids of queues whose confirmed end moved, once per move of the confirm position."""
+        self._listeners.append(listener)
         self._confirm.on_advance(listener)
 
     def on_fresh(self, listener: FreshListener) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from broker.store.checkpoint import Checkpoint, save_checkpoint
-from broker.store.confirm import Confirm
+from broker.store.confirm import Confirm, Listener
 from broker.store.damage_watch import DamageWatch
 from broker.store.disk_guard import DiskGuard
 from broker.store.errors import StoreError, StoreFailed
@@ -66,6 +66,7 @@ class StoreBase:
         self._confirm_pending = False
         self._is_async = settings.flush == "async"
         self._role = role or Role()
+        self._listeners: list[Listener] = []
         self._written_listeners: list[Callable[[int], None]] = []
         self._flushed_listeners: list[Callable[[int], None]] = []
         self._thread = IndexThread(schedule)
@@ -127,6 +128,8 @@ class StoreBase:
         end = self._flushed = self._log.durable = self._log.end
         self._limit = opened.confirmed if grouped else UNLIMITED
         self._confirm = Confirm(opened.confirmed, self._index.tail, self._events)
+        for listener in self._listeners:
+            self._confirm.on_advance(listener)
         for group in opened.unconfirmed:
             self._confirm.add_group(group)
         self._index.serve(end, opened.epoch, self._registry.next_id, opened.confirmed if grouped else None)
@@ -184,6 +187,23 @@ class StoreBase:
 
     def _confirmed(self) -> int:
         return self._confirm.position
+
+    def _dismantle(self) -> None:
+        """Put everything to rest that works on the directory, with nothing more written; the log stays open."""
+        self._flusher.close()
+        self._thread.drain()
+        if self._writer.failure is not None:
+            raise self._writer.failure
+        self._confirm.fail(StoreFailed(f"{self.directory}: the log is cut"))
+        self._index.close()
+
+    def _abandon(self, error: BaseException) -> None:
+        """Close what is left after the parts could not be made anew."""
+        self._closed = True
+        self._thread.close()
+        self._writer.fail(StoreFailed(f"{self.directory}: the log could not be cut: {error}; restart the broker"))
+        self._log.close()
+        self._lock.close()
 
     def _inline(self) -> Inline | None:
         if self._soon is None:
