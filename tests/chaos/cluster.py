@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.chaos import clock
 from tests.chaos.network import Network
 from tests.support.tree import ROOT
 
 USER, PASSWORD = "chaos", "a-long-password"
+GROUP = "broker-a"
 SEGMENT_BYTES = 32 * 1024 * 1024
 DISK_BYTES = 640 * 1024 * 1024
 """Size of the file system of a broker that may be filled."""
@@ -45,6 +47,7 @@ class Node:
     prefix: list[str]
     ports: dict[str, int]
     values: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
     is_paused: bool = False
     starts: int = 0
@@ -53,6 +56,11 @@ class Node:
     def data(self) -> Path:
         """Its data directory."""
         return self.folder / "data"
+
+    @property
+    def clock(self) -> Path:
+        """Says by how much its time of day is off."""
+        return self.folder / "clock"
 
     @property
     def log(self) -> Path:
@@ -71,7 +79,11 @@ class Node:
         command = [*self.prefix, sys.executable, "-m", "lightmq", self.role, *words, "--json"]
         with self.log.open("ab") as log, (self.folder / "ports.txt").open("wb") as ports:
             self.process = subprocess.Popen(
-                command, stdout=ports, stderr=log, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}
+                command,
+                stdout=ports,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **self.variables},
             )
         self.starts += 1
 
@@ -136,9 +148,12 @@ class Cluster:
             for purpose in purposes:
                 network.serve(name, ports[purpose])
         self._write_users()
+        library = clock.build(folder)
+        self.clocks_jump = library is not None
         for node in self.nodes.values():
             node.values = self._values(node)
             node.data.mkdir(parents=True)
+            node.variables = clock.variables(library, node.clock) if library is not None else {}
         if small_disks:
             self._mount_disks()
 
@@ -186,15 +201,42 @@ class Cluster:
             return {**common, "proxy.controllers": controllers, "proxy.password_file": self.folder / "users"}
         common |= {f"{prefix}.data_directory": node.data, f"{prefix}.open_to_all": "true"}
         if node.role == "controller":
-            return common
+            return {**common, **self._as_peer(node)}
         common |= {"broker.advertised_host": self.network.host(node.name), "broker.controllers": controllers}
         common |= {"broker.store.segment_size_bytes": SEGMENT_BYTES, "broker.store.retention_ms": 0}
-        return {**common, "broker.broker_name": "broker-a", "broker.store.free_space_bytes_min": 64 * 1024 * 1024}
+        common |= {"broker.broker_name": GROUP, "broker.store.free_space_bytes_min": 64 * 1024 * 1024}
+        return {**common, **self._as_replica(node)}
+
+    def _as_peer(self, node: Node) -> dict[str, Any]:
+        """One of several controllers."""
+        nodes = self.of("controller")
+        if len(nodes) == 1:
+            return {}
+        peers = ",".join(f"{each.name}@{self.address(each)}@{each.ports['raft']}" for each in nodes)
+        host = self.network.listen_host(node.name)
+        own = {"controller.node_id": node.name, "controller.peers": peers, "controller.raft_host": host}
+        return {**own, "controller.raft_secret_file": self.folder / "raft.secret"}
+
+    def _as_replica(self, node: Node) -> dict[str, Any]:
+        """One of several brokers of the group: what is acknowledged is on two disks."""
+        brokers = len(self.of("broker"))
+        if brokers == 1:
+            return {}
+        return {
+            "broker.replication.enabled": "true",
+            "broker.replication.port": node.ports["ha"],
+            "broker.replication.advertised_address": self.address(node, "ha"),
+            "broker.replication.acknowledge": "all",
+            "broker.replication.in_sync_min": 2 if brokers > 2 else 1,
+        }
 
     def _write_users(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "lightmq", "passwd", str(self.folder / "users"), USER, "--stdin"]
         subprocess.run(command, input=PASSWORD.encode(), cwd=ROOT, check=True, capture_output=True)
+        secret = self.folder / "raft.secret"
+        secret.write_text("what the controllers of this run know")
+        secret.chmod(0o600)
 
     def _mount_disks(self) -> None:
         for node in self.of("broker"):

@@ -12,14 +12,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.chaos import clock
 from tests.chaos.cluster import Cluster, Node
 from tests.chaos.fault_proxy import IN, OUT
+from tests.chaos.group import others_in_sync
 from tests.chaos.network import NamespaceNetwork, ProxiedNetwork
 from tests.chaos.plan import Fault
 from tests.chaos.record import Record
 
 BOTH = frozenset({IN, OUT})
 FILLER = "filler"
+WIPE_OTHERS_MIN = 2
+"""Living brokers that must have everything before the disk of another one is lost."""
 LOOP_S = 0.3
 
 
@@ -55,6 +59,8 @@ class Injector:
             with contextlib.suppress(FileNotFoundError):
                 (node.data / FILLER).unlink()
             self._cluster.network.heal(name)
+            if self._cluster.clocks_jump:
+                clock.set_shift(node.clock, 0.0)
             if node.is_paused:
                 node.go_on()
             if not node.is_running():
@@ -88,10 +94,15 @@ class Injector:
             case "pause":
                 node.pause()
             case "wipe":
+                if others_in_sync(self._cluster, node.name) < WIPE_OTHERS_MIN:
+                    self._record.note("spared", node=node.name, why="others may lack what it has")
+                    return
                 node.kill()
                 node.wipe()
             case "full_disk":
                 fill(node.data)
+            case "clock_jump":
+                clock.set_shift(node.clock, fault.details["seconds"])
             case _:
                 self._break_network(fault, node.name)
 

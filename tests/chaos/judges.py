@@ -15,6 +15,7 @@ from itertools import pairwise
 from tests.chaos.ledger import Ledger, parse
 
 SHOWN_MAX = 20
+BLOCK_BYTES = 64 * 1024
 
 
 @dataclass
@@ -121,12 +122,34 @@ def places(ledgers: Sequence[Ledger], final: Mapping[tuple[str, int], Mapping[in
 
 
 def equal_logs(logs: Mapping[str, Mapping[str, bytes]]) -> Verdict:
-    """Logs of the replicas of a group (name -> file -> digest) are the same files with the same bytes."""
-    verdict = Verdict("replicas equal", counts={"unequal": 0})
-    names = sorted(logs)
-    for one, other in pairwise(names):
+    """Logs of a group's brokers (name -> file -> bytes) hold the same bytes as far as the shorter one goes.
+
+    A file is as long as its segment from the beginning, so behind its end a log is zeros, or has no further file.
+    """
+    verdict = Verdict("replicas equal", counts={"unequal": 0, "shorter": 0})
+    for one, other in pairwise(sorted(logs)):
         for file in sorted({*logs[one], *logs[other]}):
+            first, second = logs[one].get(file, b""), logs[other].get(file, b"")
             verdict.checked += 1
-            if logs[one].get(file) != logs[other].get(file):
-                verdict.blame("unequal", f"{file} differs between {one} and {other}")
+            at = first_difference(first, second)
+            if at is None:
+                continue
+            if any(first[at:]) and any(second[at:]):
+                verdict.blame("unequal", f"{file} of {one} and {other} differ from byte {at} on")
+            else:
+                verdict.counts["shorter"] += 1
     return verdict
+
+
+def first_difference(one: bytes, other: bytes) -> int | None:
+    """Where two texts begin to differ; None when they are the same, or the longer one goes on with zeros."""
+    size = max(len(one), len(other))
+    for begin in range(0, size, BLOCK_BYTES):
+        first, second = one[begin : begin + BLOCK_BYTES], other[begin : begin + BLOCK_BYTES]
+        if first != second:
+            length = max(len(first), len(second))
+            padded = zip(first.ljust(length, b"\0"), second.ljust(length, b"\0"), strict=True)
+            found = next((place for place, (a, b) in enumerate(padded) if a != b), None)
+            if found is not None:
+                return begin + found
+    return None

@@ -24,7 +24,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
 from remoting.transport.failures import split_address
-from tests.chaos.cluster import PASSWORD, USER
+from tests.chaos.cluster import GROUP, PASSWORD, USER
 from tests.chaos.ledger import Ledger, payload
 from tests.processes.wire import packet, text
 
@@ -211,10 +211,10 @@ class ProducerSource(Source):
             assert self.waiting.popleft() == number
 
 
-def master(controllers: list[str], group: str = "broker-a") -> str:
+def master(controllers: list[str], group: str = GROUP) -> str:
     """The address of the group's master, from the first name server that tells one. Raises OSError."""
     failures = []
-    for address in controllers:
+    for address in random.sample(controllers, len(controllers)):  # one that is cut off tells old routes for ever
         try:
             with BlockingConnection.dial(address, 1_000) as link:
                 data = cluster(link).broker_addr_table.get(group)

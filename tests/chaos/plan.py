@@ -81,6 +81,8 @@ class Plan:
                 details = {"others": [self._chance.choice(others)]}
             case "loss":
                 details = {"share": self._chance.choice((0.3, 0.8)), "seed": self._chance.randrange(1 << 30)}
+            case "clock_jump":
+                details = {"seconds": self._chance.choice((-60.0, -5.0, 5.0, 60.0))}
             case "delay":
                 details = {"seconds": round(self._chance.uniform(0.02, 0.3), 3)}
         return Fault(kind, targets, round(lasts, 3), round(calm, 3), details)

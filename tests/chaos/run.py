@@ -14,7 +14,8 @@ from pathlib import Path
 from remoting.protocol.errors import LightMQError
 from tests.chaos import judges
 from tests.chaos.cluster import Cluster
-from tests.chaos.injector import Injector
+from tests.chaos.group import in_sync, logs
+from tests.chaos.injector import WIPE_OTHERS_MIN, Injector
 from tests.chaos.ledger import Ledger
 from tests.chaos.load import MqttSource, ProducerSource, Source, master
 from tests.chaos.network import NamespaceNetwork, ProxiedNetwork
@@ -86,6 +87,8 @@ class Run:
         network = NamespaceNetwork(list(names)) if spaces else ProxiedNetwork(list(names))
         self.cluster = Cluster(options.folder / "nodes", network, names, small_disks=spaces)
         kinds = set(network.kinds) | ({"full_disk"} if self.cluster.mounted else set())
+        kinds |= {"clock_jump"} if self.cluster.clocks_jump else set()
+        kinds |= {"wipe"} if options.brokers > WIPE_OTHERS_MIN else set()
         self.plan = Plan(options.seed, names, frozenset(kinds), scale=options.scale)
         self.injector = Injector(self.cluster, self.record)
         self.load = Load()
@@ -155,10 +158,15 @@ class Run:
         self.load.stop()
         self.report.verdicts = verdicts(self.load, final)
         self.report.problems += follower.problems[:20]
-        for node in self.cluster.nodes.values():
-            status = node.stop()
-            if status != 0:
-                self.report.problems.append(f"{node.name} ended with status {status}")
+        if self.options.brokers > 1:
+            self.until("all brokers in sync", lambda: len(in_sync(self.cluster)) == self.options.brokers, UP_S)
+        for role in ("proxy", "broker", "controller"):  # so that nobody waits for who has gone
+            for node in self.cluster.of(role):
+                status = node.stop()
+                if status != 0:
+                    self.report.problems.append(f"{node.name} ended with status {status}")
+        if self.options.brokers > 1:
+            self.report.verdicts.append(judges.equal_logs(logs(self.cluster)))
 
     def _final(self) -> Final:
         deadline = self.record.now() + UP_S

@@ -75,9 +75,14 @@ def test_a_promised_place_holds_its_message() -> None:
 
 
 def test_unequal_replicas_are_found() -> None:
-    """Other bytes and missing files."""
-    assert judges.equal_logs({"a": {"0": b"x"}, "b": {"0": b"x"}}).passed
-    assert judges.equal_logs({"a": {"0": b"x", "1": b"y"}, "b": {"0": b"z"}}).counts["unequal"] == 2
+    """Other bytes are; a log that ends sooner is not, be it by zeros or by a missing file."""
+    long, short = bytes(70_000) + b"ab", bytes(70_000) + b"a\0"
+    assert judges.equal_logs({"a": {"0": long}, "b": {"0": long}}).passed
+    ended = judges.equal_logs({"a": {"0": long, "1": b"y"}, "b": {"0": short}, "c": {"0": long}})
+    assert ended.passed
+    assert ended.counts["shorter"] == 3
+    bad = judges.equal_logs({"a": {"0": long}, "b": {"0": bytes(70_000) + b"b"}})
+    assert bad.violations == ["unequal: 0 of a and b differ from byte 70000 on"]
 
 
 def test_only_the_first_violations_are_told_in_full() -> None:

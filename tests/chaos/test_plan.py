@@ -8,7 +8,7 @@ from tests.chaos.network import NamespaceNetwork, ProxiedNetwork
 from tests.chaos.plan import ALWAYS, Fault, Plan
 
 ROLES = {"c1": "controller", "c2": "controller", "b1": "broker", "b2": "broker", "p1": "proxy"}
-KINDS = NamespaceNetwork.kinds | ProxiedNetwork.kinds | {"full_disk"}
+KINDS = NamespaceNetwork.kinds | ProxiedNetwork.kinds | {"full_disk", "clock_jump", "wipe"}
 
 
 def plan(seed: int, count: int) -> list[Fault]:

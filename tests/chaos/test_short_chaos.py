@@ -13,11 +13,11 @@ FAULTS = 30
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1_500)
 def test_thirty_faults(tmp_path: Path) -> None:
     """Kills, pauses, restarts and a broken network, on every part and on several at once."""
     options = Options(
-        seed=20, folder=tmp_path / "run", seconds=600, faults_max=FAULTS, scale=0.4, command="see test_short_chaos"
+        seed=20, folder=tmp_path / "run", seconds=1_200, faults_max=FAULTS, scale=0.4, command="see test_short_chaos"
     )
     report = Run(options).execute()
     assert report.passed, report.text()
