@@ -37,14 +37,15 @@ class BatchWriter:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write the batch, unless the broker has it."""
-        from spark_connector.sink import check_replay, sink_home
+        from spark_connector.sink import check_replay, finish_batch, sink_home
 
         options = self._given(batch_id)
         parsed = parse_write(options)
         if parsed.delivery == "exactly-once":
-            last = sink_home(self._app_id, parsed).last_batch
-            if batch_id <= last:
-                check_replay(self._app_id, batch_id, last)
+            home = sink_home(self._app_id, parsed)
+            if batch_id <= home.last_batch:
+                check_replay(self._app_id, batch_id, home.last_batch)
+                finish_batch(home, self._app_id, batch_id, parsed)
                 return
         frame.write.format("rocketmq").mode("append").options(**options).save()
 

@@ -1,94 +1,42 @@
-"""The sink's conversation with the broker: stage rows where nobody sees them, commit a whole batch at once, or append
-directly.
+"""The sink's conversation with the brokers' ledgers: what is committed, commit it everywhere, finish it, drop it.
 
-Exactly-once comes from two things the broker keeps: attempts under (sink, batch, partition, attempt), of which a
+Exactly-once comes from two things a broker keeps: attempts under (sink, batch, partition, attempt), of which a
 commit shows exactly the listed ones, and a ledger with each sink's last batch, which makes a repeated commit or
-replay harmless. A frame that is repeated after a lost connection says how many rows came before it, so that it is not
-staged twice. Invariant: all rows of a sink go to one broker group, because its ledger must be in one place: the group
-that has committed for it before, the first by name for a new one, so that a group that joins changes nothing. Thread
+replay harmless. A batch that is staged at several broker groups goes in three steps, each of which may be repeated:
+
+    prepare   at every other group    its attempts are checked and kept
+    commit    at the sink's home      decides the batch; the plan of the other groups is part of that ledger record
+    commit    at every other group    what the home's plan says, whoever has to do it
+
+Whoever finds a batch decided (a replay after a dead driver) commits what the plan says and nothing else. Invariant: the
+home is the group with the highest batch, the first by name among equals, so a group that joins changes nothing. Thread
 rule: one task or the driver.
 """
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from remoting.protocol import sink_body
-from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import LightMQError
+from remoting.protocol.sink_body import Planned, StageHandle
 from spark_connector.brokers import find_brokers
-from spark_connector.connections import POOL, Address, ask, check, unreachable
-from spark_connector.entries import EncodedRows
-from spark_connector.errors import BrokerRefused, OptionError
+from spark_connector.connections import Address, ask
+from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options import WriteOptions
-from spark_connector.outage import Outage
-
-FRAME_BYTES_MAX = 2 * 1024 * 1024
-"""Entries per request; a single larger message makes a larger frame, up to the broker's own limit."""
-FRAMES_IN_FLIGHT_MAX = 3
-"""Frames sent before the first answer is awaited."""
-BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
-"""Answers that mean: the same again, later."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptName:
-    """What the rows of one task are staged under; `attempt` is random, so that no other run of the task shares it."""
-
-    sink: str
-    batch: int
-    partition: int
-    attempt: int
-
-    def fields(self) -> dict[str, str]:
-        """As header fields of STAGE."""
-        numbers = {"batch": self.batch, "partition": self.partition, "attempt": self.attempt}
-        return {"sink": self.sink} | {name: str(number) for name, number in numbers.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """One request's worth of entries and how many rows of the task went before it."""
-
-    body: bytes
-    rows: int
-    first: int
-
-
-class _Source:
-    """A task's frames; remembers the error that ended them, which no other connection mends.
-
-    A generator that raised looks exhausted: going on with it would stage some of the rows as if they were all.
-    """
-
-    def __init__(self, frames: Iterator[_Frame]) -> None:
-        self._frames = frames
-        self.failure: Exception | None = None
-
-    def next(self) -> _Frame | None:
-        """The next frame, None behind the last."""
-        try:
-            return next(self._frames, None)
-        except Exception as failure:
-            self.failure = failure
-            raise
-
-
-def first_broker(options: WriteOptions) -> Address:
-    """Address of the broker group that rows without a ledger go to."""
-    return next(iter(find_brokers(options).values()))
 
 
 @dataclass(frozen=True, slots=True)
 class SinkHome:
-    """Where a sink's ledger is and the last batch it has, -1 for none."""
+    """Where a sink's batches are decided: group, last batch there (-1 for none), what of it is at other groups."""
 
-    address: Address
+    group: str
     last_batch: int
+    plan: tuple[Planned, ...]
+    brokers: Mapping[str, Address]
+    """Every broker group there is."""
 
 
 def sink_home(sink: str, options: WriteOptions) -> SinkHome:
@@ -96,8 +44,10 @@ def sink_home(sink: str, options: WriteOptions) -> SinkHome:
 
     Taking another one instead would repeat rows: the silent one may have the batch.
     """
-    homes = [SinkHome(address, last_batch(address, sink, options)) for address in find_brokers(options).values()]
-    return max(homes, key=lambda home: home.last_batch)
+    brokers = find_brokers(options)
+    states = [(name, ledger_of(address, sink, options)) for name, address in brokers.items()]
+    name, state = max(states, key=lambda one: one[1].last_batch)
+    return SinkHome(name, state.last_batch, tuple(state.plan), brokers)
 
 
 def check_replay(sink: str, batch: int, last: int) -> None:
@@ -110,102 +60,70 @@ def check_replay(sink: str, batch: int, last: int) -> None:
         )
 
 
-def last_batch(address: Address, sink: str, options: WriteOptions) -> int:
-    """The last batch of a sink that this broker committed, -1 for none."""
+def ledger_of(address: Address, sink: str, options: WriteOptions) -> sink_body.LedgerState:
+    """What one broker knows of a sink."""
     body = sink_body.encode(sink_body.Ledger(sink))
-    return sink_body.decode(
-        sink_body.LedgerState, ask(address, Command(RequestCode.LEDGER, body=body), options).body
-    ).last_batch
+    return sink_body.decode(sink_body.LedgerState, ask(address, Command(RequestCode.LEDGER, body=body), options).body)
 
 
 def commit_batch(
-    address: Address, sink: str, batch: int, handles: Sequence[sink_body.StageHandle], options: WriteOptions
-) -> int:
-    """Make the listed attempts visible and return how many messages that showed now; repeating it is harmless."""
-    body = sink_body.encode(sink_body.CommitBatch(sink, batch, list(handles)))
+    address: Address,
+    sink: str,
+    batch: int,
+    handles: Sequence[StageHandle],
+    options: WriteOptions,
+    *,
+    plan: Sequence[Planned] = (),
+    prepare: bool = False,
+) -> sink_body.BatchCommitted:
+    """Make the listed attempts visible, or prepare that; repeating it is harmless."""
+    body = sink_body.encode(sink_body.CommitBatch(sink, batch, list(handles), list(plan), prepare))
     reply = ask(address, Command(RequestCode.COMMIT_BATCH, body=body), options)
-    return sink_body.decode(sink_body.BatchCommitted, reply.body).count
+    return sink_body.decode(sink_body.BatchCommitted, reply.body)
+
+
+def commit_everywhere(
+    sink: str, batch: int, handles: Mapping[str, Sequence[StageHandle]], options: WriteOptions
+) -> list[str]:
+    """Commit what is staged at each group, or what was decided for this batch before; the groups concerned."""
+    brokers = find_brokers(options)
+    if len(brokers) == 1 and set(handles) <= set(brokers):
+        home = SinkHome(next(iter(brokers)), sink_body.NO_BATCH, (), brokers)
+    else:
+        home = sink_home(sink, options)
+    if home.last_batch >= batch:
+        return finish_batch(home, sink, batch, options)
+    others = {group: list(staged) for group, staged in handles.items() if group != home.group}
+    for group, staged in others.items():
+        commit_batch(_at(home, group), sink, batch, staged, options, prepare=True)
+    plan = [Planned(group, staged) for group, staged in others.items()]
+    decided = commit_batch(_at(home, home.group), sink, batch, handles.get(home.group, ()), options, plan=plan)
+    return _finish(home, sink, batch, decided.plan, options)
+
+
+def finish_batch(home: SinkHome, sink: str, batch: int, options: WriteOptions) -> list[str]:
+    """Commit at the other groups what the home has decided for this batch, if it is its last; the groups concerned."""
+    return _finish(home, sink, batch, home.plan if home.last_batch == batch else (), options)
+
+
+def _finish(home: SinkHome, sink: str, batch: int, plan: Sequence[Planned], options: WriteOptions) -> list[str]:
+    for part in plan:
+        commit_batch(_at(home, part.group), sink, batch, part.handles, options)
+    return [home.group, *(part.group for part in plan)]
+
+
+def _at(home: SinkHome, group: str) -> Address:
+    """Where a group is; raises BrokerUnreachable while no name server knows its master."""
+    if group not in home.brokers:
+        raise BrokerUnreachable(f"no name server knows a master of the broker group {group!r}, which has rows staged")
+    return home.brokers[group]
 
 
 def abort_batch(address: Address, sink: str, batch: int, options: WriteOptions) -> None:
-    """Drop what is staged for a batch."""
+    """Drop what is staged for a batch, but not what is prepared for its commit."""
     ask(address, Command(RequestCode.ABORT_BATCH, body=sink_body.encode(sink_body.AbortBatch(sink, batch))), options)
 
 
 def forget_sink(address: Address, sink: str, options: WriteOptions) -> None:
     """Tell the broker that a sink will not commit again, so that its ledger does not keep the name for ever."""
     abort_batch(address, sink, sink_body.NO_BATCH, options)
-
-
-def send_rows(
-    address: Address, batches: Iterable[EncodedRows], attempt: AttemptName | None, options: WriteOptions
-) -> int:
-    """Send entries, staged under `attempt` or (None) appended directly, and return the number of rows.
-
-    Several frames are on the way at once. After a lost connection the unanswered ones are sent again, for as long as a
-    broker may be away; raises BrokerUnreachable or BrokerRefused when that does not help, and whatever the rows
-    themselves raised.
-    """
-    source = _Source(_frames(batches))
-    unanswered: deque[_Frame] = deque()
-    outage = Outage(options)
-    rows = 0
-    attempts = 0
-    while True:
-        try:
-            with POOL.borrow(
-                address, options.pull_timeout_ms, signer=options.signer, tls=options.client_tls
-            ) as connection:
-                sent = deque((connection.send(_request(frame, attempt)), frame) for frame in unanswered)
-                while True:
-                    frame = source.next() if len(sent) < FRAMES_IN_FLIGHT_MAX else None
-                    if frame is not None:
-                        unanswered.append(frame)
-                        sent.append((connection.send(_request(frame, attempt)), frame))
-                        continue
-                    if not sent:
-                        return rows
-                    opaque, frame = sent.popleft()
-                    _check_answer(connection.receive(opaque), address)
-                    unanswered.popleft()
-                    rows += frame.rows
-                    if attempts:
-                        attempts = 0
-                        outage.end()
-        except (OSError, LightMQError) as failure:
-            if isinstance(failure, BrokerRefused) or failure is source.failure:
-                raise
-            POOL.forget(address)
-            attempts += 1
-            if attempts > options.fetch_retries:
-                outage.bear(unreachable(address, failure, options))
-            else:
-                time.sleep(options.fetch_retry_interval_ms / 1000)
-
-
-def _check_answer(reply: Command, address: Address) -> None:
-    """Raise BrokerRefused, or OSError for a refusal that means the same frame again later."""
-    if reply.code in BUSY:
-        raise OSError(f"the broker is busy: {reply.remark}")
-    check(reply, address)
-
-
-def _request(frame: _Frame, attempt: AttemptName | None) -> Command:
-    if attempt is None:
-        return Command(RequestCode.APPEND_MANY, body=frame.body)
-    return Command(RequestCode.STAGE, fields=attempt.fields() | {"first": str(frame.first)}, body=frame.body)
-
-
-def _frames(batches: Iterable[EncodedRows]) -> Iterator[_Frame]:
-    """Cut encoded rows into requests."""
-    first = 0
-    for batch in batches:
-        begin = 0
-        while begin < len(batch):
-            limit = batch.edges[begin] + FRAME_BYTES_MAX
-            end = max(begin + 1, int(batch.edges.searchsorted(limit, side="right")) - 1)
-            data = batch.data[int(batch.edges[begin]) : int(batch.edges[end])]
-            rows = batch.rows(begin, end)
-            yield _Frame(b"".join(((end - begin).to_bytes(4, "little"), data)), rows, first)
-            first += rows
-            begin = end

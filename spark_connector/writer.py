@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from remoting.protocol.sink_body import StageHandle
+from spark_connector.brokers import find_brokers
 from spark_connector.clock import Clock, wall_ms
 from spark_connector.connections import Address
 from spark_connector.errors import OptionError
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_connector.entries import EncodedRows
+    from spark_connector.sending import AttemptName
+    from spark_connector.spreading import Spreading
 
 ATTEMPT_BITS = 48
 """Size of the random number that tells two runs of the same task apart."""
@@ -42,14 +46,20 @@ _REACHED: set[tuple[Address, ...]] = set()
 
 @dataclass
 class StagedRows(WriterCommitMessage):
-    """What one task leaves for the driver: where its rows are staged and how many there are."""
+    """What one task leaves for the driver: how many rows are staged at each broker group, and under which name."""
 
     sink: str
     batch: int
     partition: int
     attempt: int
-    count: int
-    address: Address | None
+    counts: dict[str, int] = field(default_factory=dict)
+    is_replay: bool = False
+    """The batch was decided before; the task sent nothing."""
+
+    @property
+    def count(self) -> int:
+        """Rows staged in all."""
+        return sum(self.counts.values())
 
 
 class RocketMQBatchWriter(DataSourceArrowWriter):
@@ -71,9 +81,9 @@ class RocketMQBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make the rows of all tasks visible."""
-        address = commit_job(messages, self._options)
-        if address is not None and self._options.txn_app_id is None:
-            end_job(address, self._sink, self._options)
+        groups = commit_job(messages, self._options)
+        if groups and self._options.txn_app_id is None:
+            end_job(groups, self._sink, self._options)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop what was staged."""
@@ -131,108 +141,141 @@ def write_task(
     """Stage (or append) the rows of one task; nothing is sent of a batch that was committed before."""
     from pyspark import TaskContext
 
-    from spark_connector.sink import AttemptName, check_replay, first_broker, send_rows, sink_home
-
     begin_task()
     from spark_connector.outage import patiently
+    from spark_connector.sending import AttemptName
+    from spark_connector.sink import check_replay, sink_home
+    from spark_connector.spreading import Spreading
 
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     attempt = AttemptName(sink, batch, partition, secrets.randbits(ATTEMPT_BITS))
-    nothing = StagedRows(sink, batch, partition, attempt.attempt, 0, None)
+    left = StagedRows(sink, batch, partition, attempt.attempt)
     filled = (one for one in iterator if one.num_rows)
     first = next(filled, None)
     if first is None:
-        return nothing
-    rows = encoded(chain([first], filled), columns, options)
+        return left
+    rows = chain([first], filled)
     if options.delivery == "at-least-once":
-        send_rows(patiently(lambda: first_broker(options), options), rows, None, options)
-        return nothing
+        brokers = patiently(lambda: find_brokers(options), options)
+        _send(rows, columns, options, Spreading(brokers, next(iter(brokers)), attempt.attempt, options), brokers, None)
+        return left
     home = patiently(lambda: sink_home(sink, options), options)
     if home.last_batch >= batch:
         if is_stream:
             check_replay(sink, batch, home.last_batch)
-        return nothing
-    count = send_rows(home.address, rows, attempt, options)
-    return StagedRows(sink, batch, partition, attempt.attempt, count, home.address)
+        left.is_replay = True
+        return left
+    spreading = Spreading(home.brokers, home.group, attempt.attempt, options)
+    left.counts = _send(rows, columns, options, spreading, home.brokers, attempt)
+    return left
+
+
+def _send(
+    batches: Iterator[pa.RecordBatch],
+    columns: SinkColumns,
+    options: WriteOptions,
+    spreading: Spreading,
+    brokers: Mapping[str, Address],
+    attempt: AttemptName | None,
+) -> dict[str, int]:
+    """Encode and send the rows to the groups of their topics; rows by group."""
+    from spark_connector.sending import RowSender
+
+    senders: dict[str, RowSender] = {}
+    with ExitStack() as open_senders:
+        for batch in batches:
+            for group, own, count in spreading.split(columns.pick(batch), batch.num_rows):
+                if group not in senders:
+                    sender = RowSender(brokers[group], attempt, options, partial(_master, group, options))
+                    senders[group] = open_senders.enter_context(sender)
+                senders[group].add(encoded_rows(own, count, options))
+        return {group: sender.finish() for group, sender in senders.items()}
+
+
+def _master(group: str, options: WriteOptions) -> Address:
+    from spark_connector.errors import BrokerUnreachable
+
+    found = find_brokers(options)
+    if group not in found:
+        raise BrokerUnreachable(f"no name server knows a master of the broker group {group!r}")
+    return found[group]
 
 
 def encoded(
     batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: WriteOptions, now_ms: Clock = wall_ms
 ) -> Iterator[EncodedRows]:
     """Yield the append entries of each batch, born when it is encoded."""
+    for batch in batches:
+        yield encoded_rows(columns.pick(batch), batch.num_rows, options, now_ms)
+
+
+def encoded_rows(
+    parts: Mapping[str, pa.Array], rows: int, options: WriteOptions, now_ms: Clock = wall_ms
+) -> EncodedRows:
+    """The append entries of some rows, born now."""
     from spark_connector.entries import Defaults, encode_rows
 
     if options.batch_codec is not None:
         from spark_connector.batch_entries import encode_batches
 
         assert options.topic is not None, "checked when the options were read"
-        for batch in batches:
-            parts = columns.pick(batch)
-            yield encode_batches(parts, options.topic, options.batch_codec, options.batch_rows, now_ms())
-        return
-    for batch in batches:
-        defaults = Defaults(options.qos, options.retain, now_ms(), options.delay_ms)
-        yield encode_rows(columns.pick(batch), batch.num_rows, defaults)
+        return encode_batches(parts, options.topic, options.batch_codec, options.batch_rows, now_ms())
+    return encode_rows(parts, rows, Defaults(options.qos, options.retain, now_ms(), options.delay_ms))
 
 
-def commit_job(messages: Sequence[WriterCommitMessage | None], options: WriteOptions) -> Address | None:
-    """Commit what the tasks staged, in one request that may be repeated; where, None if nothing was staged."""
-    from spark_connector.errors import BrokerUnreachable
+def commit_job(messages: Sequence[WriterCommitMessage | None], options: WriteOptions) -> list[str]:
+    """Commit what the tasks staged, or finish what was decided before; the broker groups concerned.
+
+    Every step may be repeated.
+    """
     from spark_connector.outage import patiently
-    from spark_connector.sink import commit_batch, sink_home
+    from spark_connector.sink import commit_everywhere
 
-    staged = [message for message in messages if isinstance(message, StagedRows) and message.count]
+    left = [message for message in messages if isinstance(message, StagedRows)]
+    staged = [one for one in left if one.count or one.is_replay]
     if not staged:
-        return None
-    handles = [
-        StageHandle(one.partition, one.attempt, one.count) for one in sorted(staged, key=lambda one: one.partition)
-    ]
+        return []
     sink, batch = staged[0].sink, staged[0].batch
-    addresses = {one.address for one in staged if one.address is not None}
-    if len(addresses) > 1:
-        raise BrokerUnreachable(
-            f"batch {batch} of sink {sink!r} was staged at {len(addresses)} brokers, because another one joined or "
-            "took over meanwhile: repeat it"
-        )
-    (address,) = addresses
-
-    def commit() -> Address:
-        try:
-            commit_batch(address, sink, batch, handles, options)
-        except BrokerUnreachable:
-            # Its master may have moved to another address with everything that was staged.
-            moved = sink_home(sink, options).address
-            if moved == address:
-                raise
-            commit_batch(moved, sink, batch, handles, options)
-            return moved
-        return address
-
-    return patiently(commit, options)
+    handles: dict[str, list[StageHandle]] = {}
+    for one in sorted(staged, key=lambda one: one.partition):
+        for group, count in one.counts.items():
+            if count:
+                handles.setdefault(group, []).append(StageHandle(one.partition, one.attempt, count))
+    if not handles:
+        return patiently(lambda: _finish(sink, batch, options), options)
+    return patiently(lambda: commit_everywhere(sink, batch, handles, options), options)
 
 
-def end_job(address: Address, sink: str, options: WriteOptions) -> None:
-    """Forget the name of a job that has none of its own; it is committed, whether the broker hears this or not."""
+def _finish(sink: str, batch: int, options: WriteOptions) -> list[str]:
+    from spark_connector.sink import finish_batch, sink_home
+
+    return finish_batch(sink_home(sink, options), sink, batch, options)
+
+
+def end_job(groups: Sequence[str], sink: str, options: WriteOptions) -> None:
+    """Forget the name of a job that has none of its own; it is committed, whether the brokers hear this or not."""
     from spark_connector.errors import BrokerRefused, BrokerUnreachable
     from spark_connector.sink import forget_sink
 
     with suppress(BrokerUnreachable, BrokerRefused):
-        forget_sink(address, sink, options)
+        for group, address in find_brokers(options).items():
+            if group in groups:
+                forget_sink(address, sink, options)
 
 
 def abort_job(messages: Sequence[WriterCommitMessage | None], sink: str, batch: int, options: WriteOptions) -> None:
     """Drop what a failed job staged; a broker that cannot be reached lets it expire."""
-    from spark_connector.brokers import find_brokers
     from spark_connector.errors import BrokerUnreachable
     from spark_connector.sink import abort_batch
 
     if options.delivery == "at-least-once":
         return
-    staged = {message.address for message in messages if isinstance(message, StagedRows) and message.address}
+    staged = {group for message in messages if isinstance(message, StagedRows) for group in message.counts}
     try:
-        for address in staged or find_brokers(options).values():
-            abort_batch(address, sink, batch, options)
+        for group, address in find_brokers(options).items():
+            if not staged or group in staged:
+                abort_batch(address, sink, batch, options)
     except BrokerUnreachable:
         return
 
@@ -243,8 +286,6 @@ def _columns(schema: StructType, options: WriteOptions) -> SinkColumns:
 
 def _check_reachable(options: WriteOptions) -> None:
     """Fail while the write is planned when nobody answers at all; later a broker may be away for a while."""
-    from spark_connector.brokers import find_brokers
-
     if options.name_server not in _REACHED:
         find_brokers(options)
         _REACHED.add(options.name_server)

@@ -3,7 +3,8 @@
 Spark tasks stage rows that nobody sees; the driver commits exactly the attempts that won. A staged row is placed once
 when it arrives, so that a topic that cannot be written to, or a delay that is too long, fails the task and not the
 commit. A repeated STAGE frame may carry the field `first` (rows of this attempt staged before the frame): what is
-there already is then not staged twice.
+there already is then not staged twice. COMMIT_BATCH with `prepare` shows nothing and keeps what it names; with a plan
+it decides the batch for other broker groups too, and every later answer about that batch says the plan that counts.
 Invariant: STAGE and COMMIT_BATCH are answered when what they did is confirmed. Loop thread only.
 """
 
@@ -16,7 +17,7 @@ from broker.api.access import PUBLISH
 from broker.api.append import admit_retained, authorize_body, entry_message, refusal_of
 from broker.api.resources import of_sink
 from broker.meta import hot
-from broker.meta.ledger import CommitRun
+from broker.meta.ledger import CommitRun, Handle, Plan
 from broker.meta.stages import Attempt, AttemptKey
 from broker.store.errors import StoreError
 from broker.store.store_message import StoreMessage
@@ -31,6 +32,8 @@ from remoting.protocol.sink_body import (
     CommitBatch,
     Ledger,
     LedgerState,
+    Planned,
+    StageHandle,
     StageReply,
     decode,
     encode,
@@ -100,14 +103,21 @@ def commit_batch(broker: Broker, peer: Peer, command: Command) -> None:
     """Make the listed attempts visible, all or nothing; a batch that is committed already is left alone."""
     request = decode(CommitBatch, command.body)
     broker.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
-    handles = [(handle.partition, handle.attempt, handle.count) for handle in request.handles]
+    handles = _numbers(request.handles)
+    if request.prepare:
+        end = broker.ledger.prepare(request.sink, request.batch, handles)
+        broker.reply_at(end, peer, command.reply(body=encode(BatchCommitted(already=False, count=0))))
+        return
     waiting = broker.commits.get(request.sink)
     if waiting is not None and waiting.batch != request.batch:
         raise Refused(ResponseCode.SYSTEM_BUSY, f"batch {waiting.batch} of sink {request.sink!r} is being committed")
-    run = waiting or broker.ledger.begin(request.sink, request.batch, handles)
+    plan = [(part.group, _numbers(part.handles)) for part in request.plan]
+    run = waiting or broker.ledger.begin(request.sink, request.batch, handles, plan)
     if run is None:
-        _last, position = broker.ledger.last_batch(request.sink)
-        broker.reply_at(position, peer, command.reply(body=encode(BatchCommitted(already=True, count=0))))
+        last, position = broker.ledger.last_batch(request.sink)
+        decided = _planned(broker.ledger.plan(request.sink)) if last == request.batch else []
+        answer = BatchCommitted(already=True, count=0, plan=decided)
+        broker.reply_at(position, peer, command.reply(body=encode(answer)))
         return
     _run_commit(broker, peer, command, run)
 
@@ -125,11 +135,12 @@ def abort_batch(broker: Broker, peer: Peer, command: Command) -> None:
 
 
 def ledger(broker: Broker, peer: Peer, command: Command) -> None:
-    """The last committed batch of a sink."""
+    """The last committed batch of a sink, and what of it is at other groups."""
     request = decode(Ledger, command.body)
     broker.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
     last, position = broker.ledger.last_batch(request.sink)
-    broker.reply_at(position, peer, command.reply(body=encode(LedgerState(last))))
+    state = LedgerState(last, _planned(broker.ledger.plan(request.sink)))
+    broker.reply_at(position, peer, command.reply(body=encode(state)))
 
 
 def _run_commit(broker: Broker, peer: Peer, command: Command, run: CommitRun) -> None:
@@ -150,7 +161,7 @@ def _run_commit(broker: Broker, peer: Peer, command: Command, run: CommitRun) ->
     if broker.commits.pop(run.sink, None) is not None:
         broker.metrics.commits.value += 1
         broker.metrics.messages_in.value += run.total
-    reply = command.reply(body=encode(BatchCommitted(already=False, count=run.total)))
+    reply = command.reply(body=encode(BatchCommitted(already=False, count=run.total, plan=_planned(run.plan))))
     broker.reply_at(run.position, peer, reply)
 
 
@@ -159,6 +170,14 @@ def _continue_commit(broker: Broker, peer: Peer, command: Command, run: CommitRu
         _run_commit(broker, peer, command, run)
     except Refused as refused:
         peer.send(command.reply(refused.code, refused.remark))
+
+
+def _numbers(handles: list[StageHandle]) -> list[Handle]:
+    return [(handle.partition, handle.attempt, handle.count) for handle in handles]
+
+
+def _planned(plan: Plan) -> list[Planned]:
+    return [Planned(group, [StageHandle(*handle) for handle in handles]) for group, handles in plan]
 
 
 def _attempt_key(command: Command) -> AttemptKey:

@@ -5,18 +5,23 @@ one atomic group together with the LEDGER record that says so. A commit larger t
 groups; each group's LEDGER record says how many rows are done and with which attempts, so that after kill -9 the commit
 goes on where it stopped, with the attempts it began with, whatever a repeated request lists.
 
+A batch that is staged at several broker groups is decided by its commit at one of them, the sink's home. The plan,
+what is to be committed at the others, is part of the home's LEDGER record, so that whoever comes after a dead driver
+finishes the very same batch; the others have `prepared` it before, which keeps their attempts from expiry and abort.
+
 ```
-LEDGER  key = sink    value = msgpack array [last batch, null | [batch, [[partition, attempt, count]...], rows done]]
+LEDGER   key = sink   value = msgpack array [last batch, null | open, plan, [[batch, handles]... prepared]]
+open     [batch, handles, rows done, plan]    handles  [[partition, attempt, count]...]    plan  [[group, handles]...]
 ```
-Invariant: a row of a committed batch is visible exactly once; a batch at or below the last one is never appended again.
-Loop thread only.
+Invariant: a row of a committed batch is visible exactly once; a batch at or below the last one is never appended again;
+what is prepared goes only with the commit of its batch or of a later one. Loop thread only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -42,12 +47,20 @@ Handle = tuple[int, int, int]
 """(partition, attempt, number of rows)."""
 
 
+Plan = list[tuple[str, list[Handle]]]
+"""What of a batch is at other broker groups: (group, handles)."""
+
+PREPARED_MAX = 64
+"""Prepared lists of attempts one sink may have here; drivers that die between two steps leave one each."""
+
+
 class OpenCommit(msgspec.Struct, array_like=True):
     """A commit of which some groups are in the log and some are not."""
 
     batch: int
     handles: list[Handle]
     done: int
+    plan: Plan = []
 
 
 class LedgerRecord(msgspec.Struct, array_like=True):
@@ -55,6 +68,8 @@ class LedgerRecord(msgspec.Struct, array_like=True):
 
     last_batch: int
     open: OpenCommit | None = None
+    plan: Plan = []
+    prepared: list[tuple[int, list[Handle]]] = []
 
 
 @dataclass(slots=True)
@@ -68,6 +83,7 @@ class CommitRun:
     done: int = 0
     finished: bool = False
     position: int = 0
+    plan: Plan = field(default_factory=list)
 
 
 _decode = msgspec.msgpack.Decoder(LedgerRecord).decode
@@ -82,11 +98,38 @@ class SinkLedger:
         self._stages = stages
         self._placement = placement
         self._group_bytes_max = group_bytes_max
+        for key, (value, _position) in store.state.items(state_kinds.LEDGER):
+            for batch, handles in _decode(value).prepared:
+                self._keep(bytes(key).decode(), batch, handles)
 
     def last_batch(self, sink: str) -> tuple[int, int]:
         """(last committed batch or -1, log position an answer that shows it waits for)."""
         record, position = self._record(sink)
         return record.last_batch, position
+
+    def plan(self, sink: str) -> Plan:
+        """What of the last committed batch is at other broker groups."""
+        return self._record(sink)[0].plan
+
+    def prepare(self, sink: str, batch: int, handles: Sequence[Handle]) -> int:
+        """Check attempts and keep them for a commit that may be long in coming; returns where that is in the log.
+
+        Raises:
+            Refused: an attempt is not staged or incomplete, or too much is prepared for this sink.
+        """
+        check_sink(sink)
+        record, position = self._record(sink)
+        wanted = (batch, [tuple(handle) for handle in handles])
+        if batch <= record.last_batch or wanted in record.prepared:
+            return position
+        for handle in handles:
+            self._check(sink, batch, handle)
+        if len(record.prepared) >= PREPARED_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"sink {sink!r} has prepared {PREPARED_MAX} times without a commit")
+        record.prepared.append((batch, list(handles)))
+        end = self._store.append_state([StateChange(state_kinds.LEDGER, sink.encode(), _encode(record))])
+        self._keep(sink, batch, handles)
+        return end
 
     def unfinished(self) -> list[CommitRun]:
         """Commits that a stop of the broker interrupted; run `step` on each until it is finished."""
@@ -97,11 +140,14 @@ class SinkLedger:
                 runs.append(self._resumed(bytes(key).decode(), record.open))
         return runs
 
-    def begin(self, sink: str, batch: int, handles: Sequence[Handle]) -> CommitRun | None:
+    def begin(self, sink: str, batch: int, handles: Sequence[Handle], plan: Plan | None = None) -> CommitRun | None:
         """Check a commit and begin it; None when the batch is committed already.
 
+        `plan`: what of the batch is at other broker groups, which this commit decides too.
+
         Raises:
-            Refused: an attempt is not staged, is incomplete, or another batch of the sink is half committed.
+            Refused: an attempt is not staged or incomplete, another batch of the sink is half committed, or other
+                attempts of this one are prepared.
         """
         check_sink(sink)
         record, _position = self._record(sink)
@@ -113,10 +159,18 @@ class SinkLedger:
                     ResponseCode.SYSTEM_BUSY, f"batch {record.open.batch} of sink {sink!r} is being committed; repeat"
                 )
             return self._resumed(sink, record.open)
+        prepared = [one for its, one in record.prepared if its == batch]
+        if prepared and list(handles) not in prepared:
+            # Another group may have decided this batch: what it decided is among these, and nothing else may follow.
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"batch {batch} of sink {sink!r} was prepared here for a commit at another broker group, which has to "
+                "be there to say whether it was decided",
+            )
         for handle in handles:
             self._check(sink, batch, handle)
         total = sum(count for _partition, _attempt, count in handles)
-        return CommitRun(sink, batch, list(handles), total)
+        return CommitRun(sink, batch, list(handles), total, plan=plan or [])
 
     def step(self, run: CommitRun) -> None:
         """Append the next group of a commit; the last one closes the batch and drops what was staged for it."""
@@ -125,11 +179,12 @@ class SinkLedger:
         done = run.done + sum([message.count for message in messages])
         assert messages or done == run.total, run
         finished = done == run.total
+        last, _position = self._record(run.sink)
         if finished:
-            record = LedgerRecord(run.batch)
+            prepared = [one for one in last.prepared if one[0] > run.batch]
+            record = LedgerRecord(run.batch, plan=run.plan, prepared=prepared)
         else:
-            last, _position = self._record(run.sink)
-            record = LedgerRecord(last.last_batch, OpenCommit(run.batch, run.handles, done))
+            record = msgspec.structs.replace(last, open=OpenCommit(run.batch, run.handles, done, run.plan))
         change = StateChange(state_kinds.LEDGER, run.sink.encode(), _encode(record))
         if messages:
             run.position = self._store.append(messages, atomic=True, changes=[change]).end_position
@@ -174,7 +229,11 @@ class SinkLedger:
     @staticmethod
     def _resumed(sink: str, commit: OpenCommit) -> CommitRun:
         total = sum(count for _partition, _attempt, count in commit.handles)
-        return CommitRun(sink, commit.batch, commit.handles, total, commit.done)
+        return CommitRun(sink, commit.batch, commit.handles, total, commit.done, plan=commit.plan)
+
+    def _keep(self, sink: str, batch: int, handles: Sequence[Handle]) -> None:
+        for partition, attempt, _count in handles:
+            self._stages.keep(AttemptKey(sink, batch, partition, attempt))
 
     def _check(self, sink: str, batch: int, handle: Handle) -> None:
         partition, attempt, count = handle

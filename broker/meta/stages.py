@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 STAGE_PREFIX = b"\x01stage\x00"
 SINK_NAME_BYTES_MAX = 255
+KEPT_EXPIRY_FACTOR = 7
+"""What is prepared for a commit is kept so many times as long as other staged rows: it may be decided already."""
 _STAGED = struct.Struct("<24xq8xIIIIHHHHHHIQ")
 """What a commit needs of a record's header, born_ms to producer_seq."""
 BATCH_MASK = FLAG_FORMAT_MASK | FLAG_CODEC_MASK
@@ -58,10 +60,11 @@ class AttemptKey:
 
 @dataclass(slots=True)
 class Attempt:
-    """One attempt: its hidden queue and when rows last came."""
+    """One attempt: its hidden queue, when rows last came, and whether a commit of it is prepared."""
 
     queue_id: int
     seen_ms: int
+    kept: bool = False
 
 
 def parse_queue_name(name: bytes) -> AttemptKey:
@@ -131,14 +134,25 @@ class Stages:
         return self._delete([key for key in self._attempts if key.sink == sink and key.batch <= batch_max])
 
     def abort(self, sink: str, batch: int) -> int:
-        """Delete all attempts of one batch; returns how many."""
-        return self._delete([key for key in self._attempts if key.sink == sink and key.batch == batch])
+        """Delete all attempts of one batch but those prepared for its commit; returns how many."""
+        found = [key for key, item in self._attempts.items() if key.sink == sink and key.batch == batch]
+        return self._delete([key for key in found if not self._attempts[key].kept])
 
     def expire(self, now_ms: int) -> int:
-        """Delete the attempts nobody wrote to for `expiry_ms`; returns how many."""
-        count = self._delete([key for key, item in self._attempts.items() if now_ms - item.seen_ms >= self._expiry_ms])
+        """Delete the attempts nobody wrote to for `expiry_ms`, prepared ones far later; returns how many."""
+        stale = [key for key, item in self._attempts.items() if now_ms - item.seen_ms >= self._expiry_of(item)]
+        count = self._delete(stale)
         self.expired += count
         return count
+
+    def keep(self, key: AttemptKey) -> None:
+        """Keep an attempt for the commit it is prepared for."""
+        attempt = self._attempts.get(key)
+        if attempt is not None:
+            attempt.kept = True
+
+    def _expiry_of(self, attempt: Attempt) -> int:
+        return self._expiry_ms * KEPT_EXPIRY_FACTOR if attempt.kept else self._expiry_ms
 
     def _delete(self, keys: list[AttemptKey]) -> int:
         for key in keys:

@@ -2,7 +2,10 @@
 
 Tasks stage their rows under (sink, batch, partition, attempt); the driver commits exactly one attempt per partition.
 The ledger remembers the last committed batch per sink, so a repeated commit is answered `already` and appends
-nothing. Use `encode(message)` and `decode(Kind, body)`. Thread rule: plain values, pure functions.
+nothing. A batch of several broker groups is decided by the commit at one of them, the sink's home: the others are asked
+to `prepare` before, and the home keeps with its ledger what is to be committed where, for whoever has to finish it.
+Invariant: what is prepared is kept until its batch or a later one is committed. Use `encode(message)` and
+`decode(Kind, body)`. Thread rule: plain values, pure functions.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ __all__ = [
     "Count",
     "Ledger",
     "LedgerState",
+    "Planned",
     "StageHandle",
     "StageReply",
     "decode",
@@ -50,19 +54,33 @@ class StageHandle(msgspec.Struct, array_like=True):
     count: Count
 
 
+class Planned(msgspec.Struct, array_like=True):
+    """What belongs to a batch at another broker group, by its name."""
+
+    group: str
+    handles: list[StageHandle]
+
+
 class CommitBatch(msgspec.Struct, array_like=True):
-    """Make the staged attempts of one batch visible, all or nothing."""
+    """Make the staged attempts of one batch visible, all or nothing.
+
+    `plan`: what of the batch is at other groups; kept with the ledger. `prepare`: show nothing yet, but check the
+    attempts and keep them, however long the commit takes to come.
+    """
 
     sink: str
     batch: Batch
     handles: list[StageHandle]
+    plan: list[Planned] = []
+    prepare: bool = False
 
 
 class BatchCommitted(msgspec.Struct, array_like=True):
-    """`already`: the ledger had this batch; `count`: messages made visible by this request."""
+    """`already`: the ledger had this batch; `count`: messages this request made visible; `plan`: that of the batch."""
 
     already: bool
     count: Count
+    plan: list[Planned] = []
 
 
 class AbortBatch(msgspec.Struct, array_like=True):
@@ -79,6 +97,7 @@ class Ledger(msgspec.Struct, array_like=True):
 
 
 class LedgerState(msgspec.Struct, array_like=True):
-    """The last committed batch, NO_BATCH for none."""
+    """The last committed batch, NO_BATCH for none, and what of it is at other groups."""
 
     last_batch: Batch
+    plan: list[Planned] = []

@@ -31,7 +31,8 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
 from remoting.protocol.stored_message import iter_stored
-from spark_connector import sink
+from spark_connector import sending
+from spark_connector.brokers import find_brokers
 from spark_connector.entries import EncodedRows
 from spark_connector.errors import BrokerRefused
 from spark_connector.options import parse_write
@@ -202,10 +203,10 @@ def spark_is_refused(scene: Scene) -> None:
     options = parse_write({"nameServer": scene.address, "topic": "orders"})
     entry = append_body.encode_mqtt_entry(b"line/a", b"no", 1, 0, b"spark")
     rows = EncodedRows(memoryview(entry), np.array([0, len(entry)], np.int64))
-    address = sink.first_broker(options)
-    for attempt in (sink.AttemptName("s", 0, 0, 0), None):
+    (address,) = find_brokers(options).values()
+    for attempt in (sending.AttemptName("s", 0, 0, 0), None):
         with pytest.raises(BrokerRefused, match="disk full"):
-            sink.send_rows(address, [rows], attempt, options)
+            sending.send_rows(address, [rows], attempt, options)
 
 
 def others_go_on(scene: Scene) -> None:

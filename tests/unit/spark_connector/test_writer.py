@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from remoting.protocol.append_body import decode_entries, encode_entries
-from spark_connector import writer
+from spark_connector import sink, spreading, writer
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options import WriteOptions
 from spark_connector.sink_columns import sink_columns
@@ -55,42 +54,92 @@ def visible(broker: ToyBroker) -> int:
 
 
 def test_a_stream_commits_once_however_often_it_is_replayed(broker: ToyBroker, write_options: Options) -> None:
-    sink = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b"), overwrite=False)
-    left = pickle.loads(pickle.dumps(sink.write(batches(3, 0, 4))))
-    lost_attempt = sink.write(batches(3))
+    stream = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b"), overwrite=False)
+    left = pickle.loads(pickle.dumps(stream.write(batches(3, 0, 4))))
+    lost_attempt = stream.write(batches(3))
     assert isinstance(left, StagedRows)
     assert (left.sink, left.batch, left.partition, left.count) == ("query-1", 4, 2, 7)
     assert left.attempt != lost_attempt.attempt
     assert visible(broker) == 0
     for _ in range(2):
-        sink.commit([left, None], 4)
+        stream.commit([left, None], 4)
         assert visible(broker) == 7
-    replayed = sink.write(batches(7))
+    replayed = stream.write(batches(7))
     assert replayed.count == 0
-    sink.commit([replayed], 4)
+    stream.commit([replayed], 4)
     assert visible(broker) == 7
 
 
 def test_another_checkpoint_under_the_same_name_is_refused(broker: ToyBroker, write_options: Options) -> None:
     """Its batches begin at 0 again; skipping them would lose them silently."""
-    sink = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", sinkId="mine"), overwrite=False)
+    stream = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", sinkId="mine"), overwrite=False)
     broker.ledger["mine"] = 7
     with pytest.raises(OptionError, match="batch 7 and this query writes batch 4"):
-        sink.write(batches(3))
+        stream.write(batches(3))
 
 
 def test_a_commit_finds_the_broker_that_took_over(
     broker: ToyBroker, write_options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And refuses when the tasks did not agree where to stage."""
-    sink = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", fetchRetries="0"), overwrite=False)
-    left = sink.write(batches(3))
+    """The name of its group says where it is now."""
+    options = write_options(mqttTopic="a/b", fetchRetries="0", brokerwaitms="60000")
+    stream = RocketMQStreamWriter(SCHEMA, options, overwrite=False)
+    left = stream.write(batches(3))
     gone = ToyBroker()
     gone.close()
-    sink.commit([replace(left, address=gone.address)], 4)
+    places = [{"": gone.address}, {"": broker.address}]
+    monkeypatch.setattr(sink, "find_brokers", lambda _options: places.pop(0))
+    stream.commit([left], 4)
     assert visible(broker) == 3
-    with pytest.raises(BrokerUnreachable, match="staged at 2 brokers"):
-        sink.commit([left, replace(left, address=gone.address)], 4)
+
+
+@pytest.fixture
+def two_groups(broker: ToyBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyBroker]:
+    """A second group `b` beside `a`; the topic both/x goes to each in turn."""
+    other = ToyBroker()
+    for place in (sink, writer):
+        monkeypatch.setattr(place, "find_brokers", lambda _options: {"a": broker.address, "b": other.address})
+    monkeypatch.setattr(spreading.Spreading, "_routed", lambda _self, topic: ("a", "b") if topic == "both" else ())
+    yield other
+    other.close()
+
+
+def test_rows_are_staged_at_the_groups_of_their_topic_and_committed_once(
+    broker: ToyBroker, two_groups: ToyBroker, write_options: Options
+) -> None:
+    """A replay after any death of the driver sends nothing that was decided, and finishes it."""
+    stream = RocketMQStreamWriter(SCHEMA, write_options(topic="both", sinkId="mine"), overwrite=False)
+    left = pickle.loads(pickle.dumps(stream.write(batches(3, 4, 5, 6))))
+    assert sorted(left.counts) == ["a", "b"]
+    assert left.count == 18
+
+    def shown(toy: ToyBroker) -> int:
+        return sum(len(toy.queue("both", number).records) for number in range(2))
+
+    two_groups.faults = [two_groups.answer] * 2 + [lambda _command: None] * 9  # asked and prepared, then away
+    with pytest.raises(BrokerUnreachable):
+        stream.commit([left], 4)
+    assert (shown(broker), shown(two_groups)) == (left.counts["a"], 0)
+    two_groups.faults = []
+    replayed = stream.write(batches(18))
+    assert (replayed.count, replayed.is_replay) == (0, True)
+    stream.commit([replayed], 4)
+    assert (shown(broker), shown(two_groups)) == (left.counts["a"], left.counts["b"])
+    stream.commit([replayed, left], 4)
+    assert shown(broker) + shown(two_groups) == 18
+
+
+def test_a_nameless_job_of_two_groups_leaves_no_name(
+    broker: ToyBroker, two_groups: ToyBroker, write_options: Options
+) -> None:
+    """At neither of them; an abort drops what is staged at both."""
+    job = RocketMQBatchWriter(SCHEMA, write_options(topic="both"), overwrite=False)
+    job.commit([job.write(batches(3, 4))])
+    assert (broker.ledger, two_groups.ledger) == ({}, {})
+    again = RocketMQBatchWriter(SCHEMA, write_options(topic="both"), overwrite=False)
+    again.abort([again.write(batches(3, 4))])
+    again.commit([])
+    assert not any(key[0] != job._sink for toy in (broker, two_groups) for key in toy.staged)
 
 
 def test_nobody_there_is_said_while_the_write_is_planned(broker: ToyBroker, write_options: Options) -> None:
@@ -101,20 +150,20 @@ def test_nobody_there_is_said_while_the_write_is_planned(broker: ToyBroker, writ
 
 
 def test_abort_drops_what_was_staged(broker: ToyBroker, write_options: Options) -> None:
-    sink = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", sinkId="mine"), overwrite=False)
-    sink.write(batches(3))
-    sink.abort([None], 4)
+    stream = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", sinkId="mine"), overwrite=False)
+    stream.write(batches(3))
+    stream.abort([None], 4)
     assert broker.staged == {}
     broker.close()
-    sink.abort([None], 4)
+    stream.abort([None], 4)
 
 
 def test_at_least_once_shows_at_once(broker: ToyBroker, write_options: Options) -> None:
-    sink = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", delivery="at-least-once"), overwrite=False)
-    left = sink.write(batches(3))
+    stream = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", delivery="at-least-once"), overwrite=False)
+    left = stream.write(batches(3))
     assert visible(broker) == 3
-    sink.commit([left], 4)
-    sink.abort([None], 4)
+    stream.commit([left], 4)
+    stream.abort([None], 4)
     assert visible(broker) == 3
 
 
@@ -137,7 +186,7 @@ def test_a_job_without_a_name_leaves_none_at_the_broker(broker: ToyBroker, write
     for faults in ([], [lambda _command: None] * 9):
         job = RocketMQBatchWriter(SCHEMA, write_options(mqttTopic="a/b", fetchRetries="0"), overwrite=False)
         left = job.write(batches(5))
-        broker.faults = [broker.answer, *faults] if faults else []
+        broker.faults = [broker.answer] * 2 + faults if faults else []
         job.commit([left])
         broker.faults = []
     assert visible(broker) == 10

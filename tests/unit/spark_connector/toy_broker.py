@@ -79,6 +79,8 @@ class ToyBroker:
         self.queues: dict[tuple[str, int], Queue] = {}
         self.staged: dict[tuple[str, int, int, int], list[AppendEntry]] = {}
         self.ledger: dict[str, int] = {}
+        self.plans: dict[str, list[sink_body.Planned]] = {}
+        self.prepared: list[tuple[str, int, list[sink_body.StageHandle]]] = []
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.requests: list[int] = []
         self.faults: list[Callable[[Command], Command | None]] = []
@@ -275,13 +277,16 @@ class ToyBroker:
     def _commit(self, command: Command) -> bytes:
         request = sink_body.decode(sink_body.CommitBatch, command.body)
         if request.batch <= self.ledger.get(request.sink, -1):
-            return sink_body.encode(sink_body.BatchCommitted(True, 0))
+            return sink_body.encode(sink_body.BatchCommitted(True, 0, self.plans.get(request.sink, [])))
         chosen = [self.staged[request.sink, request.batch, one.partition, one.attempt] for one in request.handles]
         assert [len(rows) for rows in chosen] == [one.count for one in request.handles]
+        if request.prepare:
+            self.prepared.append((request.sink, request.batch, request.handles))
+            return sink_body.encode(sink_body.BatchCommitted(False, 0))
         for entry in (entry for rows in chosen for entry in rows):
             self.append(entry)
-        self.ledger[request.sink] = request.batch
-        return sink_body.encode(sink_body.BatchCommitted(False, sum(map(len, chosen))))
+        self.ledger[request.sink], self.plans[request.sink] = request.batch, request.plan
+        return sink_body.encode(sink_body.BatchCommitted(False, sum(map(len, chosen)), request.plan))
 
     def _abort(self, command: Command) -> bytes:
         request = sink_body.decode(sink_body.AbortBatch, command.body)
@@ -293,7 +298,7 @@ class ToyBroker:
 
     def _last(self, command: Command) -> bytes:
         sink = sink_body.decode(sink_body.Ledger, command.body).sink
-        return sink_body.encode(sink_body.LedgerState(self.ledger.get(sink, -1)))
+        return sink_body.encode(sink_body.LedgerState(self.ledger.get(sink, -1), self.plans.get(sink, [])))
 
     def _append(self, command: Command) -> bytes:
         entries = append_body.decode_entries(command.body)

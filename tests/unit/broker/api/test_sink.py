@@ -20,6 +20,7 @@ from remoting.protocol.sink_body import (
     CommitBatch,
     Ledger,
     LedgerState,
+    Planned,
     StageHandle,
     StageReply,
     decode,
@@ -149,6 +150,28 @@ async def test_retained_rows_count_for_the_quota(running) -> None:
     refused = await connection.request(Command(RequestCode.STAGE, fields=fields, body=encode_entries(entries)))
     assert refused.code != 0, refused
     assert running.broker.stages.staged(AttemptKey("s", 0, 0, 0)) == 1
+
+
+async def test_a_batch_of_two_groups_is_prepared_here_or_decided_here(running) -> None:
+    """A prepared attempt shows nothing and stays; the plan of a decided batch is in every later answer."""
+    connection = running.connect()
+    await connection.request(staging(running, 0, b"out/x", attempt=5))
+    handles = [StageHandle(0, 5, 1)]
+    prepare = CommitBatch("s", 0, handles, prepare=True)
+    for _ in range(2):
+        assert await ask(connection, RequestCode.COMMIT_BATCH, prepare, BatchCommitted) == BatchCommitted(False, 0)
+    assert (await connection.request(Command(RequestCode.ABORT_BATCH, body=encode(AbortBatch("s", 0))))).code == 0
+    assert visible(running, b"out/x") == 0
+    plan = [Planned("broker-b", [StageHandle(2, 9, 7)])]
+    commit = CommitBatch("s", 0, handles, plan)
+    decided = await ask(connection, RequestCode.COMMIT_BATCH, commit, BatchCommitted)
+    assert decided == BatchCommitted(False, 1, plan)
+    repeated = CommitBatch("s", 0, [StageHandle(0, 6, 1)], [Planned("broker-c", [])])
+    assert await ask(connection, RequestCode.COMMIT_BATCH, repeated, BatchCommitted) == BatchCommitted(True, 0, plan)
+    assert await ask(connection, RequestCode.LEDGER, Ledger("s"), LedgerState) == LedgerState(0, plan)
+    await ask(connection, RequestCode.COMMIT_BATCH, CommitBatch("s", 2, []), BatchCommitted)
+    older = await ask(connection, RequestCode.COMMIT_BATCH, commit, BatchCommitted)
+    assert older == BatchCommitted(True, 0), "of an older batch nothing is known any more"
 
 
 async def test_an_aborted_batch_cannot_be_committed(running) -> None:

@@ -7,9 +7,9 @@ import pytest
 from broker.api.append import entry_message
 from broker.meta.dispatch import Dispatcher
 from broker.meta.filters import Filters
-from broker.meta.ledger import NO_BATCH, SinkLedger
+from broker.meta.ledger import NO_BATCH, PREPARED_MAX, SinkLedger
 from broker.meta.placement import Placement
-from broker.meta.stages import AttemptKey, Stages
+from broker.meta.stages import KEPT_EXPIRY_FACTOR, AttemptKey, Stages
 from broker.meta.topics import Topics
 from remoting.protocol import names
 from remoting.protocol.errors import Refused
@@ -137,3 +137,80 @@ def test_abort_and_expiry_forget_what_was_not_committed(bench, rows) -> None:
     sink.stage(rows(b"2"), 1)
     assert sink.ledger.expire(1_000) == 1
     assert sink.bodies() == []
+
+
+def test_what_is_prepared_survives_expiry_abort_and_restart(bench, rows) -> None:
+    """Its batch may be decided elsewhere: only a commit ends it."""
+    sink = Sink(bench)
+    handle = sink.stage(rows(b"1", b"2"), 0, attempt=1)
+    sink.stage(rows(b"lost"), 0, attempt=2)
+    end = sink.ledger.prepare("s", 0, [handle])
+    assert sink.ledger.prepare("s", 0, [handle]) <= end, "repeated, it changes nothing"
+    bench.reopen()
+    again = Sink(bench)
+    assert again.ledger.abort("s", 0) == 1
+    assert again.ledger.expire(1_000) == 0
+    assert again.bodies() == []
+    assert again.commit(0, [handle])
+    assert again.bodies() == [b"1", b"2"]
+    assert len(again.stages) == 0
+    assert again.ledger.prepare("s", 0, [handle]) <= bench.store.end_position, "a committed batch needs no preparation"
+    late = again.stage(rows(b"3"), 1)
+    assert again.commit(1, [late]), "nothing of the batch before stands in the way"
+
+
+def test_prepared_attempts_end_some_time(bench, rows) -> None:
+    """A job without a name that died between two steps must not keep its rows for ever."""
+    sink = Sink(bench)
+    sink.ledger.prepare("s", 0, [sink.stage(rows(b"1"), 0)])
+    assert sink.ledger.expire(KEPT_EXPIRY_FACTOR * 1_000 - 1) == 0
+    assert sink.ledger.expire(KEPT_EXPIRY_FACTOR * 1_000) == 1
+
+
+def test_only_complete_attempts_are_prepared_and_not_without_end(bench, rows) -> None:
+    """What is refused then is refused before anything is decided."""
+    sink = Sink(bench)
+    partition, attempt, count = sink.stage(rows(b"1"), 0)
+    with pytest.raises(Refused, match="its handle says 2"):
+        sink.ledger.prepare("s", 0, [(partition, attempt, count + 1)])
+    for number in range(PREPARED_MAX):
+        sink.ledger.prepare("s", 0, [sink.stage(rows(b"1"), 0, attempt=100 + number)])
+    with pytest.raises(Refused, match="without a commit"):
+        sink.ledger.prepare("s", 0, [(partition, attempt, count)])
+
+
+def test_nothing_but_what_is_prepared_is_committed(bench, rows) -> None:
+    """Another group may have decided this batch: other rows for it would come on top."""
+    sink = Sink(bench)
+    first, second = sink.stage(rows(b"1"), 0, attempt=1), sink.stage(rows(b"2"), 0, attempt=2)
+    other = sink.stage(rows(b"3"), 0, attempt=3)
+    for handle in (first, second):
+        sink.ledger.prepare("s", 0, [handle])
+    with pytest.raises(Refused, match="prepared here for a commit at another broker group"):
+        sink.commit(0, [other])
+    assert sink.commit(0, [second])
+    assert sink.bodies() == [b"2"]
+
+
+@pytest.mark.parametrize("steps", [0, 2, 99])
+def test_the_plan_of_other_groups_is_decided_with_the_rows(bench, rows, steps) -> None:
+    """It is there after a restart in the middle of the commit too, and the first one counts."""
+    sink = Sink(bench, group_bytes_max=1_000)
+    handle = sink.stage(rows(*[b"%03d" % number for number in range(20)]), 4)
+    plan = [("broker-b", [(0, 7, 5), (1, 8, 1)])]
+    run = sink.ledger.begin("s", 4, [handle], plan)
+    while not run.finished and steps:
+        sink.ledger.step(run)
+        steps -= 1
+    decided = run.done > 0
+    bench.reopen()
+    again = Sink(bench, group_bytes_max=1_000)
+    run = again.ledger.begin("s", 4, [handle], [("broker-c", [])])
+    while run is not None and not run.finished:
+        again.ledger.step(run)
+    bench.settle()
+    assert again.ledger.plan("s") == (plan if decided else [("broker-c", [])])
+    assert len(again.bodies()) == 20
+    assert again.ledger.plan("nobody") == []
+    assert again.commit(5, [again.stage(rows(b"next"), 5)])
+    assert again.ledger.plan("s") == []

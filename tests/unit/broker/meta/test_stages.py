@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.api.append import entry_message
-from broker.meta.stages import AttemptKey, Stages, parse_queue_name, staged_messages
+from broker.meta.stages import KEPT_EXPIRY_FACTOR, AttemptKey, Stages, parse_queue_name, staged_messages
 from remoting.protocol.errors import Refused
 from remoting.protocol.record import FLAG_STAGED, RecordView
 
@@ -59,6 +59,20 @@ def test_drop_and_abort_touch_only_their_own(bench) -> None:
     assert stages.abort("sink", 3) == 1
     assert stages.abort("other", 9) == 0
     assert len(stages) == 1
+
+
+def test_kept_attempts_are_not_aborted_and_expire_later(bench) -> None:
+    """Keeping what is not there does nothing."""
+    stages = make(bench.store)
+    stages.open(KEY, 0)
+    stages.keep(KEY)
+    stages.keep(AttemptKey("sink", 3, 1, 13))
+    assert stages.abort("sink", 3) == 0
+    assert stages.expire(1_000) == 0
+    assert stages.expire(1_000 * KEPT_EXPIRY_FACTOR) == 1
+    stages.open(KEY, 0)
+    stages.keep(KEY)
+    assert stages.drop("sink", 3) == 1
 
 
 def test_limits_and_names_are_refused(bench) -> None:

@@ -11,7 +11,9 @@ from remoting.protocol.errors import RemoteViolation
 MESSAGES = [
     sb.StageReply(10),
     sb.CommitBatch("sink", 7, [sb.StageHandle(0, 1, 10), sb.StageHandle(1, 0, 0)]),
+    sb.CommitBatch("sink", 7, [], [sb.Planned("broker-b", [sb.StageHandle(0, 1, 10)])], prepare=True),
     sb.BatchCommitted(already=False, count=10),
+    sb.LedgerState(3, [sb.Planned("broker-b", [])]),
     sb.AbortBatch("sink", 7),
     sb.Ledger("sink"),
     sb.LedgerState(sb.NO_BATCH),

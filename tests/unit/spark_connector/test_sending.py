@@ -1,0 +1,101 @@
+"""Rows on their way to a broker, over a broken line too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from remoting.protocol import append_body
+from spark_connector import sending
+from spark_connector.entries import EncodedRows
+from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
+from spark_connector.options import WriteOptions
+from spark_connector.sending import AttemptName, RowSender
+from tests.unit.spark_connector.toy_broker import ToyBroker
+
+Options = Callable[..., WriteOptions]
+ATTEMPT = AttemptName("s", 3, 0, 99)
+
+
+def encoded(count: int) -> EncodedRows:
+    """Rows for the MQTT topic a/b."""
+    raw = [append_body.encode_mqtt_entry(b"a/b", b"%d" % n, 1, 0, b"") for n in range(count)]
+    return EncodedRows(
+        memoryview(b"".join(raw)), np.concatenate([[0], np.cumsum([len(one) for one in raw])]).astype(np.int64)
+    )
+
+
+def visible(broker: ToyBroker) -> int:
+    """Messages anybody can read."""
+    return len(broker.queue("%LMQ%a%2Fb", 0).records)
+
+
+@pytest.fixture(autouse=True)
+def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few rows per frame, so that a small test has many."""
+    monkeypatch.setattr(sending, "FRAME_BYTES_MAX", 300)
+
+
+@pytest.mark.parametrize("broken", range(1, 6))
+def test_a_lost_connection_stages_nothing_twice(broker: ToyBroker, write_options: Options, broken: int) -> None:
+    def lose_the_answer(command):  # type: ignore[no-untyped-def]
+        broker.answer(command)
+
+    broker.faults = [broker.answer] * broken + [lose_the_answer]
+    assert sending.send_rows(broker.address, [encoded(20)], ATTEMPT, write_options()) == 20
+    assert [entry.body for entry in broker.staged["s", 3, 0, 99]] == [b"%d" % n for n in range(20)]
+
+
+def test_a_broker_that_is_away_longer_than_the_retries_is_waited_for(broker: ToyBroker, write_options: Options) -> None:
+    """As long as the option says, not as often."""
+    busy = [lambda command: command.reply(2, "busy")] * 20
+    broker.faults = list(busy)
+    with pytest.raises(BrokerUnreachable, match="longer than the option 'brokerWaitMs' = 0"):
+        sending.send_rows(broker.address, [encoded(3)], ATTEMPT, write_options(fetchretries="1"))
+    broker.faults = list(busy)
+    patient = write_options(fetchretries="1", brokerwaitms="60000")
+    assert sending.send_rows(broker.address, [encoded(3)], ATTEMPT, patient) == 3
+    assert [entry.body for entry in broker.staged["s", 3, 0, 99]] == [b"0", b"1", b"2"]
+
+
+def test_busy_means_again_and_no_means_no(broker: ToyBroker, write_options: Options) -> None:
+    broker.faults = [lambda command: command.reply(2, "busy")]
+    assert sending.send_rows(broker.address, [encoded(3)], ATTEMPT, write_options()) == 3
+    broker.faults = [lambda command: command.reply(16, "not allowed")]
+    with pytest.raises(BrokerRefused, match="not allowed"):
+        sending.send_rows(broker.address, [encoded(3)], ATTEMPT, write_options())
+    broker.close()
+    with pytest.raises(BrokerUnreachable):
+        sending.send_rows(broker.address, [encoded(3)], ATTEMPT, write_options(fetchretries="1"))
+
+
+@pytest.mark.parametrize("failure", [OptionError("a wrong topic"), ConnectionResetError("the rows' own pipe")])
+@pytest.mark.parametrize("good", [0, 20])
+def test_rows_that_cannot_be_had_fail_the_task(
+    broker: ToyBroker, write_options: Options, good: int, failure: Exception
+) -> None:
+    def rows() -> Iterator[EncodedRows]:
+        yield encoded(good)
+        raise failure
+
+    with pytest.raises(type(failure), match=str(failure)):
+        sending.send_rows(broker.address, rows(), ATTEMPT, write_options())
+
+
+def test_rows_follow_a_master_that_moved(broker: ToyBroker, write_options: Options) -> None:
+    """What was not answered goes to where the group is now."""
+    gone = ToyBroker()
+    gone.close()
+    options = write_options(fetchretries="0", brokerwaitms="60000")
+    with RowSender(gone.address, ATTEMPT, options, lambda: broker.address) as sender:
+        sender.add(encoded(9))
+        assert sender.finish() == 9
+    assert [entry.body for entry in broker.staged["s", 3, 0, 99]] == [b"%d" % n for n in range(9)]
+
+
+def test_rows_without_an_attempt_are_seen_at_once(broker: ToyBroker, write_options: Options) -> None:
+    """At least once, and nothing to commit."""
+    assert sending.send_rows(broker.address, [encoded(7), encoded(0)], None, write_options()) == 7
+    assert visible(broker) == 7
