@@ -100,16 +100,18 @@ class Epochs:
             return None
         return self._starts[index + 1] if index + 1 < len(self._starts) else log_end
 
-    def common_end(self, log_end: int, other: Epochs, other_end: int) -> int | None:
-        """Return up to where two logs agree, None when no epoch is the same in both.
+    def common_end(self, log_end: int, other: Epochs, other_end: int, begin: int) -> int | None:
+        """Return up to where two logs agree, None when no epoch is the same in both from `begin` on.
 
         Two logs agree on an epoch as far as both have it: one master wrote it, in order, and its epoch is never used
-        again. They agree on all before it too, because its start was taken over with everything below it.
+        again. They agree on all before it too, because its start was taken over with everything below it. Starts that
+        lie before `begin` need not be equal: a log that began in the middle of an epoch does not know its true start.
         """
         starts = dict(zip(other._epochs, other._starts, strict=True))
         for index in range(len(self._epochs) - 1, -1, -1):
             epoch, start = self._epochs[index], self._starts[index]
-            if starts.get(epoch) == start:
+            theirs = starts.get(epoch)
+            if theirs is not None and max(theirs, begin) == max(start, begin):
                 mine = self._starts[index + 1] if index + 1 < len(self._starts) else log_end
                 return min(mine, other.end_of(epoch, other_end) or 0)
         return None
@@ -135,7 +137,7 @@ def truncation_point(mine: Extent, master: Extent) -> int | None:
     """
     if not len(mine.epochs) and mine.begin == mine.end == master.begin:
         return mine.end
-    common = mine.epochs.common_end(mine.end, master.epochs, master.end)
+    common = mine.epochs.common_end(mine.end, master.epochs, master.end, max(mine.begin, master.begin))
     if common is None or common < master.begin or common < mine.begin:
         return None
     return common

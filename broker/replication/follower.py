@@ -191,7 +191,7 @@ class Follower:
         self.stage = Stage.CUTTING
         if position is None:
             self._record_epoch = 0
-            return [Reset(frame.begin, max(0, self._confirm - log.begin))]
+            return [Reset(frame.begin, max(0, self._confirm - max(log.begin, frame.begin)))]
         kept = log.epochs.at(position - 1)
         self._record_epoch = kept[0] if kept is not None else 0
         return [Cut(position, max(0, self._confirm - position))]

@@ -41,8 +41,8 @@ VERSION = 1
 GREETING, HELLO, WELCOME, REFUSAL, READY, TRANSFER, ACK = range(1, 8)
 LEARNER = 1
 
-DATA_BYTES_MAX = 4 * 1024 * 1024
-"""Log bytes of one TRANSFER."""
+DATA_BYTES_MAX = 256 * 1024 * 1024
+"""Log bytes of one TRANSFER, unless a decoder is told less: a part ends with a record, however large that is."""
 EPOCHS_MAX = 65_536
 """Entries of one WELCOME; retention drops the entries of what it drops."""
 TEXT_BYTES_MAX = 512
@@ -227,8 +227,10 @@ def encode_transfer_head(transfer: Transfer) -> bytes:
 class Decoder:
     """Frames out of arbitrary chunks of bytes, of the kinds that may come from that side."""
 
-    def __init__(self, kinds: frozenset[int]) -> None:
-        self._kinds = kinds
+    def __init__(self, kinds: frozenset[int], data_bytes_max: int = DATA_BYTES_MAX) -> None:
+        self._limits = {kind: PAYLOAD_BYTES_MAX[kind] for kind in kinds}
+        if TRANSFER in kinds:
+            self._limits[TRANSFER] = _TRANSFER.size + data_bytes_max
         self._buffer = bytearray()
         self._failed: RemoteViolation | None = None
 
@@ -264,10 +266,11 @@ class Decoder:
         magic, kind, flags, zero, length, _ = _FRAME.unpack_from(self._buffer, at)
         if magic != MAGIC:
             raise RemoteViolation(f"not a replication frame: magic {magic:#010x}")
-        if kind not in self._kinds or flags or zero:
+        limit = self._limits.get(kind)
+        if limit is None or flags or zero:
             raise RemoteViolation(f"unexpected frame: kind {kind}, flags {flags}")
-        if length > PAYLOAD_BYTES_MAX[kind]:
-            raise RemoteViolation(f"frame of kind {kind}: {length} bytes are more than {PAYLOAD_BYTES_MAX[kind]}")
+        if length > limit:
+            raise RemoteViolation(f"frame of kind {kind}: {length} bytes are more than {limit}")
         return int(length)
 
     def _frame(self, at: int, end: int) -> Frame:

@@ -54,6 +54,13 @@ def test_example_6_nothing_in_common_means_to_begin_anew():
     assert truncation_point(log((1, 0), (2, 80), end=90, begin=85), log((1, 0), (3, 80), end=90)) is None
 
 
+def test_a_log_that_began_inside_an_epoch_need_not_know_where_that_started():
+    """After a reset, or when its list was made anew from the records that are left."""
+    assert truncation_point(log((4, 300), end=350, begin=300), log((4, 240), end=400, begin=280)) == 350
+    assert truncation_point(log((4, 240), end=350, begin=200), log((4, 310), end=400, begin=310)) == 350
+    assert truncation_point(log((4, 301), end=350, begin=300), log((4, 240), end=400, begin=280)) is None
+
+
 def test_a_new_entry_replaces_all_that_start_there_or_later():
     """Whatever began there never wrote a byte that still counts."""
     epochs = Epochs([(1, 0), (2, 10), (4, 20)])

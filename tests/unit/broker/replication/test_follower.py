@@ -88,7 +88,7 @@ def test_a_cut_below_the_confirm_position_is_reported():
     assert follower.receive(welcome((1, 0), (3, 100), end=160)) == [Cut(100, 20)]
     follower = a_follower(confirm=120)
     follower.receive(Greeting(b"m" * 16))
-    assert follower.receive(welcome((3, 50), end=160, begin=60)) == [Reset(60, 120)]
+    assert follower.receive(welcome((3, 50), end=160, begin=60)) == [Reset(60, 60)]
 
 
 def test_after_a_reset_any_epoch_may_come_first():

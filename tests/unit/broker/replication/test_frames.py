@@ -182,6 +182,13 @@ def test_what_does_not_fit_is_refused_before_it_is_sent():
     assert refusal == Refusal(1, 1, "ü" * (TEXT_BYTES_MAX // 2))
 
 
+def test_a_decoder_may_take_less():
+    """A replica knows how large a record can be, and no part is larger than that and the size of a part."""
+    list(Decoder(FROM_MASTER, 8).feed(encoded(transfer(bytes(8)))))
+    with pytest.raises(RemoteViolation):
+        list(Decoder(FROM_MASTER, 7).feed(encoded(transfer(bytes(8)))))
+
+
 def test_a_proof_covers_all_that_stands_before_it():
     """What is signed is what was sent."""
     signed = []

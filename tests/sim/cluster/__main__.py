@@ -1,0 +1,63 @@
+"""Run schedules by command: `python -m tests.sim.cluster --schedules N --seed S [--plant NAME] [--trace]`.
+
+A schedule that breaks a rule prints its seed and the command that replays it; `--trace` tells its story. Exit status: 1
+when a rule was broken without a planted bug, or none was broken with one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+
+from tests.sim.cluster.plants import PLANTS, SELDOM
+from tests.sim.cluster.schedule import Result, run
+
+SHOWN_MAX = 10
+PROGRESS_EVERY = 5_000
+
+
+def told(result: Result, plant: str | None) -> str:
+    """What broke, and how to see it again."""
+    again = f"python -m tests.sim.cluster --schedules 1 --seed {result.seed} --trace" + (
+        f" --plant {plant}" if plant else ""
+    )
+    return f"seed {result.seed}: {result.detail}\n  replay: {again}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the schedules that were asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.cluster", description=__doc__)
+    parser.add_argument("--schedules", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first schedule; the next ones follow")
+    parser.add_argument("--plant", choices=sorted(PLANTS | SELDOM), help="a bug to plant; stops when it is caught")
+    parser.add_argument("--trace", action="store_true", help="tell what happens, event by event")
+    asked = parser.parse_args(arguments)
+    build = (PLANTS | SELDOM)[asked.plant] if asked.plant else None
+    broken: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
+    for number in range(asked.schedules):
+        result = run(asked.seed + number, build, trace=asked.trace)
+        for name in ("events", "faults", "acknowledged", "epochs"):
+            totals[name] += getattr(result, name)
+        if result.lines:
+            print("\n".join(result.lines))
+        if result.rule:
+            broken[result.rule] += 1
+            if broken.total() <= SHOWN_MAX:
+                print(told(result, asked.plant), flush=True)
+            if asked.plant:
+                break
+        if (number + 1) % PROGRESS_EVERY == 0:
+            print(f"{number + 1} schedules, {broken.total()} violations", flush=True)
+    count = number + 1 if asked.schedules else 0
+    print(
+        f"{count} schedules from seed {asked.seed}: {broken.total()} violations {dict(broken) or ''}, "
+        f"{totals['faults']} faults, {totals['epochs']} master epochs, {totals['acknowledged']} messages acknowledged, "
+        f"{totals['events']} events"
+    )
+    return int(bool(broken) != bool(asked.plant))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,299 @@
+"""A broker: the real cores of `broker/replication` around a model log, with the roles the controllers give it.
+
+Fenced until the controllers took its registration, it then is master or replica as they say, never in an epoch its log
+has seen. The shell here does what `ha_server` and `ha_client` do with sockets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.replication.acknowledge import Acknowledge
+from broker.replication.epochs import Epochs
+from broker.replication.follower import Follower
+from broker.replication.leader import Leader
+from broker.replication.sync_state_set import Proposal, SyncStateSet
+from controller.replicas.commands import AlterSyncStateSet, ElectMaster, Live, RegisterReplica
+from controller.replicas.group import GroupView
+from tests.sim.cluster.checkers import Judge
+from tests.sim.cluster.controllers import CLUSTER, GROUP, Controllers
+from tests.sim.cluster.disk import ModelLog
+from tests.sim.cluster.following import Following
+from tests.sim.cluster.leading import Leading
+from tests.sim.cluster.network import Network, Stream
+from tests.sim.cluster.pace import Pace
+from tests.sim.cluster.world import Node, World
+
+BEAT_TICKS, POLL_TICKS = 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What the brokers are made of; a planted bug is another part in the place of the right one."""
+
+    flags: frozenset[str] = frozenset()
+    leader: type[Leader] = Leader
+    follower: type[Follower] = Follower
+    members: type[SyncStateSet] = SyncStateSet
+    epochs: type[Epochs] = Epochs
+
+
+@dataclass(slots=True)
+class Cluster:
+    """What the brokers of one schedule share."""
+
+    world: World
+    network: Network
+    controllers: Controllers
+    judge: Judge
+    acknowledge: Acknowledge
+    build: Build
+    pace: Pace
+    brokers: list[Broker] = field(default_factory=list)
+
+    def master(self) -> Broker | None:
+        """The broker the controllers name, if it runs and knows."""
+        master = self.controllers.view().master
+        broker = self.brokers[master - 1] if master is not None else None
+        return broker if broker is not None and broker.is_up and broker.leading is not None else None
+
+
+class Broker(Node):
+    """One broker of the group."""
+
+    def __init__(self, cluster: Cluster, ident: int, *, is_learner: bool = False) -> None:
+        super().__init__(cluster.world, f"b{ident}")
+        self.cluster, self.ident, self.is_learner = cluster, ident, is_learner
+        self.flags = cluster.build.flags
+        self.log = ModelLog(cluster.world.chance, self.flags, cluster.build.epochs)
+        self.flush_ms = self.usual_flush_ms = self.world.chance.choice((0.5, 0.5, 5.0, 30.0))
+        self.safe = True
+        """False after its disk was replaced."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self.epoch = 0
+        """The newest master epoch heard of."""
+        self.leading: Leading | None = None
+        self.following: Following | None = None
+        self.is_fenced = True
+        self._flushing = False
+        self._generation = 0
+        self._request = 0
+        self._ticks = 0
+        self._waits: int | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Recover the log and ask to be taken in."""
+        super().start()
+        self._clear()
+        self.log.recover()
+        self.epoch = self.log.epochs.last
+        self.world.tell(self.name, f"starts, log {self.log.begin}..{self.log.end} {list(self.log.epochs)}")
+        self._tick()
+
+    def crash(self, *, power: bool) -> None:
+        """Gone, with or without the machine."""
+        if not self.is_up:
+            return
+        if power:
+            self.log.power_cut()
+        else:
+            self.log.kill()
+        self.stop()
+        self._clear()
+        for stream in self.cluster.network.streams:
+            for end in (0, 1):
+                if stream.nodes[end] is self and stream.open[end]:
+                    stream.died(end)
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        if self.is_fenced:
+            self._ask(self._registration(), self._registered)
+        else:
+            if self._ticks % BEAT_TICKS == 0:
+                self._beat()
+            if self._ticks % POLL_TICKS == 0:
+                self._ask(None, self._answered)
+        if self.leading is not None:
+            self.leading.tick()
+            if self.leading.core.superseded > self.epoch:
+                self.epoch = self.leading.core.superseded
+                self._resign()
+        elif self.following is not None:
+            self.following.tick()
+        self.after(self.cluster.pace.tick_ms, self._tick)
+
+    # -- the controllers ----------------------------------------------------------------------------------------------
+
+    def _registration(self) -> RegisterReplica:
+        return RegisterReplica(
+            CLUSTER, GROUP, self.ident, self.name, self.name, f"boot-{self.boot}", self.log.epochs.last, self.safe
+        )
+
+    def _beat(self) -> None:
+        live = Live(self.log.epochs.last, self.log.end, 100 + self.ident)
+        for node in self.cluster.controllers.nodes:
+            self.cluster.network.send(
+                self.name, node, self.cluster.controllers.heartbeat, node, self.ident, live, (self.ident, self.boot)
+            )
+
+    def _ask(self, what: Any, answer: Any, once: bool = False) -> int | None:
+        """Ask the leading controller; None while another request has no answer."""
+        now = self.world.now
+        if self._waits is not None and not once:
+            return None
+        self._request += 1
+        number = (self.ident, self.boot, self._request)
+        nodes = self.cluster.controllers.nodes
+        leader = self.cluster.controllers.leader
+        node = leader if leader is not None and self.world.chance.random() < 0.8 else self.world.chance.choice(nodes)
+        if not once:
+            self._waits = self._request
+            self.after(self.cluster.pace.answer_ms, self._gave_up, self._request)
+        started = now
+
+        def arrived(code: int, view: GroupView | None) -> None:
+            if not once and self._waits == number[2]:
+                self._waits = None
+            if view is not None and code != -1 and what is None and "follows-older" not in self.flags:
+                self.cluster.judge.read_register(started, self.world.now, view)
+            if number[:2] == (self.ident, self.boot):
+                answer(code, view)
+
+        self.cluster.network.send(
+            self.name, node, self.cluster.controllers.request, node, self, what, arrived, (*number, node.name)
+        )
+        return self._request
+
+    def _gave_up(self, request: int) -> None:
+        if self._waits == request:
+            self._waits = None
+
+    def _registered(self, code: int, view: GroupView | None) -> None:
+        if code == 0 and view is not None and self.is_fenced:
+            self.is_fenced = False
+            self.safe = True
+            self._beat()
+            self.learn(view)
+
+    def _answered(self, code: int, view: GroupView | None) -> None:
+        if view is not None and code == 0:
+            self.learn(view)
+
+    def propose(self, leading: Leading, proposal: Proposal) -> None:
+        """1001, sent once; without an answer its members stay required."""
+
+        def answered(code: int, view: GroupView | None) -> None:
+            if self.leading is not leading:
+                return
+            if view is not None and view.master_epoch == leading.core.epoch and view.master == self.ident:
+                leading.core.members.learn(view.in_sync, view.set_epoch)
+            if code != 0 and leading.core.members.open is proposal:
+                leading.core.members.refused(proposal)
+            leading.update()
+
+        core = leading.core
+        command = AlterSyncStateSet(
+            GROUP, self.ident, core.epoch, proposal.base_epoch, tuple(sorted(proposal.members)), ()
+        )
+        self.world.tell(self.name, f"proposes {sorted(proposal.members)} at {proposal.base_epoch}")
+        self._ask(command, answered, once=True)
+        self.after(self.cluster.pace.answer_ms, core.members.unanswered, proposal)
+
+    # -- roles --------------------------------------------------------------------------------------------------------
+
+    def learn(self, view: GroupView) -> None:
+        """What the controllers say: pushed, polled or answered, perhaps late."""
+        if self.is_fenced or (view.master_epoch < self.epoch and "follows-older" not in self.flags):
+            return
+        if view.master == self.ident:
+            self._be_master(view)
+            return
+        if self.leading is not None:
+            if view.master_epoch <= self.leading.core.epoch:
+                return
+            self._resign()
+        self.epoch = max(self.epoch, view.master_epoch)
+        if view.master is None:
+            self._stop_following()
+            if view.master_epoch == 0 and not self.is_learner:
+                self._ask(ElectMaster(CLUSTER, GROUP, {}, self.ident), self._answered)
+        elif self.following is None or self.following.epoch != view.master_epoch:
+            self._follow(view.master, view.master_epoch)
+
+    def _be_master(self, view: GroupView) -> None:
+        if self.leading is not None and self.leading.core.epoch == view.master_epoch:
+            self.leading.core.members.learn(view.in_sync, view.set_epoch)
+            self.leading.update()
+            return
+        if view.master_epoch <= self.log.epochs.last and "reused-epoch" not in self.flags:
+            return
+        self._resign()
+        self._stop_following()
+        self.epoch = view.master_epoch
+        log = self.log
+        self.cluster.judge.begins_epoch(self.ident, view.master_epoch, self.name)
+        log.begin_epoch(view.master_epoch)
+        self.world.tell(self.name, f"is master of epoch {self.epoch} from {log.end} on, in sync {view.in_sync}")
+        members = self.cluster.build.members(view.in_sync, view.set_epoch)
+        core = self.cluster.build.leader(
+            self.ident, view.master_epoch, log.end, members, self.cluster.acknowledge, self.cluster.pace.settings,
+            cluster=CLUSTER, group=GROUP, confirm=log.confirm, now_ms=int(self.world.now),
+        )  # fmt: skip
+        self.leading = Leading(self, core)
+        if "promoted-shows-all" in self.flags:
+            core.confirm_position = log.end
+        self.leading.update()
+        self.flush()
+
+    def _resign(self) -> None:
+        if self.leading is not None:
+            self.world.tell(self.name, f"resigns from epoch {self.leading.core.epoch}")
+            self.leading.close()
+            self.leading = None
+            self.log.limit = self.log.confirm
+
+    def _follow(self, master: int, epoch: int) -> None:
+        self._stop_following()
+        self.following = Following(self, self.cluster.brokers[master - 1], epoch)
+
+    def _stop_following(self) -> None:
+        if self.following is not None:
+            self.following.close()
+            self.following = None
+
+    def accept(self, stream: Stream) -> Any:
+        """A replica dialled."""
+        if self.leading is None:
+            stream.close(1)
+            return None
+        return self.leading.accept(stream)
+
+    # -- the disk -----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Ask for what was written to be flushed."""
+        if not self._flushing and self.log.flushed < self.log.end:
+            self._flushing = True
+            delay = self.flush_ms * (0.3 + self.world.chance.random())
+            self.after(delay, self._flushed, self.log.end, self._generation)
+
+    def _flushed(self, end: int, generation: int) -> None:
+        self._flushing = False
+        if generation == self._generation:
+            self.log.flush(end)
+            if self.leading is not None:
+                self.leading.update()
+            elif self.following is not None:
+                self.following.flushed()
+            self.cluster.judge.shown(self)
+        self.flush()
+
+    def cut_away(self) -> None:
+        """The log was cut: a flush that is under way says nothing about what is written now."""
+        self._generation += 1

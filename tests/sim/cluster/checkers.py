@@ -1,0 +1,185 @@
+"""The judge: what must hold at every moment, and what must be true when everything is healed.
+
+acknowledged messages      every one is in the log at its place, once; per queue offsets follow each other
+same offset, same bytes    whatever anybody was shown at a position is what everybody is shown there, for ever
+nothing above confirm      what is shown is on the disk of every broker that could be elected at that moment
+one master per epoch       an epoch is begun by one process, once
+controllers                what reads return is one history in real time
+replicas                   byte for byte equal after healing
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from controller.replicas.group import GroupView
+from tests.sim.cluster.disk import Record
+from tests.sim.cluster.world import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.cluster.broker import Broker, Cluster
+
+
+class Judge:
+    """Sees everything; raises Violation. With `is_weak` a failover may lose messages by configuration."""
+
+    def __init__(self, *, is_weak: bool) -> None:
+        self.is_weak = is_weak
+        self.cluster: Cluster | None = None
+        self.acks: dict[int, tuple[int, int, int]] = {}
+        self._proof = bytearray()
+        """What anybody was ever shown."""
+        self._shown_records: list[Record] = []
+        self._places: dict[tuple[int, int], int] = {}
+        self._epochs: dict[int, tuple[int, int]] = {}
+        self._judged: dict[int, tuple[int, int]] = {}
+        self._last_view = (0, 0)
+        self._members: tuple[int, ...] = ()
+        self._reads: list[tuple[float, tuple[int, int]]] = []
+
+    # -- at every moment ----------------------------------------------------------------------------------------------
+
+    def begins_epoch(self, ident: int, epoch: int, name: str) -> None:
+        """A broker becomes master."""
+        assert self.cluster is not None
+        boot = self.cluster.brokers[ident - 1].boot
+        before = self._epochs.setdefault(epoch, (ident, boot))
+        if before != (ident, boot):
+            raise Violation("one master per epoch", f"epoch {epoch}: {name} boot {boot}, and broker, boot {before}")
+
+    def acknowledged(self, ident: int, queue: int, offset: int, broker: Broker, position: int, end: int) -> None:
+        """A client was told that its message is safe."""
+        self.acks[ident] = (queue, offset, position)
+        if self.is_weak:
+            return
+        if self._places.setdefault((queue, offset), ident) != ident:
+            raise Violation(
+                "total order per queue",
+                f"messages {self._places[queue, offset]} and {ident} both at {offset} of {queue}",
+            )
+        self._same(broker, position, end)
+        self._all_electable_have(position, min(end, len(self._proof)))
+
+    def shown(self, broker: Broker) -> None:
+        """Readers of a broker may have moved on."""
+        log = broker.log
+        boot, start = self._judged.get(broker.ident, (0, 0))
+        if boot != broker.boot:
+            start = log.begin
+        if log.confirm <= start and boot == broker.boot:
+            return
+        self._judged[broker.ident] = (broker.boot, log.confirm)
+        if not self.is_weak:
+            self._same(broker, start, log.confirm)
+
+    def _same(self, broker: Broker, start: int, end: int) -> None:
+        """What a broker shows was shown there before; what nobody showed yet, everybody who may be elected has."""
+        proof, begin = self._proof, broker.log.begin
+        start = max(start, begin)
+        known = min(end, len(proof))
+        if start < known and bytes(broker.log.cache[start:known]) != bytes(proof[start:known]):
+            raise Violation("same offset, same bytes", f"{broker.name} shows {start}..{known}, others saw other bytes")
+        if end > len(proof):
+            first = len(proof)
+            assert begin <= first, (begin, first)
+            proof += broker.log.cache[first:end]
+            self._shown_records += [each for each in broker.log.records if first <= each[0] < end]
+            self._all_electable_have(first, end)
+
+    def _all_electable_have(self, start: int, end: int) -> None:
+        assert self.cluster is not None
+        for ident in self.cluster.controllers.view().in_sync:
+            self._has(self.cluster.brokers[ident - 1], start, end)
+
+    def _has(self, member: Broker, start: int, end: int) -> None:
+        first = max(start, member.log.begin)
+        if first < end and member.safe and member.log.durable(first, end) != bytes(self._proof[first:end]):
+            raise Violation(
+                "nothing visible above confirm", f"{first}..{end} was shown, and {member.name} could be elected without"
+            )
+
+    def was_cut(self, broker: Broker) -> None:
+        """What a broker shows is shown anew from where it was cut."""
+        self._judged[broker.ident] = (broker.boot, min(self._judged.get(broker.ident, (0, 0))[1], broker.log.confirm))
+
+    def cut_below_confirm(self, broker: Broker, action: Any) -> None:
+        """A replica had to throw away what had been confirmed."""
+        if not self.is_weak:
+            raise Violation(
+                "no confirmed byte is cut", f"{broker.name}: {action}, confirmed up to {broker.log.confirm}"
+            )
+
+    def read_register(self, started: float, ended: float, view: GroupView) -> None:
+        """A read of the group from the controllers, and when it was asked and answered."""
+        version = (view.master_epoch, view.set_epoch)
+        for answered, other in self._reads:
+            if answered < started and (other[0] > version[0] or other[1] > version[1]):
+                raise Violation("the controllers' register is linearizable", f"{version} read after {other}")
+        self._reads = [*self._reads[-40:], (ended, version)]
+
+    def changed(self, view: GroupView) -> None:
+        """The controllers agreed on something."""
+        version = (view.master_epoch, view.set_epoch)
+        if version[0] < self._last_view[0] or version[1] < self._last_view[1]:
+            raise Violation("epochs never fall", f"{version} after {self._last_view}")
+        self._last_view = version
+        if not self.is_weak and self.cluster is not None and self._members != view.in_sync:
+            for ident in set(view.in_sync).difference(self._members):
+                self._has(self.cluster.brokers[ident - 1], 0, len(self._proof))
+        self._members = view.in_sync
+
+    # -- after healing ------------------------------------------------------------------------------------------------
+
+    def is_settled(self) -> bool:
+        """Whether everybody has everything."""
+        assert self.cluster is not None
+        master = self.cluster.master()
+        if master is None:
+            return False
+        log = master.log
+        return log.confirm == log.end and all(
+            each.log.end == log.end and each.log.flushed == log.end for each in self.cluster.brokers
+        )
+
+    def final(self) -> None:
+        """All replicas are equal, and nothing that was promised is missing."""
+        assert self.cluster is not None
+        master = self.cluster.master()
+        assert master is not None
+        truth = master.log
+        for each in self.cluster.brokers:
+            begin = max(truth.begin, each.log.begin)
+            if each.log.durable(begin, truth.end) != truth.durable(begin, truth.end):
+                raise Violation(
+                    "replica byte equality", f"{each.name} and {master.name} differ between {begin} and end"
+                )
+        self._in_order(truth.records)
+        for each in self.cluster.brokers:
+            for record in each.log.records:
+                entry = each.log.epochs.at(record[0])
+                if entry is None or entry[0] != record[4]:
+                    raise Violation("the epoch list says who wrote what", f"{each.name}: {record} lies in {entry}")
+        if self.is_weak:
+            return
+        by_place = {record[0]: record for record in self._shown_records} | {each[0]: each for each in truth.records}
+        for ident, (queue, offset, position) in self.acks.items():
+            record = by_place.get(position)
+            if record is None or record[1:4] != (queue, offset, ident):
+                raise Violation(
+                    "no acknowledged message lost", f"message {ident} at {position}, {offset} of {queue}: {record}"
+                )
+        if bytes(truth.cache[truth.begin : len(self._proof)]) != bytes(self._proof[truth.begin :]):
+            raise Violation("same offset, same bytes", "what was shown is not what the log holds in the end")
+
+    def _in_order(self, records: list[Record]) -> None:
+        next_offsets: dict[int, int] = {}
+        idents: set[int] = set()
+        epoch = 0
+        for position, queue, offset, ident, its_epoch in records:
+            if next_offsets.setdefault(queue, offset) != offset or its_epoch < epoch:
+                raise Violation("total order per queue", f"{offset} of queue {queue} at {position}, epoch {its_epoch}")
+            if ident in idents:
+                raise Violation("total order per queue", f"message {ident} is there twice")
+            next_offsets[queue] = offset + 1
+            idents.add(ident)
+            epoch = its_epoch

@@ -1,0 +1,58 @@
+"""Clients that append: each message once, to whoever they believe is master; whoever gets no answer knows nothing."""
+
+from __future__ import annotations
+
+from tests.sim.cluster.broker import Broker, Cluster
+from tests.sim.cluster.world import Node
+
+QUEUES = 3
+
+
+class Producer(Node):
+    """Sends one message after another, some in a row; never the same one twice."""
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        super().__init__(cluster.world, f"p{number}")
+        self.cluster = cluster
+        self.sent = self.taken = self.refused = 0
+        self._number = number
+        self._believes = 0
+        self._is_done = False
+        self.start()
+        self.after(cluster.world.chance.choice((1, 8)) * cluster.pace.tick_ms, self._send)
+
+    def finish(self) -> None:
+        """No more messages."""
+        self._is_done = True
+
+    def _send(self) -> None:
+        if self._is_done:
+            return
+        chance = self.world.chance
+        for _ in range(1 + (chance.random() < 0.3) * chance.randrange(1, 6)):
+            self.sent += 1
+            ident = self._number * 1_000_000 + self.sent
+            target = self.cluster.brokers[self._believes]
+            self.cluster.network.send_once(self.name, target, self._arrived, target, chance.randrange(QUEUES), ident)
+        if chance.random() < 0.1:
+            self._believes = chance.randrange(len(self.cluster.brokers))
+        self.after(self.cluster.pace.tick_ms * (0.08 + 0.5 * chance.random()), self._send)
+
+    def _arrived(self, target: Broker, queue: int, ident: int) -> None:
+        """At the broker."""
+        if target.leading is None:
+            hint = target.following.master.ident - 1 if target.following is not None else None
+            self.cluster.network.send(target.name, self, self._moved, hint)
+            return
+        target.leading.append(
+            queue, ident, lambda is_safe: self.cluster.network.send(target.name, self, self._answered, is_safe)
+        )
+
+    def _answered(self, is_safe: bool) -> None:
+        if is_safe:
+            self.taken += 1
+        else:
+            self.refused += 1
+
+    def _moved(self, hint: int | None) -> None:
+        self._believes = hint if hint is not None else self.world.chance.randrange(len(self.cluster.brokers))

@@ -1,0 +1,38 @@
+"""Times of a simulated cluster: those of the product, or a storm in which everything happens at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.replication.leader import LeaderSettings
+
+_SETTINGS = LeaderSettings(window_bytes=600, part_bytes=150)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast everything goes: the product's times, or much shorter ones, for more elections in fewer events."""
+
+    tick_ms: float = 250.0
+    answer_ms: float = 700.0
+    silence_ms: float = 1_500.0
+    live_ms: int = 2_000
+    scan_ms: float = 200.0
+    leaderless_ms: float = 400.0
+    faults_ticks: int = 28
+    settings: LeaderSettings = _SETTINGS
+
+
+USUAL = Pace()
+STORM = Pace(
+    tick_ms=60.0,
+    answer_ms=250.0,
+    silence_ms=400.0,
+    live_ms=350,
+    scan_ms=40.0,
+    leaderless_ms=100.0,
+    faults_ticks=60,
+    settings=LeaderSettings(
+        window_bytes=400, part_bytes=100, heartbeat_ms=120, silence_ms=500, lag_ms=600, absence_ms=200
+    ),
+)

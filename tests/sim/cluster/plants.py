@@ -1,0 +1,168 @@
+"""Planted bugs: each is a rule of replication left out, to show that the checkers can fail and which rule carries what.
+
+Most are bugs that systems of this kind shipped with. A name is what `--plant` takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.replication.epochs import Epochs, Extent
+from broker.replication.follower import Action, Cut, Follower, Reset
+from broker.replication.frames import Frame, Hello, Ready, Refusal, Transfer, Welcome
+from broker.replication.leader import Leader, Replica
+from broker.replication.sync_state_set import Proposal, SyncStateSet
+from tests.sim.cluster.broker import Build
+
+
+class RefusesEqualStart(Epochs):
+    """A new epoch that starts where the last one does is not entered."""
+
+    def add(self, epoch: int, start: int) -> None:
+        if not len(self) or start > self.last_start:
+            super().add(epoch, start)
+
+
+class CommittedOnly(SyncStateSet):
+    """Who is about to join is not waited for."""
+
+    __slots__ = ()
+
+    def _united(self) -> None:
+        self.effective = self.committed
+
+
+class OutAtOnce(SyncStateSet):
+    """Who is about to leave is not waited for."""
+
+    __slots__ = ()
+
+    def propose(self, members) -> Proposal:
+        proposal = super().propose(members)
+        self.effective = proposal.members
+        return proposal
+
+
+class NoDoubt(SyncStateSet):
+    """A proposal without an answer is taken for refused."""
+
+    __slots__ = ()
+
+    def unanswered(self, proposal: Proposal) -> None:
+        self.refused(proposal)
+
+
+class ConfirmIsEnough(Leader):
+    """Who has what is confirmed may join, whether or not it has reached this epoch."""
+
+    def _caught_up(self, replica: Replica, confirm: int) -> bool:
+        return replica.acknowledged >= confirm
+
+
+class AnybodyJoins(Leader):
+    """Who has a stream may join."""
+
+    def _caught_up(self, replica: Replica, confirm: int) -> bool:
+        return replica.sent >= 0
+
+
+class SkipsTheAbsent(Leader):
+    """Members without a connection do not hold the confirm position back."""
+
+    def advance(self, own_end: int) -> int:
+        ends = [each.acknowledged for each in self.replicas() if each.broker in self.members.effective]
+        self.confirm_position = max(self.confirm_position, min([own_end, *ends]))
+        return self.confirm_position
+
+
+class TrustsHello(Leader):
+    """The end a replica says hello with counts as acknowledged, before anything was cut."""
+
+    def hello(self, connection: int, hello: Hello, log: Extent, now_ms: int) -> Welcome | Refusal:
+        answer = super().hello(connection, hello, log, now_ms)
+        if isinstance(answer, Welcome):
+            self._replicas[connection].acknowledged = hello.end
+        return answer
+
+    def ready(self, connection: int, ready: Ready, log: Extent, now_ms: int) -> Refusal | None:
+        return super().ready(connection, ready, log, now_ms)
+
+    def acknowledged(self, connection: int, ack, now_ms: int) -> None:
+        replica = self._replicas.get(connection)
+        if replica is not None:
+            before, replica.acknowledged = replica.acknowledged, min(replica.acknowledged, ack.end)
+            super().acknowledged(connection, ack, now_ms)
+            replica.acknowledged = max(before, replica.acknowledged)
+
+
+class FollowsAnybody(Follower):
+    """An older master is followed, whatever was heard of."""
+
+    def __init__(self, identity, log: Extent, *, flushed: int, confirm: int, epoch: int, nonce: bytes) -> None:
+        super().__init__(identity, log, flushed=flushed, confirm=confirm, epoch=0, nonce=nonce)
+        self.epoch = 0
+
+    def newer_epoch(self, epoch: int) -> Sequence[Action]:
+        return ()
+
+
+class AcknowledgesTheCut(Follower):
+    """After a cut its computed end is acknowledged, flushed or not."""
+
+    def cut(self, end: int, flushed: int) -> Sequence[Action]:
+        return super().cut(end, end)
+
+
+class AcknowledgesTheReceived(Follower):
+    """What arrived is acknowledged before it is written, let alone flushed."""
+
+    def receive(self, frame: Frame) -> Sequence[Action]:
+        actions = super().receive(frame)
+        if isinstance(frame, Transfer) and len(frame.data) and len(actions) == 2:
+            return [*actions, *self.flushed(self._end)]
+        return actions
+
+
+class KeepsWhatNobodyShares(Follower):
+    """Two logs with nothing in common: the shorter end is good enough."""
+
+    def _welcomed(self, frame: Welcome) -> Sequence[Action]:
+        actions = super()._welcomed(frame)
+        if isinstance(actions[0], Reset) and min(self._log.end, frame.end) >= max(frame.begin, self._log.begin):
+            return [Cut(min(self._log.end, frame.end), 0)]
+        return actions
+
+
+RARE: dict[str, int] = {}
+"""Where the search for a bug begins that few seeds show."""
+
+PLANTS: dict[str, Build] = {
+    "epoch-refuses-equal-start": Build(epochs=RefusesEqualStart),
+    "ack-before-fsync": Build(frozenset({"ack-before-fsync"})),
+    "ack-before-write": Build(follower=AcknowledgesTheReceived),
+    "ack-of-the-computed-cut": Build(follower=AcknowledgesTheCut),
+    "confirm-without-the-joiner": Build(members=CommittedOnly),
+    "confirm-without-the-leaver": Build(members=OutAtOnce),
+    "confirm-without-the-absent": Build(leader=SkipsTheAbsent),
+    "expand-anybody": Build(leader=AnybodyJoins),
+    "hello-counts-as-ack": Build(leader=TrustsHello),
+    "reused-epoch": Build(frozenset({"reused-epoch"})),
+    "unclean-election": Build(frozenset({"unclean-election"})),
+    "set-forgotten-without-master": Build(frozenset({"forgotten-set"})),
+    "header-epoch": Build(frozenset({"header-epoch"})),
+    "epoch-after-its-bytes": Build(frozenset({"epoch-after-bytes"})),
+    "promoted-shows-all": Build(frozenset({"promoted-shows-all"})),
+    "counts-own-unflushed": Build(frozenset({"counts-own-unflushed"})),
+    "acknowledges-at-write": Build(frozenset({"acknowledges-at-write"})),
+    "stale-controller": Build(frozenset({"stale-reads"})),
+}
+
+SELDOM: dict[str, Build] = {
+    "expand-without-epoch-start": Build(leader=ConfirmIsEnough),
+    "unanswered-means-refused": Build(members=NoDoubt),
+    "follows-an-older-master": Build(frozenset({"follows-older", "stale-reads"}), follower=FollowsAnybody),
+    "soft-truncation": Build(frozenset({"soft-truncation"})),
+    "entries-above-the-end-kept": Build(frozenset({"entries-above-end"})),
+    "keeps-what-nobody-shares": Build(follower=KeepsWhatNobodyShares),
+}
+"""Bugs that need several accidents at once: a test's hundreds of schedules seldom show them, long runs do."""

@@ -1,0 +1,121 @@
+"""One schedule: a cluster made from a seed, some seconds of faults, healing, and the verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.replication.acknowledge import Acknowledge
+from tests.sim.cluster.broker import Broker, Build, Cluster
+from tests.sim.cluster.checkers import Judge
+from tests.sim.cluster.clients import Producer
+from tests.sim.cluster.controllers import Controllers
+from tests.sim.cluster.faults import Faults
+from tests.sim.cluster.network import Network
+from tests.sim.cluster.pace import STORM, USUAL
+from tests.sim.cluster.world import Violation, World
+
+QUIET_TICKS, HEALED_TICKS = 6, 120
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a seed."""
+
+    seed: int
+    rule: str
+    """The rule that was broken, empty when none was."""
+    detail: str
+    events: int
+    faults: int
+    acknowledged: int
+    epochs: int
+    lines: tuple[str, ...] = ()
+
+
+class Schedule:
+    """A cluster and its bad luck."""
+
+    def __init__(self, seed: int, build: Build | None = None, *, trace: bool = False) -> None:
+        world = self.world = World(seed, trace=trace)
+        chance = world.chance
+        build = build or Build()
+        count = 3 if chance.random() < 0.75 else 2
+        in_sync_min = 2 if count == 3 and chance.random() < 0.7 else 1
+        mode = chance.choice(("async", "count")) if chance.random() < 0.06 else "all"
+        self.has_retention = chance.random() < 0.15
+        self.may_wipe = mode == "all" and in_sync_min == 2 and chance.random() < 0.25
+        has_learner = count == 3 and chance.random() < 0.1
+        self.pace = pace = STORM if chance.random() < 0.6 else USUAL
+        network = self.network = Network(world)
+        self.controllers = Controllers(world, network, count, build.flags, pace)
+        judge = self.judge = Judge(is_weak=mode != "all")
+        rule = Acknowledge(mode=mode, count=2, in_sync_min=in_sync_min)
+        cluster = self.cluster = judge.cluster = Cluster(world, network, self.controllers, judge, rule, build, pace)
+        cluster.brokers = [
+            Broker(cluster, number, is_learner=has_learner and number == count) for number in range(1, count + 1)
+        ]
+        self.controllers.members = list(cluster.brokers)
+        self.controllers.take_view = lambda node, view: node.learn(view)
+        self.controllers.on_change = judge.changed
+        for broker in cluster.brokers:
+            broker.start()
+        self.producers = [Producer(cluster, number) for number in range(1, 1 + chance.randrange(1, 3))]
+        self.faults = Faults(self)
+        world.tell("--", f"{count} brokers, {mode}, at least {in_sync_min} in sync, learner {has_learner}")
+
+    def run(self) -> Result:
+        """Run it to its end."""
+        try:
+            self.play()
+        except Violation as violation:
+            return self._result(violation.rule, str(violation))
+        except AssertionError as error:
+            return self._result("an assertion", repr(error))
+        return self._result("", "")
+
+    def play(self) -> None:
+        """Quiet, faults, healing, verdict. Raises Violation."""
+        world, tick_ms = self.world, self.pace.tick_ms
+        world.run(QUIET_TICKS * tick_ms * world.chance.random())
+        self.faults.begin()
+        world.run(world.now + self.pace.faults_ticks * tick_ms * (0.3 + 0.7 * world.chance.random()))
+        self._heal()
+        self.judge.final()
+
+    def _heal(self) -> None:
+        world = self.world
+        world.tell("--", "everything is healed")
+        self.faults.end()
+        tick_ms = self.pace.tick_ms
+        deadline = world.now + HEALED_TICKS * tick_ms
+        world.run(world.now + 2 * tick_ms)
+        for producer in self.producers:
+            producer.finish()
+        while not self.judge.is_settled():
+            if world.now >= deadline:
+                raise Violation("everybody catches up", self._state())
+            world.run(world.now + tick_ms)
+
+    def _state(self) -> str:
+        return f"{self.controllers.view()} " + " ".join(
+            f"{each.name}: {each.log.begin}..{each.log.end} flushed {each.log.flushed} confirm {each.log.confirm} "
+            f"{'fenced' if each.is_fenced else 'master' if each.leading else 'replica'};"
+            for each in self.cluster.brokers
+        )
+
+    def _result(self, rule: str, detail: str) -> Result:
+        return Result(
+            self.world.seed,
+            rule,
+            detail,
+            self.world.events,
+            self.faults.count,
+            len(self.judge.acks),
+            self.controllers.view().master_epoch,
+            tuple(self.world.lines or ()),
+        )
+
+
+def run(seed: int, build: Build | None = None, *, trace: bool = False) -> Result:
+    """Run the schedule of a seed."""
+    return Schedule(seed, build, trace=trace).run()

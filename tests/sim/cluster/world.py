@@ -1,0 +1,110 @@
+"""One seed decides everything: the clock, the order of events, and the chance that everybody else draws from.
+
+Invariant: nothing in the simulation looks at a real clock, at `hash` of a string, or at a set's order where it matters;
+the same seed gives the same history, event by event.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+
+class Violation(Exception):
+    """A rule that must hold does not; `rule` names it."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        super().__init__(f"{rule}: {detail}")
+        self.rule = rule
+
+
+class World:
+    """Virtual time and what is to happen."""
+
+    def __init__(self, seed: int, *, trace: bool = False) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.now = 0.0
+        """Milliseconds."""
+        self.events = 0
+        self.lines: list[str] | None = [] if trace else None
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._number = 0
+
+    def after(self, delay_ms: float, function: Callable[..., None], *arguments: Any) -> None:
+        """Let `function(*arguments)` happen in a while."""
+        self._number += 1
+        heappush(self._heap, (self.now + delay_ms, self._number, function, arguments))
+
+    def run(self, until_ms: float) -> None:
+        """Let everything happen until a time."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_ms:
+            self.now, _, function, arguments = heappop(heap)
+            self.events += 1
+            function(*arguments)
+        self.now = max(self.now, until_ms)
+
+    def tell(self, who: str, what: str) -> None:
+        """A line for who replays the seed."""
+        if self.lines is not None:
+            self.lines.append(f"{self.now:10.2f} {who:4} {what}")
+
+
+class Node:
+    """A process that can be killed, started again, and stopped for a while."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.is_up = False
+        self.is_paused = False
+        self.boot = 0
+        self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    def deliver(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Something reaches the process: it acts on it, now or when it goes on."""
+        if not self.is_up:
+            return
+        if self.is_paused:
+            self._held.append((function, arguments))
+        else:
+            function(*arguments)
+
+    def after(self, delay_ms: float, function: Callable[..., None], *arguments: Any) -> None:
+        """A timer of this process; it dies with it."""
+        self.world.after(delay_ms, self._fire, self.boot, function, arguments)
+
+    def _fire(self, boot: int, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if boot == self.boot:
+            self.deliver(function, *arguments)
+
+    def start(self) -> None:
+        """The process starts."""
+        self.boot += 1
+        self.is_up, self.is_paused = True, False
+        self._held = []
+
+    def stop(self) -> None:
+        """The process is gone, with all it had in memory."""
+        self.is_up = self.is_paused = False
+        self.boot += 1
+        self._held = []
+
+    def pause(self) -> None:
+        """The process stands still and does not know it."""
+        self.is_paused = self.is_up
+
+    def go_on(self) -> None:
+        """Everything that reached it meanwhile happens now, in order."""
+        self.is_paused = False
+        held, self._held = self._held, []
+        for at, (function, arguments) in enumerate(held):
+            if not self.is_up:
+                return
+            if self.is_paused:
+                self._held = held[at:] + self._held
+                return
+            function(*arguments)
