@@ -25,6 +25,7 @@ from broker.readers.messages import ReaderSettings
 from broker.readers.pool import ReaderPool
 from broker.registration import Connect, Registration
 from broker.store.attached.tail_view import in_order
+from broker.store.confirm import NEVER
 from broker.store.errors import StoreError
 from broker.store.log_store import LogStore
 from remoting.client.key_file import signing_dial
@@ -43,8 +44,6 @@ from runtime.faults import FaultPoints
 from runtime.logs import get_logger
 from runtime.metrics import Registry
 
-NEVER = 2**62
-"""A log position that is never confirmed: who waits for it hears only that the store has failed."""
 UPKEEP_PAUSE_S = 0.02
 """Between two steps of the store's upkeep while it has more to do: retention keeps up, and requests are served."""
 ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, never bound to

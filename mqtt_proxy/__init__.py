@@ -10,6 +10,7 @@ TYPED = typed(
     (
         "bridge.cache",
         "bridge.client",
+        "bridge.connecting",
         "bridge.delivery",
         "bridge.delivery_tools",
         "bridge.exact",
@@ -30,6 +31,7 @@ TYPED = typed(
         "mqtt.deliveries",
         "mqtt.incoming",
         "mqtt.outgoing",
+        "mqtt.publish",
         "mqtt.session",
         "mqtt.session_state",
     ),

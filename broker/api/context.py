@@ -187,8 +187,10 @@ class Broker:
         self.long_polls = LongPolls(waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max)
         self.topics.on_change(lambda _name, _created: self.long_polls.wake_all())
         self.store.on_fresh(self.followers.confirmed)
-        for waiting in (self.delay_timer, self.followers, self.shared, self.long_polls):
-            self.store.on_advance(waiting.advanced)
+        self.store.on_advance(self.delay_timer.advanced, self.delayed.queues)
+        self.store.on_advance(self.followers.advanced)
+        self.store.on_advance(self.shared.advanced, self.shared_groups.queues)
+        self.store.on_advance(self.long_polls.advanced, self.long_polls.waiters)
 
     @property
     def store_host(self) -> Host:

@@ -36,21 +36,22 @@ class LongPolls:
         self._waiters_max = waiters_max
         self._wait_ms_max = wait_ms_max
         self._by_queue: dict[int, set[_Waiter]] = {}
-        self._waiters: set[_Waiter] = set()
+        self.waiters: set[_Waiter] = set()
+        """Always the same set: who tells of news looks here first."""
         self.overflowed = 0
 
     def __len__(self) -> int:
-        return len(self._waiters)
+        return len(self.waiters)
 
     def wait(self, peer: Peer, queue_ids: Iterable[int], wait_ms: int, attempt: Attempt) -> None:
         """Try again on news of the queues and for the last time after `wait_ms`."""
-        if wait_ms <= 0 or len(self._waiters) >= self._waiters_max:
+        if wait_ms <= 0 or len(self.waiters) >= self._waiters_max:
             self.overflowed += wait_ms > 0
             attempt(True)
             return
         waiter = _Waiter(attempt, tuple(queue_ids), self._waiters_of(peer))
         waiter.peer_waiters.add(waiter)
-        self._waiters.add(waiter)
+        self.waiters.add(waiter)
         for queue_id in waiter.queue_ids:
             self._by_queue.setdefault(queue_id, set()).add(waiter)
         delay_s = min(wait_ms, self._wait_ms_max) / 1_000
@@ -58,8 +59,6 @@ class LongPolls:
 
     def advanced(self, queue_ids: Sequence[int]) -> None:
         """Queues moved: let everybody who waits for one of them try again."""
-        if not self._waiters:
-            return
         by_queue = self._by_queue
         woken: dict[_Waiter, None] = {}
         for queue_id in (*queue_ids, ANY_QUEUE):
@@ -69,11 +68,11 @@ class LongPolls:
 
     def wake_all(self) -> None:
         """Something else changed (a topic came): let everybody try again."""
-        self._try(dict.fromkeys(self._waiters))
+        self._try(dict.fromkeys(self.waiters))
 
     def _try(self, waiters: Iterable[_Waiter]) -> None:
         for waiter in list(waiters):
-            if waiter in self._waiters and waiter.attempt(False):
+            if waiter in self.waiters and waiter.attempt(False):
                 self._remove(waiter)
 
     def _deadline(self, waiter: _Waiter) -> None:
@@ -83,7 +82,7 @@ class LongPolls:
     def _remove(self, waiter: _Waiter) -> None:
         if waiter.timer is not None:
             waiter.timer.cancel()
-        self._waiters.discard(waiter)
+        self.waiters.discard(waiter)
         waiter.peer_waiters.discard(waiter)
         for queue_id in waiter.queue_ids:
             waiting = self._by_queue.get(queue_id)

@@ -199,10 +199,7 @@ class SharedRoom:
 
     def advanced(self, queue_ids: Sequence[int]) -> None:
         """The confirmed ends of these queues moved."""
-        groups = self._broker.shared_groups
-        if not groups.shared:
-            return
-        of_queue = groups.of_queue
+        of_queue = self._broker.shared_groups.of_queue
         for queue_id in queue_ids:
             for group in of_queue(queue_id):
                 self._later(group)

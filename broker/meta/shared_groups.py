@@ -54,7 +54,8 @@ class SharedGroups:
         self._store = store
         self._grace_ms = grace_ms
         self._groups: dict[str, SharedGroup] = {}
-        self._by_queue: dict[int, dict[str, SharedGroup]] = {}
+        self.queues: dict[int, dict[str, SharedGroup]] = {}
+        """Shared queue -> its groups by name; always the same dictionary."""
         self._holders: dict[str, set[str]] = {}
         self._idle_since_ms: dict[str, int] = {}
         self._listeners: list[Listener] = []
@@ -75,14 +76,9 @@ class SharedGroups:
         """All groups by name."""
         return list(self._groups.items())
 
-    @property
-    def shared(self) -> bool:
-        """Whether any queue is shared."""
-        return bool(self._by_queue)
-
     def of_queue(self, queue_id: int) -> Iterable[SharedGroup]:
         """The groups that share one queue."""
-        return self._by_queue.get(queue_id, {}).values()
+        return self.queues.get(queue_id, {}).values()
 
     def holders(self, name: str) -> int:
         """How many sessions hold the group."""
@@ -137,7 +133,7 @@ class SharedGroups:
 
     def _add(self, name: str, group: SharedGroup) -> None:
         self._groups[name] = group
-        self._by_queue.setdefault(group.queue_id, {})[name] = group
+        self.queues.setdefault(group.queue_id, {})[name] = group
 
     def _end(self, name: str) -> None:
         group = self._groups.pop(name, None)
@@ -145,10 +141,10 @@ class SharedGroups:
         self._idle_since_ms.pop(name, None)
         if group is None:
             return
-        same = self._by_queue[group.queue_id]
+        same = self.queues[group.queue_id]
         del same[name]
         if not same:
-            del self._by_queue[group.queue_id]
+            del self.queues[group.queue_id]
         with suppress(StoreFull):  # deletions are taken on a full disk, but not on one that is beyond even that
             self._store.append_state([StateChange(state_kinds.SHARED, name.encode(), None)])
 

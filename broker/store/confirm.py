@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import insort_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from operator import itemgetter
 from typing import Any
 
@@ -19,6 +19,9 @@ from broker.store.queue_index.tail import Tail
 Callback = Callable[[Exception | None], None]
 Listener = Callable[[Sequence[int]], None]
 FreshListener = Callable[[Sequence[Encoded]], None]
+
+NEVER = 2**62
+"""A position that is not reached: who waits for it hears of the store's failure, and costs the others nothing."""
 
 
 class Confirm:
@@ -31,7 +34,8 @@ class Confirm:
         self._groups: deque[Encoded] = deque()
         self._waiting: deque[tuple[int, Callback]] = deque()
         """By position; who asked later stands behind."""
-        self._listeners: list[Listener] = []
+        self._until_failure: list[Callback] = []
+        self._listeners: list[tuple[Listener, Sized | None]] = []
         self._fresh_listeners: list[FreshListener] = []
         self._error: Exception | None = None
 
@@ -45,14 +49,16 @@ class Confirm:
             callback(None)
         elif self._error is not None:
             callback(self._error)
+        elif position >= NEVER:
+            self._until_failure.append(callback)
         elif self._waiting and self._waiting[-1][0] > position:
             insort_right(self._waiting, (position, callback), key=itemgetter(0))
         else:
             self._waiting.append((position, callback))
 
-    def on_advance(self, listener: Listener) -> None:
-        """Tell `listener` the queue ids whose confirmed end moved, once per move."""
-        self._listeners.append(listener)
+    def on_advance(self, listener: Listener, among: Sized | None = None) -> None:
+        """Tell `listener` the queue ids whose confirmed end moved, once per move; with `among` while it has members."""
+        self._listeners.append((listener, among))
 
     def on_fresh(self, listener: FreshListener) -> None:
         """Give `listener` the small batches that were confirmed, just before `on_advance` tells of the same move."""
@@ -82,14 +88,16 @@ class Confirm:
             for fresh_listener in self._fresh_listeners if fresh else ():
                 self._tell(fresh_listener, fresh)
         if moved:
-            for listener in self._listeners:
-                self._tell(listener, moved)
+            for listener, among in self._listeners:
+                if among is None or among:
+                    self._tell(listener, moved)
 
     def fail(self, error: Exception) -> None:
         """The store has failed: nothing above the confirm position will ever be confirmed."""
         self._error = error
         waiting, self._waiting = self._waiting, deque()
-        for _, callback in waiting:
+        until_failure, self._until_failure = self._until_failure, []
+        for callback in [*(callback for _, callback in waiting), *until_failure]:
             try:
                 callback(error)
             except Exception as failure:  # noqa: BLE001 - as above

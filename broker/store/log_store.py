@@ -10,7 +10,7 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 from broker.store.confirm import Callback, FreshListener, Listener
 from broker.store.group_door import GroupDoor
@@ -133,10 +133,10 @@ class LogStore(GroupDoor):
         """Call `callback(None)` once all below `position` is confirmed, or with StoreFailed if never."""
         self._confirm.when_confirmed(position, callback)
 
-    def on_advance(self, listener: Listener) -> None:
-        """Tell `listener` the ids of queues whose confirmed end moved, once per move of the confirm position."""
-        self._listeners.append(listener)
-        self._confirm.on_advance(listener)
+    def on_advance(self, listener: Listener, among: Sized | None = None) -> None:
+        """Tell `listener` the ids of queues whose confirmed end moved, once per move; with `among` while it has any."""
+        self._listeners.append((listener, among))
+        self._confirm.on_advance(listener, among)
 
     def on_fresh(self, listener: FreshListener) -> None:
         """Give `listener` the small batches that were confirmed, just before `on_advance` tells of the same move."""

@@ -6,7 +6,7 @@ Thread rule: loop thread; `schedule` runs a function there and may be called fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 from typing import Any, Self
 
@@ -66,7 +66,7 @@ class StoreBase:
         self._confirm_pending = False
         self._is_async = settings.flush == "async"
         self._role = role or Role()
-        self._listeners: list[Listener] = []
+        self._listeners: list[tuple[Listener, Sized | None]] = []
         self._written_listeners: list[Callable[[int], None]] = []
         self._flushed_listeners: list[Callable[[int], None]] = []
         self._thread = IndexThread(schedule)
@@ -128,8 +128,8 @@ class StoreBase:
         end = self._flushed = self._log.durable = self._log.end
         self._limit = opened.confirmed if grouped else UNLIMITED
         self._confirm = Confirm(opened.confirmed, self._index.tail, self._events)
-        for listener in self._listeners:
-            self._confirm.on_advance(listener)
+        for listener, among in self._listeners:
+            self._confirm.on_advance(listener, among)
         for group in opened.unconfirmed:
             self._confirm.add_group(group)
         self._index.serve(end, opened.epoch, self._registry.next_id, opened.confirmed if grouped else None)

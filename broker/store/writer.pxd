@@ -3,6 +3,7 @@
 cimport cython
 
 from broker.store.confirm cimport Confirm
+from broker.store.queue_index.tail cimport Tail
 
 cdef class Writer:
     cdef object _appender
@@ -16,11 +17,11 @@ cdef class Writer:
     cdef object _index
     cdef object _index_flusher
     cdef object _log
-    cdef object _now_ms
+    cdef object _now_ms, _now_ns
     cdef public object _pen
     cdef object _registry
     cdef object _tables
-    cdef object _tail
+    cdef Tail _tail
     cdef object _written
     cdef public object failure
     cdef public object keys

@@ -55,7 +55,7 @@ class Writer:
         self._guard = guard
         self._index_flusher = index_flusher
         self._flush_entries = settings.flush_entries
-        self._now_ms = clock.now_ms
+        self._now_ms, self._now_ns = clock.now_ms, clock.now_ns
         self._events = events
         self._written = written
         self.keys: KeyStore | None = None
@@ -88,7 +88,7 @@ class Writer:
         """
         if changes or self.failure is not None or self._guard.full or self._armed:
             return self._append(messages, changes, atomic=atomic, essential=essential)
-        log, tail, now_ms = self._log, self._tail, self._now_ms()
+        log, tail, now_ms = self._log, self._tail, self._now_ns() // 1_000_000
         if now_ms < self.last_store_ms:
             now_ms = self.last_store_ms
         try:

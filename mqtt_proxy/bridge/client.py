@@ -55,7 +55,13 @@ class Client(Connecting):
     def on_events(self, events: list[Event]) -> None:
         """Events of one read."""
         for event in events:
-            _HANDLERS[type(event)](self, event)
+            kind = type(event)
+            if kind is PublishBatch:  # these two are nearly all there are
+                self._published(event)  # type: ignore[arg-type]  # of this kind
+            elif kind is Acknowledged:
+                self._acknowledged(event)  # type: ignore[arg-type]
+            else:
+                _HANDLERS[kind](self, event)
 
     def on_writable(self, writable: bool) -> None:
         """The socket takes deliveries again, or no longer."""
@@ -70,7 +76,10 @@ class Client(Connecting):
         if self._unbegun:
             self._services.spawn(self._publish_behind(event))
             return
-        (self._inbound or self._publishing()).publish(event.publishes)
+        inbound = self._inbound
+        if inbound is None:
+            inbound = self._publishing()
+        inbound.publish(event.publishes)
 
     async def _publish_behind(self, event: PublishBatch) -> None:
         self._publishing().publish(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from mqtt_proxy.mqtt.packets import Publish
+from mqtt_proxy.mqtt.publish import Publish
 from remoting.access.identity import Identity
 from remoting.access.rules import WRITE_ALL_MASK
 

@@ -1,4 +1,6 @@
 # Types of link.py; see remoting/hot/typed.py.
+cimport cython
+
 from remoting.inprocess cimport InProcessConnection
 
 cdef class Link:
@@ -6,3 +8,6 @@ cdef class Link:
     cdef dict _pushes
     cdef public InProcessConnection _direct
     cdef bint _stopping
+
+    @cython.locals(direct=InProcessConnection)
+    cpdef InProcessConnection open_direct(self)

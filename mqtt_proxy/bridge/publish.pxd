@@ -1,6 +1,9 @@
 # Types of publish.py; see remoting/hot/typed.py.
 cimport cython
 
+from mqtt_proxy.bridge.link cimport Link
+from remoting.inprocess cimport InProcessConnection
+
 cdef class Run:
     cdef public object origin
     cdef public list entries, packet_ids
@@ -16,20 +19,22 @@ cdef class Frame:
     cpdef list plain(self)
 
 cdef class Publisher:
-    cdef object _link, _clock, _metrics, _log, _drained, _lost
+    cdef Link _link
+    cdef object _now_ns, _metrics, _log, _drained, _lost, _published_bytes, _published, _frames
     cdef Py_ssize_t _frame_bytes_max, _high_bytes, _low_bytes, _timeout_ms, _gathered_bytes
     cdef list _gathered
     cdef dict _in_flight, _held
     cdef bint _scheduled
     cdef public Py_ssize_t pending_bytes
 
-    @cython.locals(run=Run, size_bytes=Py_ssize_t, packet_ids=list)
+    @cython.locals(run=Run, size_bytes=Py_ssize_t, packet_ids=list, born_ms=cython.longlong)
     cpdef take(self, origin, bytes client_id, list publishes, bint exact)
     cpdef go_on(self)
     cpdef _schedule(self)
     @cython.locals(run=Run, runs=list, start=Py_ssize_t, index=Py_ssize_t, size_bytes=Py_ssize_t)
     cpdef _send_gathered(self)
     cpdef bint _disk_is_behind(self)
+    @cython.locals(direct=InProcessConnection)
     cpdef _send(self, Frame frame)
     @cython.locals(run=Run, count=Py_ssize_t)
     cpdef _confirm(self, Frame frame)

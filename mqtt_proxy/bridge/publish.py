@@ -33,7 +33,8 @@ from remoting.protocol.codes import RequestCode, ResponseCode, response_name
 from remoting.protocol.errors import Refused
 from remoting.protocol.mqtt_properties import to_pairs
 from remoting.protocol.record import FLAG_RETAIN
-from remoting.transport.direct import PlainPublish, PlainRun
+from remoting.transport.direct import PlainRun
+from remoting.transport.plain_publish import PlainPublish
 from remoting.transport.turn import soon
 from runtime.clock import Clock
 from runtime.logs import get_logger
@@ -172,7 +173,7 @@ class Publisher:
 
     def __init__(self, link: Link, config: ProxyConfig, clock: Clock, metrics: ProxyMetrics) -> None:
         self._link = link
-        self._clock = clock
+        self._now_ns = clock.now_ns
         self._metrics = metrics
         self._frame_bytes_max = config.append_bytes_max
         self._high_bytes = config.publish_bytes_max
@@ -187,6 +188,9 @@ class Publisher:
         self._drained: asyncio.Event | None = None
         """There while somebody waits for all answers."""
         self._log = get_logger("proxy.publish")
+        self._published_bytes, self._published, self._frames = (
+            metrics.published_bytes, metrics.published, metrics.append_frames,
+        )  # fmt: skip
         self.pending_bytes = 0
         link.on_up(self._came_up)
 
@@ -199,9 +203,9 @@ class Publisher:
 
     def take(self, origin: Origin, client_id: bytes, publishes: list[Publish], exact: bool) -> None:
         """`publish` as the hot path calls it."""
-        born_ms = self._clock.now_ms()
+        born_ms = self._now_ns() // 1_000_000
         plain, size_bytes, packet_ids = hot.core.survey(publishes, exact)
-        if plain and self._link.direct is not None:
+        if plain and self._link.open_direct() is not None:
             size_bytes += PLAIN_BYTES * len(publishes)
             run = Run(origin, [], packet_ids, size_bytes, len(publishes), (client_id, born_ms, publishes))
         else:
@@ -210,7 +214,7 @@ class Publisher:
             ids = [one.packet_id for one in publishes]
             run = Run(origin, entries, packet_ids, size_bytes, len(publishes), None, ids)
         self._gathered.append(run)
-        self._metrics.published_bytes.value += size_bytes
+        self._published_bytes.value += size_bytes
         self.pending_bytes += size_bytes
         self._gathered_bytes += size_bytes
         if self.pending_bytes > self._high_bytes and origin not in self._held:
@@ -289,8 +293,8 @@ class Publisher:
 
     def _send(self, frame: Frame) -> None:
         self._in_flight[frame] = None
-        self._metrics.append_frames.value += 1
-        direct = self._link.direct
+        self._frames.value += 1
+        direct = self._link.open_direct()
         plain = frame.plain() if direct is not None else None
         if direct is not None and plain is not None:
             direct.append(plain, functools.partial(self._answered, frame, b""))
@@ -337,7 +341,7 @@ class Publisher:
         for run in frame.runs:
             count += run.count
             run.origin.confirmed(run.packet_ids)
-        self._metrics.published.value += count
+        self._published.value += count
         self._settle(frame.size_bytes)
 
     def _refused(self, frame: Frame, error: Refused) -> None:

@@ -32,6 +32,8 @@ CLIENT_ID_KEY = cython.declare(bytes, record.CLIENT_ID_KEY)
 CLIENT_ID = cython.declare(cython.p_char, PyBytes_AS_STRING(CLIENT_ID_KEY))
 CLIENT_ID_LEN = cython.declare(cython.Py_ssize_t, len(CLIENT_ID_KEY))
 LEVEL_5 = cython.declare(cython.int, 5)
+SPREAD = cython.declare(uint32_t, 2654435761)
+"""Spreads queue ids over a table; as a bare literal it would make the product one of Python's integers."""
 
 Place = cython.struct(queue=uint32_t, run=cython.int)
 Run = cython.struct(queue=uint32_t, count=uint32_t, first=uint64_t, size=cython.Py_ssize_t, filled=uint32_t)
@@ -82,7 +84,7 @@ def starts_of(blob):
 @cython.exceptval(check=False)
 def _slot(table: cython.pointer(Place), mask: uint32_t, queue: uint32_t) -> uint32_t:
     """Where the queue stands in the table, or the free place for it."""
-    at: uint32_t = (queue * 2654435761) & mask
+    at: uint32_t = (queue * SPREAD) & mask
     while table[at].run != -1 and table[at].queue != queue:
         at = (at + 1) & mask
     return at

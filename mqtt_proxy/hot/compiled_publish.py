@@ -7,8 +7,10 @@ for byte. Thread rule: loop thread, holding the interpreter's lock.
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython.cimports.libc.string import memcmp
 from cython.cimports.mqtt_proxy.mqtt.incoming import Incoming
 from cython.cimports.mqtt_proxy.mqtt.outgoing import Outgoing
+from cython.cimports.mqtt_proxy.mqtt.publish import Publish
 from cython.cimports.mqtt_proxy.mqtt.session_state import SessionState
 
 if not cython.compiled:
@@ -17,14 +19,13 @@ if not cython.compiled:
 from mqtt_proxy.mqtt import incoming as _incoming
 from mqtt_proxy.mqtt import outgoing as _outgoing
 from mqtt_proxy.mqtt import packets
-from mqtt_proxy.mqtt.packets import Publish
 
 LEVEL_3 = cython.declare(cython.int, packets.LEVEL_3)
 CONFIRMED = cython.declare(object, _incoming.CONFIRMED)
 PUBLISHED = cython.declare(object, _outgoing.PUBLISHED)
 RECEIVED = cython.declare(object, _outgoing.RECEIVED)
 RELEASED = cython.declare(object, _outgoing.RELEASED)
-PUBLISH = cython.declare(object, Publish)
+NO_IDS = cython.declare(tuple, ())
 MISSING = cython.declare(object, object())
 
 
@@ -32,6 +33,16 @@ MISSING = cython.declare(object, object())
 @cython.inline
 def _slice(data: cython.p_char, start: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> bytes:
     return PyBytes_FromStringAndSize(data + start, stop - start)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is(topic, text: cython.p_char, length: cython.Py_ssize_t) -> cython.bint:
+    """Whether these bytes are the topic of the publish before: a device uses one over and over."""
+    if topic is None or len(cython.cast(bytes, topic)) != length:
+        return False
+    return memcmp(PyBytes_AS_STRING(topic), text, length) == 0
 
 
 Found = cython.struct(
@@ -98,7 +109,7 @@ def _scan(
     position: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
     largest: cython.Py_ssize_t,
-    known_topics,
+    known_topics: dict,
     publishes: list,
     incoming: Incoming,
     level_5: cython.bint,
@@ -108,14 +119,16 @@ def _scan(
     data: cython.pointer(cython.uchar) = cython.cast(cython.pointer(cython.uchar), PyBytes_AS_STRING(source))
     text: cython.p_char = PyBytes_AS_STRING(source)
     pending: list = incoming.pending
+    topic: bytes = None
     one: Found
     if end > len(source):
         raise IndexError(end)
     while position + 5 + level_5 <= end:  # the shortest PUBLISH
         if not _find(data, position, end, largest, level_5, cython.address(one)):
             break
-        topic = _slice(text, one.topic, one.topic_stop)
-        if topic not in known_topics or (one.packet_id and room <= 0):
+        if not _is(topic, text + one.topic, one.topic_stop - one.topic):
+            topic = known_topics.get(_slice(text, one.topic, one.topic_stop))
+        if topic is None or (one.packet_id and room <= 0):
             break
         first: cython.int = one.first
         if one.packet_id:
@@ -124,8 +137,13 @@ def _scan(
             elif not incoming.take_new(one.packet_id):
                 break
             room -= 1
-        payload = _slice(text, one.payload, one.stop)
-        publishes.append(PUBLISH(topic, payload, first >> 1 & 3, first & 1 == 1, first & 8 == 8, one.packet_id))
+        publish: Publish = Publish.__new__(Publish)
+        publish.topic = topic
+        publish.payload = _slice(text, one.payload, one.stop)
+        publish.qos, publish.retain, publish.dup = first >> 1 & 3, first & 1 != 0, first & 8 != 0
+        publish.packet_id = one.packet_id
+        publish.subscription_ids = NO_IDS
+        publishes.append(publish)
         position = one.stop
     return position
 
@@ -136,7 +154,7 @@ def scan_publishes(
     end: cython.Py_ssize_t,
     *,
     body_size_bytes_max: cython.Py_ssize_t,
-    known_topics,
+    known_topics: dict,
     publishes: list,
     incoming: Incoming,
 ):
@@ -150,7 +168,7 @@ def scan_publishes_5(
     end: cython.Py_ssize_t,
     *,
     body_size_bytes_max: cython.Py_ssize_t,
-    known_topics,
+    known_topics: dict,
     publishes: list,
     incoming: Incoming,
     room: cython.Py_ssize_t,
@@ -261,13 +279,13 @@ def survey(publishes, exact: cython.bint):
     size: cython.Py_ssize_t = 0
     plain: cython.bint = True
     packet_ids: list = []
+    one: Publish
     for one in publishes:
-        size += len(cython.cast(bytes, one.topic)) + len(cython.cast(bytes, one.payload))
+        size += len(one.topic) + len(one.payload)
         if one.properties is not None:
             plain = False
-        packet_id = one.packet_id
-        if packet_id:
-            packet_ids.append(packet_id)
+        if one.packet_id:
+            packet_ids.append(one.packet_id)
             if exact and one.qos > 1:
                 plain = False
     return plain, size, packet_ids

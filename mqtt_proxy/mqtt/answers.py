@@ -32,6 +32,8 @@ REFUSAL_REASON_BYTES_MAX = 100
 
 User = Sequence[tuple[bytes, bytes]]
 
+_CONNECTED = State.CONNECTED  # a member of an enumeration is looked up slowly
+
 
 class Answers(Deliveries):
     """Answers to the client."""
@@ -84,7 +86,7 @@ class Answers(Deliveries):
         if server_keep_alive_s is not None:
             self.keep_alive_s = server_keep_alive_s
         self.challenged = False
-        self.state = State.CONNECTED
+        self.state = _CONNECTED
         if released:
             self.out.append(acknowledgements([PUBREL_WORD | packet_id for packet_id in released]))
 
@@ -121,7 +123,7 @@ class Answers(Deliveries):
         """These publishes are durable: PUBACK or PUBREC, in the order of receipt. Once the session is closed only
         `received_ids` learns of it.
         """
-        if self.state is State.CONNECTED:
+        if self.state is _CONNECTED:
             ready = self.incoming.acknowledge(packet_ids)
             if ready:
                 self.out.append(ready)
@@ -132,7 +134,7 @@ class Answers(Deliveries):
         """PUBACK or PUBREC that say no, in the order of receipt. LocalMisuse at level 4, which has no such answer."""
         if self.level == LEVEL_3:
             raise LocalMisuse("MQTT 3.1.1 cannot refuse a publish; close the connection")
-        if self.state is not State.CONNECTED:
+        if self.state is not _CONNECTED:
             return
         reason = reason_string.encode()[:REFUSAL_REASON_BYTES_MAX].decode(errors="ignore")
         explained = self.explained(reason)
@@ -145,7 +147,7 @@ class Answers(Deliveries):
 
     def complete(self, packet_ids: Iterable[int]) -> None:
         """PUBCOMP for ids that came in Released: they are forgotten durably."""
-        if self.state is State.CONNECTED:
+        if self.state is _CONNECTED:
             self.out.append(self.incoming.complete(packet_ids))
 
     def received_ids(self) -> list[int]:
@@ -158,7 +160,7 @@ class Answers(Deliveries):
 
     def grant(self, packet_id: int, codes: Sequence[int], reason_string: str = "") -> None:
         """SUBACK: per filter the granted QoS or a `ReasonCode` that says no."""
-        if self.state is not State.CONNECTED:
+        if self.state is not _CONNECTED:
             return
         if self.level == LEVEL_3:
             self.out.append(suback(packet_id, list(map(suback_code_of_3, codes))))
@@ -169,7 +171,7 @@ class Answers(Deliveries):
 
     def unsubscribed(self, packet_id: int, codes: Sequence[int] = (), reason_string: str = "") -> None:
         """UNSUBACK: per filter SUCCESS, NO_SUBSCRIPTION_EXISTED or a code that says no; 3.1.1 has no codes."""
-        if self.state is not State.CONNECTED:
+        if self.state is not _CONNECTED:
             return
         if self.level == LEVEL_3:
             self.out.append(unsuback(packet_id))
@@ -182,7 +184,7 @@ class Answers(Deliveries):
 
     def challenge(self, data: bytes | None) -> None:
         """AUTH "continue authentication": the client must answer with one of its own (AuthReceived)."""
-        if not self.answers(State.DECIDING, State.CONNECTED):
+        if not self.answers(State.DECIDING, _CONNECTED):
             return
         if self.auth_method is None:
             raise LocalMisuse("a client without an Authentication Method cannot be challenged [MQTT-4.12.0-6]")
@@ -193,7 +195,7 @@ class Answers(Deliveries):
 
     def reauthenticated(self, data: bytes | None) -> None:
         """AUTH "success": the client is still who it says."""
-        if self.answers(State.CONNECTED):
+        if self.answers(_CONNECTED):
             self.challenged = False
             self.out.append(encode5.auth(ReasonCode.SUCCESS, self._auth_properties(data)))
 
@@ -207,7 +209,7 @@ class Answers(Deliveries):
 
     def disconnect(self, code: int, reason_string: str = "", server_reference: str = "") -> None:
         """DISCONNECT with a `ReasonCode` (MQTT 5), and the end; the connection must be closed after `take_bytes`."""
-        if self.state is State.CONNECTED and self.level == LEVEL_5:
+        if self.state is _CONNECTED and self.level == LEVEL_5:
             self.say_why(code, reason_string, _reference(server_reference))
         self.close(Reason.ENDED)
 

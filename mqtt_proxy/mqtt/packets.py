@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from mqtt_proxy.mqtt.publish import Publish as Publish  # noqa: PLC0414 - all packets are found here
 from remoting.protocol.mqtt_properties import MessageProperties
 
 LEVEL_3 = 4
@@ -94,20 +95,6 @@ class Connack(msgspec.Struct, gc=False):
     session_present: bool
     code: int
     properties: dict[int, Any] | None = None
-
-
-class Publish(msgspec.Struct, gc=False):
-    """PUBLISH in either direction; `packet_id` is 0 exactly when `qos` is 0."""
-
-    topic: bytes
-    payload: bytes
-    qos: int
-    retain: bool
-    dup: bool
-    packet_id: int
-    properties: MessageProperties | None = None
-    topic_alias: int = 0
-    subscription_ids: tuple[int, ...] = ()
 
 
 class Puback(msgspec.Struct, gc=False):

@@ -9,7 +9,7 @@ Functions of locals over plain ints: 0.3-0.5 µs per message instead of 1.5 (`be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING
 
 from mqtt_proxy.mqtt.incoming import CONFIRMED, Incoming
@@ -44,7 +44,7 @@ def scan_publishes(
     end: int,
     *,
     body_size_bytes_max: int,
-    known_topics: Container[bytes],
+    known_topics: Mapping[bytes, bytes],
     publishes: list[Publish],
     incoming: Incoming,
 ) -> int:
@@ -65,8 +65,8 @@ def scan_publishes(
         topic_stop = body + 2 + (data[body] << 8 | data[body + 1])
         if stop > end or length > body_size_bytes_max or topic_stop > stop:
             break
-        topic = data[body + 2 : topic_stop]
-        if topic not in known_topics:
+        topic = known_topics.get(data[body + 2 : topic_stop])
+        if topic is None:
             break
         if first & 6:
             if topic_stop + 2 > stop:
@@ -87,7 +87,7 @@ def scan_publishes_5(
     end: int,
     *,
     body_size_bytes_max: int,
-    known_topics: Container[bytes],
+    known_topics: Mapping[bytes, bytes],
     publishes: list[Publish],
     incoming: Incoming,
     room: int,
@@ -114,8 +114,8 @@ def scan_publishes_5(
         behind = topic_stop + 2 if first & 6 else topic_stop  # behind the packet id comes the property length
         if stop > end or length > body_size_bytes_max or behind >= stop or data[behind]:
             break
-        topic = data[body + 2 : topic_stop]
-        if topic not in known_topics:
+        topic = known_topics.get(data[body + 2 : topic_stop])
+        if topic is None:
             break
         if first & 6:
             packet_id = data[topic_stop] << 8 | data[topic_stop + 1]

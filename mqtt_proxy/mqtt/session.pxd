@@ -1,6 +1,8 @@
 # Types of session.py; see remoting/hot/typed.py.
 from mqtt_proxy.mqtt.answers cimport Answers
 
+cdef object _EXPECT_CONNECT, _DECIDING, _AUTHENTICATING, _CONNECTED, _CLOSED
+
 cdef class Session(Answers):
     cpdef list feed(self, bytes data, long long now_ms)
     cpdef list _bounded_wait(self)

@@ -33,6 +33,10 @@ from mqtt_proxy.mqtt.wire import encode_length, fixed_header
 
 Handler = Callable[["Session", Packet], None]
 
+# Members of an enumeration are looked up slowly.
+_EXPECT_CONNECT, _DECIDING, _AUTHENTICATING = State.EXPECT_CONNECT, State.DECIDING, State.AUTHENTICATING
+_CONNECTED, _CLOSED = State.CONNECTED, State.CLOSED
+
 
 class Session(Answers):
     """One client connection."""
@@ -48,15 +52,15 @@ class Session(Answers):
         """
         if self._held is not None:
             self._held += data
-            if len(self._held) < self._needed_bytes or self.state is State.DECIDING:
+            if len(self._held) < self._needed_bytes or self.state is _DECIDING:
                 return self._bounded_wait()
             data = bytes(self._held)
             self._held = None
-        if self.state is State.CLOSED or not data:
+        if self.state is _CLOSED or not data:
             return []
         events: list[Event] = []
         self.events = events
-        position = IN_USE.runs(self, data, 0, len(data)) if self.state is State.CONNECTED else 0
+        position = IN_USE.runs(self, data, 0, len(data)) if self.state is _CONNECTED else 0
         if position == len(data):  # nothing but plain publishes and acknowledgements
             self.last_packet_ms = now_ms
             self.end_run()
@@ -74,14 +78,14 @@ class Session(Answers):
             self.last_packet_ms = now_ms
         if position < len(data) and self.close_reason is None:
             self._held = bytearray(data[position:] if position else data)
-            if self.state is State.DECIDING:
+            if self.state is _DECIDING:
                 events += self._bounded_wait()
         return events
 
     def _bounded_wait(self) -> list[Event]:
         """Hold input back while there is too little of it or a CONNECT is being decided."""
         held_bytes = len(self._held or b"")
-        if self.state is State.DECIDING and held_bytes > self.limits.unauthenticated_bytes_max:
+        if self.state is _DECIDING and held_bytes > self.limits.unauthenticated_bytes_max:
             events: list[Event] = []
             self.events = events
             self.fail(Reason.UNACCEPTED_INPUT, f"{held_bytes} bytes sent before CONNACK")
@@ -94,11 +98,11 @@ class Session(Answers):
         self._needed_bytes = 0
         while position < end:
             state = self.state
-            if state is State.CONNECTED:
+            if state is _CONNECTED:
                 position = IN_USE.runs(self, data, position, end)
                 if position == end:
                     break
-            elif state is State.DECIDING or state is State.CLOSED:
+            elif state is _DECIDING or state is _CLOSED:
                 break
             header = fixed_header(data, position, end)
             if header is None:
@@ -118,12 +122,12 @@ class Session(Answers):
 
     def _check_size(self, first: int, length: int) -> None:
         """Judge a packet by its header alone, before any of it is kept."""
-        if self.state is State.EXPECT_CONNECT:
+        if self.state is _EXPECT_CONNECT:
             if first >> 4 != packets.CONNECT:
                 name = PACKET_NAMES.get(first >> 4, "a reserved packet type")
                 raise PacketViolation(Reason.UNEXPECTED, f"{name} before CONNECT [MQTT-3.1.0-1]")
             size_bytes_max = self.limits.unauthenticated_bytes_max
-        elif self.state is State.AUTHENTICATING:
+        elif self.state is _AUTHENTICATING:
             size_bytes_max = self.limits.unauthenticated_bytes_max
         else:
             size_bytes_max = self.limits.packet_size_bytes_max
@@ -163,7 +167,7 @@ class Session(Answers):
     @property
     def will_due(self) -> bool:
         """Whether a will has to be published if the connection ends now."""
-        return self.will is not None and self.state not in (State.DECIDING, State.AUTHENTICATING)
+        return self.will is not None and self.state not in (_DECIDING, _AUTHENTICATING)
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to say if nothing arrives until then; None = never."""

@@ -1,7 +1,8 @@
 """Which topic names, filters and message properties a session accepts: the standard's rules plus the limits, with a
 cache of names seen before.
 
-Invariant: a name in the cache has passed every check, so the hot loop asks one set. The cache is bounded: when full it
+Invariant: a name in the cache has passed every check, so the hot loop asks one table, which gives
+it the one object of each name: whoever looks it up afterwards compares no bytes. The cache is bounded: when full it
 is emptied, never grown. One instance serves all sessions of a process; it belongs to the event loop.
 """
 
@@ -27,7 +28,7 @@ class TopicNames:
 
     def __init__(self, limits: SessionLimits) -> None:
         self._limits = limits
-        self.known: set[bytes] = set()
+        self.known: dict[bytes, bytes] = {}
 
     def check_name(self, topic: bytes, what: str = "topic name") -> None:
         """Accept the topic name of a PUBLISH or a will, or raise PacketViolation."""
@@ -42,7 +43,7 @@ class TopicNames:
         if len(topic) <= KNOWN_TOPIC_BYTES_MAX and not topic.startswith(b"$"):
             if len(self.known) >= KNOWN_TOPICS_MAX:
                 self.known.clear()
-            self.known.add(topic)
+            self.known[topic] = topic
 
     def check_filter(self, topic_filter: str) -> None:
         """Accept a topic filter, or raise PacketViolation."""

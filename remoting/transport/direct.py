@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 from remoting.protocol.session_body import SessionClose, SessionOpen, SessionOpened, Subscribe, Subscribed
 from remoting.transport.contracts import Peer
+from remoting.transport.plain_publish import PlainPublish
 
 T = TypeVar("T")
 
@@ -28,16 +29,6 @@ News = Callable[[Sequence[tuple[int, int]], Sequence[bytes]], None]
 """(queue id, confirmed end) of followed queues that moved, and blobs of records just confirmed, in log order.
 
 Records of other queues may be among them, and any may be missing."""
-
-
-class PlainPublish(Protocol):
-    """A publish without properties, as a session read it."""
-
-    topic: bytes
-    payload: bytes
-    qos: int
-    retain: bool
-    packet_id: int
 
 
 Said = Callable[[T | None, Exception | None], None]

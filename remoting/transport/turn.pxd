@@ -1,4 +1,5 @@
 # Types of turn.py; see remoting/hot/typed.py.
+cimport cython
 
 cdef class Turn:
     cdef public object loop
@@ -11,6 +12,7 @@ cdef class Turn:
     cpdef soon(self, callback, tuple arguments=*)
     cpdef at_end(self, callback)
     cpdef hold(self)
+    @cython.locals(_=int)
     cpdef run(self)
     cdef _round(self, list round_)
     cdef list _take_due(self)

@@ -6,6 +6,7 @@ interpreter's lock.
 
 import cython
 from cython.cimports.remoting.hot.machine import bare_instance, fill_slot, slot_place
+from cython.cimports.remoting.transport.plain_publish import PlainPublish
 
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
@@ -72,11 +73,17 @@ def messages(
     """The runs' publishes as messages with their queues."""
     made: list = []
     flags: cython.int
+    one: PlainPublish
+    body: bytes
     for client_id, born_ms, publishes in runs:
+        topic = None
+        described: tuple = None
         for one in publishes:
-            topic, body = one.topic, one.payload
-            described: tuple = META_OF(topic, client_id)
-            if len(cython.cast(bytes, body)) > body_bytes_max or described[2] > properties_bytes_max:
+            body = one.payload
+            if one.topic is not topic:  # it seldom changes within a run
+                topic = one.topic
+                described = META_OF(topic, client_id)
+            if len(body) > body_bytes_max or described[2] > properties_bytes_max:
                 raise too_large(len(body), described[2])
             flags = MQTT | one.qos
             if one.retain:

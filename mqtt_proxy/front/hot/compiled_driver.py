@@ -306,14 +306,16 @@ class Driver:
         left: cython.Py_ssize_t = TURN_BYTES_MAX
         index: cython.int
         fd: cython.Py_ssize_t
+        told: kernel.uint64_t
         sock: Socket
         count: cython.int = kernel.epoll_wait(self.epoll, self.events, EVENTS_MAX, 0)
         if self.queue:
             left = self.serve_queue(left)
         for index in range(count):
-            fd = self.events[index].data.u64 & 0xFFFFFFFF
+            told = self.events[index].data.u64
+            fd = cython.cast(kernel.uint32_t, told)
             sock = self.sockets[fd]
-            if sock is None or sock.generation != self.events[index].data.u64 >> 32:
+            if sock is None or sock.generation != cython.cast(kernel.uint32_t, told >> 32):
                 continue
             sock.pending |= self.events[index].events
             if sock.queued:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store import hot
-from broker.store.confirm import Confirm
+from broker.store.confirm import NEVER, Confirm
 from broker.store.hot.contracts import CONFIRMED
 from broker.store.store_message import StoreMessage
 from tests.sim.batches import Bench
@@ -96,6 +96,35 @@ def test_a_callback_that_raises_harms_nobody() -> None:
     confirm.when_confirmed(10, heard.append)
     confirm.advance(10)
     assert heard == [None, [2]]
+
+
+def test_who_waits_for_the_failure_hears_of_nothing_else() -> None:
+    """A position that is never reached keeps nobody waiting behind it, and its callback comes last, once."""
+    confirm, heard = make(), []
+    confirm.when_confirmed(NEVER, lambda error: heard.append(("never", error)))
+    confirm.add_group(group(10, entries([0], [0])))
+    confirm.when_confirmed(10, lambda error: heard.append((10, error)))
+    confirm.advance(10)
+    assert heard == [(10, None)]
+    confirm.when_confirmed(20, lambda error: heard.append((20, error)))
+    failure = ValueError("the disk")
+    confirm.fail(failure)
+    confirm.fail(failure)
+    confirm.when_confirmed(NEVER, lambda error: heard.append(("late", error)))
+    assert heard == [(10, None), (20, failure), ("never", failure), ("late", failure)]
+
+
+def test_a_listener_is_told_while_what_it_looks_after_has_members() -> None:
+    """Nobody who waits for nothing is called with every move."""
+    confirm, heard, waiting = make(), [], set()
+    confirm.on_advance(heard.append, waiting)
+    confirm.add_group(group(10, entries([2], [0])))
+    confirm.advance(10)
+    assert heard == []
+    waiting.add("somebody")
+    confirm.add_group(group(20, entries([2], [1])))
+    confirm.advance(20)
+    assert heard == [[2]]
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=30), st.lists(st.integers(0, 900), max_size=30))

@@ -14,7 +14,7 @@ from mqtt_proxy.mqtt.packets import Publish
 from mqtt_proxy.mqtt.session import Session
 
 pytestmark = pytest.mark.skipif(hot.choice.name != "compiled", reason=f"no compiled twin: {hot.choice.reason}")
-KNOWN = {b"a", b"some/topic", b"x" * 120}
+KNOWN = {name: name for name in (b"a", b"some/topic", b"x" * 120)}
 
 
 def scanned(core, level: int, data: bytes, position: int, largest: int) -> tuple:

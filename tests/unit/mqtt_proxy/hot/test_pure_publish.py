@@ -62,7 +62,7 @@ def test_runs_into_a_session(core: Core, level: int) -> None:
     """Both kinds in turn, up to the first packet that is neither; level 5 up to the Receive Maximum."""
     session = Session(SessionLimits(receive_maximum=2), assigned_client_id=lambda: "made")
     session.level = level
-    session.names.known.add(b"t")
+    session.names.known[b"t"] = b"t"
     session.outgoing.window = {1: "one", 2: "two", 3: "three"}
     publish = encode(Publish(b"t", b"x", 1, False, False, 9), level)
     acknowledgements = b"\x40\x02\x00\x01\x40\x02\x00\x02"
