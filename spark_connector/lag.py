@@ -2,7 +2,8 @@
 
 Spark shows two things of a Python source in each progress report: `endOffset`, how far the batch went, and
 `latestOffset`, which is whatever `reportLatestOffset` answered. The latter carries, beside the ends of the queues, for
-queues that a batch did not read to their end how long the first message left over has been stored ("waitMs").
+queues that a batch did not read to their end how long the first message left over has been stored ("waitMs"), and how
+many messages had expired before they could be read ("lost", where `failOnDataLoss` is false).
 
 Invariant: only a report; a broker that does not answer costs the times and nothing else. Pure but for `waiting_ms`,
 which asks brokers from the driver-side process of the query.
@@ -84,6 +85,14 @@ def queue_lags(end: str | None, latest: str | None) -> list[QueueLag]:
         seconds = waits[key] / 1000 if key in waits else None if messages else 0.0
         found.append(QueueLag(key, messages, seconds))
     return found
+
+
+def lost_messages(latest: str | None) -> int:
+    """Return how many messages had expired before one source could read them, from the `latestOffset` of a report."""
+    try:
+        return from_json(json.loads(latest or "null") or {}).lost
+    except (ValueError, OptionError, AttributeError):
+        return 0
 
 
 def behind_latest(lags: Iterable[QueueLag]) -> dict[str, float]:

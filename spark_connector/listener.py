@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from spark_connector.lag import QueueLag, behind_latest, queue_lags
+from spark_connector.lag import QueueLag, behind_latest, lost_messages, queue_lags
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -43,6 +43,8 @@ class QueryState:
     name: str
     lags: list[QueueLag] = field(default_factory=list)
     rows: int = 0
+    lost: int = 0
+    """Messages that had expired before the run could read them."""
     batches: int = 0
     batch_seconds: float = 0.0
     """Duration of the last batch."""
@@ -81,6 +83,7 @@ class RocketMQProgressListener(StreamingQueryListener, Collector):
             state = self._running.setdefault(str(progress.runId), QueryState(progress.name or str(progress.id)))
             state.lags = lags
             state.rows += max(0, progress.numInputRows)
+            state.lost = max(state.lost, sum(lost_messages(source.latestOffset) for source in progress.sources))
             state.batches += 1
             state.batch_seconds = progress.durationMs.get("triggerExecution", progress.batchDuration) / 1000
 
@@ -115,6 +118,11 @@ class RocketMQProgressListener(StreamingQueryListener, Collector):
         yield CounterMetricFamily("rocketmq_spark_query_failures", "Queries that ended with an error", value=failed)
         for name, text, values in (
             ("rocketmq_spark_rows", "Rows read since the start of the run", [s.rows for s in states]),
+            (
+                "rocketmq_spark_lost_messages",
+                "Messages that had expired before the run could read them",
+                [s.lost for s in states],
+            ),
             ("rocketmq_spark_batches", "Batches since the start of the run", [s.batches for s in states]),
         ):
             yield _family(CounterMetricFamily(name, text, labels=["query"]), states, values)

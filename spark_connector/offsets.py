@@ -4,6 +4,7 @@
     {... ,"init":1}                                   the position a new query begins at, before batch 0
     {... ,"from":{topic:{broker:{"0":100}}}}          the end of batch 0, which carries where batch 0 began
     {... ,"waitMs":{topic:{broker:{"0":1500}}}}       only in reports, never in a checkpoint: see `lag`
+    {... ,"lost":250}                                 only in reports: messages that were gone before they were read
 
 Spark compares offsets as strings, so equal positions must give equal text: keys are sorted, nothing else is in it.
 Spark logs only the *end* of batch 0 and asks for a new beginning after a restart; without "from" a `latest` stream
@@ -40,13 +41,15 @@ Positions = Mapping[QueueKey, int]
 class StreamOffset:
     """A point of a stream; `origin` only on the end of batch 0, `initial` only on a point no batch ended at.
 
-    `waiting_ms` only in what is reported as the latest: how long messages have been waiting there.
+    `waiting_ms` and `lost` only in what is reported as the latest: how long messages have been waiting there, and how
+    many were gone before this run of the query could read them.
     """
 
     positions: Positions
     origin: Positions | None = None
     initial: bool = False
     waiting_ms: Positions | None = None
+    lost: int = 0
 
 
 def to_json(offset: StreamOffset, nested: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -58,6 +61,8 @@ def to_json(offset: StreamOffset, nested: Mapping[str, Any] | None = None) -> di
         form["init"] = 1
     if offset.waiting_ms:
         form["waitMs"] = _nest(offset.waiting_ms)
+    if offset.lost:
+        form["lost"] = offset.lost
     return form
 
 
@@ -72,7 +77,7 @@ def from_json(form: Mapping[str, Any]) -> StreamOffset:
     try:
         origin = _unnest(form["from"]) if "from" in form else None
         waiting = _unnest(form["waitMs"]) if "waitMs" in form else None
-        return StreamOffset(_unnest(form["q"]), origin, bool(form.get("init")), waiting)
+        return StreamOffset(_unnest(form["q"]), origin, bool(form.get("init")), waiting, int(form.get("lost", 0)))
     except (KeyError, TypeError, ValueError, AttributeError) as failure:
         raise OptionError(f"the checkpoint's offset is damaged ({failure!r}): {form}") from None
 

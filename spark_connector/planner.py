@@ -61,6 +61,15 @@ def losses(start: Positions, bounds: Mapping[QueueKey, Bounds]) -> list[str]:
     return found
 
 
+def gone(start: Positions, bounds: Mapping[QueueKey, Bounds]) -> dict[QueueKey, tuple[int, int]]:
+    """Return the offsets [first, end) behind `start` that have expired, of the queues that lost some."""
+    return {
+        key: (position, bounds[key].min)
+        for key, position in start.items()
+        if key in bounds and position < bounds[key].min
+    }
+
+
 def advance(
     start: Positions,
     bounds: Mapping[QueueKey, Bounds],

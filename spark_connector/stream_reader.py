@@ -78,6 +78,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bounds: Mapping[QueueKey, Bounds] = {}
         self._cap: Positions | None = None
         self._reported: set[str] = set()
+        self._lost = 0
+        """Messages that had expired before this run could read them (where failOnDataLoss allows that)."""
+        self._lost_to: dict[QueueKey, int] = {}
+        """How far those of a queue were counted."""
         self._planned: Positions = {}
         """How far the batch just offered goes, empty when there is none; for the report of what waits behind it."""
         self._replay = None if options.replay_speed is None else Replay(options.replay_speed)
@@ -128,6 +132,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next(self, begin: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
         """How far the next batch goes; None when none is to be made now."""
         self._report(planner.losses(begin.positions, self._bounds))
+        self._count_lost(begin.positions)
         cap = self._limit(begin.positions)
         ends = planner.advance(begin.positions, self._bounds, cap=cap)
         if not begin.initial and not isinstance(limit, ReadAllAvailable) and self._delay_ms(begin.positions):
@@ -147,7 +152,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         ends = {key: bounds.max for key, bounds in self._bounds.items()}
         waits = waiting_ms(self._planned, self._bounds, self._connected().addresses, self._options, wall_ms())
-        return self._memory.to_json(StreamOffset(ends, waiting_ms=waits))
+        return self._memory.to_json(StreamOffset(ends, waiting_ms=waits, lost=self._lost))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix what "available now" means: the ends at this moment."""
@@ -169,6 +174,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._outage.end()
         work, lost = planner.ranges(begin, stop.positions, self._bounds)
         self._report(lost)
+        self._count_lost({key: begin.get(key, 0) for key in stop.positions})
         pieces = planner.tasks(
             work,
             cores=os.cpu_count() or 1,
@@ -257,6 +263,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {
             key: min(max(position, self._bounds[key].min), self._bounds[key].max) for key, position in start.items()
         }
+
+    def _count_lost(self, begin: Positions) -> None:
+        """Count what has expired behind a beginning, each message once."""
+        for key, (first, end) in planner.gone(begin, self._bounds).items():
+            self._lost += max(0, end - max(first, self._lost_to.get(key, 0)))
+            self._lost_to[key] = max(end, self._lost_to.get(key, 0))
 
     def _report(self, lost: Sequence[str]) -> None:
         """Raise DataLost, or log each accepted loss once."""

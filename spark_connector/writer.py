@@ -40,8 +40,10 @@ ATTEMPT_BITS = 48
 """Size of the random number that tells two runs of the same task apart."""
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
-_REACHED: set[tuple[Address, ...]] = set()
-"""Name servers that have answered this process."""
+CHECKED_MAX = 1_000
+"""Sinks remembered as allowed."""
+_CHECKED: dict[tuple[str | None, WriteOptions], None] = {}
+"""What brokers have said yes to in this process; the one remembered the longest is forgotten first."""
 
 
 @dataclass
@@ -70,10 +72,10 @@ class RocketMQBatchWriter(DataSourceArrowWriter):
             raise OptionError("a log cannot be overwritten: use .mode('append')")
         self._options = options
         self._columns = _columns(schema, options)
-        _check_reachable(options)
         # Pickled into every task and used again by commit: one name for the whole job.
         self._sink = options.txn_app_id or f"batch-{uuid.uuid4()}"
         self._batch = options.txn_version or 0
+        _check_planned(self._sink, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task."""
@@ -100,7 +102,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
             raise OptionError("the options 'txnAppId' and 'txnVersion' are for batch writes; a stream has its own ids")
         self._options = options
         self._columns = _columns(schema, options)
-        _check_reachable(options)
+        _check_planned(options.sink_id, options)
         # Spark plans every batch in the same process: its garbage collection is worth the same care as a worker's.
         begin_task()
 
@@ -284,8 +286,16 @@ def _columns(schema: StructType, options: WriteOptions) -> SinkColumns:
     return sink_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
 
 
-def _check_reachable(options: WriteOptions) -> None:
-    """Fail while the write is planned when nobody answers at all; later a broker may be away for a while."""
-    if options.name_server not in _REACHED:
-        find_brokers(options)
-        _REACHED.add(options.name_server)
+def _check_planned(sink: str | None, options: WriteOptions) -> None:
+    """Fail while the write is planned when nobody answers or it is not allowed; later a broker may be away for a while.
+
+    A stream is planned with every batch in the same process: it asks once.
+    """
+    from spark_connector.rights import check_allowed
+
+    question = (sink, options)
+    if question not in _CHECKED:
+        check_allowed(sink, options)
+        while len(_CHECKED) >= CHECKED_MAX:
+            _CHECKED.pop(next(iter(_CHECKED)))
+        _CHECKED[question] = None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_connector.brokers import BoundsWatch
-from spark_connector.lag import QUEUES_ASKED_MAX, QueueLag, behind_latest, queue_lags, waiting_ms
+from spark_connector.lag import QUEUES_ASKED_MAX, QueueLag, behind_latest, lost_messages, queue_lags, waiting_ms
 from spark_connector.offsets import QueueKey, StreamOffset, to_json
 from spark_connector.options import ReadOptions
 from spark_connector.selection import Bounds, select
@@ -62,3 +62,12 @@ def test_only_the_queues_furthest_behind_are_asked(broker: ToyBroker, read_optio
     bounds = {QueueKey("t", NAME, n): Bounds(real.id, 0, n + 1, None) for n in range(QUEUES_ASKED_MAX + 3)}
     found = waiting_ms(dict.fromkeys(bounds, 0), bounds, watch.addresses, options, 100)
     assert {key.queue for key in found} == set(range(3, QUEUES_ASKED_MAX + 3))
+
+
+def test_messages_that_were_gone_are_in_the_report() -> None:
+    """As the source wrote it; other sources and reports without it have lost nothing."""
+    form = to_json(StreamOffset({QueueKey("t", "b", 0): 9}, lost=4))
+    assert lost_messages(json.dumps(form)) == 4
+    assert lost_messages(json.dumps(form | {"lost": 0})) == 0
+    for other in (None, "", "{}", "nonsense", "7"):
+        assert lost_messages(other) == 0

@@ -80,6 +80,7 @@ def test_lag_and_pace_of_a_running_query() -> None:
     assert page["rocketmq_spark_queue_messages_behind", "q", "t", "broker-a", "0"] == 4
     assert page["rocketmq_spark_queue_seconds_behind", "q", "t", "broker-a", "0"] == 2.0
     assert page["rocketmq_spark_rows_total", "q"] == 7
+    assert page["rocketmq_spark_lost_messages_total", "q"] == 0
     listener.onQueryProgress(QueryProgressEvent(progress([9, 3], [9, 3])))
     listener.onQueryIdle(QueryIdleEvent(QUERY, RUN, NOW))
     page = samples(listener)

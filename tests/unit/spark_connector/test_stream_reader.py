@@ -159,6 +159,10 @@ def test_losses(broker: ToyBroker, read_options: Options, caplog: pytest.LogCapt
         run.start().step()
     engine = run.start(read_options(mqttFilter="plant/1", failondataloss="false", **EARLIEST))
     assert engine.drain() == [15]
+    assert (engine.reader.reportLatestOffset() or {})["lost"] == 5
+    broker.queue("%LMQ%plant%2F1", 0).drop_first(3)
+    engine.drain()
+    assert (engine.reader.reportLatestOffset() or {})["lost"] == 5, "what was read before it expired is not lost"
     assert len([entry for entry in caplog.records if "are gone" in entry.message]) <= 2
 
 
