@@ -133,10 +133,11 @@ class KeepsWhatNobodyShares(Follower):
         return actions
 
 
-RARE: dict[str, int] = {}
+RARE: dict[str, int] = {"expand-without-epoch-start": 560}
 """Where the search for a bug begins that few seeds show."""
 
 PLANTS: dict[str, Build] = {
+    "expand-without-epoch-start": Build(leader=ConfirmIsEnough),
     "epoch-refuses-equal-start": Build(epochs=RefusesEqualStart),
     "ack-before-fsync": Build(frozenset({"ack-before-fsync"})),
     "ack-before-write": Build(follower=AcknowledgesTheReceived),
@@ -158,7 +159,6 @@ PLANTS: dict[str, Build] = {
 }
 
 SELDOM: dict[str, Build] = {
-    "expand-without-epoch-start": Build(leader=ConfirmIsEnough),
     "unanswered-means-refused": Build(members=NoDoubt),
     "follows-an-older-master": Build(frozenset({"follows-older", "stale-reads"}), follower=FollowsAnybody),
     "soft-truncation": Build(frozenset({"soft-truncation"})),

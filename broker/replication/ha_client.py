@@ -1,0 +1,206 @@
+"""A replica's connection to its master: takes the log over, cuts its own where they part, says what its disk has.
+
+The decisions are those of `follower`; here its actions are carried out on the store and the socket, in their order. A
+lost connection is made again until `stop`, each time with a handshake of its own.
+Invariant: what is acknowledged is what the store said it has flushed; after `stop` the store is not touched any more.
+Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from broker.replication.epochs import Epochs, Extent
+from broker.replication.follower import Action, Confirm, Cut, Follower, Identity, Over, Reset, Send, Write
+from broker.replication.frames import FROM_MASTER, OLD_EPOCH, Decoder
+from broker.replication.proof import NONCE_BYTES
+from broker.store.errors import StoreError, StoreFailed
+from broker.store.log_store import LogStore
+from broker.store.raw_part import RawPart
+from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
+from remoting.transport.failures import split_address
+
+RETRY_S = 0.1
+"""Pause before the master is dialled again; doubles while no byte comes, and half of it is left to chance."""
+RETRY_S_MAX = 1.0
+CONNECT_TIMEOUT_S = 2.0
+READ_BYTES = 1 << 20
+DATA_BYTES_MAX = 64 * 1024 * 1024
+"""Log bytes of one transfer: a part is at most as large as the master's, and the rest of one record."""
+
+
+class HaClient:
+    """Follows one master in one epoch."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        identity: Identity,
+        address: str,
+        epoch: int,
+        *,
+        silence_ms: int,
+        superseded: Callable[[int], None],
+        failed: Callable[[Exception], None],
+        log: Any,
+    ) -> None:
+        """`superseded` hears of an epoch newer than ours, `failed` of what makes the store useless."""
+        self.address = address
+        self.connected = False
+        """Whether the stream goes on now."""
+        self.master_end = 0
+        self.received_bytes = 0
+        self.cuts = 0
+        self.lost_confirmed_bytes = 0
+        """Bytes that were confirmed here and are not in the master's log; in the safe mode there are none."""
+        self._store = store
+        self._identity = identity
+        self._epoch = epoch
+        self._silence_s = silence_ms / 1_000
+        self._superseded = superseded
+        self._failed = failed
+        self._log = log
+        self._task: asyncio.Task[None] | None = None
+        self._follower: Follower | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._said = ""
+        self._over = ""
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._store.on_flushed(self._flushed)
+        self._task = asyncio.get_running_loop().create_task(self._follow())
+
+    async def stop(self) -> None:
+        """Leave the master; nothing is done to the store afterwards."""
+        task, self._task, self._follower = self._task, None, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def move(self, address: str, epoch: int) -> None:
+        """The same master elsewhere, or in a newer epoch: the present connection ends."""
+        self.address, self._epoch = address, max(self._epoch, epoch)
+        if self._writer is not None:
+            self._writer.transport.abort()
+
+    async def _follow(self) -> None:
+        pause_s = RETRY_S
+        while True:
+            before = self.received_bytes
+            try:
+                reason = await self._connection()
+            except (StoreFailed, LocalMisuse) as error:
+                self._log.error("replica_failed", error=str(error))
+                self._failed(error)
+                return
+            except (OSError, TimeoutError, LightMQError) as error:
+                reason = str(error) or type(error).__name__
+            except Exception as error:
+                self._log.error("replica_failed", exc_info=error)
+                self._failed(error)
+                raise
+            finally:
+                self.connected, self._follower = False, None
+            if reason != self._said:
+                self._log.info("master_not_followed", address=self.address, reason=reason)
+                self._said = reason
+            pause_s = RETRY_S if self.received_bytes > before else min(2 * pause_s, RETRY_S_MAX)
+            await asyncio.sleep(pause_s * (1 + secrets.randbelow(1_000) / 1_000) / 2)
+
+    async def _connection(self) -> str:
+        """One connection from its first to its last byte; why it ended."""
+        host, port = split_address(self.address)
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(host, port, limit=READ_BYTES)
+        self._writer, self._over = writer, ""
+        store = self._store
+        extent = Extent(store.begin_position, store.end_position, Epochs(store.epochs))
+        self._follower = follower = Follower(
+            self._identity,
+            extent,
+            flushed=store.flushed_position,
+            confirm=store.confirm_position,
+            epoch=self._epoch,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+        )
+        decoder = Decoder(FROM_MASTER, DATA_BYTES_MAX)
+        try:
+            while True:
+                async with asyncio.timeout(self._silence_s):
+                    data = await reader.read(READ_BYTES)
+                if not data:
+                    return "the master closed the connection"
+                for frame in decoder.feed(data):
+                    self._act(follower, follower.receive(frame))
+                    if self._over:
+                        return self._over
+                self.master_end = follower.master_end
+        finally:
+            self._writer = None
+            writer.transport.abort()
+
+    def _act(self, follower: Follower, actions: Sequence[Action]) -> None:
+        """Carry out what the follower decided, in order."""
+        for action in actions:
+            if isinstance(action, Send):
+                if self._writer is not None:
+                    self._writer.write(action.data)
+            elif isinstance(action, Write):
+                self._write(action)
+            elif isinstance(action, Confirm):
+                self._store.limit_confirm(action.position)
+            elif isinstance(action, (Cut, Reset)):
+                self._cut(follower, action)
+            else:
+                self._ended(action)
+
+    def _write(self, action: Write) -> None:
+        transfer = action.transfer
+        part = RawPart(
+            transfer.position,
+            transfer.segment_base,
+            transfer.segment_size,
+            transfer.epoch,
+            memoryview(transfer.data),
+        )
+        self._store.append_raw(part)
+        self.received_bytes += len(transfer.data)
+
+    def _cut(self, follower: Follower, action: Cut | Reset) -> None:
+        store = self._store
+        if isinstance(action, Reset) or action.position < store.end_position:
+            self.cuts += 1
+            self.lost_confirmed_bytes += action.below_confirm
+            self._log.warning(
+                "log_cut",
+                kind=type(action).__name__.lower(),
+                position=action.position,
+                end=store.end_position,
+                confirmed_bytes=action.below_confirm,
+            )
+        try:
+            if isinstance(action, Reset):
+                store.reset(action.position)
+            else:
+                store.truncate(action.position)  # also at the end: an epoch without a byte there is not the master's
+        except OSError as error:
+            raise StoreFailed(f"the log cannot be cut at {action.position}: {error}") from error
+        self.connected, self._said = True, ""
+        self._log.info("master_followed", address=self.address, epoch=follower.epoch, position=store.end_position)
+        self._act(follower, follower.cut(store.end_position, store.flushed_position))
+
+    def _ended(self, over: Over) -> None:
+        self._over = over.remark or "ended"
+        if over.reason == OLD_EPOCH and over.epoch > self._epoch:
+            self._superseded(over.epoch)
+
+    def _flushed(self, end: int) -> None:
+        follower = self._follower
+        if follower is not None and self._task is not None:
+            with contextlib.suppress(StoreError, RemoteViolation):
+                self._act(follower, follower.flushed(end))

@@ -1,0 +1,355 @@
+"""The port replicas come to: while this broker leads, each of them gets the log from where its own goes on.
+
+    connection --Hello--> Leader.hello --Welcome--> Ready --> parts of the log as they are written, Ack back
+                                            |-- Refusal: not the master, another group, no proof, expired
+
+It listens in every role and refuses while nobody leads, so that a replica learns at once to look elsewhere. Written
+bytes are sent before they are flushed here: the disks work at the same time, and nothing counts before enough said so.
+Invariant: what a store may confirm follows `Leader.limit` and nothing else while it leads; no connection outlives the
+leadership it was made in. Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from broker.replication.epochs import Epochs, Extent
+from broker.replication.frames import (
+    FROM_REPLICA,
+    NO_PROOF_GIVEN,
+    NOT_MASTER,
+    Ack,
+    Decoder,
+    Frame,
+    Greeting,
+    Hello,
+    Ready,
+    Refusal,
+    Transfer,
+    Welcome,
+    encode_greeting,
+    encode_refusal,
+    encode_transfer_head,
+    encode_welcome,
+)
+from broker.replication.leader import Leader
+from broker.replication.proof import NONCE_BYTES, prove, proved
+from broker.store.log_store import LogStore
+from remoting.protocol.errors import LocalMisuse, RemoteViolation
+from remoting.server.peer import is_loopback
+from runtime.clock import Clock
+
+TICK_S = 0.1
+"""How often silence is counted."""
+WRITE_HIGH_BYTES = 4 * 1024 * 1024
+"""Bytes in a socket's buffer above which nothing more is put into it."""
+CONNECTIONS_MAX = 64
+"""Connections, those included that have not said who they are; the next one is closed at once."""
+HELLO_MS_MAX = 3_000
+"""A connection that has not said who it is for so long is closed."""
+
+
+class HaServer:
+    """All connections of replicas to this broker."""
+
+    def __init__(
+        self, clock: Clock, log: Any, *, keys: Mapping[str, str], open_to_all: bool, superseded: Callable[[int], None]
+    ) -> None:
+        """`keys`: access key -> secret of those who may replicate from other machines. `superseded` hears of an epoch
+        newer than ours that a replica knows of."""
+        self.port = 0
+        self.connections: set[ReplicaConnection] = set()
+        self.sent_bytes = 0
+        self.refused = 0
+        """Connections that were told why not, or closed before they said who they are."""
+        self._clock = clock
+        self._log = log
+        self._keys = dict(keys)
+        self._open_to_all = open_to_all
+        self._superseded = superseded
+        self._server: asyncio.Server | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        self._leader: Leader | None = None
+        self._store: LogStore | None = None
+        self._epochs = Epochs()
+        self._ids = 0
+        self._pump_due = False
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port. Raises OSError when it is taken."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: ReplicaConnection(self), host, port)
+        except OSError as error:
+            message = f"cannot listen for replicas on {host}:{port} ({error.strerror or error})"
+            raise OSError(error.errno, message) from error
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        self._ticker = loop.create_task(self._tick())
+        return self.port
+
+    async def stop(self) -> None:
+        """Close the port and every connection."""
+        self.step_down("the broker stops")
+        if self._ticker is not None:
+            self._ticker.cancel()
+            await asyncio.gather(self._ticker, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def lead(self, leader: Leader, store: LogStore) -> None:
+        """Serve replicas from this store from now on."""
+        self.step_down("a new epoch begins")
+        self._leader, self._store = leader, store
+        # A master's list changes only where retention forgets its beginning, and nothing is looked up there.
+        self._epochs = Epochs(store.epochs)
+
+        def written(_end: int) -> None:
+            if self._store is store:
+                self._pump_soon()
+
+        def flushed(_end: int) -> None:
+            if self._store is store:
+                self.confirm()
+
+        store.on_written(written)
+        store.on_flushed(flushed)
+        self.confirm()
+
+    def step_down(self, reason: str) -> None:
+        """Serve nobody: connections end, what they had is forgotten."""
+        self._leader = self._store = None
+        for connection in list(self.connections):
+            connection.abort(reason)
+
+    def now_ms(self) -> int:
+        """Milliseconds of the clock that never jumps."""
+        return self._clock.monotonic_ns() // 1_000_000
+
+    # -- what connections ask ------------------------------------------------------------------------------------------
+
+    def extent(self) -> Extent:
+        """The log that is served."""
+        store = self._store
+        assert store is not None
+        return Extent(store.begin_position, store.end_position, Epochs(store.epochs))
+
+    def next_id(self) -> int:
+        """A number for a new connection."""
+        self._ids += 1
+        return self._ids
+
+    def greet(self, connection: ReplicaConnection, hello: Hello) -> Welcome | Refusal:
+        """Who may have the log."""
+        leader = self._leader
+        if leader is None:
+            return Refusal(NOT_MASTER, 0, "this broker is not the master")
+        secret = self._keys.get(hello.access_key) if hello.access_key else None
+        trusted = not hello.access_key and (self._open_to_all or is_loopback(connection.address))
+        if not trusted and (secret is None or not proved(secret, connection.nonce, hello.signed, hello.proof)):
+            return Refusal(NO_PROOF_GIVEN, leader.epoch, "replicas from elsewhere prove that they know an access key")
+        connection.secret = secret
+        answer = leader.hello(connection.number, hello, self.extent(), self.now_ms())
+        if leader.superseded:
+            self._superseded(leader.superseded)
+        for other in [each for each in self.connections if each.is_replica and not leader.knows(each.number)]:
+            other.abort("a newer connection of the same broker")
+        return answer
+
+    def ready(self, connection: ReplicaConnection, ready: Ready) -> Refusal | None:
+        """The replica has cut its log."""
+        leader = self._known()
+        refusal = leader.ready(connection.number, ready, self.extent(), self.now_ms())
+        if refusal is None:
+            self.pump(connection)
+        return refusal
+
+    def acknowledged(self, connection: ReplicaConnection, ack: Ack) -> None:
+        """The replica's disk has more."""
+        self._known().acknowledged(connection.number, ack, self.now_ms())
+        self.confirm()
+        self.pump(connection)
+
+    def gone(self, connection: ReplicaConnection) -> None:
+        """The connection has ended."""
+        self.connections.discard(connection)
+        if self._leader is not None:
+            self._leader.gone(connection.number, self.now_ms())
+
+    def _known(self) -> Leader:
+        if self._leader is None:
+            raise RemoteViolation("this broker is not the master any more")
+        return self._leader
+
+    # -- the stream ----------------------------------------------------------------------------------------------------
+
+    def confirm(self) -> None:
+        """Let the store confirm what the rule of the group allows now."""
+        leader, store = self._leader, self._store
+        if leader is not None and store is not None:
+            store.limit_confirm(leader.limit(store.flushed_position))
+
+    def pump(self, connection: ReplicaConnection) -> None:
+        """Send what the replica lacks, as much as it may get now."""
+        leader, store = self._leader, self._store
+        while leader is not None and store is not None and connection.has_room:
+            demand = leader.demand(connection.number, store.end_position)
+            if demand is None:
+                return
+            position, bytes_max = demand
+            try:
+                part = store.raw(position, bytes_max)
+            except LocalMisuse:
+                connection.refuse(leader.expired(self.extent()))
+                return
+            if part is None:
+                return
+            _, start = self._epochs.at(position) or (part.epoch, position)
+            transfer = Transfer(
+                part.epoch, start, position, store.confirm_position, part.segment_base, part.segment_size, part.data
+            )
+            connection.send(encode_transfer_head(transfer), part.data)
+            self.sent_bytes += len(part.data)
+            leader.sent(connection.number, len(part.data), store.end_position, self.now_ms())
+
+    def _pump_soon(self) -> None:
+        if not self._pump_due and self.connections:
+            self._pump_due = True
+            asyncio.get_running_loop().call_soon(self._pump_all)
+
+    def _pump_all(self) -> None:
+        self._pump_due = False
+        for connection in list(self.connections):
+            if connection.is_replica:
+                self.pump(connection)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_ms = self.now_ms()
+            for each in [each for each in self.connections if not each.is_replica]:
+                if now_ms - each.since_ms >= HELLO_MS_MAX:
+                    self.refused += 1
+                    each.abort("it did not say who it is")
+            if self._leader is not None and self._store is not None:
+                self._beat(self._leader, self._store, now_ms)
+
+    def _beat(self, leader: Leader, store: LogStore, now_ms: int) -> None:
+        by_number = {each.number: each for each in self.connections}
+        end = store.end_position
+        for number in leader.heartbeats_due(now_ms):
+            if number in by_number:
+                beat = Transfer(leader.epoch, leader.epoch_start, end, store.confirm_position, end, 0, b"")
+                by_number[number].send(encode_transfer_head(beat))
+                leader.sent(number, 0, end, now_ms)
+        for number in leader.silent(now_ms):
+            if number in by_number:
+                by_number[number].abort("it said nothing for too long")
+
+    def log_gone(self, connection: ReplicaConnection, reason: str) -> None:
+        """Say that a replica has gone."""
+        self._log.info("replica_gone", address=connection.address, broker=connection.broker, reason=reason)
+
+    def log_welcome(self, connection: ReplicaConnection, hello: Hello) -> None:
+        """Say that a replica has come."""
+        self._log.info("replica_came", address=connection.address, broker=hello.broker, end=hello.end)
+
+
+class ReplicaConnection(asyncio.Protocol):
+    """One socket of a replica."""
+
+    def __init__(self, server: HaServer) -> None:
+        self.number = server.next_id()
+        self.address = ""
+        self.broker = 0
+        self.since_ms = server.now_ms()
+        self.nonce = secrets.token_bytes(NONCE_BYTES)
+        self.secret: str | None = None
+        self.is_replica = False
+        """Whether it has been welcomed."""
+        self.has_room = True
+        self._server = server
+        self._decoder = Decoder(FROM_REPLICA)
+        self._transport: asyncio.Transport | None = None
+        self._reason = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say the first word."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        name = transport.get_extra_info("peername")
+        self.address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "local"
+        if len(self._server.connections) >= CONNECTIONS_MAX:
+            self._server.refused += 1
+            self.abort("too many connections")
+            return
+        self._server.connections.add(self)
+        self.send(encode_greeting(Greeting(self.nonce)))
+
+    def data_received(self, data: bytes) -> None:
+        """Frames of the replica; one that breaks the rules ends its connection."""
+        try:
+            for frame in self._decoder.feed(data):
+                self._received(frame)
+        except RemoteViolation as violation:
+            self.abort(violation.reason)
+
+    def _received(self, frame: Frame) -> None:
+        if isinstance(frame, Hello):
+            self._hello(frame)
+        elif isinstance(frame, Ready):
+            refusal = self._server.ready(self, frame)
+            if refusal is not None:
+                self.refuse(refusal)
+        elif isinstance(frame, Ack):
+            self._server.acknowledged(self, frame)
+
+    def _hello(self, hello: Hello) -> None:
+        if self.is_replica:
+            raise RemoteViolation("a second hello")
+        self.broker = hello.broker
+        answer = self._server.greet(self, hello)
+        if isinstance(answer, Refusal):
+            self.refuse(answer)
+            return
+        self.is_replica = True
+        self._server.log_welcome(self, hello)
+        self.send(encode_welcome(answer, lambda content: prove(self.secret, hello.nonce, content)))
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Say why there is no stream, and close."""
+        self._server.refused += 1
+        self._reason = refusal.remark
+        self.send(encode_refusal(refusal))
+        if self._transport is not None:
+            self._transport.close()
+
+    def send(self, head: bytes, data: bytes | memoryview = b"") -> None:
+        """Queue bytes; those of the log are copied, because its files may be closed before they are out."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(head + data if len(data) else head)
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        self._reason = self._reason or reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        """The socket takes no more for now."""
+        self.has_room = False
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self.has_room = True
+        self._server.pump(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It has ended."""
+        self._transport = None
+        self._server.gone(self)
+        if self.is_replica:
+            self._server.log_gone(self, self._reason or str(error or "closed by the replica"))

@@ -1,0 +1,143 @@
+"""A replica's connection over real sockets and stores: cut, reset, take over, come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.store.errors import StoreFailed
+from broker.store.log_store import LogStore
+from tests.sim.replicas import log_bytes
+from tests.support.replication import Master, Replica, append, open_store, until
+
+
+def history(directory: Path, *epochs: int, each: int = 20) -> None:
+    """A log with some messages of each epoch."""
+    for epoch in epochs:
+        store: LogStore = open_store(directory, epoch=epoch)
+        append(store, each)
+        store.close()
+
+
+async def test_a_tail_of_its_own_is_cut(tmp_path: Path) -> None:
+    """What a former master alone had is gone, and the logs are equal byte for byte."""
+    history(tmp_path / "replica", 1)
+    store = open_store(tmp_path / "replica", role="replica")
+    shared = store.end_position
+    store.close()
+    master = await Master(tmp_path / "master", 1).start()
+    replica = Replica(tmp_path / "copy", master)
+    append(master.store, 20)
+    await until(lambda: replica.store.flushed_position == master.store.end_position)
+    shared = master.store.end_position
+    await replica.stop()
+    await master.stop()
+    history(tmp_path / "copy", 2, each=7)
+    master = await Master(tmp_path / "master", 3).start(members=(1, 2))
+    end = append(master.store, 30)
+    replica = Replica(tmp_path / "copy", master)
+    await until(lambda: master.store.confirm_position == end)
+    assert replica.client.cuts == 1
+    assert replica.store.epochs == master.store.epochs == [(1, 0), (3, shared)]
+    assert log_bytes(tmp_path / "copy") == log_bytes(tmp_path / "master")
+    assert replica.client.connected
+    assert replica.client.lost_confirmed_bytes == 0
+    await replica.stop()
+    await master.stop()
+
+
+async def test_with_nothing_in_common_it_begins_anew(tmp_path: Path) -> None:
+    """Another history is dropped as a whole."""
+    history(tmp_path / "replica", 4, 5)
+    history(tmp_path / "master", 1, 2)
+    master = await Master(tmp_path / "master", 6).start()
+    replica = Replica(tmp_path / "replica", master)
+    end = append(master.store, 5)
+    await until(lambda: replica.store.flushed_position == end)
+    assert [epoch for epoch, _ in replica.store.epochs] == [1, 2, 6]
+    assert log_bytes(tmp_path / "replica") == log_bytes(tmp_path / "master")
+    await replica.stop()
+    await master.stop()
+
+
+async def test_it_comes_back_when_its_master_does(tmp_path: Path) -> None:
+    """A lost connection is made again, with a handshake of its own."""
+    master = await Master(tmp_path / "master", 1).start()
+    port = master.server.port
+    replica = Replica(tmp_path / "replica", master)
+    append(master.store, 5)
+    await until(lambda: replica.store.flushed_position == master.store.end_position)
+    await master.stop()
+    await until(lambda: not replica.client.connected)
+    master = await Master(tmp_path / "master", 2).start(port=port)
+    end = append(master.store, 5)
+    await until(lambda: replica.store.flushed_position == end)
+    assert replica.client.cuts == 0
+    assert replica.store.epochs == master.store.epochs
+    await replica.stop()
+    await master.stop()
+
+
+async def test_a_newer_epoch_ends_the_stream_of_an_older_master(tmp_path: Path) -> None:
+    """After `move` nothing more is taken from the master of before, and it hears why."""
+    master = await Master(tmp_path / "master", 3).start()
+    replica = Replica(tmp_path / "replica", master)
+    await until(lambda: replica.client.connected)
+    replica.client.move(master.address, 9)
+    await until(lambda: master.superseded[-1:] == [9])
+    await until(lambda: not replica.client.connected)
+    end = replica.store.end_position
+    append(master.store, 5)
+    await until(lambda: len(master.superseded) > 1)
+    assert replica.store.end_position == end
+    assert not replica.failures
+    await replica.stop()
+    await master.stop()
+
+
+async def test_a_wrong_secret_gets_nothing(tmp_path: Path) -> None:
+    """Refused, and tried again in case it is put right."""
+    master = await Master(tmp_path / "master", 3, keys={"key": "secret"}).start()
+    append(master.store, 5)
+    replica = Replica(tmp_path / "replica", master, access_key="key", secret="wrong")
+    await until(lambda: master.server.refused > 1)
+    assert replica.store.end_position == 0
+    await replica.stop()
+    replica = Replica(tmp_path / "replica", master, access_key="key", secret="secret")
+    await until(lambda: replica.store.flushed_position == master.store.end_position)
+    await replica.stop()
+    await master.stop()
+
+
+async def test_a_store_that_fails_ends_it(tmp_path: Path, monkeypatch) -> None:
+    """A disk that refuses is the broker's business, not a reason to dial again."""
+    master = await Master(tmp_path / "master", 3).start()
+    append(master.store, 5)
+    replica = Replica(tmp_path / "replica", master)
+
+    def append_raw(part: object) -> int:
+        raise StoreFailed(f"no disk for {part}")
+
+    monkeypatch.setattr(replica.client, "_store", Failing(replica.store, append_raw))
+    await until(lambda: bool(replica.failures))
+    assert isinstance(replica.failures[0], StoreFailed)
+    await replica.stop()
+    await master.stop()
+
+
+class Failing:
+    """A store one of whose methods is replaced."""
+
+    def __init__(self, store: LogStore, append_raw: object) -> None:
+        self._store = store
+        self.append_raw = append_raw
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+
+async def test_nobody_there_is_no_failure(tmp_path: Path) -> None:
+    """It dials again until it is stopped."""
+    replica = Replica(tmp_path / "replica", "127.0.0.1:1")
+    await until(lambda: bool(replica.client._said))
+    assert not replica.failures
+    await replica.stop()
