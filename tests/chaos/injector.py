@@ -74,7 +74,7 @@ class Injector:
     def _begin(self, fault: Fault) -> None:
         nodes = [self._cluster.nodes[name] for name in fault.targets]
         match fault.kind:
-            case "kill" | "kill_role" | "kill_all":
+            case "kill" | "kill_most" | "kill_role" | "kill_all":
                 for node in nodes:
                     node.send_kill()
                 for node in nodes:
@@ -91,7 +91,7 @@ class Injector:
 
     def _begin_one(self, fault: Fault, node: Node) -> None:
         match fault.kind:
-            case "pause":
+            case "pause" | "pause_most":
                 node.pause()
             case "wipe":
                 if others_in_sync(self._cluster, node.name) < WIPE_OTHERS_MIN:

@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-ALWAYS = ("kill", "pause", "restart_loop", "kill_role", "kill_all")
-TIMES = {"kill": (0.0, 3.0), "pause": (0.5, 6.0), "kill_role": (0.0, 3.0), "kill_all": (0.0, 2.0), "reset": (0.0, 0.0)}
+ALWAYS = ("kill", "pause", "restart_loop", "kill_most", "pause_most", "kill_role", "kill_all")
+TIMES = {
+    "kill": (0.0, 3.0), "kill_most": (0.0, 3.0), "kill_role": (0.0, 3.0), "kill_all": (0.0, 2.0), "pause": (0.5, 6.0),
+    "reset": (0.0, 0.0),
+}  # fmt: skip
 OTHER_TIMES = (1.0, 5.0)
 CALM = (0.5, 2.0)
 WEIGHTS = {"broker": 5, "controller": 3, "proxy": 2}
@@ -71,6 +74,8 @@ class Plan:
         match kind:
             case "kill_role":
                 targets = tuple(nodes)
+            case "kill_most" | "pause_most":
+                targets = tuple(self._chance.sample(nodes, len(nodes) // 2 + 1))
             case "kill_all":
                 targets = tuple(self._roles)
             case "restart_loop":

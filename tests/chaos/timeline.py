@@ -11,9 +11,10 @@ from typing import Any
 
 WIDTH, LEFT, TOP, CHART, ROW = 1_200, 150, 40, 220, 18
 COLOURS = {
-    "kill": "#d62728", "kill_role": "#8c1515", "kill_all": "#3d0000", "pause": "#ff7f0e", "restart_loop": "#e377c2",
-    "cut": "#1f77b4", "cut_in": "#6baed6", "cut_out": "#9ecae1", "partial_cut": "#17becf", "loss": "#2ca02c",
-    "delay": "#bcbd22", "reset": "#7f7f7f", "full_disk": "#9467bd", "wipe": "#000000", "clock_jump": "#8c564b",
+    "kill": "#d62728", "kill_most": "#b22222", "kill_role": "#8c1515", "kill_all": "#3d0000", "pause": "#ff7f0e",
+    "pause_most": "#b35900", "restart_loop": "#e377c2", "cut": "#1f77b4", "cut_in": "#6baed6", "cut_out": "#9ecae1",
+    "partial_cut": "#17becf", "loss": "#2ca02c", "delay": "#bcbd22", "reset": "#7f7f7f", "full_disk": "#9467bd",
+    "wipe": "#000000", "clock_jump": "#8c564b",
 }  # fmt: skip
 LEAST_PX = 2.0
 
