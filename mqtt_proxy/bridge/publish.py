@@ -57,7 +57,6 @@ flush, and what comes after could not be flushed sooner anyway. Fewer, fuller re
 GATHERED_BYTES_MAX = 256 * 1024
 """Gathered publishes of this size go out however many appends are in flight."""
 
-
 PLAIN_BYTES = 128
 """What a publish that is handed over as it is counts for beside topic and payload."""
 
@@ -188,9 +187,7 @@ class Publisher:
         self._drained: asyncio.Event | None = None
         """There while somebody waits for all answers."""
         self._log = get_logger("proxy.publish")
-        self._published_bytes, self._published, self._frames = (
-            metrics.published_bytes, metrics.published, metrics.append_frames,
-        )  # fmt: skip
+        self._published_bytes, self._published = metrics.published_bytes, metrics.published
         self.pending_bytes = 0
         link.on_up(self._came_up)
 
@@ -211,8 +208,7 @@ class Publisher:
         else:
             entries = encode_run(client_id, born_ms, publishes, exact=exact)
             size_bytes = sum(map(len, entries))
-            ids = [one.packet_id for one in publishes]
-            run = Run(origin, entries, packet_ids, size_bytes, len(publishes), None, ids)
+            run = Run(origin, entries, packet_ids, size_bytes, len(publishes), None, [one.packet_id for one in publishes])
         self._gathered.append(run)
         self._published_bytes.value += size_bytes
         self.pending_bytes += size_bytes
@@ -293,7 +289,7 @@ class Publisher:
 
     def _send(self, frame: Frame) -> None:
         self._in_flight[frame] = None
-        self._frames.value += 1
+        self._metrics.append_frames.value += 1
         direct = self._link.open_direct()
         plain = frame.plain() if direct is not None else None
         if direct is not None and plain is not None:
