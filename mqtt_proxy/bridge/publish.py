@@ -179,7 +179,7 @@ class Publisher:
         self._low_bytes = config.publish_bytes_max // 2
         self._timeout_ms = config.append_timeout_ms
         self._gathered: list[Run] = []
-        self._gathered_bytes = 0
+        self.pending_bytes = self._gathered_bytes = 0
         self._in_flight: dict[Frame, None] = {}
         self._lost = Unanswered()
         self._held: dict[Origin, None] = {}
@@ -188,7 +188,6 @@ class Publisher:
         """There while somebody waits for all answers."""
         self._log = get_logger("proxy.publish")
         self._published_bytes, self._published = metrics.published_bytes, metrics.published
-        self.pending_bytes = 0
         link.on_up(self._came_up)
 
     def publish(self, origin: Origin, client_id: bytes, publishes: list[Publish], *, exact: bool = False) -> None:
@@ -208,7 +207,8 @@ class Publisher:
         else:
             entries = encode_run(client_id, born_ms, publishes, exact=exact)
             size_bytes = sum(map(len, entries))
-            run = Run(origin, entries, packet_ids, size_bytes, len(publishes), None, [one.packet_id for one in publishes])
+            ids = [one.packet_id for one in publishes]
+            run = Run(origin, entries, packet_ids, size_bytes, len(publishes), None, ids)
         self._gathered.append(run)
         self._published_bytes.value += size_bytes
         self.pending_bytes += size_bytes
