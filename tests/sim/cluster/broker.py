@@ -95,12 +95,12 @@ class Broker(Node):
         self.world.tell(self.name, f"starts, log {self.log.begin}..{self.log.end} {list(self.log.epochs)}")
         self._tick()
 
-    def crash(self, *, power: bool) -> None:
+    def crash(self, *, power: bool, mood: str = "") -> None:
         """Gone, with or without the machine."""
         if not self.is_up:
             return
         if power:
-            self.log.power_cut()
+            self.log.power_cut(mood)
         else:
             self.log.kill()
         self.stop()

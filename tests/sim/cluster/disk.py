@@ -197,9 +197,9 @@ class ModelLog:
         if "epoch-after-bytes" in self._flags and self._chance.random() < 0.5:
             self._epoch_file = list(self.epochs)
 
-    def power_cut(self) -> None:
+    def power_cut(self, mood: str = "") -> None:
         """Of what was not flushed, some sectors are on the platter, others are as they were."""
-        mood = self._chance.choice(("keep", "lose", "mixed"))
+        mood = mood or self._chance.choice(("keep", "lose", "mixed"))
         if mood == "lose":
             return
         for at in range(self.flushed // SECTOR * SECTOR, len(self.cache), SECTOR):

@@ -126,10 +126,12 @@ class AcknowledgesTheReceived(Follower):
 class KeepsWhatNobodyShares(Follower):
     """Two logs with nothing in common: the shorter end is good enough."""
 
-    def _welcomed(self, frame: Welcome) -> Sequence[Action]:
-        actions = super()._welcomed(frame)
-        if isinstance(actions[0], Reset) and min(self._log.end, frame.end) >= max(frame.begin, self._log.begin):
-            return [Cut(min(self._log.end, frame.end), 0)]
+    def receive(self, frame: Frame) -> Sequence[Action]:
+        actions = super().receive(frame)
+        if isinstance(frame, Welcome) and isinstance(actions[0], Reset):
+            end = min(self._log.end, frame.end)
+            if end >= max(frame.begin, self._log.begin):
+                return [Cut(end, 0)]
         return actions
 
 

@@ -1,0 +1,110 @@
+"""A cluster that is told what happens to it, step by step, where a schedule would draw it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.replication.acknowledge import Acknowledge
+from tests.sim.cluster.broker import Broker, Build, Cluster
+from tests.sim.cluster.checkers import Judge
+from tests.sim.cluster.controllers import Controllers
+from tests.sim.cluster.network import Network
+from tests.sim.cluster.pace import USUAL
+from tests.sim.cluster.world import World
+
+LONG_MS = 60_000
+
+
+class Story:
+    """Brokers 1 to `count` and three controllers; nothing goes wrong unless it is said."""
+
+    def __init__(self, build: Build | None = None, *, count: int = 3, in_sync_min: int = 1, start: bool = True) -> None:
+        build = build or Build()
+        self.world = World(1, trace=True)
+        self.network = Network(self.world)
+        self.controllers = Controllers(self.world, self.network, count, build.flags, USUAL)
+        self.judge = Judge(is_weak=False)
+        rule = Acknowledge(in_sync_min=in_sync_min)
+        cluster = Cluster(self.world, self.network, self.controllers, self.judge, rule, build, USUAL)
+        self.cluster = self.judge.cluster = cluster
+        self.brokers = cluster.brokers = [Broker(cluster, number) for number in range(1, count + 1)]
+        self.controllers.members = list(cluster.brokers)
+        self.controllers.take_view = lambda node, view: node.learn(view)
+        self.controllers.on_change = self.judge.changed
+        self.answers: dict[int, bool] = {}
+        self._ident = 0
+        for broker in self.brokers:
+            broker.flush_ms = 0.5
+            if start:
+                broker.start()
+
+    def broker(self, ident: int) -> Broker:
+        """The broker of that id."""
+        return self.brokers[ident - 1]
+
+    @property
+    def master(self) -> Broker:
+        """The present master."""
+        master = self.cluster.master()
+        assert master is not None
+        return master
+
+    def others(self, *brokers: Broker) -> list[Broker]:
+        """All brokers but these."""
+        return [each for each in self.brokers if each not in brokers]
+
+    def run(self, milliseconds: float) -> None:
+        """Let time pass."""
+        self.world.run(self.world.now + milliseconds)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Let time pass until something is so."""
+        deadline = self.world.now + LONG_MS
+        while not condition():
+            assert self.world.now < deadline, "\n".join(self.world.lines or ())
+            self.run(5)
+
+    def settle(self, *members: int) -> None:
+        """Let everybody who runs catch up and the set be these."""
+        self.until(
+            lambda: (
+                self.cluster.master() is not None
+                and set(self.controllers.view().in_sync) == set(members)
+                and all(each.log.flushed == self.master.log.end for each in self.brokers if each.is_up)
+                and self.master.log.confirm == self.master.log.end
+            )
+        )
+
+    def append(self, broker: Broker, count: int) -> list[int]:
+        """Give messages to a broker that believes to be master; their ids, for `answers`."""
+        idents = []
+        for _ in range(count):
+            self._ident += 1
+            ident = self._ident
+            assert broker.leading is not None
+            broker.leading.append(0, ident, lambda safe, ident=ident: self.answers.__setitem__(ident, safe))
+            idents.append(ident)
+        return idents
+
+    def cut(self, sources: list[Broker], targets: list[Broker], *, controllers: bool = False) -> None:
+        """Nothing passes between these in either direction; `controllers`: nor to and from the controllers."""
+        names = [each.name for each in targets] + [each.name for each in self.controllers.nodes if controllers]
+        for source in sources:
+            self.network.cut |= {(source.name, name) for name in names} | {(name, source.name) for name in names}
+
+    def deafen(self, broker: Broker) -> None:
+        """The controllers hear the broker, it does not hear them."""
+        self.network.cut |= {(each.name, broker.name) for each in self.controllers.nodes}
+
+    def heal(self) -> None:
+        """Everything passes again."""
+        self.network.cut.clear()
+
+    def end(self) -> None:
+        """Everybody comes back, and the verdict."""
+        self.heal()
+        for each in self.brokers:
+            if not each.is_up:
+                each.start()
+        self.until(self.judge.is_settled)
+        self.judge.final()
