@@ -59,6 +59,52 @@ class LimitsConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplicationConfig:
+    """One broker as a member of a group of brokers with one log; the controllers choose its master."""
+
+    enabled: bool = False
+    """Be a member of the group named by `cluster_name` and `broker_name`, which needs controllers. Without it the
+    broker is alone and always the master."""
+    port: int = setting(10_912, minimum=0, maximum=65_535)
+    """Port at which the master sends its log to the replicas; 0 takes any free one."""
+    advertised_address: str = ""
+    """host:port that replicas are told to connect to; empty means `advertised_host`, or the listening address, and the
+    port."""
+    acknowledge: str = setting("all", choices=("async", "count", "all"))
+    """When a message counts as taken: `all` replicas in sync have it on their disks (nothing acknowledged is lost with
+    a master), `count` of them have (`in_sync_replicas`; the newest messages may be lost with two brokers), or the
+    master alone has (`async`; the newest messages are lost with it)."""
+    in_sync_replicas: int = setting(2, minimum=1, maximum=64)
+    """With acknowledge = "count": how many brokers have to have a message, the master among them."""
+    in_sync_min: int = setting(2, minimum=1, maximum=64)
+    """Fewest brokers in sync, the master among them, with which messages are taken; with fewer they are refused with
+    SYSTEM_BUSY. With 2 no single disk holds an acknowledged message alone; a group of two then stops taking messages
+    while one of them is away, which 1 avoids."""
+    learner: bool = False
+    """Take the log over without ever being in sync or master: for a copy far away."""
+    priority: int = setting(2_147_483_647, minimum=0, maximum=2_147_483_647)
+    """Among equals in an election the lowest one becomes master."""
+    heartbeat_interval_ms: int = setting(500, minimum=50)
+    """How often the controllers hear of this broker."""
+    heartbeat_timeout_ms: int = setting(2_000, minimum=100)
+    """Silence after which the controllers count this broker as dead. A broken connection tells them at once."""
+    request_timeout_ms: int = setting(1_000, minimum=100)
+    """How long a controller may take to answer before another one is asked."""
+    poll_interval_ms: int = setting(1_000, minimum=100)
+    """How often the master is asked for, in case that what a controller said of it was lost."""
+    check_interval_ms: int = setting(500, minimum=50)
+    """How often the master looks who is in sync."""
+    lag_limit_ms: int = setting(5_000, minimum=500)
+    """A replica that has not caught up for so long is no longer in sync."""
+    absence_limit_ms: int = setting(300, minimum=50)
+    """A replica without a connection for so long is no longer in sync; nothing is acknowledged until then."""
+    stream_heartbeat_ms: int = setting(500, minimum=50)
+    """Longest silence of the master towards a replica."""
+    stream_silence_limit_ms: int = setting(3_000, minimum=200)
+    """Silence after which either side of the stream ends the connection."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BrokerConfig:
     """One broker."""
 
@@ -131,4 +177,5 @@ class BrokerConfig:
     tls: ListenTlsConfig = field(default_factory=ListenTlsConfig)
     dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     store: StoreSettings = field(default_factory=StoreSettings)

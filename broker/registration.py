@@ -47,6 +47,7 @@ class Registration:
         self._tasks: list[asyncio.Task[None]] = []
         self._changed: list[asyncio.Event] = []
         self._registered: set[str] = set()
+        self._says_good_bye = True
         broker.topics.on_change(self._topic_changed)
 
     @property
@@ -61,8 +62,12 @@ class Registration:
             self._changed.append(changed)
             self._tasks.append(asyncio.get_running_loop().create_task(self._keep(address, changed)))
 
-    async def stop(self) -> None:
-        """Say good-bye to the controllers that can be reached, then stop."""
+    async def stop(self, *, good_bye: bool = True) -> None:
+        """Say good-bye to the controllers that can be reached, then stop.
+
+        Without: this broker's address and the master's place in the routes belong to somebody else by now.
+        """
+        self._says_good_bye = good_bye
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -132,7 +137,9 @@ class Registration:
         checked(await connection.request(command, REQUEST_TIMEOUT_MS))
 
     async def _leave(self, connection: Connection) -> None:
-        if not connection.closed:
+        if not self._says_good_bye:
+            connection.abort("no longer the master")
+        elif not connection.closed:
             command = Command(RequestCode.UNREGISTER_BROKER, fields=self._identity())
             await connection.request(command, REQUEST_TIMEOUT_MS)
             await connection.close()

@@ -96,6 +96,8 @@ class ControllerApp:
             self._ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ticker
+        if self._plane is not None:
+            self._plane.masters.stopping = True
         if self._server is not None:
             await self._server.stop()
         if self._plane is not None:

@@ -53,6 +53,8 @@ class Masters:
         self.proposer = proposer
         self.live = LiveTable(replica_timeout_ms)
         self.counters = ElectionCounters()
+        self.stopping = False
+        """This controller closes its connections: that says nothing of who lives."""
         self._clock = clock
         self._unclean = unclean
         self._electing: dict[str, asyncio.Task[None]] = {}
@@ -100,6 +102,8 @@ class Masters:
 
     def channel_lost(self, channel: Peer) -> None:
         """A connection ended; the replicas behind it are dead."""
+        if self.stopping:
+            return  # it is we who close it
         for group, broker_id in self.live.channel_lost(channel):
             self._died(group, broker_id, "its connection ended")
 

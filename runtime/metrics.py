@@ -92,6 +92,8 @@ class Gauge(Metric):
         if key not in self.children:
             self.children[key] = Gauge(self.name, self.help, function=function)
         child: Gauge = self.children[key]
+        if function is not None:
+            child.function = function  # a restarted component takes its gauge over
         return child
 
 

@@ -264,9 +264,16 @@ class Client(Connecting):
     def reopen(self) -> None:
         """The broker was lost and is back: take the session again and go on at our own cursors."""
         if self._hold.is_open and not self._ended:
-            self._services.spawn(self._guarded(self._do_reopen, None))
+            self._services.spawn(self._guarded(self._reopen, None))
 
-    async def _do_reopen(self, _event: None) -> None:
+    async def _reopen(self, _event: None) -> None:
+        try:
+            await self._do_reopen()
+        except LinkDownError as error:
+            # It is lost again, or was not the master: the next one is asked.
+            LOG.info("session_not_reopened", client_id=self._client_id, error=str(error))
+
+    async def _do_reopen(self) -> None:
         assert self._subscriptions is not None
         assert self._delivery is not None
         assert self._may is not None

@@ -220,10 +220,8 @@ class Publisher:
         self._schedule()
 
     def forget(self, origin: Origin) -> None:
-        """The origin's connection is gone: nobody needs to be read again. What it published is still appended.
-
-        Unless part of it is to be sent again: its client does that itself when it comes back, and in order.
-        """
+        """The origin's connection is gone. What it published is still appended, unless part is to be sent again: its
+        client does that itself when it comes back, and in order."""
         self._held.pop(origin, None)
         if self._lost.has(origin):
             self._give_up((origin,))
@@ -327,8 +325,7 @@ class Publisher:
 
     def _count_lost(self) -> None:
         count, size_bytes = self._lost.take_dropped()
-        if count:
-            self._metrics.refused_publishes.child("broker_lost").value += count
+        self._metrics.refused_publishes.child("broker_lost").value += count
         self._settle(size_bytes)
         self._check_idle()
 

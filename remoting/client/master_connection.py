@@ -97,7 +97,7 @@ class MasterConnection(ReconnectingConnection):
         self._masters.refused(refusal, by)
         if current is None or current.address != by:
             return
-        if self._masters.address:
+        if self._masters.address not in ("", by):
             self.drop(str(refusal))
         else:
             current.abort(str(refusal))

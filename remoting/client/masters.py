@@ -27,6 +27,9 @@ from remoting.transport.failures import ConnectionLost, NotMaster
 
 LOG = logging.getLogger("remoting")
 
+ASK_EVERY = 2
+"""Who says that it is not the master is dialled again as often as the controllers are asked."""
+
 Moved = Callable[[str], None]
 """Called with the address of a new master; with an empty one when a master may be found that was missing."""
 
@@ -45,6 +48,8 @@ class Masters:
         self._watch = RouteWatch(controllers, self._heard, dial=dial)
         self._dial = dial
         self._moved: list[Moved] = []
+        self._denials = 0
+        """How often who we hold for the master said that it is not."""
         self._checking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -70,7 +75,7 @@ class Masters:
         self.epoch = epoch
         if address == self.address:
             return
-        self.address = address
+        self.address, self._denials = address, 0
         if address:
             LOG.info("the master of %s is now %s, epoch %d", self.broker_name or "the group", address, epoch)
             for callback in self._moved:
@@ -81,7 +86,8 @@ class Masters:
         if answer.address and answer.address != by:
             self.told(answer.address, answer.epoch)
         elif self.address == by:
-            self.address = ""
+            # Whom the controllers just named may still be on the way to being it.
+            self._denials += 1
 
     def _heard(self, routes: PushedRoutes) -> None:
         """A controller tells of groups that changed, one of which may be ours."""
@@ -105,16 +111,23 @@ class Masters:
 
     async def dial(self) -> Connection:
         """A connection to the master. Raises what went wrong, also when there is no master at the moment."""
-        if self.address:
-            told = self.address
+        known = self.address
+        if known and self._denials % ASK_EVERY == 0:
             try:
-                return await self._dial(told)
+                return await self._dial(known)
             except ConnectionLost:
-                if self.address == told:
+                if self.address == known:
                     self.address = ""
-        found = await self._find()
+        try:
+            found = await self._find()
+        except LightMQError:
+            if not self.address:
+                raise
+            self._denials = 0
+            return await self._dial(self.address)
         connection = await self._dial(found)
-        self.address = found
+        if found != self.address:
+            self.address, self._denials = found, 0
         return connection
 
     async def _find(self) -> str:

@@ -69,8 +69,12 @@ class NotMaster(ConnectionLost):
 
 
 def not_master(response: Command) -> NotMaster | None:
-    """Why a master has to be looked for, if the answer says so."""
-    return NotMaster(response) if response.code == ResponseCode.NOT_MASTER else None
+    """Why a master has to be looked for, if the answer says so.
+
+    To the codes of RocketMQ a broker says it with the code those clients know, and the fields with the epoch.
+    """
+    told = response.code == ResponseCode.SERVICE_NOT_AVAILABLE and MASTER_EPOCH_FIELD in response.fields
+    return NotMaster(response) if told or response.code == ResponseCode.NOT_MASTER else None
 
 
 def checked(response: Command) -> Command:

@@ -108,7 +108,21 @@ async def test_a_refusal_names_the_master_or_at_least_who_is_not():
     masters.refused(refusal(), by="a2:1")
     assert masters.address == "a3:1"
     masters.refused(refusal("a3:1", "2"), by="a3:1")
-    assert masters.address == ""
+    assert masters.address == "a3:1"
+
+
+async def test_who_was_named_may_still_be_on_the_way() -> None:
+    """It is dialled again in turn with the controllers, also while those know of no master."""
+    cluster = Cluster(a="")
+    masters = Masters(["c:1"], "a", dial=cluster.dial)
+    masters.told("a2:1", 3)
+    for asked in (0, 1, 1, 2):
+        assert (await masters.dial()).address == "a2:1"
+        assert cluster.asked == asked
+        masters.refused(refusal("", "3"), by="a2:1")
+    cluster.masters["a"] = "a4:1"
+    masters.refused(refusal(), by="a2:1")
+    assert (await masters.dial()).address == "a4:1"
 
 
 async def test_controllers_push_who_leads():

@@ -65,3 +65,5 @@ def test_an_answer_that_is_not_from_the_master_says_who_is():
     assert (plain.address, plain.epoch, plain.is_begun) == ("", 0, False)
     assert isinstance(plain, ConnectionLost)
     assert not_master(Command(0)) is None
+    assert not_master(Command(14)) is None
+    assert not_master(Command(14, fields={"masterEpoch": ""})) is not None

@@ -1,0 +1,115 @@
+"""The one handler behind a broker's port: the requests of the present role, and NOT_MASTER for all others.
+
+    master   the table of `broker.api`, appends only while enough replicas are in sync
+    replica  NOT_MASTER with the master's address; codes of RocketMQ get 14, which its clients retry elsewhere, with the
+             same fields
+    fenced   the same without an address
+
+Some codes are answered in every role (`always`): what controllers and operators ask. Invariant: no connection that was
+answered in one role is answered in another; `serve` and `refuse` close all of them, and what was not answered by then
+fails at its sender as with any lost connection. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from remoting.protocol.codes import RequestCode as Code
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.controller_body import MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
+from remoting.protocol.errors import Refused
+from remoting.server.access import Access
+from remoting.server.router import Router
+from remoting.transport.contracts import Handler, Peer
+
+PRIVATE_CODES_FROM = 9_000
+"""Codes of our own parts, who know the answer NOT_MASTER."""
+PRIVATE_CODES_BEFORE = 10_000
+
+APPENDS = frozenset(
+    {
+        Code.APPEND_MANY, Code.STAGE, Code.COMMIT_BATCH, Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2,
+        Code.SEND_BATCH_MESSAGE, Code.CONSUMER_SEND_MSG_BACK,
+    }
+)  # fmt: skip
+"""What brings messages, and is refused while too few replicas are in sync."""
+
+Admission = Callable[[], Refused | None]
+"""Why messages are not taken now; None when they are."""
+
+
+class RoleGate:
+    """Answers a broker's peers in its present role."""
+
+    def __init__(self, always: Mapping[int, Handler], access: Access, close_peers: Callable[[str], None]) -> None:
+        self._always = dict(always)
+        self._access = access
+        self._close_peers = close_peers
+        self._router: Router | None = None
+        self.master_address = ""
+        self.master_epoch = 0
+        self.refused = 0
+        """Requests answered with NOT_MASTER."""
+
+    def __call__(self, peer: Peer, command: Command) -> Command | None:
+        """Answer one request; raises what the handler raises."""
+        if self._router is not None:
+            return self._router(peer, command)
+        self._access.check(peer, command)
+        handler = self._always.get(command.code)
+        if handler is not None:
+            return handler(peer, command)
+        self.refused += 1
+        return self._not_master(command)
+
+    @property
+    def serving(self) -> bool:
+        """Whether requests are answered here."""
+        return self._router is not None
+
+    def serve(self, table: Mapping[int, Handler], epoch: int, admission: Admission | None = None) -> None:
+        """Answer requests by this table from now on."""
+        handlers = {**table, **self._always}
+        if admission is not None:
+            for code in APPENDS & set(handlers):
+                handlers[code] = _admitted(handlers[code], admission)
+        self.master_address, self.master_epoch = "", epoch
+        self._router = Router(handlers, access=self._access)
+        self._close_peers("this broker is the master now")
+
+    def refuse(self, master_address: str, epoch: int) -> None:
+        """Answer NOT_MASTER from now on; the address is empty when nobody knows who is."""
+        was_serving, self._router = self._router is not None, None
+        self.master_address, self.master_epoch = master_address, epoch
+        if was_serving:
+            self._close_peers("this broker is not the master any more")
+
+    def _not_master(self, command: Command) -> Command:
+        where = f"the master is {self.master_address}" if self.master_address else "nobody knows the master now"
+        private = PRIVATE_CODES_FROM <= command.code < PRIVATE_CODES_BEFORE
+        return command.reply(
+            ResponseCode.NOT_MASTER if private else ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"this broker is not the master of its group, {where}",
+            {MASTER_ADDRESS_FIELD: self.master_address, MASTER_EPOCH_FIELD: str(self.master_epoch or "")},
+        )
+
+
+def _admitted(handler: Handler, admission: Admission) -> Handler:
+    def handle(peer: Peer, command: Command) -> Command | None:
+        refused = admission()
+        if refused is not None:
+            raise refused
+        return handler(peer, command)
+
+    return handle
+
+
+def peers_closer(peers: Callable[[], Iterable[Peer]]) -> Callable[[str], None]:
+    """What closes all connections of a port: queued answers go out first."""
+
+    def close(reason: str) -> None:
+        for peer in list(peers()):
+            peer.close(reason)
+
+    return close

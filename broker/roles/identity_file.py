@@ -1,0 +1,75 @@
+"""Who this broker is in its group, and the newest master epoch it has heard of: one small file, replaced as a whole.
+
+    GROUP   {"crc": n, "state": {cluster, group, broker_id, check_code, is_applied, epoch, clean}}      JSON
+
+The id is written before it is applied for (`is_applied` false), so that a crash in between applies for the same one
+again with the same check code. `clean` says that the process before stopped in order, with everything on the disk.
+Invariant: what `save` was given is on the disk when it returns; a file that is not whole is refused, never guessed at:
+a second broker under one id would be worse than one that does not start. Blocks.
+"""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from remoting.protocol.errors import LocalMisuse
+from runtime.files import atomic_replace
+
+FILE_NAME = "GROUP"
+
+
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What must survive a restart."""
+
+    cluster: str
+    group: str
+    broker_id: int | None = None
+    check_code: str = ""
+    is_applied: bool = False
+    epoch: int = 0
+    clean: bool = False
+
+
+class _Stored(msgspec.Struct):
+    crc: int
+    state: msgspec.Raw
+
+
+class IdentityFile:
+    """The file in a data directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / FILE_NAME
+
+    def load(self, cluster: str, group: str) -> Identity:
+        """What is there, or a new identity. Raises LocalMisuse for a damaged file and for another group's."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return Identity(cluster, group, check_code=secrets.token_hex(16))
+        try:
+            stored = msgspec.json.decode(data, type=_Stored)
+            if zlib.crc32(stored.state) != stored.crc:
+                raise LocalMisuse(f"{self.path} is damaged: its checksum is wrong{_REMEDY}")
+            identity = msgspec.json.decode(stored.state, type=Identity)
+        except msgspec.MsgspecError as error:
+            raise LocalMisuse(f"{self.path} is damaged: {error}{_REMEDY}") from error
+        if (identity.cluster, identity.group) != (cluster, group):
+            raise LocalMisuse(
+                f"this data belongs to broker {identity.broker_id} of {identity.cluster}/{identity.group}, "
+                f"not of {cluster}/{group}: correct cluster_name and broker_name, or choose another data directory"
+            )
+        return identity
+
+    def save(self, identity: Identity) -> None:
+        """Replace the file. Raises OSError."""
+        state = msgspec.json.encode(identity)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        atomic_replace(self.path, msgspec.json.encode(_Stored(zlib.crc32(state), msgspec.Raw(state))))
+
+
+_REMEDY = "; restore it from a backup, or remove the broker from its group and let it join with an empty directory"

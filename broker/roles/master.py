@@ -1,0 +1,137 @@
+"""The master's part of a group member: the replicas' streams, who is in sync, whether messages are taken.
+
+Made for one epoch, thrown away with it. Each check asks `Leader.check` whether the set of replicas in sync should
+change and has the controllers commit that; without an answer the members of both sets stay required.
+Invariant: each proposal is sent at most once. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.replication.acknowledge import Acknowledge
+from broker.replication.ha_server import HaServer
+from broker.replication.leader import Leader, LeaderSettings
+from broker.replication.sync_state_set import Proposal, SyncStateSet
+from broker.roles.steps import View
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.errors import LightMQError, Refused
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.store.log_store import LogStore
+
+
+class Alter(Protocol):
+    """Asks the controllers for another set."""
+
+    async def __call__(self, epoch: int, members: frozenset[int], set_epoch: int) -> View:
+        """The set as committed. Raises Refused for a no, another LightMQError when nobody knows."""
+        ...
+
+
+class MasterOfGroup:
+    """A master in one epoch."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        broker_id: int,
+        view: View,
+        store: LogStore,
+        server: HaServer,
+        alter: Alter,
+        log: Any,
+    ) -> None:
+        settings = config.replication
+        self.view = view
+        self.set_changes = 0
+        self.refused = 0
+        """Requests refused because too few replicas were in sync."""
+        self._server, self._store, self._alter, self._log = server, store, alter, log
+        self._interval_s = settings.check_interval_ms / 1_000
+        self._task: asyncio.Task[None] | None = None
+        self._is_short = False
+        epoch_start = store.epochs[-1][1]
+        self.leader = Leader(
+            broker_id,
+            view.epoch,
+            epoch_start,
+            SyncStateSet(view.members | {broker_id}, view.set_epoch),
+            Acknowledge(mode=settings.acknowledge, count=settings.in_sync_replicas, in_sync_min=settings.in_sync_min),
+            LeaderSettings(
+                heartbeat_ms=settings.stream_heartbeat_ms,
+                silence_ms=settings.stream_silence_limit_ms,
+                lag_ms=settings.lag_limit_ms,
+                absence_ms=settings.absence_limit_ms,
+            ),
+            cluster=config.cluster_name,
+            group=config.broker_name,
+            confirm=store.confirm_position,
+            now_ms=server.now_ms(),
+        )
+
+    def start(self) -> None:
+        """Serve replicas and look after the set."""
+        self._server.lead(self.leader, self._store)
+        self._task = asyncio.get_running_loop().create_task(self._check())
+
+    async def stop(self) -> None:
+        """Confirm nothing more."""
+        self._server.step_down("this broker is not the master any more")
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def learn(self, view: View) -> None:
+        """The controllers have committed a set."""
+        if view.epoch == self.view.epoch and self.leader.members.learn(view.members, view.set_epoch):
+            self.set_changes += 1
+            self._log.info("sync_state_set", members=sorted(view.members), set_epoch=view.set_epoch)
+            self._server.confirm()
+
+    def admission(self) -> Refused | None:
+        """Why messages are not taken now."""
+        if self.leader.accepts(self._server.now_ms()):
+            self._is_short = False
+            return None
+        self.refused += 1
+        if not self._is_short:
+            self._is_short = True
+            self._log.warning("in_sync_replicas_not_enough", members=sorted(self.leader.members.committed))
+        return Refused(ResponseCode.SYSTEM_BUSY, self.short_reason())
+
+    def short_reason(self) -> str:
+        """How many replicas are in sync and how many it takes."""
+        there = 1 + sum(each.broker in self.leader.members.committed for each in self._server_replicas())
+        wanted = self.leader.acknowledge.in_sync_min
+        if self.leader.acknowledge.mode == "count":
+            wanted = self.leader.acknowledge.count
+        return f"{there} of the brokers in sync can be reached, messages need {wanted}"
+
+    def _server_replicas(self) -> list[Any]:
+        return list(self.leader.replicas())
+
+    async def _check(self) -> None:
+        # The first looks come early: whoever died with the former master leaves the set as soon as it may.
+        pauses = [self.leader.settings.absence_ms / 1_000 + 0.01]
+        while True:
+            await asyncio.sleep(min(pauses.pop(), self._interval_s) if pauses else self._interval_s)
+            proposal = self.leader.check(self._store.flushed_position, self._server.now_ms())
+            if proposal is not None:
+                await self._propose(proposal)
+            self._server.confirm()
+
+    async def _propose(self, proposal: Proposal) -> None:
+        members = self.leader.members
+        try:
+            view = await self._alter(self.view.epoch, proposal.members, proposal.base_epoch)
+        except Refused as refused:
+            self._log.info("sync_state_set_refused", members=sorted(proposal.members), remark=refused.remark)
+            members.refused(proposal)
+        except LightMQError as error:
+            self._log.warning("sync_state_set_unanswered", members=sorted(proposal.members), error=str(error))
+            members.unanswered(proposal)
+        else:
+            self.learn(view)

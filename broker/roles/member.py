@@ -1,0 +1,333 @@
+"""A broker as a member of its group: one port, one log, and the role the controllers give it.
+
+    fenced / replica   the log is open as a replica's, `HaClient` takes over the master's, every request gets NOT_MASTER
+    master(epoch)      the log is open for that epoch, `Serving` answers, `HaServer` sends it to the replicas
+
+A role change closes the log and opens it again in its new role, while both ports stay open.
+Invariant: the log is open in one role at a time, and what answers requests or replicas is there only while it is open.
+Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from broker.metrics import BrokerMetrics
+from broker.replication.follower import Identity
+from broker.replication.ha_client import HaClient
+from broker.replication.ha_server import HaServer
+from broker.roles.gate import RoleGate, peers_closer
+from broker.roles.master import MasterOfGroup
+from broker.roles.member_state import declare_metrics, epoch_cache, picture, readiness, unready_reason
+from broker.roles.replicas_manager import ReplicasManager
+from broker.roles.serving import Serving, client_host, make_server, upkeep
+from broker.roles.steps import Role, View
+from broker.store.confirm import NEVER
+from broker.store.errors import StoreFailed
+from broker.store.log_store import LogStore
+from remoting.client.key_file import read_signer
+from remoting.protocol.codes import RequestCode as Code
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import LocalMisuse
+from remoting.server.access import Access
+from remoting.server.server import RemotingServer
+from remoting.transport.contracts import Peer
+from remoting.transport.failures import join_address
+from remoting.transport.turn import soon
+
+if TYPE_CHECKING:
+    from broker.api.context import Broker
+    from broker.config import BrokerConfig
+    from broker.registration import Connect
+    from runtime.clock import Clock
+    from runtime.faults import FaultPoints
+    from runtime.metrics import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the log stands."""
+
+    epoch: int = 0
+    end: int = 0
+    confirm: int = 0
+
+
+class GroupMember:
+    """One broker of a group from its start to its stop."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        registry: Registry,
+        faults: FaultPoints,
+        connect: Connect,
+        access: Access,
+        failed: Callable[[Exception], None],
+        log: Any,
+    ) -> None:
+        self.config = config
+        self.serving: Serving | None = None
+        """What answers requests; there while this broker is the master."""
+        self.master: MasterOfGroup | None = None
+        self.client: HaClient | None = None
+        self.store: LogStore | None = None
+        self.port = 0
+        self._clock, self._registry, self._faults = clock, registry, faults
+        self._connect, self._failed, self._log = connect, failed, log
+        self._host = client_host(config.advertised_host or config.host)
+        self._standing = Standing()
+        self._upkeep: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._stopped = False
+        always = {Code.NOTIFY_BROKER_ROLE_CHANGED: self._role_pushed, Code.GET_BROKER_EPOCH_CACHE: self._epoch_cache}
+        self.gate = RoleGate(always, access, peers_closer(lambda: self._server.peers))
+        self._server: RemotingServer = make_server(config, self.gate)
+        self.replicas = HaServer(
+            clock, log, keys=_keys(config), open_to_all=config.open_to_all, superseded=self._superseded
+        )
+        self.manager = ReplicasManager(config, self, connect=connect, addresses=self._addresses, failed=failed, log=log)
+        declare_metrics(registry, self)
+
+    # -- start and stop ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> int:
+        """Recover the log as a replica's, open both ports, look for a role; returns the port for clients."""
+        self._open_replica()
+        settings = self.config.replication
+        await self.replicas.start(self.config.host, settings.port)
+        self.port = await self._server.start(self.config.host, self.config.port)
+        self.manager.start()
+        return self.port
+
+    async def stop(self) -> None:
+        """Give the role up, close ports and log; more than once is fine."""
+        if self._stopped:
+            return
+        self._stopped = True
+        await self.manager.stop()
+        self.gate.refuse("", self.manager.steps.epoch)
+        await self._leave_role(good_bye=True)
+        await self.replicas.stop()
+        await self._server.stop()
+        for task in list(self._leaving):
+            task.cancel()
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+        if self.store is not None and self._close() is None:
+            self.manager.stopped_clean()
+
+    def reload(self) -> None:
+        """Read the certificate again."""
+        self._server.reload()
+
+    # -- roles ---------------------------------------------------------------------------------------------------------
+
+    async def take_role(self, role: Role) -> None:
+        """Become what the role says."""
+        view = role.view
+        self._log.info(
+            "role_taken", role="master" if role.is_master else "fenced" if role.is_fenced else "replica",
+            epoch=view.epoch, master=view.master, address=view.address,
+        )  # fmt: skip
+        if role.is_master:
+            await self._to_master(view)
+        elif role.is_fenced:
+            await self._to_replica("", view.epoch)
+            if self.client is not None:
+                self.client.move(self.client.address, view.epoch)
+        else:
+            await self._to_replica(view.address, view.epoch)
+            self._follow(view)
+
+    def set_news(self, view: View) -> None:
+        """The controllers have committed another set, or the master has moved."""
+        if self.master is not None:
+            self.master.learn(view)
+        elif self.client is not None and view.ha_address and view.ha_address != self.client.address:
+            self.client.move(view.ha_address, view.epoch)
+
+    async def _to_master(self, view: View) -> None:
+        self.gate.refuse("", view.epoch)
+        await self._leave_role(good_bye=False)
+        self._close()
+        store = self._open("writer", view.epoch)
+        assert self.manager.steps.broker_id is not None
+        self.master = MasterOfGroup(
+            self.config, self.manager.steps.broker_id, view, store, self.replicas, self.manager.alter, self._log
+        )
+        self.serving = serving = Serving(self.config, store, self._clock, self._registry, self._log, self._connect)
+        serving.tell_address(self._host, self.port)
+        serving.start()
+        self.master.start()
+        self.gate.serve(serving.handlers, view.epoch, self.master.admission)
+        serving.announce(self._host, self.port, self.config.controllers)
+
+    async def _to_replica(self, address: str, epoch: int) -> None:
+        self.gate.refuse(address, epoch)
+        if self.serving is None:
+            return
+        await self._leave_role(good_bye=False)
+        self._close()
+        self._open_replica()
+
+    async def _leave_role(self, *, good_bye: bool) -> None:
+        """End what works on the log; the log itself stays open."""
+        client, self.client = self.client, None
+        if client is not None:
+            await client.stop()
+        master, self.master = self.master, None
+        if master is not None:
+            await master.stop()
+        serving, self.serving = self.serving, None
+        if serving is not None:
+            if good_bye:
+                await serving.leave()
+            else:
+                await serving.registration.stop(good_bye=False)
+                self._leaving.add(task := asyncio.get_running_loop().create_task(serving.leave()))
+                task.add_done_callback(self._leaving.discard)
+            await serving.rest()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
+            self._upkeep = None
+
+    def _follow(self, view: View) -> None:
+        store = self.store
+        assert store is not None
+        assert self.manager.steps.broker_id is not None
+        if self.client is not None:
+            self.client.move(view.ha_address, view.epoch)
+            return
+        if not view.ha_address:
+            self._log.warning("master_tells_no_replication_address", address=view.address)
+            return
+        config = self.config
+        signer = read_signer(config.access_key_file) if config.access_key_file is not None else None
+        identity = Identity(
+            broker=self.manager.steps.broker_id, cluster=config.cluster_name, group=config.broker_name,
+            is_learner=config.replication.learner,
+            access_key=signer.access_key if signer is not None else "",
+            secret=signer.secret if signer is not None else None,
+        )  # fmt: skip
+        self.client = HaClient(
+            store, identity, view.ha_address, view.epoch, silence_ms=config.replication.stream_silence_limit_ms,
+            superseded=self._superseded, failed=self._failed, log=self._log,
+        )  # fmt: skip
+        self.client.start()
+
+    def _superseded(self, epoch: int) -> None:
+        """A peer knows of a newer epoch than ours: the controllers know who leads in it."""
+        self._log.warning("newer_epoch_heard", epoch=epoch)
+        self.manager.look_again()
+
+    # -- the log -------------------------------------------------------------------------------------------------------
+
+    def _open(self, role: str, epoch: int | None = None) -> LogStore:
+        loop = asyncio.get_running_loop()
+
+        def schedule(function: Callable[[], None]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(function)
+
+        store = LogStore.open(
+            self.config.data_directory, self.config.store, clock=self._clock, faults=self._faults,
+            schedule=schedule, log=self._log, soon=soon, role=role, epoch=epoch,
+        )  # fmt: skip
+        self.store = store
+        self._watch(store)
+        return store
+
+    def _watch(self, store: LogStore) -> None:
+        """Hear of a store that can write no more; one that was closed or cut for a role is not it."""
+
+        def failed(error: Exception | None) -> None:
+            asyncio.get_running_loop().call_soon(look, error)
+
+        def look(error: Exception | None) -> None:
+            if self.store is not store or error is None:
+                return
+            if isinstance(store.refusal, StoreFailed):
+                self._failed(error)
+            else:
+                self._watch(store)
+
+        store.when_confirmed(NEVER, failed)
+
+    def _open_replica(self) -> None:
+        store = self._open("replica")
+        BrokerMetrics(self._registry).watch_store(store)
+        self._upkeep = asyncio.get_running_loop().create_task(self._maintain(store))
+
+    def _close(self) -> Exception | None:
+        """Close the log; the reason why not all of it is on the disk, None when it is."""
+        store = self.store
+        assert store is not None
+        self._standing = self.log_state()
+        refusal = store.refusal
+        self.store = None
+        store.close()
+        return refusal
+
+    async def _maintain(self, store: LogStore) -> None:
+        interval_s = self.config.maintain_interval_ms / 1_000
+        while True:
+            await asyncio.sleep(interval_s)
+            await upkeep(store, self._clock.now_ms(), interval_s, self._log)
+
+    # -- what others ask -----------------------------------------------------------------------------------------------
+
+    def log_state(self) -> Standing:
+        """How the log stands, also while it is closed between two roles."""
+        store = self.store
+        if store is None:
+            return self._standing
+        return Standing(store.epoch, store.end_position, store.confirm_position)
+
+    @property
+    def broker(self) -> Broker | None:
+        """What answers requests now."""
+        return self.serving.broker if self.serving is not None else None
+
+    @property
+    def replication_port(self) -> int:
+        """Port for replicas."""
+        return self.replicas.port
+
+    def readiness(self) -> dict[str, bool]:
+        """Part -> whether it can do its work."""
+        return readiness(self)
+
+    def unready_reason(self) -> str:
+        """Why it cannot; empty when it can."""
+        return unready_reason(self)
+
+    def status(self) -> dict[str, Any]:
+        """A picture for the administration page."""
+        return picture(self)
+
+    def _addresses(self) -> tuple[str, str]:
+        advertised = self.config.replication.advertised_address
+        return join_address(self._host, self.port), advertised or join_address(self._host, self.replicas.port)
+
+    def _role_pushed(self, _peer: Peer, command: Command) -> None:
+        self.manager.pushed(command)
+
+    def _epoch_cache(self, _peer: Peer, command: Command) -> Command:
+        return command.reply(body=epoch_cache(self))
+
+
+def _keys(config: BrokerConfig) -> dict[str, str]:
+    """Access key -> secret, as configured."""
+    keys = {}
+    for pair in config.access_keys:
+        key, separator, secret = pair.partition(":")
+        if not separator:
+            raise LocalMisuse("an entry of access_keys is not of the form key:secret")
+        keys[key] = secret
+    return keys

@@ -1,0 +1,182 @@
+"""What a member of a group shows: metrics, readiness with its reason, a picture, its epochs.
+
+Invariant: looking changes nothing. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from broker.roles.steps import Stage
+from remoting.protocol.controller_body import EpochCache, EpochRange
+from remoting.protocol.route_body import encode_body
+
+if TYPE_CHECKING:
+    from broker.roles.member import GroupMember
+    from runtime.metrics import Registry
+
+MASTER, REPLICA, FENCED = "master", "replica", "fenced"
+
+
+def role_name(member: GroupMember) -> str:
+    """What the broker is now."""
+    if member.gate.serving:
+        return MASTER
+    return REPLICA if member.client is not None else FENCED
+
+
+def _is_role(member: GroupMember, name: str) -> int:
+    return int(role_name(member) == name)
+
+
+def declare_metrics(registry: Registry, member: GroupMember) -> None:
+    """Declare what is read when the page is rendered."""
+    gauge = registry.gauge
+    role = gauge("rocketmq_replica_role", "1 for the role this broker has in its group", ("role",))
+    for name in (MASTER, REPLICA, FENCED):
+        role.child(name, function=partial(_is_role, member, name))
+    gauge("rocketmq_replica_epoch", "Newest master epoch heard of", function=lambda: member.manager.steps.epoch)
+    gauge("rocketmq_replica_role_changes", "Roles taken since the start", function=lambda: member.manager.role_changes)
+    gauge(
+        "rocketmq_replica_controllers_up",
+        "Controllers this broker has a connection to",
+        function=lambda: member.manager.controllers.reachable,
+    )
+    gauge(
+        "rocketmq_replica_not_master_answers",
+        "Requests answered with NOT_MASTER since the start",
+        function=lambda: member.gate.refused,
+    )
+    gauge(
+        "rocketmq_replica_lag_bytes",
+        "Bytes of the master's log a replica does not have yet; the master shows the largest of its replicas",
+        function=lambda: lag_bytes(member),
+    )
+    gauge(
+        "rocketmq_replica_lag_seconds",
+        "How long the replica that is furthest behind has been behind",
+        function=lambda: lag_ms(member) / 1_000,
+    )
+    gauge("rocketmq_replica_in_sync", "Brokers in the SyncStateSet of the master", function=lambda: in_sync(member))
+    gauge(
+        "rocketmq_replica_sync_state_set_changes",
+        "Changes of the SyncStateSet in this master's epoch",
+        function=lambda: 0 if member.master is None else member.master.set_changes,
+    )
+    gauge(
+        "rocketmq_replica_in_sync_refusals",
+        "Requests refused in this master's epoch because too few replicas were in sync",
+        function=lambda: 0 if member.master is None else member.master.refused,
+    )
+    gauge("rocketmq_replica_sent_bytes", "Log bytes sent to replicas", function=lambda: member.replicas.sent_bytes)
+    gauge(
+        "rocketmq_replica_cut_bytes",
+        "Confirmed bytes cut from this broker's log because its master does not have them; 0 in the safe mode",
+        function=lambda: 0 if member.client is None else member.client.lost_confirmed_bytes,
+    )
+
+
+def lag_bytes(member: GroupMember) -> int:
+    """How much is missing."""
+    store, client, master = member.store, member.client, member.master
+    if store is None:
+        return 0
+    if master is not None:
+        ends = [each.acknowledged for each in master.leader.replicas() if each.acknowledged >= 0]
+        return max((store.end_position - end for end in ends), default=0)
+    return max(0, client.master_end - store.end_position) if client is not None else 0
+
+
+def lag_ms(member: GroupMember) -> int:
+    """For how long something has been missing at a replica; 0 where that is not known."""
+    store, master = member.store, member.master
+    if store is None or master is None:
+        return 0
+    leader, now_ms = master.leader, member.replicas.now_ms()
+    return max((leader.lag_ms(each, store.end_position, now_ms) for each in leader.replicas()), default=0)
+
+
+def in_sync(member: GroupMember) -> int:
+    """Members of the set; 0 at a replica, which learns of it now and then only."""
+    return 0 if member.master is None else len(member.master.leader.members.committed)
+
+
+def readiness(member: GroupMember) -> dict[str, bool]:
+    """Part -> whether it can do its work: a replica is ready when it follows its master."""
+    store = member.store
+    sound = store is not None and not store.metrics()["failed"] and not store.full
+    return {"store": sound, "role": not _role_reason(member)}
+
+
+def unready_reason(member: GroupMember) -> str:
+    """Why it cannot do its work; empty when it can."""
+    store = member.store
+    if store is None:
+        return "the log is not open"
+    return str(store.refusal) if store.refusal is not None else _role_reason(member)
+
+
+def _role_reason(member: GroupMember) -> str:
+    steps, master, client = member.manager.steps, member.master, member.client
+    if member.gate.serving and master is not None:
+        return "" if master.leader.accepts(member.replicas.now_ms()) else master.short_reason()
+    if client is not None:
+        return "" if client.connected else f"the master's log at {client.address} is not followed"
+    if steps.stage is Stage.RUNNING:
+        return "the group has no master"
+    return f"no role yet: {steps.stage.value}"
+
+
+def picture(member: GroupMember) -> dict[str, Any]:
+    """For the administration page."""
+    steps, master, client, store = member.manager.steps, member.master, member.client, member.store
+    found: dict[str, Any] = {
+        "group": member.config.broker_name,
+        "id": steps.broker_id,
+        "role": role_name(member),
+        "stage": steps.stage.name,
+        "epoch": steps.epoch,
+        "master_address": member.gate.master_address,
+        "controller": member.manager.controllers.leader,
+    }
+    if store is not None:
+        found |= {
+            "begin": store.begin_position,
+            "end": store.end_position,
+            "flushed": store.flushed_position,
+            "confirmed": store.confirm_position,
+            "epochs": [list(one) for one in store.epochs],
+        }
+    if client is not None:
+        found |= {"follows": client.address, "connected": client.connected, "behind_bytes": lag_bytes(member)}
+    if master is not None and store is not None:
+        leader, end, now_ms = master.leader, store.end_position, member.replicas.now_ms()
+        found |= {
+            "in_sync": sorted(leader.members.committed),
+            "required": sorted(leader.members.effective),
+            "replicas": [
+                {
+                    "id": each.broker,
+                    "acknowledged": each.acknowledged,
+                    "behind_bytes": end - max(each.acknowledged, 0),
+                    "behind_ms": leader.lag_ms(each, end, now_ms),
+                    "learner": each.is_learner,
+                }
+                for each in leader.replicas()
+            ],
+        }
+    return found
+
+
+def epoch_cache(member: GroupMember) -> bytes:
+    """Body of the answer to 1007."""
+    store = member.store
+    entries = store.epochs if store is not None else []
+    end = store.end_position if store is not None else 0
+    ends = [*(start for _epoch, start in entries[1:]), end]
+    ranges = [EpochRange(epoch, start, stop) for (epoch, start), stop in zip(entries, ends, strict=True)]
+    config = member.config
+    return encode_body(
+        EpochCache(config.cluster_name, config.broker_name, member.manager.steps.broker_id or 0, ranges, end)
+    )

@@ -1,0 +1,369 @@
+"""Talks to the controllers for a member of a broker group, and carries role changes out one after the other.
+
+    Controllers (answers, pushes) ──▶ ReplicaSteps.told ──▶ epoch on the disk ──▶ Member.take_role(role)
+
+A role change that was overtaken by a newer one is not begun. One that fails ends the broker: its log may be neither
+open nor closed, and a restart finds out.
+Invariant: one role change at a time, with the newest role known when it begins; the epoch is durable before. Loop rule:
+all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from broker.roles.controllers import Connect, Controllers
+from broker.roles.identity_file import Identity, IdentityFile
+from broker.roles.steps import Ask, ReplicaSteps, Role, SetNews, Stage, View
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.controller_body import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    ElectMaster,
+    GroupHeader,
+    Header,
+    Heartbeat,
+    MasterHeader,
+    NextBrokerId,
+    RegisterReplica,
+    ReplicaInfoRequest,
+    RoleChanged,
+    SyncStateSet,
+    from_fields,
+    to_fields,
+)
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.route_body import decode_body, encode_body
+from remoting.transport.failures import refusal
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+
+UNKNOWN_CODES = frozenset(
+    {
+        ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+        ResponseCode.CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS,
+    }
+)
+"""The controllers do not know this broker, or have not heard of it since they began."""
+STEP_S_MAX = 1.0
+"""Longest sleep between two looks at what is due."""
+
+
+class LogState(Protocol):
+    """How the log stands, for heartbeats and elections."""
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch of its records."""
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+
+    @property
+    def confirm(self) -> int:
+        """What is confirmed."""
+
+
+class Member(Protocol):
+    """Who carries roles out."""
+
+    def log_state(self) -> LogState:
+        """How the log stands now."""
+        ...
+
+    async def take_role(self, role: Role) -> None:
+        """Become what the role says; returns when it is done."""
+        ...
+
+    def set_news(self, view: View) -> None:
+        """The controllers have committed another set for the present master."""
+        ...
+
+
+class ReplicasManager:
+    """One broker towards its controllers."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        member: Member,
+        *,
+        connect: Connect,
+        addresses: Callable[[], tuple[str, str]],
+        failed: Callable[[Exception], None],
+        log: Any,
+    ) -> None:
+        """`addresses` are the broker's own: for clients, and for replicas. `failed` hears of a role change that did."""
+        self._config, self._settings = config, config.replication
+        self._member = member
+        self._addresses = addresses
+        self._failed = failed
+        self._log = log
+        self._file = IdentityFile(config.data_directory)
+        self.identity: Identity = self._file.load(config.cluster_name, config.broker_name)
+        self.was_clean = self.identity.clean
+        self.boot_id = secrets.token_hex(8)
+        self.steps = ReplicaSteps(
+            self.identity.broker_id,
+            is_applied=self.identity.is_applied,
+            epoch=self.identity.epoch,
+            is_learner=self._settings.learner,
+            poll_interval_ms=self._settings.poll_interval_ms,
+        )
+        self.controllers = Controllers(
+            config.controllers, connect, self._pushed, timeout_ms=self._settings.request_timeout_ms, log=log
+        )
+        self.role_changes = 0
+        self._woken = asyncio.Event()
+        self._wanted: Role | None = None
+        self._wanted_news = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- start and stop ------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to look for a role."""
+        if self.identity.clean:
+            self._save(clean=False)
+        self.controllers.start(self._settings.heartbeat_interval_ms, self._heartbeat, self._beaten)
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._step()), loop.create_task(self._change_roles())]
+
+    async def stop(self) -> None:
+        """Ask no more and change no role any more; leaves the controllers."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        await self.controllers.stop()
+
+    def stopped_clean(self) -> None:
+        """Everything is on the disk: a restart need not be distrusted."""
+        self._save(clean=True)
+
+    # -- what members ask for ------------------------------------------------------------------------------------------
+
+    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> View:
+        """Ask for another set of replicas in sync. Raises Refused with the leader's reason, or that it was lost."""
+        assert self.steps.broker_id is not None
+        header = AlterSyncStateSet(self._config.broker_name, self.steps.broker_id, epoch, _now_ms())
+        body = encode_body(SyncStateSet(sorted(members), set_epoch))
+        command = Command(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, fields=to_fields(header), body=body)
+        answer = await self.controllers.ask(command)
+        if answer.code != 0:
+            self.steps.hurry(self._now())
+            self._woken.set()
+            raise refusal(answer)
+        said = decode_body(answer.body, SyncStateSet)
+        view = self.steps.view
+        assert view is not None
+        return msgspec_view(view, said)
+
+    def look_again(self) -> None:
+        """There may be another master: ask now."""
+        self.steps.hurry(self._now())
+        self._woken.set()
+
+    def pushed(self, command: Command) -> None:
+        """A controller says who is the master (1008), over whatever connection."""
+        self._pushed(command)
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    async def _step(self) -> None:
+        while True:
+            ask = self.steps.wish(self._now())
+            if ask is None:
+                pause_s = min(max((self.steps.due_ms - self._now()) / 1_000, 0.001), STEP_S_MAX)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._woken.wait()
+                self._woken.clear()
+                continue
+            try:
+                await self._ask(ask)
+            except Refused as error:
+                self._log.info("controller_refused", question=ask.value, code=error.code, remark=error.remark)
+                if error.code in UNKNOWN_CODES:
+                    self.steps.unknown(self._now())
+                elif error.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID and not self.steps.is_applied:
+                    self.steps.id_taken(self._now())
+                else:
+                    self.steps.refused(self._now())
+            except LightMQError as error:
+                self._log.info("controllers_not_reached", question=ask.value, error=str(error))
+                self.steps.lost(self._now())
+
+    async def _ask(self, ask: Ask) -> None:
+        """One question and what its answer means; raises what kept it from being answered."""
+        config, steps = self._config, self.steps
+        group = (config.cluster_name, config.broker_name)
+        if ask is Ask.LEADER:
+            if await self.controllers.find_leader():
+                steps.found_leader(self._now())
+            else:
+                steps.lost(self._now())
+        elif ask is Ask.NEXT_ID:
+            answer = await self._answer(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, GroupHeader(*group))
+            self._save(broker_id=from_fields(answer.fields, NextBrokerId).next_broker_id)
+            assert self.identity.broker_id is not None
+            steps.offered(self.identity.broker_id, self._now())
+        elif ask is Ask.APPLY_ID:
+            assert steps.broker_id is not None
+            header = ApplyBrokerId(*group, steps.broker_id, self.identity.check_code)
+            await self._answer(RequestCode.CONTROLLER_APPLY_BROKER_ID, header)
+            self._save(is_applied=True)
+            steps.applied(self._now())
+        elif ask is Ask.REGISTER:
+            await self._register()
+        elif ask is Ask.HEARTBEAT:
+            await self._answer(RequestCode.BROKER_HEARTBEAT, self._beat_header())
+            steps.beaten(self._now())
+        else:
+            await self._elect_or_poll(ask, group)
+
+    async def _register(self) -> None:
+        steps, state = self.steps, self._member.log_state()
+        address, ha_address = self._addresses()
+        assert steps.broker_id is not None
+        header = RegisterReplica(
+            self._config.cluster_name,
+            self._config.broker_name,
+            steps.broker_id,
+            address,
+            _now_ms(),
+            ha_address,
+            state.epoch,
+            state.end,
+            self.boot_id,
+            self.was_clean,
+            self._config.store.flush == "sync",
+        )
+        answer = await self._answer(RequestCode.CONTROLLER_REGISTER_BROKER, header)
+        self._log.info("registered_as_replica", id=steps.broker_id, controller=self.controllers.leader)
+        steps.registered(self._now())
+        self._told(_view(answer))
+
+    async def _elect_or_poll(self, ask: Ask, group: tuple[str, str]) -> None:
+        if ask is Ask.ELECT:
+            assert self.steps.broker_id is not None
+            header: Header = ElectMaster(*group, self.steps.broker_id, invoke_time=_now_ms())
+            command = Command(RequestCode.CONTROLLER_ELECT_MASTER, fields=to_fields(header))
+            answer = await self.controllers.ask(command)
+            if answer.code not in (0, ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
+                raise refusal(answer)
+        header = ReplicaInfoRequest(self._config.broker_name)  # its answer has all of it, the set too
+        self._told(_view(await self._answer(RequestCode.CONTROLLER_GET_REPLICA_INFO, header)))
+        self.steps.answered(self._now())
+
+    async def _answer(self, code: int, header: Header) -> Command:
+        answer = await self.controllers.ask(Command(code, fields=to_fields(header)))
+        if answer.code != 0:
+            raise refusal(answer)
+        return answer
+
+    # -- heartbeats ----------------------------------------------------------------------------------------------------
+
+    def _beat_header(self) -> Heartbeat:
+        state, settings = self._member.log_state(), self._settings
+        assert self.steps.broker_id is not None
+        return Heartbeat(
+            self._config.cluster_name,
+            self._config.broker_name,
+            self._addresses()[0],
+            self.steps.broker_id,
+            state.epoch,
+            state.end,
+            state.confirm,
+            settings.heartbeat_timeout_ms,
+            settings.priority,
+        )
+
+    def _heartbeat(self) -> Command | None:
+        if not self.steps.may_beat:
+            return None
+        return Command(RequestCode.BROKER_HEARTBEAT, fields=to_fields(self._beat_header()))
+
+    def _beaten(self, address: str, answer: Command | None) -> None:
+        if answer is not None and answer.code in UNKNOWN_CODES and address == self.controllers.leader:
+            self.steps.unknown(self._now())
+            self._woken.set()
+
+    # -- roles ---------------------------------------------------------------------------------------------------------
+
+    def _pushed(self, command: Command) -> None:
+        if command.code != RequestCode.NOTIFY_BROKER_ROLE_CHANGED:
+            return
+        header = from_fields(command.fields, RoleChanged)
+        if header.broker_name in (None, self._config.broker_name):
+            self._told(_view(command))
+
+    def _told(self, view: View) -> None:
+        news = self.steps.told(view)
+        if isinstance(news, Role):
+            self._save(epoch=self.steps.epoch)
+            self._wanted = news
+            self._wanted_news.set()
+        elif isinstance(news, SetNews):
+            self._member.set_news(news.view)
+        if view.master is None and self.steps.stage is Stage.RUNNING:
+            self.look_again()
+
+    async def _change_roles(self) -> None:
+        while True:
+            await self._wanted_news.wait()
+            self._wanted_news.clear()
+            role, self._wanted = self._wanted, None
+            if role is None:
+                continue
+            self.role_changes += 1
+            try:
+                await self._member.take_role(role)
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows what this broker is now
+                self._log.error("role_not_taken", epoch=role.view.epoch, exc_info=error)
+                self._failed(error)
+                return
+            self.controllers.beat_now()
+
+    def _save(self, **changes: object) -> None:
+        self.identity = msgspec.structs.replace(self.identity, **changes)
+        self._file.save(self.identity)
+
+
+def msgspec_view(view: View, said: SyncStateSet) -> View:
+    """The same master with another set."""
+    members = frozenset(said.sync_state_set)
+    return View(view.epoch, view.master, view.address, view.ha_address, members, said.sync_state_set_epoch)
+
+
+def _view(command: Command) -> View:
+    """What an answer to 1003 or 1004, or a push, says of the group. Raises RemoteViolation."""
+    header = from_fields(command.fields, MasterHeader)
+    said = decode_body(command.body, SyncStateSet) if command.body else SyncStateSet()
+    master = header.master_broker_id if header.master_broker_id is not None and header.master_broker_id > 0 else None
+    return View(
+        header.master_epoch,
+        master,
+        header.master_address or "",
+        header.master_ha_address or "",
+        frozenset(said.sync_state_set),
+        max(said.sync_state_set_epoch, header.sync_state_set_epoch),
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

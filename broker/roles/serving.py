@@ -1,0 +1,196 @@
+"""Everything that answers requests around one open log: views, handlers, timer, readers, registration, upkeep.
+
+Made when a broker runs alone, and by a member of a group each time it becomes the master; then it ends with that role
+while the process and its port live on. Order of start: commits that a stop interrupted, timer, upkeep, and, once
+clients can be told the address, readers and registration; the stop is the reverse, the log last.
+Invariant: nothing is accepted that could not be acknowledged. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broker.api.access import Authorizer
+from broker.api.context import Broker
+from broker.api.router import handlers
+from broker.api.topic_policy import TopicPolicy
+from broker.metrics import ReaderMetrics
+from broker.readers.messages import ReaderSettings
+from broker.readers.pool import ReaderPool
+from broker.registration import Connect, Registration
+from broker.store.attached.tail_view import in_order
+from broker.store.errors import StoreError
+from remoting.protocol.errors import LightMQError
+from remoting.server.server import RemotingServer
+from remoting.server.tls import ServerTls
+from remoting.transport.contracts import Handler
+from remoting.transport.failures import join_address
+from runtime import logs
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from broker.store.log_store import LogStore
+    from runtime.clock import Clock
+    from runtime.metrics import Registry
+
+UPKEEP_PAUSE_S = 0.02
+"""Between two steps of the store's upkeep while it has more to do: retention keeps up, and requests are served."""
+
+
+ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, never bound to
+
+
+class Serving:
+    """A broker's working parts around an open store."""
+
+    def __init__(
+        self, config: BrokerConfig, store: LogStore, clock: Clock, registry: Registry, log: Any, connect: Connect
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.broker = Broker(config, store, clock, registry, log)
+        self.readers: ReaderPool | None = None
+        self.registration = Registration(self.broker, make_connection=connect)
+        self._clock, self._registry, self._log = clock, registry, log
+        self._topic_policy: TopicPolicy | None = None
+        self._upkeep: asyncio.Task[None] | None = None
+        self._announced = False
+
+    @property
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return handlers(self.broker)
+
+    def start(self) -> None:
+        """Finish what a stop interrupted and begin to work; nobody knows of us yet."""
+        self._guard_topics()
+        self._finish_commits()
+        self._make_readers()
+        self.broker.delay_timer.start()
+        self._upkeep = asyncio.get_running_loop().create_task(self._maintain())
+
+    def announce(self, host: str, port: int, controllers: tuple[str, ...]) -> None:
+        """Clients reach us there: readers and registration begin."""
+        self.tell_address(host, port)
+        self.registration.start(controllers)
+
+    def tell_address(self, host: str, port: int) -> None:
+        """Where clients reach us."""
+        self.broker.host, self.broker.port = host, port
+        if self.readers is not None and not self._announced:
+            self.readers.start()
+        self._announced = True
+
+    async def leave(self) -> None:
+        """Leave the controllers and end the readers."""
+        await self.registration.stop()
+        if self.readers is not None:
+            await self.readers.stop()
+
+    async def stop(self) -> None:
+        """End the timers and the upkeep, flush and close the log; what is not confirmed fails."""
+        await self.rest()
+        self.store.close()
+
+    async def rest(self) -> None:
+        """End what works on the log, which stays open."""
+        self.broker.delay_timer.stop()
+        self.broker.will_room.stop()
+        self.broker.handovers.stop()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
+            self._upkeep = None
+
+    def _make_readers(self) -> None:
+        """Prepare the reader processes; they start once clients can be told of them."""
+        config, limits, broker, (level, json) = self.config, self.config.limits, self.broker, logs.in_use()
+        tls = config.tls
+        metrics = ReaderMetrics(self._registry, broker.metrics)
+        if not config.range_readers:
+            return
+        reason = readers_impossible()
+        if reason:
+            self._log.warning("range_readers_off", reason=reason)
+            return
+        settings = ReaderSettings(
+            directory=str(config.data_directory.resolve()), host=config.host, port=config.range_reader_port,
+            access_keys=config.access_keys, open_to_all=config.open_to_all, pull_bytes_max=limits.pull_bytes_max,
+            frame_size_bytes_max=limits.frame_size_bytes_max, output_bytes_max=limits.connection_output_bytes_max,
+            connections_max=limits.connections_max, log_level=level, log_json=json,
+            access_list=_text(config.access_list), tls_mode=tls.mode, tls_certificate=_text(tls.certificate),
+            tls_key=_text(tls.key), tls_client_ca=_text(tls.client_ca), tls_client_required=tls.client_required,
+        )  # fmt: skip
+        pool = self.readers = ReaderPool(config.range_readers, settings, metrics, self._log)
+        broker.readers_address = lambda: join_address(broker.host, pool.port) if pool.serving else None
+
+    def _guard_topics(self) -> None:
+        """Put the access list in force, if there is one."""
+        if self.config.access_list is not None:
+            self._topic_policy = TopicPolicy(self.config.access_list, self._log)
+            self.broker.authorizer = Authorizer(self._topic_policy)
+
+    def _finish_commits(self) -> None:
+        """Carry on the sink commits that a stop interrupted: part of them is visible already."""
+        ledger = self.broker.ledger
+        for run in ledger.unfinished():
+            try:
+                while not run.finished:
+                    ledger.step(run)
+                self._log.info("commit_finished", sink=run.sink, batch=run.batch, rows=run.total)
+            except LightMQError as error:
+                self._log.error("commit_not_finished", sink=run.sink, batch=run.batch, error=str(error))
+
+    async def _maintain(self) -> None:
+        interval_s = self.config.maintain_interval_ms / 1_000
+        while True:
+            await asyncio.sleep(interval_s)
+            now_ms = self._clock.now_ms()
+            if self._topic_policy is not None:
+                await self._topic_policy.look()
+            await upkeep(self.store, now_ms, interval_s, self._log, partial(self.broker.maintain, now_ms))
+
+
+async def upkeep(
+    store: LogStore, now_ms: int, interval_s: float, log: Any, before: Callable[[], None] = lambda: None
+) -> None:
+    """One round of the store's upkeep, in steps with pauses for those who wait."""
+    try:
+        before()
+        for _ in range(int(interval_s / UPKEEP_PAUSE_S)):
+            if not store.maintain(now_ms):
+                break
+            await asyncio.sleep(UPKEEP_PAUSE_S)
+    except (StoreError, OSError) as error:
+        log.error("upkeep_failed", error=str(error))
+
+
+def _text(path: Path | None) -> str | None:
+    """A path as a reader process is told it, which may run elsewhere."""
+    return None if path is None else str(path.resolve())
+
+
+def readers_impossible() -> str:
+    """Why this machine cannot have reader processes; empty when it can."""
+    return "" if in_order() else "this processor does not keep loads and stores in order"
+
+
+def make_server(config: BrokerConfig, handler: Handler) -> RemotingServer:
+    """A broker's port, not open yet."""
+    limits = config.limits
+    return RemotingServer(
+        handler,
+        frame_size_bytes_max=limits.frame_size_bytes_max,
+        output_bytes_max=limits.connection_output_bytes_max,
+        connections_max=limits.connections_max,
+        tls=ServerTls.of(config.tls),
+    )
+
+
+def client_host(host: str) -> str:
+    """The host clients are told: an address that means all of them is this machine's own."""
+    return "127.0.0.1" if host in ANY_ADDRESS else host

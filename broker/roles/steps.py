@@ -1,0 +1,239 @@
+"""What a member of a broker group asks the controllers next, and the role that follows from what they say.
+
+    INITIAL --leader found--> FIRST_TIME_SYNC_DONE --id applied, registered--> REGISTER_DONE --role known--> RUNNING
+                    LEADER        NEXT_ID, APPLY_ID, REGISTER        HEARTBEAT, ELECT               POLL, ELECT
+
+One question is under way at a time. Until the role is known the broker is fenced: neither master nor replica. What the
+controllers say of the master (answers and pushes alike) goes through `told`, which yields a role only for a newer
+epoch, or for the epoch known from before the start if another broker is its master: nobody goes on in an epoch of an
+earlier process. Losing the controllers changes no role.
+Invariant: the epochs of the roles handed out never fall, and two with the same epoch name the same master. Pure: time
+is handed in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+RETRY_MS = 200
+"""Pause after a question that got no answer, or one that helps nobody."""
+RETRY_MS_MAX = 2_000
+"""The pause doubles up to this."""
+
+
+class Stage(Enum):
+    """How far the broker has come."""
+
+    INITIAL = "looking for the leading controller"
+    FIRST_TIME_SYNC_DONE = "registering at the controllers"
+    REGISTER_DONE = "waiting for a master to be elected"
+    RUNNING = "running"
+
+
+class Ask(Enum):
+    """A question to the controllers."""
+
+    LEADER = "leader"
+    NEXT_ID = "next id"
+    APPLY_ID = "apply id"
+    REGISTER = "register"
+    HEARTBEAT = "heartbeat"
+    ELECT = "elect"
+    POLL = "poll"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the controllers say of the group; `master` is None while it has none."""
+
+    epoch: int
+    master: int | None
+    address: str = ""
+    ha_address: str = ""
+    members: frozenset[int] = frozenset()
+    set_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What the broker has to be from now on: the master itself, a replica of another, or (no master) fenced."""
+
+    view: View
+    is_master: bool
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether there is no master to be, or to follow."""
+        return self.view.master is None
+
+
+@dataclass(frozen=True, slots=True)
+class SetNews:
+    """The master stays, the controllers have committed another set of replicas in sync, or it has moved."""
+
+    view: View
+
+
+class ReplicaSteps:
+    """One broker's way to its role."""
+
+    def __init__(
+        self, broker_id: int | None, *, is_applied: bool, epoch: int, is_learner: bool, poll_interval_ms: int
+    ) -> None:
+        self.stage = Stage.INITIAL
+        self.broker_id = broker_id
+        self.is_applied = is_applied
+        self.epoch = epoch
+        """The newest master epoch heard of, also by earlier processes of this broker."""
+        self.role: Role | None = None
+        """None until it is known, which is fenced as well."""
+        self.view: View | None = None
+        self._is_learner = is_learner
+        self._poll_interval_ms = poll_interval_ms
+        self._has_leader = self._is_registered = self._is_seen = False
+        self._due_ms = 0
+        self._pause_ms = RETRY_MS
+        self._under_way: Ask | None = None
+
+    # -- what to do ----------------------------------------------------------------------------------------------------
+
+    def wish(self, now_ms: int) -> Ask | None:
+        """The next question, None while one is under way or nothing is due."""
+        if self._under_way is not None or now_ms < self._due_ms:
+            return None
+        self._under_way = self._next()
+        return self._under_way
+
+    @property
+    def due_ms(self) -> int:
+        """When `wish` has something, if nothing happens before."""
+        return self._due_ms
+
+    @property
+    def may_beat(self) -> bool:
+        """Whether the controllers know whose heartbeats these are."""
+        return self._is_registered
+
+    def _next(self) -> Ask:
+        if not self._has_leader:
+            return Ask.LEADER
+        if self.broker_id is None:
+            return Ask.NEXT_ID
+        if not self.is_applied:
+            return Ask.APPLY_ID
+        if not self._is_registered:
+            return Ask.REGISTER
+        if not self._is_seen:
+            return Ask.HEARTBEAT
+        if (self.view is None or self.view.master is None) and not self._is_learner:
+            return Ask.ELECT
+        return Ask.POLL
+
+    # -- what came of it -----------------------------------------------------------------------------------------------
+
+    def found_leader(self, now_ms: int) -> None:
+        """A controller leads."""
+        self._has_leader = True
+        if self.stage is Stage.INITIAL:
+            self.stage = Stage.FIRST_TIME_SYNC_DONE
+        self._go_on(now_ms)
+
+    def offered(self, broker_id: int, now_ms: int) -> None:
+        """This id is free; it is written down before it is applied for."""
+        self.broker_id = broker_id
+        self._go_on(now_ms)
+
+    def applied(self, now_ms: int) -> None:
+        """The id is ours for ever."""
+        self.is_applied = True
+        self._go_on(now_ms)
+
+    def id_taken(self, now_ms: int) -> None:
+        """Somebody else was faster: ask for the next one."""
+        assert not self.is_applied, "an id that was applied for stays"
+        self.broker_id = None
+        self._go_on(now_ms)
+
+    def registered(self, now_ms: int) -> None:
+        """The controllers know where we are."""
+        self._is_registered = True
+        if self.stage is not Stage.RUNNING:
+            self.stage = Stage.REGISTER_DONE
+        self._go_on(now_ms)
+
+    def beaten(self, now_ms: int) -> None:
+        """The leader has heard a heartbeat: it may elect us."""
+        self._is_seen = True
+        self._go_on(now_ms)
+
+    def answered(self, now_ms: int) -> None:
+        """An election or a poll was answered; what it said went through `told`."""
+        wait = self.view is None or self.view.master is None
+        self._rest(now_ms, self._backed_off() if wait else self._poll_interval_ms)
+        if not wait:
+            self._pause_ms = RETRY_MS
+
+    def lost(self, now_ms: int) -> None:
+        """No answer, or one from a controller that does not lead."""
+        self._has_leader = False
+        self._rest(now_ms, self._backed_off())
+
+    def refused(self, now_ms: int) -> None:
+        """The leader said no, for now."""
+        self._rest(now_ms, self._backed_off())
+
+    def unknown(self, now_ms: int) -> None:
+        """The controllers do not know us (any more): register again."""
+        self._is_registered = self._is_seen = False
+        self._rest(now_ms, self._backed_off())
+
+    def hurry(self, now_ms: int) -> None:
+        """Something has changed: ask now."""
+        self._due_ms = min(self._due_ms, now_ms)
+
+    def _go_on(self, now_ms: int) -> None:
+        self._pause_ms = RETRY_MS
+        self._rest(now_ms, 0)
+
+    def _rest(self, now_ms: int, pause_ms: int) -> None:
+        self._under_way = None
+        self._due_ms = now_ms + pause_ms
+
+    def _backed_off(self) -> int:
+        pause_ms, self._pause_ms = self._pause_ms, min(2 * self._pause_ms, RETRY_MS_MAX)
+        return pause_ms
+
+    # -- roles ---------------------------------------------------------------------------------------------------------
+
+    def told(self, view: View) -> Role | SetNews | None:
+        """Take in what a controller says of the group; what changes for us by it."""
+        if view.epoch < self.epoch or self.broker_id is None or not self.is_applied:
+            return None
+        if view.epoch == self.epoch:
+            return self._same_epoch(view)
+        self.epoch, self.view = view.epoch, view
+        return self._take(view)
+
+    def _same_epoch(self, view: View) -> Role | SetNews | None:
+        before = self.view
+        if before is None:
+            # The epoch is from before our start: only somebody else can be its master.
+            self.view = view if view.master != self.broker_id else None
+            return None if self.view is None else self._take(view)
+        if before.master is None and view.master not in (None, self.broker_id):
+            self.view = view
+            return self._take(view)
+        if view.master != before.master or view == before or view.set_epoch < before.set_epoch:
+            return None
+        self.view = view
+        return SetNews(view)
+
+    def _take(self, view: View) -> Role | None:
+        role = Role(view, is_master=view.master is not None and view.master == self.broker_id)
+        if role.is_fenced and (self.role is None or self.role.is_fenced):
+            return None  # no news: it is fenced already
+        self.role = role
+        if not role.is_fenced:
+            self.stage = Stage.RUNNING
+        return role

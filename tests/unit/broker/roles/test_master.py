@@ -1,0 +1,103 @@
+"""A master in one epoch: the set changes as the controllers say, messages are refused with too few in sync."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from broker.config import BrokerConfig, ReplicationConfig
+from broker.replication.ha_server import HaServer
+from broker.roles.master import MasterOfGroup
+from broker.roles.steps import View
+from remoting.protocol.errors import Refused
+from remoting.transport.failures import ConnectionLost
+from runtime.clock import SystemClock
+from tests.unit.broker.replication.streams import LOG, Replica, fill, open_store, until
+
+
+class Group:
+    """A master of epoch 3 whose controllers are a function."""
+
+    def __init__(self, directory: Path, members: set[int], **replication) -> None:
+        options = {"in_sync_min": 1, "check_interval_ms": 50, "absence_limit_ms": 50, "stream_heartbeat_ms": 50}
+        config = BrokerConfig(
+            cluster_name="C", broker_name="g", replication=ReplicationConfig(**(options | replication))
+        )
+        self.store = open_store(directory, "writer", 3)
+        self.server = HaServer(SystemClock(), LOG, keys={}, open_to_all=False, superseded=lambda _epoch: None)
+        self.asked: list[frozenset[int]] = []
+        self.outcomes: list[Exception] = []
+        self.set_epoch = 1
+        self.master = MasterOfGroup(
+            config, 1, View(3, 1, members=frozenset(members), set_epoch=1), self.store, self.server, self.alter, LOG
+        )
+
+    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> View:
+        self.asked.append(members)
+        if self.outcomes:
+            raise self.outcomes.pop(0)
+        assert (epoch, set_epoch) == (3, self.set_epoch)
+        self.set_epoch += 1
+        return View(3, 1, members=members, set_epoch=self.set_epoch)
+
+    async def start(self) -> str:
+        await self.server.start("127.0.0.1", 0)
+        self.master.start()
+        return f"127.0.0.1:{self.server.port}"
+
+    async def stop(self) -> None:
+        await self.master.stop()
+        await self.server.stop()
+        self.store.close()
+
+
+async def test_replicas_join_and_leave_the_set(tmp_path: Path) -> None:
+    """As soon as they have caught up; a little while after their connection ended."""
+    group = Group(tmp_path / "1", {1})
+    address = await group.start()
+    fill(group.store, b"q", 3)
+    replica = Replica(tmp_path / "2", 2, address, 3)
+    await until(lambda: group.master.leader.members.committed == {1, 2})
+    await replica.stop()
+    await until(lambda: group.master.leader.members.committed == {1})
+    assert group.asked == [{1, 2}, {1}]
+    assert group.master.set_changes == 2
+    await group.stop()
+
+
+async def test_a_no_and_no_answer_are_told_apart(tmp_path: Path) -> None:
+    """Refused: asked again. Unanswered: both stay required until a set is learnt."""
+    group = Group(tmp_path / "1", {1})
+    group.outcomes = [Refused(2006, "not alive"), ConnectionLost("nobody there")]
+    address = await group.start()
+    replica = Replica(tmp_path / "2", 2, address, 3)
+    await until(lambda: group.master.leader.members.committed == {1, 2})
+    assert group.asked == [{1, 2}] * 3
+    await replica.stop()
+    await group.stop()
+
+
+async def test_with_too_few_in_sync_messages_are_refused(tmp_path: Path) -> None:
+    """And taken again with enough; what the controllers say of another epoch does not count."""
+    group = Group(tmp_path / "1", {1, 2}, in_sync_min=2)
+    address = await group.start()
+    await until(lambda: group.master.admission() is not None)
+    refused = group.master.admission()
+    assert refused is not None
+    assert (refused.code, refused.remark) == (2, "1 of the brokers in sync can be reached, messages need 2")
+    assert group.master.refused >= 2
+    replica = Replica(tmp_path / "2", 2, address, 3)
+    await until(lambda: group.master.admission() is None)
+    group.master.learn(View(4, 1, members=frozenset({1}), set_epoch=9))
+    assert group.master.leader.members.committed == {1, 2}
+    await replica.stop()
+    await group.stop()
+
+
+async def test_count_mode_names_what_it_needs(tmp_path: Path) -> None:
+    """Its number is another one."""
+    group = Group(tmp_path / "1", {1}, acknowledge="count", in_sync_replicas=3)
+    await group.start()
+    assert group.master.short_reason() == "1 of the brokers in sync can be reached, messages need 3"
+    await asyncio.sleep(0)
+    await group.stop()

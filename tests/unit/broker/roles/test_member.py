@@ -1,0 +1,168 @@
+"""Whole members of a group: roles change under clients, what was acknowledged stays, replicas answer NOT_MASTER."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker.app import BrokerApp
+from broker.config import BrokerConfig, ReplicationConfig
+from remoting.client.connection import connect
+from remoting.protocol import names
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from remoting.protocol.controller_body import EpochCache
+from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.route_body import decode_body
+from tests.unit.broker.roles.cluster import STORE, Cluster, cluster, until
+
+
+def count(app: BrokerApp) -> int:
+    """How many messages of the topic are confirmed here."""
+    store = app._member.store
+    queue = None if store is None else store.find_queue(names.light_queue_name(b"plant/1"))
+    return 0 if queue is None else store.bounds(queue)[1]
+
+
+async def test_the_group_goes_on_when_its_master_stops(tmp_path: Path) -> None:
+    """Nothing acknowledged is missing, a replica names the master, the former one comes back as a replica."""
+    async with cluster(tmp_path, 3, in_sync_min=2) as group:
+        first = group.master()
+        assert await group.publish(b"1", b"2") == 0
+        replica = next(app for app in group.brokers.values() if app is not first)
+        direct = await connect("127.0.0.1", replica.port)
+        answer = await direct.request(Command(RequestCode.APPEND_MANY))
+        assert (answer.code, answer.fields["masterAddress"]) == (9101, f"127.0.0.1:{first.port}")
+        await direct.close()
+        number = next(number for number, app in group.brokers.items() if app is first)
+        await first.stop()
+        assert await group.publish(b"3") == 0
+        second = group.master()
+        assert second is not first
+        assert count(second) >= 3
+        again = await group.add(number)
+        await group.settle(*group.brokers)
+        assert await group.publish(b"4") == 0
+        await until(lambda: count(again) == count(second) >= 4)
+        assert again._member.store.epochs == second._member.store.epochs
+        assert again._member.client.lost_confirmed_bytes == 0
+        assert again.status()["member"]["role"] == "replica"
+
+
+async def test_what_only_the_old_master_had_is_cut_when_it_comes_back(tmp_path: Path) -> None:
+    """It wrote what nobody acknowledged; the group went on without it."""
+    async with cluster(tmp_path, 2) as group:
+        assert await group.publish(b"1") == 0
+        first = group.master()
+        number = next(number for number, app in group.brokers.items() if app is first)
+        other = next(app for app in group.brokers.values() if app is not first)
+        await until(lambda: other._member.store.end_position == first._member.store.end_position)
+        await other._member.client.stop()
+        lost = asyncio.ensure_future(group.publish(b"lost"))
+        await until(lambda: first._member.store.end_position > other._member.store.end_position)
+        group.connection.drop("for the test")
+        lost.cancel()
+        await first.stop()
+        await until(lambda: group.master() is other)
+        assert await group.publish(b"2") == 0
+        again = await group.add(number)
+        await group.settle(*group.brokers)
+        assert count(other) == 2
+        assert again._member.client.cuts == 1
+        assert again._member.store.epochs == other._member.store.epochs
+
+
+async def test_too_few_in_sync_take_no_messages_and_say_so(tmp_path: Path) -> None:
+    """One of two: refused as busy, unready with the reason; with the second one back it goes on."""
+    async with cluster(tmp_path, 2, in_sync_min=2) as group:
+        assert await group.publish(b"1") == 0
+        master = group.master()
+        assert master.ready(), master.unready_reason()
+        number = next(number for number, app in group.brokers.items() if app is not master)
+        await group.brokers[number].stop()
+        await until(lambda: not master.ready())
+        assert master.unready_reason() == "1 of the brokers in sync can be reached, messages need 2"
+        assert await group.publish(b"2") == 2
+        assert master.registry.values()["rocketmq_replica_in_sync_refusals"] == 1
+        await group.add(number)
+        await until(master.ready)
+        assert await group.publish(b"2") == 0
+
+
+async def test_a_lone_master_serves_while_no_controller_is_there(tmp_path: Path) -> None:
+    """And one that restarts then waits, fenced, until one is."""
+    async with cluster(tmp_path, 1) as group:
+        controllers, port = group.controller, group.controller.port
+        assert await group.publish(b"0") == 0
+        await controllers.stop()
+        assert await group.publish(b"1") == 0
+        await group.brokers[1].stop()
+        app = await group.add(1)
+        assert not app.ready()
+        assert app.unready_reason() == "no role yet: looking for the leading controller"
+        direct = await connect("127.0.0.1", app.port)
+        assert (await direct.request(Command(RequestCode.MULTI_PULL))).code == 9101
+        await direct.close()
+        await group.start_controller(port)
+        assert await group.publish(b"2") == 0
+        assert count(app) >= 3
+        assert len(app._member.store.epochs) == 2
+
+
+async def test_a_store_of_a_lone_broker_becomes_the_first_replica(tmp_path: Path) -> None:
+    """One data directory from the laptop to the cluster."""
+    group = Cluster(tmp_path)
+    try:
+        await group.start_controller()
+        alone = BrokerApp(
+            BrokerConfig(data_directory=tmp_path / "broker-1", port=0, controllers=group.controllers, store=STORE)
+        )
+        await alone.start()
+        await group.connect()
+        assert await group.publish(b"1", b"2") == 0
+        await alone.stop()
+        first = await group.add(1)
+        await until(lambda: group.master() is first)
+        second = await group.add(2)
+        await group.settle(1, 2)
+        assert await group.publish(b"3") == 0
+        await until(lambda: count(second) == 3)
+        answer = await (direct := await connect("127.0.0.1", second.port)).request(
+            Command(RequestCode.GET_BROKER_EPOCH_CACHE)
+        )
+        cache = decode_body(answer.body, EpochCache)
+        assert (cache.broker_id, len(cache.epoch_list), cache.max_offset) == (2, 2, second._member.store.end_position)
+        await direct.close()
+    finally:
+        await group.stop()
+
+
+async def test_a_learner_has_the_log_and_no_vote(tmp_path: Path) -> None:
+    """It is never in sync, however far it has come."""
+    async with cluster(tmp_path, 1) as group:
+        learner = await group.add(2, learner=True)
+        assert await group.publish(b"1") == 0
+        await until(lambda: count(learner) == 1)
+        assert group.master()._member.master.leader.members.committed == {1}
+        picture = group.master().status()["member"]
+        assert [(each["id"], each["learner"]) for each in picture["replicas"]] == [(2, True)]
+
+
+@pytest.mark.parametrize(("listen", "controllers"), [(False, ("c:1",)), (True, ())])
+def test_a_member_needs_a_port_and_controllers(tmp_path: Path, listen: bool, controllers: tuple[str, ...]) -> None:
+    """In one process with others, or alone, it could be nobody's replica."""
+    config = BrokerConfig(data_directory=tmp_path, controllers=controllers, replication=ReplicationConfig(enabled=True))
+    with pytest.raises(LocalMisuse, match="a process of its own"):
+        BrokerApp(config, listen=listen)
+
+
+async def test_access_keys_are_pairs(tmp_path: Path) -> None:
+    """As everywhere; the secret is not said."""
+    config = BrokerConfig(
+        data_directory=tmp_path, controllers=("c:1",), access_keys=("key",),
+        replication=ReplicationConfig(enabled=True),
+    )  # fmt: skip
+    with pytest.raises(LocalMisuse):
+        BrokerApp(config)

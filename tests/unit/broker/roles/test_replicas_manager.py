@@ -1,0 +1,201 @@
+"""Members of a group at a real controller: ids that last, masters elected, roles carried out one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from broker.config import BrokerConfig, ReplicationConfig
+from broker.roles.replicas_manager import ReplicasManager
+from broker.roles.steps import Role, View
+from controller.app import ControllerApp
+from controller.config import ControllerConfig
+from remoting.client.connection import dial
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
+from remoting.protocol.controller_body import RoleChanged, to_fields
+from remoting.protocol.errors import LocalMisuse, Refused
+from runtime.logs import get_logger
+
+DEADLINE_S = 30.0
+
+
+@dataclass
+class Log:
+    """How a log stands."""
+
+    epoch: int = 0
+    end: int = 0
+    confirm: int = 0
+
+
+class FakeMember:
+    """A broker without a log: notes the roles it is given."""
+
+    def __init__(self, directory: Path, controllers: tuple[str, ...], port: int, **replication) -> None:
+        self.config = BrokerConfig(
+            data_directory=directory,
+            controllers=controllers,
+            replication=ReplicationConfig(
+                enabled=True,
+                heartbeat_interval_ms=50,
+                heartbeat_timeout_ms=1_000,
+                poll_interval_ms=100,
+                **replication,
+            ),
+        )
+        self.state = Log()
+        self.roles: list[Role] = []
+        self.news: list[View] = []
+        self.failures: list[Exception] = []
+        self.error: Exception | None = None
+        self.changed = asyncio.Event()
+        self.manager = ReplicasManager(
+            self.config,
+            self,
+            connect=dial,
+            addresses=lambda: (f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"),
+            failed=self.failures.append,
+            log=get_logger("test"),
+        )
+
+    def log_state(self) -> Log:
+        return self.state
+
+    async def take_role(self, role: Role) -> None:
+        self.changed.set()
+        if self.error is not None:
+            raise self.error
+        self.state.epoch = max(self.state.epoch, role.view.epoch if role.is_master else 0)
+        self.roles.append(role)
+
+    def set_news(self, view: View) -> None:
+        self.news.append(view)
+        self.changed.set()
+
+    async def until(self, condition) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                self.changed.clear()
+                try:
+                    await asyncio.wait_for(self.changed.wait(), 0.02)
+                except TimeoutError:
+                    continue
+
+
+@asynccontextmanager
+async def controller(directory: Path, port: int = 0) -> AsyncIterator[ControllerApp]:
+    app = ControllerApp(ControllerConfig(data_directory=directory, port=port, liveness_scan_ms=50))
+    await app.start()
+    try:
+        yield app
+    finally:
+        await app.stop()
+
+
+async def test_the_first_is_master_the_next_follows_and_takes_over(tmp_path: Path) -> None:
+    """Ids are given in turn and kept; when the master's process is gone another one in sync is elected."""
+    async with controller(tmp_path / "c") as app:
+        address = (f"127.0.0.1:{app.port}",)
+        one, two = FakeMember(tmp_path / "1", address, 1001), FakeMember(tmp_path / "2", address, 1003)
+        one.manager.start()
+        await one.until(lambda: bool(one.roles))
+        two.manager.start()
+        await two.until(lambda: bool(two.roles))
+        assert [(role.is_master, role.view.master) for role in (*one.roles, *two.roles)] == [(True, 1), (False, 1)]
+        assert (two.roles[0].view.address, two.roles[0].view.ha_address) == ("127.0.0.1:1001", "127.0.0.1:1002")
+        view = one.roles[0].view
+        altered = await one.manager.alter(view.epoch, frozenset({1, 2}), view.set_epoch)
+        assert (altered.members, altered.epoch) == (frozenset({1, 2}), view.epoch)
+        assert altered.set_epoch > view.set_epoch
+        with pytest.raises(Refused):
+            await two.manager.alter(view.epoch, frozenset({2}), altered.set_epoch)
+        await two.until(lambda: bool(two.news))
+        await one.manager.stop()
+        await two.until(lambda: len(two.roles) > 1 and two.roles[-1].is_master)
+        assert two.roles[-1].view.epoch > view.epoch
+        assert two.manager.identity.epoch == two.roles[-1].view.epoch
+        again = FakeMember(tmp_path / "1", address, 1001)
+        assert (again.manager.steps.broker_id, again.manager.was_clean) == (1, False)
+        again.manager.start()
+        await again.until(lambda: bool(again.roles))
+        assert not again.roles[-1].is_master
+        assert again.roles[-1].view.master == 2
+        await again.manager.stop()
+        await two.manager.stop()
+
+
+async def test_a_master_that_restarts_is_elected_anew(tmp_path: Path) -> None:
+    """A clean stop is remembered; the epoch is a new one."""
+    async with controller(tmp_path / "c") as app:
+        address = (f"127.0.0.1:{app.port}",)
+        one = FakeMember(tmp_path / "1", address, 1001)
+        one.manager.start()
+        await one.until(lambda: bool(one.roles))
+        await one.manager.stop()
+        one.manager.stopped_clean()
+        again = FakeMember(tmp_path / "1", address, 1001)
+        assert again.manager.was_clean
+        again.manager.start()
+        await again.until(lambda: bool(again.roles) and again.roles[-1].is_master)
+        assert again.roles[-1].view.epoch > one.roles[-1].view.epoch
+        assert not again.manager.identity.clean
+        await again.manager.stop()
+
+
+async def test_without_controllers_the_role_stays_and_afterwards_it_goes_on(tmp_path: Path) -> None:
+    """The controller is away and comes back with what it knew."""
+    async with controller(tmp_path / "c") as app:
+        port = app.port
+        one = FakeMember(tmp_path / "1", (f"127.0.0.1:{port}",), 1001)
+        one.manager.start()
+        await one.until(lambda: bool(one.roles))
+    await one.until(lambda: one.manager.controllers.reachable == 0)
+    assert len(one.roles) == 1
+    async with controller(tmp_path / "c", port):
+        await one.until(lambda: one.manager.controllers.leader != "" and one.manager.steps.may_beat)
+        await one.until(lambda: one.roles[-1].is_master)
+        await one.manager.stop()
+
+
+async def test_a_push_over_any_connection_is_a_role(tmp_path: Path) -> None:
+    """Of our group; one that is overtaken before it is begun is left out, and one that fails ends the broker."""
+    one = FakeMember(tmp_path / "1", ("127.0.0.1:1",), 1001)
+    one.manager.steps.broker_id, one.manager.steps.is_applied = 1, True
+    one.manager.start()
+
+    def push(epoch: int, master: int, group: str | None = None) -> None:
+        header = RoleChanged(epoch, 1, master, "h:1", "h:2", broker_name=group)
+        one.manager.pushed(Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields=to_fields(header)))
+
+    push(3, 2)
+    push(4, 1)
+    push(9, 2, "another")
+    one.manager.pushed(Command(RequestCode.NOTIFY))
+    await one.until(lambda: bool(one.roles))
+    assert [(role.view.epoch, role.is_master) for role in one.roles] == [(4, True)]
+    one.error = LocalMisuse("the log cannot be opened")
+    push(5, 2)
+    await one.until(lambda: bool(one.failures))
+    assert one.manager.identity.epoch == 5
+    await one.manager.stop()
+
+
+async def test_a_learner_never_asks_to_be_master(tmp_path: Path) -> None:
+    """It waits for somebody else to be it."""
+    async with controller(tmp_path / "c") as app:
+        address = (f"127.0.0.1:{app.port}",)
+        learner = FakeMember(tmp_path / "1", address, 1001, learner=True)
+        learner.manager.start()
+        await learner.until(lambda: learner.manager.steps.may_beat)
+        one = FakeMember(tmp_path / "2", address, 1003)
+        one.manager.start()
+        await learner.until(lambda: bool(learner.roles))
+        assert not learner.roles[0].is_master
+        await learner.manager.stop()
+        await one.manager.stop()
