@@ -39,7 +39,7 @@ class ControllerConfig:
     raft_host: str = ""
     """Address to listen on for the other controllers; empty: the host this controller has in `peers`."""
     raft_secret_file: Path | None = None
-    """Secret the controllers prove themselves with and encrypt by; at least 16 characters, readable by its owner alone.
+    """Secret the controllers prove themselves with and encrypt by; at least 16 characters, closed to other users.
     Needed between machines; on one machine the file `raft.secret` beside the data directories is made and used."""
     raft_heartbeat_ms: int = setting(40, minimum=5, maximum=1_000)
     """How often the leading controller shows itself to the others."""

@@ -74,8 +74,8 @@ def read_secret(path: Path | None, members: dict[str, Member], data_directory: P
         data = path.read_bytes()[:SECRET_BYTES_MAX].strip()
     except OSError as error:
         raise LocalMisuse(f"raft secret file {path}: {error.strerror}") from error
-    if found.st_mode & 0o077:
-        raise LocalMisuse(f"raft secret file {path} is open to other users; run: chmod 600 {path}")
+    if found.st_mode & 0o007:  # a group may read it: that is how Kubernetes hands secrets to who is not root
+        raise LocalMisuse(f"raft secret file {path} is open to every user; run: chmod 600 {path}")
     if len(data) < SECRET_CHARACTERS_MIN:
         raise LocalMisuse(f"raft secret file {path} has less than {SECRET_CHARACTERS_MIN} characters")
     return data

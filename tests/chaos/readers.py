@@ -162,6 +162,7 @@ class Follower:
                                 self._see(topic, message)
             except (OSError, LightMQError) as error:
                 self.failure = repr(error)
+                self._readers.clear()  # what a reader has read and not handed over is read again
             self._stop.wait(PAUSE_S)
 
     def _reader(self, topic: str, link: BlockingConnection) -> QueueReader:
@@ -169,7 +170,10 @@ class Follower:
         reader = self._readers.get(topic)
         if reader is None:
             reader = self._readers[topic] = QueueReader(broker, Selection(topic, is_parent=True))
-        reader._broker = broker  # the positions stay, whoever is the master
+            for name, seen in self.seen.items():
+                parent, _, queue_id = name.rpartition("/")
+                if parent == topic:  # the positions stay, whoever is the master
+                    reader._next[int(queue_id)] = seen.first + len(seen.checksums)
         return reader
 
     def _see(self, topic: str, message: LogMessage) -> None:

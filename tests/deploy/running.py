@@ -17,7 +17,7 @@ from tests.processes.rig import Server
 LISTENERS = {
     "up": {"proxy.port": "mqtt", "up.remoting_port": "remoting", "up.admin_port": "admin"},
     "controller": {"controller.port": "remoting", "controller.admin_port": "admin"},
-    "broker": {"broker.port": "remoting", "broker.admin_port": "admin"},
+    "broker": {"broker.port": "remoting", "broker.replication.port": "replication", "broker.admin_port": "admin"},
     "proxy": {"proxy.port": "mqtt", "proxy.admin_port": "admin"},
 }
 """Keys of the ports of each part."""

@@ -19,7 +19,11 @@ DEPLOY = ROOT / "deploy"
 COMPOSE = DEPLOY / "compose"
 VARIABLE = re.compile(r"\$\{(\w+)(?:(:?[-?])([^}]*))?\}")
 CONFIGURATION = "/etc/lightmq/lightmq.toml"
-GIVEN = {"LIGHTMQ_ACCESS_KEY": "inside:a-long-secret"}
+GIVEN = {
+    "LIGHTMQ_ACCESS_KEY": "inside:a-long-secret",
+    "LIGHTMQ_INSIDE_KEY": "inside:a-long-secret",
+    "LIGHTMQ_RAFT_SECRET": "a-secret-of-the-controllers",
+}
 """What an operator sets before the start."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,35 @@ SETTINGS = frozenset(
 
 def test_the_files_are_those_that_are_promised() -> None:
     """One process, a cluster, and one with Spark."""
-    assert {"one.yaml", "with-spark.yaml"} <= set(STACKS)
+    assert set(STACKS) == {"one.yaml", "ha.yaml", "with-spark.yaml"}
+
+
+def test_the_cluster_is_as_large_as_promised() -> None:
+    """Three controllers that know each other, two groups of two brokers, two proxies; every name leads to one."""
+    found = containers("ha.yaml")
+    roles = Counter(each.stage.name for each in found)
+    assert roles == {"controller": 3, "broker": 4, "proxy": 2}
+    aliases = {alias for each in found for alias in each.settings["networks"]["cluster"].get("aliases", [])}
+    values = {each.name: each.configuration().value for each in found}
+    nodes = {values[each.name].controller.node_id for each in found if each.stage.name == "controller"}
+    assert nodes == {peer.partition("@")[0] for peer in values["controller-0"].controller.peers}
+    assert {address.rpartition(":")[0] for address in values["proxy-0"].proxy.controllers} <= aliases
+    brokers = [values[each.name].broker for each in found if each.stage.name == "broker"]
+    assert Counter(broker.broker_name for broker in brokers) == {"broker-a": 2, "broker-b": 2}
+    assert {broker.advertised_host for broker in brokers} <= aliases
+    assert all(broker.replication.enabled for broker in brokers)
+
+
+def test_secrets_of_the_configuration_are_mounted() -> None:
+    """Every file below /run/secrets that a container's section names is one of its secrets, readable by its user."""
+    for each in containers("ha.yaml"):
+        section = getattr(each.configuration().value, each.stage.name)
+        keys = ("access_key_file", "password_file", "raft_secret_file")
+        wanted = {path.name for key in keys if (path := getattr(section, key, None)) is not None}
+        assert wanted == {mount["source"] for mount in each.settings["secrets"]}
+        for mount in each.settings["secrets"]:
+            if "environment" in each.stack["secrets"][mount["source"]]:
+                assert (mount["uid"], mount["mode"]) == (each.stage.last("USER").partition(":")[0], 0o400)
 
 
 @pytest.mark.parametrize("name", STACKS)

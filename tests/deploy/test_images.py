@@ -28,9 +28,12 @@ def ports(value: Configuration, name: str) -> tuple[set[int], int]:
     """The ports that a part listens on with this configuration, and the administration port among them."""
     match name:
         case "controller":
-            return {value.controller.port, value.controller.admin_port}, value.controller.admin_port
+            own, raft = value.controller, {int(peer.rpartition("@")[2]) for peer in value.controller.peers}
+            return {own.port, own.admin_port, *raft}, own.admin_port
         case "broker":
-            return {value.broker.port, value.broker.admin_port}, value.broker.admin_port
+            broker, replication = value.broker, value.broker.replication
+            ha = {replication.port} if replication.enabled else set()
+            return {broker.port, broker.admin_port, *ha}, broker.admin_port
         case "proxy":
             return {value.proxy.port, value.proxy.admin_port}, value.proxy.admin_port
         case _:
