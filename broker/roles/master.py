@@ -23,6 +23,21 @@ if TYPE_CHECKING:
     from broker.store.log_store import LogStore
 
 
+CERTAIN = frozenset(
+    {
+        ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH,
+        ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,
+        ResponseCode.CONTROLLER_INVALID_MASTER,
+        ResponseCode.CONTROLLER_INVALID_REPLICAS,
+        ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+        ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+        ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+    }
+)
+"""Answers by which the controllers have decided against a set. After any other error, a busy controller's among them,
+they may have committed it or may do so yet."""
+
+
 class Alter(Protocol):
     """Asks the controllers for another set."""
 
@@ -127,10 +142,11 @@ class MasterOfGroup:
         members = self.leader.members
         try:
             view = await self._alter(self.view.epoch, proposal.members, proposal.base_epoch)
-        except Refused as refused:
-            self._log.info("sync_state_set_refused", members=sorted(proposal.members), remark=refused.remark)
-            members.refused(proposal)
         except LightMQError as error:
+            if isinstance(error, Refused) and error.code in CERTAIN:
+                self._log.info("sync_state_set_refused", members=sorted(proposal.members), remark=error.remark)
+                members.refused(proposal)
+                return
             self._log.warning("sync_state_set_unanswered", members=sorted(proposal.members), error=str(error))
             members.unanswered(proposal)
         else:

@@ -4,10 +4,11 @@
     ApplyBrokerId      cluster; id free or same check code; first is 1  id taken, next id behind it
     RegisterReplica    id taken                                         address, boot; a new boot voids, see below
     ElectMaster        see `election`                                   epoch above all known, set kept
-    AlterSyncStateSet  differs; is master; epoch; set's epoch; known;   set, its epoch + 1
-                       alive; master in it
+    AlterSyncStateSet  is master; epoch; set's epoch; known; alive;     set, its epoch + 1
+                       master in it
     CleanReplicas      known; none alive unless forced                  forgotten; the last one ends the group
 
+The same set again is taken too: its new epoch voids what the master asked before and never got an answer to.
 A new boot of the master ends its mastership, because it must never go on in its old epoch. A new boot that may lack
 what it acknowledged leaves the set if others remain in it; else, unless it is the only replica there is, the group
 waits for an operator.
@@ -212,7 +213,6 @@ def _alter_refusal(group: ReplicaGroup, command: AlterSyncStateSet, members: tup
     unknown = [each for each in members if each not in group.replicas]
     dead = [each for each in members if each not in command.alive]
     checks = (
-        (members == group.in_sync, ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "the set is this one already"),
         (
             command.master != group.master,
             ResponseCode.CONTROLLER_INVALID_MASTER,

@@ -119,6 +119,28 @@ def entry_above_the_end(story: Story) -> None:
     story.end()
 
 
+def doubt_ends(story: Story) -> None:
+    """A proposal with a joiner is lost, and the joiner dies: the same set, proposed anew, ends the waiting for it."""
+    for ident in (1, 2):
+        story.broker(ident).start()
+    story.settle(1, 2)
+    master, joiner = story.master, story.broker(3)
+    joiner.start()
+    story.until(lambda: joiner.following is not None)
+    for node in story.controllers.nodes:
+        story.network.cut.add((master.name, node.name))
+    assert master.leading is not None
+    members = master.leading.core.members
+    story.until(lambda: 3 in members.effective)
+    joiner.crash(power=False)
+    story.until(lambda: 3 in members.doubtful)
+    story.network.cut.clear()
+    story.until(lambda: master.leading is not None and not members.doubtful)
+    taken = story.append(master, 3)
+    story.until(lambda: all(story.answers.get(ident) for ident in taken))
+    story.end()
+
+
 def stale_news(story: Story) -> None:
     """News of an old master reaches a replica that has followed a newer one, while the old one still believes."""
     story.settle(1, 2, 3)
@@ -225,6 +247,11 @@ def test_a_proposal_without_an_answer_counts_until_it_is_void():
     unanswered_proposal(Story(start=False))
     with pytest.raises((Violation, AssertionError), match=r"could be elected|can be elected"):
         unanswered_proposal(Story((PLANTS | SELDOM)["unanswered-means-refused"], start=False))
+
+
+def test_a_doubt_does_not_last():
+    """A broker that can never come back must not hold the others up for ever."""
+    doubt_ends(Story(start=False))
 
 
 def test_every_seldom_bug_has_its_story():

@@ -57,7 +57,7 @@ async def test_a_role_without_master(world):
     await settle(world, lambda: machine.groups["g"].master is None)
     assert role_command(machine.groups["g"].view()).fields == {
         "masterEpoch": "2",
-        "syncStateSetEpoch": "1",
+        "syncStateSetEpoch": "2",
         "brokerName": "g",
     }
 

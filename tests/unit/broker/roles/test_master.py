@@ -77,6 +77,20 @@ async def test_a_no_and_no_answer_are_told_apart(tmp_path: Path) -> None:
     await group.stop()
 
 
+async def test_a_busy_controller_has_not_said_no(tmp_path: Path) -> None:
+    """What it was asked may be committed yet: until a set is learnt its members stay required."""
+    group = Group(tmp_path / "1", {1})
+    group.outcomes = [Refused(2, "the controllers did not agree in time"), *[Refused(2006, "not alive")] * 1_000]
+    address = await group.start()
+    replica = Replica(tmp_path / "2", 2, address, 3)
+    await until(lambda: len(group.asked) >= 3)
+    await replica.stop()
+    await until(lambda: not group.master.leader.replicas())
+    assert group.master.leader.members.committed == {1}
+    assert group.master.leader.members.doubtful == {2}
+    await group.stop()
+
+
 async def test_with_too_few_in_sync_messages_are_refused(tmp_path: Path) -> None:
     """And taken again with enough; what the controllers say of another epoch does not count."""
     group = Group(tmp_path / "1", {1, 2}, in_sync_min=2)

@@ -105,10 +105,19 @@ def test_designated():
     assert machine.apply(elect(live(1, 2, 3), 2, designated=True)).code == 2011
 
 
+def test_the_same_set_again_voids_what_was_asked_before():
+    """Its epoch rises, so that a request that is still under way somewhere builds on an older one."""
+    machine = machine_with(1, 2, in_sync=(1,))
+    before = machine.groups["g"]
+    assert alter(machine, (1,), (1,)).code == 0
+    after = machine.groups["g"]
+    assert (after.in_sync, after.set_epoch) == (before.in_sync, before.set_epoch + 1)
+
+
 @pytest.mark.parametrize(
     ("members", "alive", "wrong", "code"),
     [
-        ((1,), (1,), {"master": 2, "master_epoch": 9}, 2013),
+        ((1,), (1,), {"master": 2, "master_epoch": 9}, 2002),
         ((1, 2), (1, 2), {"master": 2, "master_epoch": 9}, 2002),
         ((1, 2), (1, 2), {"master_epoch": 9, "set_epoch": 9}, 2000),
         ((1, 2, 9), (1, 2), {"set_epoch": 9}, 2001),
