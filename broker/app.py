@@ -36,6 +36,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.faults import FaultPoints
 from runtime.logs import get_logger
 from runtime.metrics import Registry
+from runtime.tls_metrics import declare_tls_metrics
 
 
 class BrokerApp:
@@ -238,6 +239,7 @@ class BrokerApp:
 
     async def _open_port(self, serving: Serving) -> None:
         self._server = make_server(self.config, Router(serving.handlers, access=self.access))
+        declare_tls_metrics(self.registry, self._server)
         self.port = await self._server.start(self.config.host, self.config.port)
         host = client_host(self.config.advertised_host or self.config.host)
         serving.announce(host, self.port, self.config.controllers)

@@ -26,6 +26,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.files import DirectoryLock
 from runtime.logs import get_logger
 from runtime.metrics import Registry
+from runtime.tls_metrics import declare_tls_metrics
 
 
 class ControllerApp:
@@ -79,6 +80,8 @@ class ControllerApp:
             await self._plane.start()
             if self._listen:
                 self._server = self._make_server()
+                if self._registry is not None:
+                    declare_tls_metrics(self._registry, self._server)
                 self.port = await self._server.start(config.host, config.port)
             await self._name_server.persister.start()
         except BaseException:

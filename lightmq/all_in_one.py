@@ -26,10 +26,10 @@ from mqtt_bridge.app import BridgeApp
 from mqtt_proxy.app import ProxyApp
 from mqtt_proxy.listening import PortUnavailable
 from remoting import inprocess
-from remoting.protocol.errors import LightMQError
+from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
-from remoting.server.tls import ServerTls
+from remoting.server.tls import ENFORCING, ServerTls
 from remoting.transport.contracts import Connection, Handler
 from runtime.admin import AdminServer
 from runtime.clock import Clock, SystemClock
@@ -37,6 +37,7 @@ from runtime.faults import parse_faults
 from runtime.files import DirectoryLock
 from runtime.metrics import Registry
 from runtime.service import ServiceGroup
+from runtime.tls_metrics import declare_tls_metrics
 
 FAULTS_VARIABLE = "LIGHTMQ_FAULTS"
 """For tests of whole processes only: named faults, see ``runtime.faults.parse_faults``."""
@@ -95,6 +96,7 @@ class AllInOne:
             await self._group.begin("broker", self._broker, ready=self._broker.ready)
             self._router = Router(merged(self._controller.handlers, self._broker.handlers), access=self._broker.access)
             self._server = self._make_server(self._router)
+            declare_tls_metrics(self._registry, self._server)
             await self._group.begin("remoting", _Port(self._open_remoting, self._server.stop))
             await self._registered()
             proxy = self._proxy = self._make_proxy(self._router, self._server)
@@ -147,6 +149,11 @@ class AllInOne:
         """One proxy in this process, or several beside it that come to the broker by its port."""
         config = self._configuration.proxy
         if config.listen.processes > 1:
+            if self._configuration.broker.tls.mode == ENFORCING and not config.dial_tls.enabled:
+                raise LocalMisuse(
+                    "broker.tls.mode is enforcing, and proxies of their own processes come without TLS: set "
+                    "proxy.dial_tls.enabled, with proxy.dial_tls.ca for an authority of your own"
+                )
             broker = f"{client_host(self._configuration.up.host)}:{server.port}"
             return ProxyPool(dataclasses.replace(config, broker=broker), self._configuration.logs, self._pool_metrics)
         connection = _trusted(inprocess.connect(router, port=self._broker.direct))

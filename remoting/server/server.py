@@ -73,6 +73,12 @@ class RemotingServer:
         """Bytes, frames and violations of all connections so far."""
         return self._settings.counters
 
+    def tls_counts(self) -> tuple[int, int, int, int]:
+        """Connections on which TLS began, on which it failed; certificates taken into use again, not usable."""
+        counters, tls = self._settings.counters, self._tls
+        files = (0, 0) if tls is None else (tls.reloads, tls.reload_failures)
+        return counters.tls_handshakes, counters.tls_failures, *files
+
     async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
         """Listen on host:port (0 = any free port) and return the port; OSError names a port that is taken.
 

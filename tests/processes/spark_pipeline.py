@@ -8,6 +8,7 @@ starts the Spark driver again when it ended. Thread rule: one thread; the client
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -114,9 +115,12 @@ class Pipeline:
             found = psutil.Process(self.driver.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+        alive = []
         for process in found:
-            process.info = process.as_dict(["cmdline", "name"])
-        return found
+            with contextlib.suppress(psutil.NoSuchProcess):  # a worker that ended between the two questions
+                process.info = process.as_dict(["cmdline", "name"])
+                alive.append(process)
+        return alive
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 

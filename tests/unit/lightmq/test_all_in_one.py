@@ -16,9 +16,11 @@ from mqtt_proxy.config import ProxyConfig
 from remoting.client.connection import connect
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import LightMQError
+from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.protocol.route_body import ClusterInfo, decode_body
 from runtime.files import DirectoryLocked
+from runtime.tls_config import ListenTlsConfig
+from tests.support.certificates import HAVE_OPENSSL, Authority
 
 
 def configuration(directory: Path) -> Configuration:
@@ -100,3 +102,21 @@ async def test_a_peer_that_is_away_is_named_but_does_not_make_it_unready(tmp_pat
         assert answer.status == 200
         assert "cloud (out)" in (await answer.json())["reasons"]["bridge"]
     await everything.stop()
+
+
+@pytest.mark.skipif(not HAVE_OPENSSL, reason="makes its certificates with openssl")
+async def test_proxies_that_the_broker_would_refuse_are_not_started(tmp_path: Path) -> None:
+    """TLS enforced and several proxies that know nothing of it: told at the start, and nothing is left open."""
+    identity = Authority(tmp_path / "certificates").issue()
+    wanted = configuration(tmp_path / "data")
+    tls = ListenTlsConfig(mode="enforcing", certificate=identity.certificate, key=identity.key)
+    listen = dataclasses.replace(wanted.proxy.listen, processes=2)
+    everything = AllInOne(
+        dataclasses.replace(
+            wanted,
+            broker=dataclasses.replace(wanted.broker, tls=tls),
+            proxy=dataclasses.replace(wanted.proxy, listen=listen),
+        )
+    )
+    with pytest.raises(LocalMisuse, match=r"proxy\.dial_tls\.enabled"):
+        await everything.start()

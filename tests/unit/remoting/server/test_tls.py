@@ -92,4 +92,5 @@ async def test_a_new_certificate_without_a_drop(serve, tmp_path: Path, caplog) -
         await second.close()
     await first.close()
     assert (tls.reloads, tls.reload_failures) == (1, 1)
+    assert server.tls_counts() == (4, 1, 1, 1)
     assert "the old one stays in use" in caplog.text
