@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from runtime.clock import Clock
     from runtime.faults import FaultPoints
     from runtime.metrics import Registry
+from runtime.tls_metrics import declare_tls_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class GroupMember:
         always = {Code.NOTIFY_BROKER_ROLE_CHANGED: self._role_pushed, Code.GET_BROKER_EPOCH_CACHE: self._epoch_cache}
         self.gate = RoleGate(always, access, peers_closer(lambda: self._server.peers))
         self._server: RemotingServer = make_server(config, self.gate)
+        declare_tls_metrics(registry, self._server)
         self.replicas = HaServer(
             clock, log, keys=_keys(config), open_to_all=config.open_to_all, superseded=self._superseded
         )
