@@ -8,12 +8,14 @@ records, queues with their present next offset, retained messages as records wit
 only when what was carried forward, and what made carrying needless, is on the disk and the index runs cover it, so
 the log alone still tells all state, also after a crash.
 What must be said again is looked for bit by bit, because the tables may be large; what is said while that goes on is
-younger than the segment. Thread rule: loop thread; each step says `carry_entries_max` entries at most and looks at a
-bounded part of the tables.
+younger than the segment. In a group the master then says how far it lets the log go (LOG_BEGIN): a replica, which says
+nothing, lets nothing go beyond that, and only what its own settings let go. Thread rule: loop thread; each step says
+`carry_entries_max` entries at most and looks at a bounded part of the tables.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -27,6 +29,7 @@ from broker.store.queue_index.index import QueueIndex
 from broker.store.queue_index.index_flusher import IndexFlusher
 from broker.store.queue_registry import carried_value
 from broker.store.retained_message import said_again
+from broker.store.role import Role
 from broker.store.settings import StoreSettings
 from broker.store.state_log import StateChange
 from broker.store.state_tables import Said, StateTables
@@ -38,6 +41,7 @@ Append = Callable[[Sequence[StoreMessage], Sequence[StateChange]], int]
 AGE, SIZE, FULL_DISK = "age", "size", "disk_full"
 LISTS_MAX = 4
 """Lists of doomed entries taken in one step; they are short or empty when little of the state is old."""
+_POSITION = struct.Struct("<q")
 T = TypeVar("T")
 
 
@@ -95,8 +99,7 @@ class Retention:
         self._carried_end = 0
         self._full = full
         self._confirmed = confirmed
-        self.says = True
-        """Whether what must outlive a segment may be said again: a replica says nothing of its own."""
+        self.role = Role()
         self._reasons: dict[int, str] = {}
         self.keep_from: Callable[[int, Append], bool] = lambda _target, _append: True
         """Says some of what must outlive its segment again; called before segments below a position go, until True."""
@@ -131,10 +134,12 @@ class Retention:
     def step(self, now_ms: int, flushed: int) -> None:
         """Do a bounded piece of the work there is."""
         self._index_flusher.drop_runs(self._index.expired_runs())
-        if not self.says:
+        certain = min(flushed, self._confirmed())
+        if self.role.replica:
+            self._follow(now_ms, certain)
             return
         self.expiry.step(now_ms)
-        if self._target is None and not self._choose(now_ms, min(flushed, self._confirmed())):
+        if self._target is None and not self._choose(now_ms, certain):
             return
         assert self._target is not None
         if not self._doomed.done:
@@ -144,13 +149,32 @@ class Retention:
         elif not self._doomed_queues.done:
             self._carry_queues(self._target)
             if self._doomed_queues.done:
-                # What was not said again was made needless by younger records, which may not be on the disk yet.
-                self._carried_end = self._log.end
+                self._announce(self._target)
         elif self._index.manifest.end_position < self._target:
             if not self._index_flusher.busy:
                 self._index_flusher.flush()
-        elif flushed >= self._carried_end:
+        elif certain >= self._carried_end:
             self._drop(self._target)
+
+    def _announce(self, target: int) -> None:
+        """Let the group know; what was not said again was made needless by records that may not be on the disk yet."""
+        if self.role.grouped:
+            self._say_again([], [StateChange(state_kinds.LOG_BEGIN, b"", _POSITION.pack(target))])
+        self._carried_end = self._log.end
+
+    def _follow(self, now_ms: int, certain: int) -> None:
+        """Let go what the master has announced, as far as the settings here want that."""
+        if self._target is None:
+            announced = self._tables.get(state_kinds.LOG_BEGIN, b"")
+            if announced is None or announced[1] >= certain:
+                return
+            if not self._choose(now_ms, min(certain, *_POSITION.unpack(announced[0]))):
+                return
+        assert self._target is not None
+        if self._index.manifest.end_position >= self._target:
+            self._drop(self._target)
+        elif not self._index_flusher.busy:
+            self._index_flusher.flush()
 
     def _choose(self, now_ms: int, flushed: int) -> bool:
         segments = self._log.segments

@@ -23,6 +23,8 @@ SESSION_INFLIGHT = 12
 """Client id and block of packet ids -> QoS 2 deliveries whose handshake is not over."""
 SESSION_RECEIVED = 13
 """Client id and block of packet ids -> QoS 2 publishes taken and not released."""
+LOG_BEGIN = 14
+"""Empty key -> log position (i64): a group's master lets the log below go, what still holds of it was said again."""
 SHARED = 20
 """Shared subscription (whole filter) -> its queue and how far its group has come."""
 DELAYED = 21
@@ -42,6 +44,7 @@ NAMES = {
     RETENTION: "retention",
     SESSION_INFLIGHT: "session_inflight",
     SESSION_RECEIVED: "session_received",
+    LOG_BEGIN: "log_begin",
     SHARED: "shared",
     DELAYED: "delayed",
 }

@@ -146,7 +146,7 @@ class StoreBase:
         )  # fmt: skip
         self._index_flusher = IndexFlusher(
             self._index, self._thread, self._log.sync, self.settings, self._faults, self._background_failed,
-            self._confirmed if grouped else None,
+            self._certain if grouped else None,
         )  # fmt: skip
         self._writer = self._make_writer(opened)
         self._assemble_upkeep(opened)
@@ -172,7 +172,7 @@ class StoreBase:
             self.settings, self._log, self._index, self.state, self._index_flusher, self._carry, self._events,
             confirmed=self._confirmed, full=lambda: self._guard.full,
         )  # fmt: skip
-        self._retention.says = not self._role.replica
+        self._retention.role = self._role
         self.groups = self._retention.groups
         self.keys = self._writer.keys = KeyStore.open(
             self.directory, self.settings, self._log, self._reader, self._thread, self._faults, self._events,
@@ -181,12 +181,17 @@ class StoreBase:
         self._maintenance = Maintenance(
             self.directory, self.settings, self._epochs, self._log, self.state, self._thread, self._index_flusher,
             self._retention, self._background_failed, opened.snapshot_position, opened.mark,
-            lambda: self._writer.last_store_ms, self.keys, self._confirmed if self._role.grouped else None,
+            lambda: self._writer.last_store_ms, self.keys, self._certain if self._role.grouped else None,
         )  # fmt: skip
         self._writer.prepare = self._maintenance.prepare_next
 
     def _confirmed(self) -> int:
         return self._confirm.position
+
+    def _certain(self) -> int:
+        """Up to where the group will not take the log back, flushed here or not: the end of whole groups."""
+        end = self._index.end_position
+        return end if self._limit >= end else self._confirm.position
 
     def _dismantle(self) -> None:
         """Put everything to rest that works on the directory, with nothing more written; the log stays open."""

@@ -61,8 +61,9 @@ class IndexFlusher:
             self.flush()
 
     def _enough(self) -> bool:
-        """Whether what may go into a run is worth one."""
-        return self._confirmed is None or self._index.count_below(self._confirmed()) >= self._flush_entries
+        """Whether what may go into a run is worth one: many small ones would be merged again and again."""
+        least = min(self._flush_entries, self._index.tail.capacity // 4)
+        return self._confirmed is None or self._index.count_below(self._confirmed()) >= least
 
     def make_room(self, entries: int) -> None:
         """Wait until the tail takes `entries` more; the loop pays only when the index thread cannot keep up."""
@@ -71,11 +72,8 @@ class IndexFlusher:
                 self._thread.drain()
                 continue
             before = self._index.tail.first
-            self.flush()
+            self.flush(whole=not self._enough())
             self._thread.drain()
-            if self._index.tail.first == before and self._confirmed is not None and not self.busy:
-                self.flush(whole=True)
-                self._thread.drain()
             if self._index.tail.first == before:
                 raise OSError(f"{self._index.directory}: the index tail is full and no run could be written")
 

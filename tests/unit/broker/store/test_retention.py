@@ -6,6 +6,7 @@ import errno
 import shutil
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from broker.store.read_result import OFFSET_TOO_SMALL
 from broker.store.retention import AGE, FULL_DISK, SIZE, Limits, choose_segments
 from broker.store.state_log import StateChange
 from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN, RecordView
+from tests.sim.replicas import ReplicaBench, pull
 from tests.sim.stores import StoreBench, bodies, message
 
 
@@ -230,3 +232,61 @@ def test_a_segment_waits_for_what_others_keep_in_it(tmp_path: Path) -> None:
     assert bodies(store, kept) == [b"again"] * 2
     assert store.state.get(state_kinds.DELAYED, b"k")[0] == b"3"
     bench.close()
+
+
+def expiring(tmp_path: Path, kept: int) -> tuple[ReplicaBench, ReplicaBench]:
+    """A master that has let much of its log go, and a replica that keeps `kept` bytes and has all of it."""
+    master = ReplicaBench(tmp_path / "master", epoch=1, retention_size_bytes=40_000)
+    replica = ReplicaBench(tmp_path / "replica", role="replica", retention_size_bytes=kept)
+    queue = master.store.open_queue(b"q")
+    master.store.append_state([StateChange(4, b"k", b"v")])
+    for _ in range(20):
+        for _ in range(10):
+            master.store.append([message([queue], bytes(900))])
+        master.flush()
+        pull(master.store, replica.store, 5000)
+        replica.flush()
+        limit = replica.store.flushed_position
+        master.store.limit_confirm(limit)
+        replica.store.limit_confirm(limit)
+        for bench in (master, replica):
+            bench.store.maintain(0)
+            bench.store._thread.drain()
+            bench.turn()
+    return master, replica
+
+
+@pytest.mark.parametrize(("kept", "holds"), [(40_000, False), (20_000, False), (10**6, True)])
+def test_a_replica_lets_go_what_the_master_has_announced(tmp_path: Path, kept: int, holds: bool) -> None:
+    """By its own settings and never more; what it has left tells the same state after a restart without a snapshot."""
+    master, replica = expiring(tmp_path, kept)
+    assert master.store.begin_position > 0
+    assert (replica.store.begin_position == 0) == holds
+    assert replica.store.begin_position <= master.store.begin_position
+    state = replica.store.state.copy()
+    assert state[4][b"k"][0] == b"v"
+    replica.close()
+    (replica.directory / "state" / "SNAPSHOT").unlink()
+    assert replica.open().state.copy() == state
+    replica.close()
+    master.close()
+
+
+def test_a_replica_lets_nothing_go_that_was_not_announced(tmp_path: Path) -> None:
+    """The log of a node by itself says nothing: its replica keeps all, whatever its settings."""
+    single = ReplicaBench(tmp_path / "single")
+    queue = single.store.open_queue(b"q")
+    for _ in range(100):
+        single.store.append([message([queue], bytes(900))])
+    single.settle()
+    replica = ReplicaBench(tmp_path / "replica", role="replica", retention_size_bytes=20_000)
+    pull(single.store, replica.store, 5000)
+    replica.flush()
+    replica.store.limit_confirm(replica.store.end_position)
+    for _ in range(20):
+        replica.store.maintain(0)
+        replica.store._thread.drain()
+        replica.turn()
+    assert replica.store.begin_position == 0
+    single.close()
+    replica.close()

@@ -21,6 +21,7 @@ def test_numbers_are_fixed() -> None:
         11: "retention",
         12: "session_inflight",
         13: "session_received",
+        14: "log_begin",
         20: "shared",
         21: "delayed",
     }

@@ -1,0 +1,31 @@
+"""Three stores of a group, walked by a seed: they end with the same bytes, and what the bytes alone tell.
+
+LIGHTMQ_WALKS=500 makes more of them, LIGHTMQ_WALK_FIRST=77 begins with that seed; a walk that fails names its own.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.store import hot
+from tests.sim.replica_walk import Walk
+
+WALKS = int(os.environ.get("LIGHTMQ_WALKS", "12"))
+FIRST = int(os.environ.get("LIGHTMQ_WALK_FIRST", "1"))
+STEPS = 100
+MEMORY = Path("/dev/shm")
+
+
+@pytest.mark.parametrize("twin", ["pure", "compiled"])
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + WALKS))
+def test_whatever_happens_the_nodes_agree(
+    twin: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Appends, parts of any size, flushes, kills that lose what was not flushed, elections, cuts, restarts."""
+    if twin == "compiled" and hot.choice.name != "compiled":
+        pytest.skip(f"no compiled twin: {hot.choice.reason}")
+    monkeypatch.setattr(hot, "core", hot.pure_core() if twin == "pure" else hot.compiled_core())
+    Walk(tmp_path, seed).run(STEPS)
