@@ -62,7 +62,8 @@ class BoundsWatch:
         self._options = options
         self._selection = selection
         self._brokers: list[Address] = []
-        self._seen: dict[Address, dict[tuple[str, int], int]] = {}
+        self._replies: dict[Address, dict[tuple[str | None, tuple[str, ...]], QueueBoundsReply]] = {}
+        """What each broker last said to each question, the latest last."""
         self._keys: dict[Address, dict[int, QueueKey]] = {}
         self._last: dict[tuple[Address, str | None], tuple[bytes, QueueBoundsReply, dict[QueueKey, Bounds]]] = {}
         """The last answer to each question: one that says the same again costs nothing."""
@@ -91,7 +92,7 @@ class BoundsWatch:
         self.present.clear()
         brokers = self._find()
         for address in brokers:
-            if address not in self._seen or wait_ms == 0:
+            if address not in self._replies or wait_ms == 0:
                 continue
             request = self._selection.waiting_request(self._known(address), wait_ms // len(brokers))
             answered = self._ask(address, request)
@@ -117,11 +118,11 @@ class BoundsWatch:
             _, reply, found = last
         else:
             reply = decode_bounds_reply(answer.body)
-            self._seen[address] = self._seen.get(address, {}) | {
-                (queue.topic, queue.queue): queue.max for queue in reply.queues
-            }
             found = self._selection.collect(request, reply, self._keys.setdefault(address, {}))
             self._last[question] = (answer.body, reply, found)
+        replies, asked = self._replies.setdefault(address, {}), (request.filter, tuple(request.topics))
+        replies.pop(asked, None)
+        replies[asked] = reply
         self.addresses[reply.broker] = address
         self.present.add(reply.broker)
         self._note_readers(reply)
@@ -130,8 +131,9 @@ class BoundsWatch:
     def _known(self, address: Address) -> dict[str, dict[str, int]]:
         """The ends last seen of a broker, as it wants to be told them."""
         known: dict[str, dict[str, int]] = {}
-        for (topic, queue), end in self._seen[address].items():
-            known.setdefault(topic, {})[str(queue)] = end
+        for reply in self._replies[address].values():
+            for queue in reply.queues:
+                known.setdefault(queue.topic, {})[str(queue.queue)] = queue.max
         return known
 
     def _note_readers(self, reply: QueueBoundsReply) -> None:

@@ -43,8 +43,9 @@ from spark_connector.options import ReadOptions
 from spark_connector.places import NotAnswered, Places
 from spark_connector.planner import QueueRange
 
-PULL_BYTES_MAX = 8 * 1024 * 1024
-"""Raw record bytes asked for at once: large enough to hide the round trip, small enough for two in memory."""
+PULL_BYTES_MAX = 2 * 1024 * 1024
+"""Raw record bytes asked for at once: large enough to hide the round trip, and small enough that neither side asks the
+kernel for fresh memory each time, which cost the broker more than half of what a row of 8 MiB did."""
 
 SAMPLE_BYTES_MAX = 64 * 1024
 """Size of the sample by which maxBytesPerTrigger judges how large records are."""

@@ -17,11 +17,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from spark_connector.errors import OptionError
 
 VERSION = 1
+MOVED_FEW = 0.25
+"""Up to this share of moved queues an offset is written by changing the one before instead of anew."""
 FORMS_REMEMBERED = 4
 """Offsets one query has at hand: where it was, where it goes, what is there, and what it was told between."""
 
@@ -95,6 +97,18 @@ def _nest(positions: Positions) -> dict[str, dict[str, dict[str, int]]]:
     return nested
 
 
+def _moved(nested: Mapping[str, Any], positions: Positions) -> Mapping[str, Any]:
+    """What stands for positions of which only these differ from those of `nested`; their order is the same."""
+    if not positions:
+        return nested
+    changed = dict(nested)
+    for topic in {key.topic for key in positions}:
+        changed[topic] = {broker: dict(queues) for broker, queues in nested[topic].items()}
+    for key, position in positions.items():
+        changed[key.topic][key.broker][str(key.queue)] = position
+    return changed
+
+
 def _unnest(nested: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[QueueKey, int]:
     return {
         QueueKey(topic, broker, int(queue)): int(position)
@@ -120,10 +134,22 @@ class OffsetMemory:
 
     def to_json(self, offset: StreamOffset) -> dict[str, Any]:
         """As the function of this name; positions that were written before are not written again."""
-        alike = (one.form["q"] for one in reversed(self._known) if one.offset.positions == offset.positions)
-        form = to_json(offset, next(alike, None))
+        form = to_json(offset, self._nested(offset.positions))
         self._known.append(_Known(form, offset))
         return form
+
+    def _nested(self, positions: Positions) -> Mapping[str, Any] | None:
+        """What stands for the positions, if it was written before or little has moved since; None otherwise."""
+        for form, known in reversed(self._known):
+            before = known.positions
+            if before is positions:
+                return cast("Mapping[str, Any]", form["q"])
+            if before.keys() != positions.keys():
+                continue
+            moved = [key for key, position in positions.items() if before[key] != position]
+            if len(moved) <= len(positions) * MOVED_FEW:
+                return _moved(form["q"], {key: positions[key] for key in moved})
+        return None
 
     def from_json(self, form: Mapping[str, Any]) -> StreamOffset:
         """As the function of this name."""

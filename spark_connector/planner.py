@@ -47,10 +47,13 @@ def resolve(point: StartingPoint, bounds: Mapping[QueueKey, Bounds]) -> dict[Que
 def losses(start: Positions, bounds: Mapping[QueueKey, Bounds]) -> list[str]:
     """Say for every queue of `start` what of it can no longer be read."""
     found = []
-    for key, position in sorted(start.items()):
+    lost = [
+        (key, position)
+        for key, position in start.items()
+        if (queue := bounds.get(key)) is None or not queue.min <= position <= queue.max
+    ]
+    for key, position in sorted(lost):
         queue = bounds.get(key)
-        if queue is not None and queue.min <= position <= queue.max:
-            continue
         where = f"{key.topic}/{key.broker}/{key.queue}"
         if queue is None:
             found.append(f"queue {where} is gone; it was read up to {position}")

@@ -164,7 +164,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stop = self._memory.from_json(end)
         begin = stop.origin if stop.origin is not None else self._memory.from_json(start).positions
         watch = self._connected()
-        while any(self._lacks(key, position) for key, position in stop.positions.items()):
+        # What was planned just now was planned by these very bounds.
+        while stop.positions is not self._planned and self._lacks(stop.positions):
             try:
                 self._bounds = watch.read()
                 self._check_brokers(stop.positions)
@@ -254,9 +255,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if absent and self._options.fail_on_data_loss:
             raise BrokerUnreachable(f"no name server knows a master of {', '.join(sorted(absent))}")
 
-    def _lacks(self, key: QueueKey, position: int) -> bool:
-        bounds = self._bounds.get(key)
-        return bounds is None or bounds.max < position
+    def _lacks(self, positions: Positions) -> bool:
+        """Whether some position lies beyond what the bounds last seen tell."""
+        known = self._bounds
+        return any((bounds := known.get(key)) is None or bounds.max < position for key, position in positions.items())
 
     def _within(self, start: Positions) -> dict[QueueKey, int]:
         """Return positions moved into what exists (only reached when losses are allowed)."""

@@ -46,7 +46,8 @@ def queue_bounds(broker: Broker, peer: Peer, command: Command) -> None:
         reply = _answer(broker, request)
         if not last and not _news(reply, request):
             return False
-        position = max((broker.topics.position(item.topic) for item in reply.queues), default=0)
+        shown = {item.topic for item in reply.queues}
+        position = max(map(broker.topics.position, shown), default=0)
         broker.reply_at(position, peer, command.reply(body=encode_bounds_reply(reply)))
         return True
 

@@ -19,8 +19,10 @@ from broker.store.gather import GRAIN, Column
 from broker.store.queue_index.entries import Entries
 from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK, RangeResult, ReadResult
 from remoting.protocol.errors import CorruptRecord
-from remoting.protocol.record import HEADER_SIZE, check_record
+from remoting.protocol.record import check_record
 
+RECORD_BYTES_USUAL = 160
+"""Few records are smaller; a range is looked up for so many of them as would fit then, not for twice as many."""
 _CHUNK_ENTRIES = 256
 """Entries looked up at a time, so that a read bounded by bytes does not look up thousands of entries for nothing."""
 
@@ -160,7 +162,7 @@ class Reader:
         last = offset + max_count
         if status == OFFSET_TOO_LARGE or min(limit, last) <= offset or max_bytes <= 0:
             return RangeResult(status, offset, min(offset, high), low, high)
-        entries = self._index.read(queue, offset, min(limit, last, offset + max_bytes // HEADER_SIZE + 1) - offset)
+        entries = self._index.read(queue, offset, min(limit, last, offset + _entries_for(max_bytes)) - offset)
         count = _fitting(entries, last, first=True)
         ends = np.cumsum(entries.sizes[:count], dtype=np.int64)
         count = min(count, max(1, int(ends.searchsorted(max_bytes, side="right"))))
@@ -258,6 +260,11 @@ class Reader:
         except CorruptRecord as error:
             raise CorruptLog(segment.path, position, error.reason) from error
         return segment.view[at : at + total]
+
+
+def _entries_for(max_bytes: int) -> int:
+    """How many entries to look up for so many bytes; of large ranges of tiny records not all that would fit."""
+    return max(_CHUNK_ENTRIES, max_bytes // RECORD_BYTES_USUAL) + 1
 
 
 def _fitting(entries: Entries, last: int, *, first: bool) -> int:

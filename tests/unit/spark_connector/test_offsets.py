@@ -72,3 +72,18 @@ def test_a_memory_writes_what_the_function_writes(one: dict[QueueKey, int], othe
         StreamOffset(one),
     ):
         assert json.dumps(memory.to_json(offset)) == json.dumps(to_json(offset))
+
+
+@given(st.lists(st.dictionaries(st.integers(0, 39), st.integers(0, 9), max_size=6), max_size=8))
+def test_little_that_moved_is_written_as_everything_is(steps: list[dict[int, int]]) -> None:
+    """Forms that were given out before stay what they were."""
+    memory = OffsetMemory()
+    now = {QueueKey(f"t{n // 8}", f"b{n // 4 % 2}", n % 12): n for n in range(40)}
+    keys_by_number = list(now)
+    written = []
+    for step in steps:
+        now = now | {keys_by_number[number]: position for number, position in step.items()}
+        offset = StreamOffset(now)
+        written.append((json.dumps(memory.to_json(offset)), memory.to_json(offset), offset))
+    for text, form, offset in written:
+        assert text == json.dumps(form) == json.dumps(to_json(offset))
