@@ -19,11 +19,12 @@ from controller.consensus.proposer import Proposer
 from controller.consensus.single import SingleEngine
 from controller.controller_api import controller_handlers
 from controller.masters import Masters
-from controller.members import Member, parse_members
+from controller.members import Member, parse_members, read_secret
 from controller.name_server import NameServer
 from controller.pushes import RolePushes, RoutePushes
 from controller.replicas.group import GroupView
 from controller.replicas.machine import ReplicaMachine
+from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.route_body import MASTER_ID
 from remoting.transport.contracts import Connection, Handler
 from runtime.clock import Clock
@@ -135,5 +136,19 @@ def members_of(config: ControllerConfig) -> dict[str, Member]:
 def make_engine(config: ControllerConfig, members: dict[str, Member], machine: DeduplicatedMachine) -> Engine:
     """The engine for so many controllers."""
     directory = config.data_directory / CONSENSUS_DIRECTORY
-    assert len(members) == 1
-    return SingleEngine(directory, machine, node_id=config.node_id, snapshot_entries=config.snapshot_entries)
+    if len(members) == 1:
+        return SingleEngine(directory, machine, node_id=config.node_id, snapshot_entries=config.snapshot_entries)
+    if config.raft_election_ms <= 3 * config.raft_heartbeat_ms:
+        raise LocalMisuse("controller.raft_election_ms must be more than three times controller.raft_heartbeat_ms")
+    from controller.consensus.raft_engine import RaftEngine, RaftSettings
+
+    settings = RaftSettings(
+        config.raft_heartbeat_ms,
+        config.raft_election_ms,
+        config.raft_fallback_ms,
+        config.propose_timeout_ms,
+        config.snapshot_entries,
+        config.raft_host,
+    )
+    secret = read_secret(config.raft_secret_file, members, config.data_directory)
+    return RaftEngine(directory, machine, members, config.node_id, secret, settings)

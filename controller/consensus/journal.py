@@ -56,6 +56,11 @@ class Journal:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._end = self._read()
 
+    @property
+    def open(self) -> bool:
+        """Whether it can still be written."""
+        return self._descriptor >= 0
+
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -8,12 +8,13 @@ Loop rule: all on the loop's thread.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from controller.consensus.deduplicated import Envelope
 from controller.consensus.engine import Engine, NotLeading, OutcomeUnknown
-from controller.replicas.commands import Barrier, Command, Outcome, encode
+from controller.replicas.commands import Command, Outcome, encode
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
 
@@ -36,17 +37,9 @@ class Proposer:
         """What became of it. Raises NotLeading, ConsensusFailed, and Refused when its fate stays unknown."""
         self._requests += 1
         envelope = msgspec.msgpack.encode(Envelope(self._client, self._requests, encode(command)))
-        for _ in range(TRIES_MAX):
-            try:
-                outcome = await self._engine.propose(envelope)
-            except OutcomeUnknown:
-                if not self._engine.is_leader:
-                    raise NotLeading(self._engine.leader) from None
-                self.repeats += 1
-                continue
-            assert isinstance(outcome, Outcome)
-            return outcome
-        raise Refused(ResponseCode.SYSTEM_BUSY, "the controllers did not agree in time: ask again")
+        outcome = await self._repeated(lambda: self._engine.propose(envelope))
+        assert isinstance(outcome, Outcome)
+        return outcome
 
     async def barrier(self) -> None:
         """Return when the machine here has everything that was committed before the call. Raises as `propose`."""
@@ -58,4 +51,14 @@ class Proposer:
         if before is not None:
             await asyncio.wait([before])
         self._barrier, self._next_barrier = self._next_barrier, None
-        await self.propose(Barrier())
+        await self._repeated(self._engine.barrier)
+
+    async def _repeated(self, ask: Callable[[], Awaitable[object]]) -> object:
+        for _ in range(TRIES_MAX):
+            try:
+                return await ask()
+            except OutcomeUnknown:
+                if not self._engine.is_leader:
+                    raise NotLeading(self._engine.leader) from None
+                self.repeats += 1
+        raise Refused(ResponseCode.SYSTEM_BUSY, "the controllers did not agree in time: ask again")

@@ -38,6 +38,8 @@ class Vote(msgspec.Struct, array_like=True):
     voted_for: str | None = None
     committed: int = 1
     members: tuple[str, ...] = ()
+    voter: bool = False
+    """Whether it had everything that was committed once: an empty newcomer must not vote for others' logs."""
 
 
 Content = TypeVar("Content", Snapshot, Vote)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from controller.config import ControllerConfig
 from controller.consensus.single import SingleEngine
 from controller.control_plane import make_engine, members_of
 from remoting.protocol.commands import Command
+from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.route_body import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
 from tests.unit.controller.conftest import World
 from tests.unit.controller.test_controller_api import elect
@@ -49,3 +52,16 @@ async def test_one_controller_decides_alone(tmp_path):
     members = members_of(config)
     assert members["n1"].address == "127.0.0.1:5"
     assert isinstance(make_engine(config, members, None), SingleEngine)
+
+
+async def test_several_controllers_agree(tmp_path):
+    """With peers the engine is Raft's, the secret is made beside the data; timers that cannot work are refused."""
+    peers = ("n1@127.0.0.1:1@11", "n2@127.0.0.1:2@12", "n3@127.0.0.1:3@13")
+    config = ControllerConfig(data_directory=tmp_path / "n2", node_id="n2", peers=peers)
+    members = members_of(config)
+    engine = make_engine(config, members, None)
+    assert (type(engine).__name__, engine.node_id) == ("RaftEngine", "n2")
+    assert (tmp_path / "raft.secret").exists()
+    slow = ControllerConfig(data_directory=tmp_path, peers=peers, raft_heartbeat_ms=100)
+    with pytest.raises(LocalMisuse, match="three times"):
+        make_engine(slow, members, None)

@@ -27,8 +27,14 @@ class Scripted:
         self.gate = asyncio.Event()
         self.gate.set()
 
+    async def barrier(self):
+        await self._answer("barrier")
+
     async def propose(self, data):
-        self.requests.append(msgspec.msgpack.decode(data, type=Envelope).request)
+        return await self._answer(msgspec.msgpack.decode(data, type=Envelope).request)
+
+    async def _answer(self, what):
+        self.requests.append(what)
         await self.gate.wait()
         answer = self.answers.pop(0) if self.answers else Outcome()
         if isinstance(answer, Exception):

@@ -1,0 +1,224 @@
+"""Connections between controllers on the consensus thread's loop, as the transport PySyncObj asks for.
+
+Of two controllers the one with the greater id dials, again and again, so there is one connection; a newer one replaces
+an older. Connections that are idle carry empty frames and are closed when nothing came for `silence_ms`, so that a peer
+behind a cut is gone soon and back soon.
+Invariant: only proven peers are connected; strangers hold little, for a short time, and are few.
+Loop rule: everything on the consensus thread's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pysyncobj.node import Node
+from pysyncobj.transport import Transport
+
+from controller.consensus.messages import from_library, to_library
+from controller.consensus.wire import RANDOM_BYTES, Message, Session, decode_message, encode_message
+from controller.members import Member
+from remoting.protocol.errors import RemoteViolation
+from runtime.logs import get_logger
+
+STRANGERS_MAX = 32
+"""Connections that have not proven themselves; one more is closed at once."""
+PROOF_SECONDS = 3.0
+"""Time to prove oneself."""
+OUTPUT_BYTES_MAX = 64 * 1024 * 1024
+"""Output waiting for one peer above which its connection is closed; it catches up over the next one."""
+DIAL_SECONDS = 1.0
+DIAL_PAUSE_SECONDS = 0.1
+
+
+class PeerTransport(Transport):  # type: ignore[misc]  # the library has no types
+    """All connections of one controller."""
+
+    def __init__(
+        self,
+        own: Member,
+        members: Mapping[str, Member],
+        key: bytes,
+        *,
+        silence_ms: int,
+        received: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        """`received` is called after every message the library has taken, `failed` when taking one went wrong here."""
+        super().__init__(None, None, [])
+        self.own = own
+        self.key = key
+        self.nodes = {each: Node(each) for each in members}
+        self._members = members
+        self._silence_seconds = silence_ms / 1000
+        self._received = received
+        self._failed = failed
+        self._connections: dict[str, PeerConnection] = {}
+        self._all: set[PeerConnection] = set()
+        self._dialers: list[asyncio.Task[None]] = []
+        self._server: asyncio.Server | None = None
+        self._log = get_logger("consensus")
+        self.violations = 0
+
+    async def open(self, host: str) -> None:
+        """Listen, and begin to dial. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: PeerConnection(self, None), host, self.own.raft_port)
+        for member in self._members.values():
+            if member.node_id < self.own.node_id:
+                self._dialers.append(loop.create_task(self._dial(member)))
+
+    async def close(self) -> None:
+        """End everything."""
+        for task in self._dialers:
+            task.cancel()
+        await asyncio.gather(*self._dialers, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._all):
+            connection.end("this controller stops")
+
+    def send(self, node: Any, message: dict[str, Any]) -> bool:
+        """The library's: a message to a node, False when it is not connected."""
+        return self.say(node, from_library(message))
+
+    def say(self, node: Any, message: Message) -> bool:
+        """A message of our own to a node, False when it is not connected."""
+        connection = self._connections.get(node.id)
+        if connection is None:
+            return False
+        connection.send(encode_message(message))
+        return True
+
+    def tick(self) -> None:
+        """Show every peer that we are here, and give up those that are not."""
+        now = asyncio.get_running_loop().time()
+        for connection in list(self._all):
+            limit = self._silence_seconds if connection.session.proven else PROOF_SECONDS
+            if now - connection.heard > limit:
+                connection.end("silence")
+            elif connection.session.proven:
+                connection.send(b"")
+
+    def made(self, connection: PeerConnection) -> bool:
+        """A socket is connected; False when there are too many strangers."""
+        self._all.add(connection)
+        return sum(not each.session.proven for each in self._all) <= STRANGERS_MAX
+
+    def proved(self, connection: PeerConnection) -> None:
+        """The peer has the secret: it is connected now, here instead of on an older connection."""
+        peer = connection.session.peer
+        assert peer is not None
+        older = self._connections.get(peer)
+        self._connections[peer] = connection
+        if older is not None:
+            older.end("it connected again")
+            self._onNodeDisconnected(self.nodes[peer])
+        self._onNodeConnected(self.nodes[peer])
+        self._log.info("controller_connected", peer=peer)
+
+    def message(self, connection: PeerConnection, data: bytes) -> None:
+        """A message of a proven peer; one from a connection that was replaced says nothing any more."""
+        peer = connection.session.peer
+        assert peer is not None
+        if self._connections.get(peer) is not connection:
+            return
+        message = decode_message(data)
+        try:
+            self._onMessageReceived(self.nodes[peer], to_library(message))
+        except RemoteViolation:
+            raise
+        except Exception as error:  # noqa: BLE001 - our own files or state: the engine must end, not this connection
+            self._failed(error)
+        else:
+            self._received()
+
+    def lost(self, connection: PeerConnection, reason: str) -> None:
+        """A socket is gone."""
+        self._all.discard(connection)
+        peer = connection.session.peer
+        if peer is not None and self._connections.get(peer) is connection:
+            del self._connections[peer]
+            self._onNodeDisconnected(self.nodes[peer])
+            self._received()
+            self._log.info("controller_disconnected", peer=peer, reason=reason)
+
+    def violated(self, address: str, reason: str) -> None:
+        """Somebody broke the protocol, or has another secret."""
+        self.violations += 1
+        self._log.warning("controller_refused", address=address, reason=reason)
+
+    async def _dial(self, member: Member) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if member.node_id not in self._connections:
+                try:
+                    async with asyncio.timeout(DIAL_SECONDS):
+                        _, connection = await loop.create_connection(
+                            lambda: PeerConnection(self, member.node_id), member.host, member.raft_port
+                        )
+                    await asyncio.wait_for(connection.ended.wait(), None)
+                except OSError:
+                    pass  # it is away: the next try tells
+            await asyncio.sleep(DIAL_PAUSE_SECONDS)
+
+
+class PeerConnection(asyncio.Protocol):
+    """One socket."""
+
+    def __init__(self, peers: PeerTransport, dialed: str | None) -> None:
+        self.session = Session(peers.key, peers.own.node_id, peers.nodes, os.urandom(RANDOM_BYTES), dialed=dialed)
+        self.heard = asyncio.get_running_loop().time()
+        self.ended = asyncio.Event()
+        self._peers = peers
+        self._transport: asyncio.Transport | None = None
+        self._reason = "it closed"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say who we are, unless there are too many strangers."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if self._peers.made(self):
+            transport.write(self.session.hello())
+        else:
+            self.end("too many strangers")
+
+    def data_received(self, data: bytes) -> None:
+        """Open frames; whatever is wrong with them ends the connection."""
+        assert self._transport is not None
+        was_proven = self.session.proven
+        try:
+            answer, contents = self.session.feed(data)
+            if answer:
+                self._transport.write(answer)
+            if self.session.proven:
+                self.heard = asyncio.get_running_loop().time()
+            if self.session.proven and not was_proven:
+                self._peers.proved(self)
+            for content in contents:
+                self._peers.message(self, content)
+        except RemoteViolation as violation:
+            self._peers.violated(str(self._transport.get_extra_info("peername")), violation.reason)
+            self.end(violation.reason)
+
+    def send(self, data: bytes) -> None:
+        """Seal and send; a peer that does not read is given up."""
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return
+        self._transport.write(self.session.seal(data))
+        if self._transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:
+            self.end("it does not read")
+
+    def end(self, reason: str) -> None:
+        """Close at once."""
+        self._reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Tell the others."""
+        self.ended.set()
+        self._peers.lost(self, self._reason)

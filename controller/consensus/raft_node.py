@@ -1,0 +1,379 @@
+"""PySyncObj's Raft with what it lacks: durable files, safe truncation and snapshots, pre-votes, and no pickle.
+
+What is different from the library, each because acknowledged commands were lost or the log stood still without it:
+- the journal is fsynced before an entry is acknowledged or counted, term and vote before they are shown (`LogFace`);
+- an entry that matches is never cut: only a proven conflict truncates, and never below what is committed;
+- a follower's commit index never passes what this leader has proven to match;
+- a snapshot that arrives or is found at the start keeps the entries behind it; it is checked before it is used;
+- answers carry their term: old ones are dropped, higher ones end a leadership;
+- a controller whose files were emptied votes for no log but an empty one until it has what is committed;
+- who wants to lead asks first whether it could win (pre-vote), so that a cut-off node does not raise terms;
+- commands are our own bytes; membership, versions, forwarding and transfers of the library cannot be reached.
+It overrides the library's private methods, so the version is pinned.
+Thread rule: the consensus thread only.
+"""
+# ruff: noqa: N802, N803
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf
+from pysyncobj.monotonic import monotonic
+
+from controller.consensus.engine import COMMAND_BYTES_MAX, ConsensusFailed, Machine
+from controller.consensus.log_face import LogFace
+from controller.consensus.peers import PeerTransport
+from controller.consensus.single import FIRST_ENTRY, REGULAR, SNAPSHOT_FILE
+from controller.consensus.small_files import Snapshot, load, save, unpack
+from controller.consensus.wire import Founded, Install, Newcomer, NextIndex, PreGranted, PreVote
+from remoting.protocol.errors import LocalMisuse, RemoteViolation
+
+NO_OP = b"\x01"
+BATCH_BYTES = 4 * COMMAND_BYTES_MAX
+"""Entries sent in one message; a follower with a conflict and more than that behind it catches up slowly."""
+SNAPSHOT_BYTES_MAX = 256 * 1024 * 1024
+PIECE_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Timers:
+    """Seconds."""
+
+    heartbeat: float
+    election: float
+    """Shortest silence of a leader before another controller asks whether it could lead; the longest is twice that."""
+    fallback: float
+
+
+class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
+    """One controller's Raft."""
+
+    def __init__(
+        self,
+        directory: Path,
+        transport: PeerTransport,
+        machine: Machine,
+        timers: Timers,
+        *,
+        snapshot_entries: int,
+    ) -> None:
+        """Restore journal, vote and snapshot of a directory. Raises LocalMisuse, OSError."""
+        self._directory = directory
+        self._peers = transport
+        self._machine = machine
+        self._timers = timers
+        self._face = LogFace(directory, tuple(sorted(transport.nodes)))
+        self._conflict = False
+        self._leader_heard = 0.0
+        self._pre_granted: set[str] = set()
+        self._newcomers: set[str] = set()
+        self._elect_now = False
+        self._pieces = bytearray()
+        self.snapshots = 0
+        conf = SyncObjConf(
+            autoTick=False,
+            raftMinTimeout=timers.election,
+            raftMaxTimeout=2 * timers.election,
+            appendEntriesPeriod=timers.heartbeat,
+            connectionTimeout=2 * timers.election,
+            leaderFallbackTimeout=timers.fallback,
+            appendEntriesBatchSizeBytes=BATCH_BYTES,
+            commandsWaitLeader=False,
+            logCompactionMinEntries=snapshot_entries,
+            logCompactionMinTime=10**9,
+            logCompactionBatchSize=PIECE_BYTES,
+            fullDumpFile=str(directory / SNAPSHOT_FILE),
+            serializer=self._write_snapshot,
+            deserializer=self._unused,
+        )
+        own = transport.nodes[transport.own.node_id]
+        others = [node for node in transport.nodes.values() if node != own]
+        super().__init__(own, others, conf, transport=transport)
+        self._SyncObj__needLoadDumpFile = False
+        self._SyncObj__raftElectionDeadline: float
+        self._restore()
+        self._face.sync()
+
+    @property
+    def _SyncObj__raftLog(self) -> LogFace:
+        return self._face
+
+    @_SyncObj__raftLog.setter
+    def _SyncObj__raftLog(self, _library_journal: object) -> None:
+        """The library would use its own."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads and its machine has everything that was committed before."""
+        noop = self._SyncObj__noopIDx
+        return bool(self._isLeader() and noop is not None and self.raftLastApplied >= noop)
+
+    @property
+    def leader_id(self) -> str | None:
+        """Node id of the leader this node follows or is."""
+        leader = self._getLeader()
+        return None if leader is None else str(leader.id)
+
+    @property
+    def log_entries(self) -> int:
+        """Entries in the journal."""
+        return len(self._face)
+
+    def propose(self, command: bytes, done: Callable[[object, int], None]) -> None:
+        """Add a command; `done(answer, reason)` follows, `reason` being one of the library's."""
+        if not self._isLeader():
+            done(None, FAIL_REASON.NOT_LEADER)
+        else:
+            self._applyCommand(command, done)
+
+    def tick(self) -> None:
+        """Let time count and everything that is possible happen."""
+        now = monotonic()
+        waiting = not self._isLeader() and self._SyncObj__raftElectionDeadline < now
+        if waiting and not self._elect_now and self._SyncObj__connectedToAnyone():
+            self._ask_before_election(now)
+        self._elect_now = False
+        self._onTick(0.0)
+        if self.leads:
+            self._face.become_voter()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._face.close()
+
+    # ---- what the library calls
+
+    def _checkCommandsToApply(self) -> None:
+        """Take what is proposed: send it, then make it durable here, so that followers work at the same time."""
+        if not self._isLeader():
+            self._refuse_queued()
+            return
+        before = len(self._face)
+        super()._checkCommandsToApply()
+        if len(self._face) != before:
+            super()._SyncObj__sendAppendEntries()
+            self._face.sync()
+
+    def _SyncObj__onBecomeLeader(self) -> None:
+        super()._SyncObj__onBecomeLeader()
+        self._face.sync()
+
+    def _SyncObj__tryLogCompaction(self) -> None:
+        before = self.snapshots
+        super()._SyncObj__tryLogCompaction()
+        if self.snapshots != before:
+            # It is written: let the library see that at once, because until then it floods who needs the snapshot.
+            super()._SyncObj__tryLogCompaction()
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> object:
+        return self._machine.apply(command[1:]) if command[:1] == REGULAR else None
+
+    def _SyncObj__parseChangeClusterRequest(self, _command: bytes) -> None:
+        return None
+
+    def _SyncObj__loadDumpFile(self, **_options: bool) -> None:
+        raise AssertionError("snapshots are installed by us")
+
+    def _SyncObj__deleteEntriesFrom(self, fromIDx: int) -> None:
+        if not self._conflict:
+            return
+        if fromIDx <= self.raftCommitIndex:
+            raise ConsensusFailed(f"a leader contradicts entry {fromIDx}, and {self.raftCommitIndex} is committed")
+        super()._SyncObj__deleteEntriesFrom(fromIDx)
+
+    def _SyncObj__sendNextNodeIdx(
+        self, node: Any, reset: bool = False, nextNodeIdx: int | None = None, success: bool = False
+    ) -> None:
+        self._face.sync()
+        index = self._face[-1][1] + 1 if nextNodeIdx is None else nextNodeIdx
+        self._peers.say(node, NextIndex(self.raftCurrentTerm, index, reset, success))
+
+    def _SyncObj__onNodeDisconnected(self, node: Any) -> None:
+        super()._SyncObj__onNodeDisconnected(node)
+        if node == self._getLeader():
+            # It is most likely dead: ask soon, at random, instead of waiting for the silence to be long.
+            self._leader_heard = 0.0
+            soon = monotonic() + (self._SyncObj__generateRaftTimeout() - self._timers.election) / 2
+            self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, soon)
+
+    def _SyncObj__onMessageReceived(self, node: Any, message: dict[str, Any]) -> None:
+        kind, own, term = message["type"], message.get("own"), message["term"]
+        if isinstance(own, PreVote):
+            self._judge(node, own)
+        elif isinstance(own, PreGranted):
+            self._granted(node, own)
+        elif isinstance(own, Newcomer | Founded):
+            self._found(node, own)
+        elif kind == "append_entries":
+            self._follow(node, message)
+        elif kind == "next_node_idx" and term != self.raftCurrentTerm:
+            if term > self.raftCurrentTerm:
+                self._step_down(term)
+        elif kind != "request_vote" or self._may_vote(message["last_log_index"]):
+            super()._SyncObj__onMessageReceived(node, message)
+
+    # ---- following
+
+    def _follow(self, node: Any, message: dict[str, Any]) -> None:
+        if message["term"] < self.raftCurrentTerm:
+            # The sender must learn that its term is over, or the two would ignore each other for ever.
+            self._peers.say(node, NextIndex(self.raftCurrentTerm, 0, reset=False, success=False))
+            return
+        self._leader_heard = monotonic()
+        install, committed = message.pop("own", None), message["commit_index"]
+        if isinstance(install, Install):
+            message["commit_index"] = min(committed, self.raftCommitIndex)
+            super()._SyncObj__onMessageReceived(node, message)
+            self._take_piece(node, install)
+            return
+        proven = self._leave_out_known(message)
+        message["commit_index"] = min(committed, message["prevLogIdx"] + len(message["entries"]))
+        self._conflict = bool(message["entries"])
+        if proven and not self._conflict:
+            # Nothing new: only the leader's presence and how far is committed, nothing the library could truncate.
+            end = message.pop("prevLogIdx")
+            super()._SyncObj__onMessageReceived(node, message)
+            self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=end + 1, success=True)
+        else:
+            super()._SyncObj__onMessageReceived(node, message)
+        if self.raftCommitIndex >= committed:
+            self._face.become_voter()
+
+    def _leave_out_known(self, message: dict[str, Any]) -> bool:
+        """Move the message's start behind the entries that are here already; whether the entry before it is here."""
+        entries, before = message["entries"], message["prevLogIdx"]
+        found = self._SyncObj__getEntries(before, 1 + len(entries))
+        if not found or found[0][2] != message["prevLogTerm"]:
+            return False
+        known = 0
+        for (_, _, mine), (_, _, theirs) in zip(found[1:], entries, strict=False):
+            if mine != theirs:
+                break
+            known += 1
+        if known:
+            message["prevLogIdx"], message["prevLogTerm"] = entries[known - 1][1:]
+            message["entries"] = entries[known:]
+        return True
+
+    def _take_piece(self, node: Any, install: Install) -> None:
+        if install.first:
+            self._pieces.clear()
+        self._pieces += install.piece
+        if len(self._pieces) > SNAPSHOT_BYTES_MAX:
+            raise RemoteViolation(f"a snapshot above {SNAPSHOT_BYTES_MAX} bytes")
+        if not install.last or not self._pieces:
+            return
+        try:
+            snapshot = unpack(bytes(self._pieces), Snapshot, "a snapshot of the leader")
+        except LocalMisuse as error:
+            raise RemoteViolation(str(error)) from error
+        finally:
+            self._pieces.clear()
+        if snapshot.last[1] > self.raftLastApplied:
+            save(self._directory / SNAPSHOT_FILE, snapshot)
+            self._use(snapshot)
+        self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=snapshot.last[1] + 1, success=True)
+
+    # ---- snapshots
+
+    def _write_snapshot(self, _path: str, parts: tuple[Any, ...]) -> None:
+        """The library's serializer: it renames what is written, which therefore lies durably under both names."""
+        last, before = parts[0], parts[1]
+        save(Path(_path), Snapshot(tuple(before), tuple(last), self._machine.encode()))
+        self.snapshots += 1
+
+    def _unused(self, _path: str) -> tuple[Any, ...]:
+        raise AssertionError("snapshots are read by us")
+
+    def _restore(self) -> None:
+        snapshot = load(self._directory / SNAPSHOT_FILE, Snapshot)
+        if snapshot is not None:
+            self._use(snapshot)
+        elif self._face[0][1] != 1:
+            raise LocalMisuse(
+                f"{self._face.journal.path} does not begin with entry 1 and there is no snapshot: with other "
+                f"controllers alive, empty this one's data directory and let it catch up"
+            )
+
+    def _use(self, snapshot: Snapshot) -> None:
+        """Make a durable snapshot the state, and keep the entries that follow it."""
+        journal, index = self._face.journal, snapshot.last[1]
+        place = index - journal[0][1]
+        if 1 <= place < len(journal) and journal[place][1:] == snapshot.last[1:]:
+            journal.cut_head(place - 1)
+        else:
+            journal.replace([snapshot.before, snapshot.last])
+        self._machine.restore(snapshot.state)
+        self._SyncObj__raftLastApplied = index
+        self._SyncObj__raftCommitIndex = max(self.raftCommitIndex, index)
+        self._face.setRaftCommitIndex(self._SyncObj__raftCommitIndex)
+        waiting = self._SyncObj__commandsWaitingCommit
+        for each in [each for each in waiting if each <= index]:
+            for _, done in waiting.pop(each):
+                done(None, FAIL_REASON.UNKNOWN_OUTCOME)
+
+    # ---- leading and wanting to
+
+    def _refuse_queued(self) -> None:
+        while True:
+            try:
+                _, done = self._SyncObj__commandsQueue.get_nowait()
+            except queue.Empty:
+                return
+            done(None, FAIL_REASON.NOT_LEADER)
+
+    def _step_down(self, term: int) -> None:
+        self._SyncObj__setCurrentTerm(term, None)
+        self._SyncObj__setState(0)
+        self._SyncObj__raftLeader = None
+
+    def _ask_before_election(self, now: float) -> None:
+        self._SyncObj__raftElectionDeadline = now + self._SyncObj__generateRaftTimeout()
+        self._SyncObj__raftLeader = None
+        self._pre_granted = {self.selfNode.id}
+        self._newcomers = {self.selfNode.id}
+        _, index, term = self._face[-1]
+        for node in self.otherNodes:
+            self._peers.say(node, PreVote(self.raftCurrentTerm + 1, index, term))
+
+    def _judge(self, node: Any, message: PreVote) -> None:
+        """Answer whether the sender would get this vote."""
+        _, index, term = self._face[-1]
+        behind = (message.last_term, message.last_index) < (term, index)
+        if not self._may_vote(message.last_index):
+            self._peers.say(node, Newcomer(message.term))
+        elif message.term > self.raftCurrentTerm and not behind and not self._hears_leader():
+            self._peers.say(node, PreGranted(message.term))
+
+    def _granted(self, node: Any, message: PreGranted) -> None:
+        if message.term != self.raftCurrentTerm + 1 or not self._pre_granted or self._isLeader():
+            return
+        self._pre_granted.add(node.id)
+        if 2 * len(self._pre_granted) > len(self._peers.nodes):
+            self._pre_granted.clear()
+            self._elect_now = True
+            self._SyncObj__raftElectionDeadline = 0.0
+
+    def _found(self, node: Any, message: Newcomer | Founded) -> None:
+        """A first start that was interrupted leaves newcomers only; when all say so, all may vote."""
+        if isinstance(message, Founded):
+            self._face.become_voter()
+        elif message.term == self.raftCurrentTerm + 1 and not self._face.voter:
+            self._newcomers.add(node.id)
+            if len(self._newcomers) == len(self._peers.nodes):
+                self._face.become_voter()
+                for each in self.otherNodes:
+                    self._peers.say(each, Founded(self.raftCurrentTerm))
+
+    def _may_vote(self, last_index: int) -> bool:
+        return self._face.voter or last_index == FIRST_ENTRY[1]
+
+    def _hears_leader(self) -> bool:
+        if self._isLeader():
+            return True  # it finds out by itself, soon, when nobody follows it any more
+        return self._getLeader() is not None and monotonic() - self._leader_heard < self._timers.election

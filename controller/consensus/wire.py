@@ -1,0 +1,225 @@
+"""What controllers say to each other: an authenticated, encrypted stream of messages, as bytes in and bytes out.
+
+    hello     "LMQRAFT1" | u8 length of node id | node id | 32 random bytes      once in each direction, in the clear
+    frame     u32 length (little-endian) | AES-256-GCM of a message              nonce: number of the frame; AAD: length
+
+Keys come from the shared secret, both node ids and both random values, one per direction, so that nothing said on one
+connection means anything on another or in the other direction. The first frame of each side is empty and proves that
+it has the secret; until then a few hundred bytes are all a stranger can make us hold. Messages are msgpack of declared
+types: no byte of the network, proven or not, is ever unpickled.
+Invariant: after one violation a session gives no more messages. Sans I/O: random values come from the caller.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from collections.abc import Iterable
+
+import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from remoting.protocol.errors import RemoteViolation
+
+MAGIC = b"LMQRAFT1"
+RANDOM_BYTES = 32
+NODE_ID_BYTES_MAX = 64
+FRAME_BYTES_MAX = 16 * 1024 * 1024
+"""Largest frame of a proven peer."""
+TAG_BYTES = 16
+_LENGTH = struct.Struct("<I")
+_HELLO_FIXED = len(MAGIC) + 1
+
+
+class RequestVote(msgspec.Struct, tag=1, array_like=True, frozen=True):
+    """Vote for the sender in this term."""
+
+    term: int
+    last_index: int
+    last_term: int
+
+
+class Granted(msgspec.Struct, tag=2, array_like=True, frozen=True):
+    """The sender voted for the receiver in this term."""
+
+    term: int
+
+
+class Append(msgspec.Struct, tag=3, array_like=True, frozen=True):
+    """Entries that follow one the receiver should have; none: the leader is there."""
+
+    term: int
+    committed: int
+    before_index: int
+    before_term: int
+    entries: list[tuple[bytes, int, int]]
+
+
+class Install(msgspec.Struct, tag=4, array_like=True, frozen=True):
+    """A piece of the leader's snapshot; none yet: the leader is there."""
+
+    term: int
+    committed: int
+    piece: bytes = b""
+    first: bool = False
+    last: bool = False
+
+
+class NextIndex(msgspec.Struct, tag=5, array_like=True, frozen=True):
+    """Where the sender's log goes on; `success`: everything before it is on its disk and as the leader's."""
+
+    term: int
+    next_index: int
+    reset: bool
+    success: bool
+
+
+class PreVote(msgspec.Struct, tag=6, array_like=True, frozen=True):
+    """Would the receiver vote for the sender in this term, which has not begun?"""
+
+    term: int
+    last_index: int
+    last_term: int
+
+
+class PreGranted(msgspec.Struct, tag=7, array_like=True, frozen=True):
+    """It would: it hears no leader, and the sender's log is not behind its own."""
+
+    term: int
+
+
+class Newcomer(msgspec.Struct, tag=8, array_like=True, frozen=True):
+    """It must not judge: it never had everything that was committed."""
+
+    term: int
+
+
+class Founded(msgspec.Struct, tag=9, array_like=True, frozen=True):
+    """Every controller is a newcomer, so nothing was ever answered: the receiver may vote."""
+
+    term: int
+
+
+Message = RequestVote | Granted | Append | Install | NextIndex | PreVote | PreGranted | Newcomer | Founded
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def stretch(secret: bytes) -> bytes:
+    """The secret as a key; slow on purpose, once per process, so that a weak secret cannot be tried quickly."""
+    return hashlib.scrypt(secret, salt=b"lightmq controllers 1", n=2**14, r=8, p=1, dklen=32)
+
+
+def encode_message(message: Message) -> bytes:
+    """A message for a frame."""
+    return msgspec.msgpack.encode(message)
+
+
+def decode_message(data: bytes) -> Message:
+    """The message in a frame; RemoteViolation when it is none."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise RemoteViolation(f"no message of a controller: {error}") from error
+
+
+class Session:
+    """One connection between two controllers, seen from one side."""
+
+    def __init__(self, key: bytes, own_id: str, members: Iterable[str], random: bytes, *, dialed: str | None) -> None:
+        """`dialed` is whom this side called; None when it was called and the other side says who it is."""
+        assert len(random) == RANDOM_BYTES
+        self.peer: str | None = dialed
+        self.proven = False
+        self._key = key
+        self._own_id = own_id
+        self._members = frozenset(members) - {own_id}
+        self._random = random
+        self._dialed = dialed is not None
+        self._buffer = bytearray()
+        self._dead = False
+        self._opener: AESGCM | None = None
+        self._sealer: AESGCM | None = None
+        self._opened = 0
+        self._sealed = 0
+
+    def hello(self) -> bytes:
+        """The first bytes to send."""
+        node_id = self._own_id.encode()
+        return MAGIC + bytes([len(node_id)]) + node_id + self._random
+
+    def seal(self, data: bytes) -> bytes:
+        """A frame with these bytes; only after the other side's hello."""
+        assert self._sealer is not None
+        head = _LENGTH.pack(len(data) + TAG_BYTES)
+        frame: bytes = head + self._sealer.encrypt(self._sealed.to_bytes(12, "little"), data, head)
+        self._sealed += 1
+        return frame
+
+    def feed(self, data: bytes) -> tuple[bytes, list[bytes]]:
+        """Bytes received: (bytes to send at once, contents of whole frames that are not empty)."""
+        if self._dead:
+            return b"", []
+        self._buffer += data
+        try:
+            answer = b""
+            if self._opener is None and self._take_hello():
+                answer = self.seal(b"")
+            return answer, list(self._frames())
+        except RemoteViolation:
+            self._dead = True
+            self._buffer.clear()
+            raise
+
+    def _take_hello(self) -> bool:
+        buffer = self._buffer
+        if not MAGIC.startswith(bytes(buffer[: len(MAGIC)])):
+            raise RemoteViolation("it does not speak the controllers' protocol")
+        if len(buffer) < _HELLO_FIXED:
+            return False
+        length = buffer[_HELLO_FIXED - 1]
+        if not 0 < length <= NODE_ID_BYTES_MAX:
+            raise RemoteViolation(f"its node id has {length} bytes")
+        end = _HELLO_FIXED + length + RANDOM_BYTES
+        if len(buffer) < end:
+            return False
+        peer = bytes(buffer[_HELLO_FIXED : _HELLO_FIXED + length]).decode(errors="replace")
+        if peer not in self._members or (self._dialed and peer != self.peer):
+            raise RemoteViolation("it is none of the controllers expected here")
+        self.peer = peer
+        self._derive(peer, bytes(buffer[_HELLO_FIXED + length : end]))
+        del buffer[:end]
+        return True
+
+    def _derive(self, peer: str, random: bytes) -> None:
+        own, other = (self._own_id.encode(), self._random), (peer.encode(), random)
+        dialer, called = (own, other) if self._dialed else (other, own)
+        context = b"".join(bytes([len(part)]) + part for part in (*dialer, *called))
+        keys = [AESGCM(hmac.digest(self._key, each + context, "sha256")) for each in (b"dialer", b"called")]
+        self._sealer, self._opener = keys if self._dialed else keys[::-1]
+
+    def _frames(self) -> Iterable[bytes]:
+        while self._opener is not None and len(self._buffer) >= _LENGTH.size:
+            head = bytes(self._buffer[: _LENGTH.size])
+            (length,) = _LENGTH.unpack(head)
+            limit = FRAME_BYTES_MAX if self.proven else TAG_BYTES
+            if not TAG_BYTES <= length <= limit:
+                raise RemoteViolation(f"a frame of {length} bytes, at most {limit} are taken")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                return
+            content = self._open(bytes(self._buffer[_LENGTH.size : end]), head)
+            del self._buffer[:end]
+            if content:
+                yield content
+
+    def _open(self, data: bytes, head: bytes) -> bytes:
+        assert self._opener is not None
+        try:
+            content: bytes = self._opener.decrypt(self._opened.to_bytes(12, "little"), data, head)
+        except InvalidTag as error:
+            raise RemoteViolation("its secret is another one, or its bytes were changed on the way") from error
+        self._opened += 1
+        self.proven = True
+        return content

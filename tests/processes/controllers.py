@@ -1,0 +1,181 @@
+"""Three controllers as processes, clients that ask whoever leads, and the account of what they were answered."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from pathlib import Path
+
+from remoting.client.connection import SocketConnection, connect
+from remoting.protocol.commands import Command
+from remoting.protocol.controller_body import SyncStateData
+from remoting.protocol.route_body import decode_body
+from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable
+from tests.processes.rig import Server
+
+DEADLINE_S = 60.0
+REQUEST_MS = 4_000
+PAUSE_S = 0.005
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+class ControllerProcess(Server):
+    """One of them, on the same ports at every start."""
+
+    def __init__(self, directory: Path, node_id: str, port: int) -> None:
+        super().__init__(directory / node_id)
+        self.node_id = node_id
+        self.port = port
+
+    def start(self) -> None:
+        """Start and wait until it listens."""
+        port = ["--remoting-port", str(self.port), "--admin-port", "0"]
+        self.ports = self.launch("controller", "--data", str(self.data), *port)
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+        return self.process is not None and self.process.poll() is None
+
+
+class Controllers:
+    """A set of controllers, their data side by side in a folder."""
+
+    def __init__(self, folder: Path, count: int = 3, **settings: int) -> None:
+        self.processes = [ControllerProcess(folder, f"n{each}", free_port()) for each in range(1, count + 1)]
+        self.raft_ports = [free_port() for _ in self.processes]
+        peers = ",".join(
+            f"{each.node_id}@127.0.0.1:{each.port}@{raft}"
+            for each, raft in zip(self.processes, self.raft_ports, strict=True)
+        )
+        for each in self.processes:
+            each.variables = {
+                "LIGHTMQ_CONTROLLER__PEERS": peers,
+                "LIGHTMQ_CONTROLLER__NODE_ID": each.node_id,
+                **{f"LIGHTMQ_CONTROLLER__{name.upper()}": str(value) for name, value in settings.items()},
+            }
+
+    def start(self) -> None:
+        """Start those that do not run."""
+        for each in self.processes:
+            if not each.running:
+                each.start()
+
+    def kill_if_running(self) -> None:
+        """For the end of a test, however it went."""
+        for each in self.processes:
+            each.kill_if_running()
+
+    async def leader(self) -> ControllerProcess:
+        """Who leads, once somebody does and answers a read."""
+        client = Asker(self)
+        try:
+            await client.ask(1006, b"[]")
+            return next(each for each in self.processes if each.port == client.port)
+        finally:
+            await client.close()
+
+
+class Asker:
+    """A client of the controllers: finds the leader, asks again until it is answered."""
+
+    def __init__(self, controllers: Controllers) -> None:
+        self._ports = [each.port for each in controllers.processes]
+        self._connection: SocketConnection | None = None
+        self.port = self._ports[0]
+
+    async def ask(self, code: int, body: bytes = b"", **fields: str) -> Command:
+        """The leader's answer."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                answer = await self._try(Command(code, fields=dict(fields), body=body))
+                if answer is not None and answer.code not in (2007, 2, 1):
+                    return answer
+                await self._turn(answer)
+
+    async def close(self) -> None:
+        """Close."""
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    async def _try(self, command: Command) -> Command | None:
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = await connect("127.0.0.1", self.port, timeout_ms=1_000)
+            return await self._connection.request(command, REQUEST_MS)
+        except (ConnectionLost, RequestTimeout, Unreachable, OSError):
+            return None
+
+    async def _turn(self, answer: Command | None) -> None:
+        """To the controller that was named, or the next one."""
+        address = answer.fields.get("leaderAddress") if answer is not None else None
+        if address is not None:
+            port = int(address.rpartition(":")[2])
+        else:
+            port = self._ports[(self._ports.index(self.port) + 1) % len(self._ports)]
+            await asyncio.sleep(PAUSE_S)
+        if port != self.port:
+            await self.close()
+            self.port = port
+
+
+class IdTaker:
+    """Takes broker ids one after the other; every answered one is in the account for ever."""
+
+    IDS_PER_GROUP = 60
+
+    def __init__(self, controllers: Controllers, name: str) -> None:
+        self._asker = Asker(controllers)
+        self._name = name
+        self._task: asyncio.Task[None] | None = None
+        self.asked = 0
+        self.answered: list[tuple[str, int]] = []
+        self.times: list[tuple[float, float]] = []
+        """(asked, answered) of each."""
+
+    def begin(self) -> None:
+        """Take ids until `end`."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def end(self) -> None:
+        """Stop after the id that is being taken."""
+        assert self._task is not None
+        self.ending = True
+        await self._task
+        await self._asker.close()
+
+    async def take(self) -> None:
+        """One id."""
+        group, number = divmod(self.asked, self.IDS_PER_GROUP)
+        self.asked += 1
+        name, begun = f"{self._name}-{group}", time.monotonic()
+        identity = {"clusterName": "C", "brokerName": name, "appliedBrokerId": str(number + 1)}
+        answer = await self._asker.ask(1013, **identity, registerCheckCode=f"{name}-{number}")
+        assert answer.code == 0, (answer.code, answer.remark, name, number)
+        self.answered.append((name, number + 1))
+        self.times.append((begun, time.monotonic()))
+
+    ending = False
+
+    async def _run(self) -> None:
+        while not self.ending:
+            await self.take()
+
+
+async def known_ids(controllers: Controllers) -> set[tuple[str, int]]:
+    """Every id the leader knows."""
+    asker = Asker(controllers)
+    try:
+        body = (await asker.ask(1006, b"[]")).body
+    finally:
+        await asker.close()
+    table = decode_body(body, SyncStateData).replicas_info_table
+    return {(name, each.broker_id) for name, state in table.items() for each in state.not_in_sync_replicas}

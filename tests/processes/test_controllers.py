@@ -1,0 +1,69 @@
+"""Three controllers as processes: what they answered survives kill -9 of the leader, of a majority and of all."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes.controller_kills import run
+from tests.processes.controllers import Asker, Controllers, IdTaker, known_ids
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def controllers(tmp_path: Path) -> Iterator[Controllers]:
+    """Running ones that are gone afterwards."""
+    made = Controllers(tmp_path, snapshot_entries=10)
+    made.start()
+    yield made
+    made.kill_if_running()
+
+
+async def test_decisions_go_on_without_the_leader(controllers: Controllers) -> None:
+    """Taken before, during and after; a restart of all of them keeps every one."""
+    taker = IdTaker(controllers, "g")
+    for _ in range(15):
+        await taker.take()
+    leader = await controllers.leader()
+    leader.kill()
+    for _ in range(15):
+        await taker.take()
+    controllers.start()
+    for _ in range(15):
+        await taker.take()
+    for each in controllers.processes:
+        each.kill()
+    controllers.start()
+    assert set(taker.answered) <= await known_ids(controllers)
+    await taker.take()
+
+
+async def test_followers_point_at_the_leader_and_are_ready(controllers: Controllers) -> None:
+    """By 2007 with an address, by 1005, and on /readyz."""
+    leader = await controllers.leader()
+    for each in controllers.processes:
+        client = Asker(controllers)
+        client.port = each.port
+        answer = (await client.ask(1005)).fields
+        assert answer["controllerLeaderAddress"] == f"127.0.0.1:{leader.port}"
+        assert answer["isLeader"] == str(each is leader).lower()
+        await client.ask(1006, b"[]")
+        assert client.port == leader.port
+        await client.close()
+        with urllib.request.urlopen(f"http://127.0.0.1:{each.ports['admin']}/readyz", timeout=30) as page:
+            assert page.status == 200
+        with urllib.request.urlopen(f"http://127.0.0.1:{each.ports['admin']}/metrics", timeout=30) as page:
+            leading = f"rocketmq_controller_leading {float(each is leader)}"
+            assert leading in page.read().decode()
+
+
+async def test_kills_at_random(tmp_path: Path) -> None:
+    """A short form of `python -m tests.processes.controller_kills`."""
+    account = await run(tmp_path, 4, seed=3)
+    assert account.kills.total() == 4
+    assert json.dumps(account.kills)

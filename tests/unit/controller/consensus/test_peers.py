@@ -1,0 +1,169 @@
+"""Real sockets: proven controllers are connected once, strangers get nothing run, held or kept."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import socket
+import struct
+
+import pytest
+
+from controller.consensus import peers
+from controller.consensus.peers import PeerTransport
+from controller.consensus.wire import MAGIC, RANDOM_BYTES, Granted, stretch
+from controller.members import Member
+from tests.processes.controllers import free_port
+
+KEY = stretch(b"a secret of the controllers")
+
+
+class Host:
+    """One transport and what it tells its node."""
+
+    def __init__(self, node_id, members, key=KEY):
+        self.events, self.failures = [], []
+        self.transport = PeerTransport(
+            members[node_id], members, key, silence_ms=1_000, received=lambda: None, failed=self.failures.append
+        )
+        self.transport.setOnNodeConnectedCallback(lambda node: self.events.append(("+", node.id)))
+        self.transport.setOnNodeDisconnectedCallback(lambda node: self.events.append(("-", node.id)))
+        self.transport.setOnMessageReceivedCallback(lambda node, message: self.events.append((node.id, message)))
+
+    async def until(self, event):
+        async with asyncio.timeout(20):
+            while event not in self.events:
+                await asyncio.sleep(0.002)
+
+
+@pytest.fixture
+async def hosts():
+    """Two controllers of two, connected."""
+    members = {each: Member(each, "127.0.0.1", 1, free_port()) for each in ("n1", "n2")}
+    made = [Host(each, members) for each in members]
+    for host in made:
+        await host.transport.open("127.0.0.1")
+    for host, other in zip(made, ("n2", "n1"), strict=True):
+        await host.until(("+", other))
+    yield made
+    for host in made:
+        await host.transport.close()
+
+
+def stranger(host):
+    """A socket to a controller's port."""
+    return socket.create_connection(("127.0.0.1", host.transport.own.raft_port), 10)
+
+
+async def closed(sock):
+    """What the other side says until it closes."""
+    sock.setblocking(False)
+    loop, received = asyncio.get_running_loop(), b""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                piece = await loop.sock_recv(sock, 4_096)
+            except ConnectionError:
+                return received
+            if not piece:
+                return received
+            received += piece
+
+
+async def test_messages_go_both_ways(hosts):
+    """To a node that is connected; to another one nothing is sent."""
+    one, two = hosts
+    assert one.transport.say(one.transport.nodes["n2"], Granted(5))
+    await two.until(("n1", {"type": "response_vote", "term": 5}))
+    assert two.transport.send(two.transport.nodes["n1"], {"type": "response_vote", "term": 6})
+    await one.until(("n2", {"type": "response_vote", "term": 6}))
+    await two.transport.close()
+    await one.until(("-", "n2"))
+    assert not one.transport.say(one.transport.nodes["n2"], Granted(5))
+
+
+class Attack:
+    """Runs a command wherever it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.path),))
+
+
+async def test_a_pickle_of_a_stranger_is_not_opened(hosts, tmp_path):
+    """Bare, in a frame of the library's own protocol, and behind our hello: refused, counted, nothing runs."""
+    attack = pickle.dumps(Attack(tmp_path / "owned"))
+    framed = struct.pack("i", len(attack)) + attack
+    hello = MAGIC + b"\x02n2" + b"r" * RANDOM_BYTES
+    for data in (attack, framed, hello + framed, hello + struct.pack("<I", 16) + b"x" * 16):
+        with stranger(hosts[0]) as sock:
+            sock.sendall(data)
+            await closed(sock)
+    assert not (tmp_path / "owned").exists()
+    assert hosts[0].transport.violations == 4
+    assert hosts[0].events == [("+", "n2")]
+
+
+async def test_what_a_stranger_can_make_us_hold(hosts):
+    """A frame of 16 bytes; one that announces more is closed before the rest comes."""
+    with stranger(hosts[0]) as sock:
+        sock.sendall(MAGIC + b"\x02n2" + b"r" * RANDOM_BYTES + struct.pack("<I", 60 * 1024 * 1024))
+        await closed(sock)
+
+
+async def test_strangers_are_few_and_for_a_short_time(hosts, monkeypatch):
+    """One too many is closed at once, and who says nothing is closed at the next look."""
+    monkeypatch.setattr(peers, "STRANGERS_MAX", 1)
+    with stranger(hosts[0]) as first, stranger(hosts[0]) as second:
+        await closed(second)
+        monkeypatch.setattr(peers, "PROOF_SECONDS", 0.0)
+        await asyncio.sleep(0.01)
+        hosts[0].transport.tick()
+        await closed(first)
+
+
+async def test_another_secret_is_a_stranger():
+    """Both refuse each other."""
+    members = {each: Member(each, "127.0.0.1", 1, free_port()) for each in ("n1", "n2")}
+    one, two = Host("n1", members), Host("n2", members, stretch(b"quite another secret"))
+    for host in (one, two):
+        await host.transport.open("127.0.0.1")
+    async with asyncio.timeout(20):
+        while not (one.transport.violations or two.transport.violations):
+            await asyncio.sleep(0.002)
+    assert one.events == two.events == []
+    for host in (one, two):
+        await host.transport.close()
+
+
+async def test_silence_ends_a_connection_and_signs_of_life_keep_it(hosts, monkeypatch):
+    """And it is made again by the one who dials."""
+    one, two = hosts
+    one.transport.tick()
+    two.transport.tick()
+    assert ("-", "n2") not in one.events
+    monkeypatch.setattr(two.transport, "_silence_seconds", 0.0)
+    await asyncio.sleep(0.01)
+    two.transport.tick()
+    await two.until(("-", "n1"))
+    async with asyncio.timeout(20):
+        while two.events.count(("+", "n1")) < 2:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_fault_of_ours_is_not_the_peers(hosts):
+    """A journal that cannot be written ends the engine; the connection is not blamed."""
+    one, two = hosts
+
+    def fail(_node, _message):
+        raise OSError("no space")
+
+    two.transport.setOnMessageReceivedCallback(fail)
+    one.transport.say(one.transport.nodes["n2"], Granted(5))
+    async with asyncio.timeout(20):
+        while not two.failures:
+            await asyncio.sleep(0.002)
+    assert two.transport.violations == 0

@@ -1,0 +1,127 @@
+"""Three engines on threads and sockets of this process: they answer, survive each other, and say when they cannot."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from controller.consensus.engine import ConsensusFailed, NotLeading, OutcomeUnknown
+from controller.consensus.raft_engine import RaftEngine, RaftSettings
+from controller.members import Member
+from remoting.protocol.errors import LocalMisuse
+from tests.processes.controllers import free_port
+from tests.sim.raft_world import Words
+
+SECRET = b"a secret of the controllers"
+SETTINGS = RaftSettings(snapshot_entries=20)
+
+
+async def until(condition):
+    async with asyncio.timeout(40):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class Three:
+    """Their directories and the engines that run on them."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.members = {each: Member(each, "127.0.0.1", 1, free_port()) for each in ("n1", "n2", "n3")}
+        self.engines = {}
+
+    def make(self, node_id, settings=SETTINGS):
+        return RaftEngine(self.folder / node_id, Words(), self.members, node_id, SECRET, settings)
+
+    async def start(self, *node_ids):
+        for node_id in node_ids:
+            self.engines[node_id] = self.make(node_id)
+            await self.engines[node_id].start()
+
+    async def stop(self, node_id):
+        await self.engines.pop(node_id).stop()
+
+    async def leader(self):
+        await until(lambda: sum(each.is_leader for each in self.engines.values()) == 1)
+        return next(each for each in self.engines.values() if each.is_leader)
+
+
+@pytest.fixture
+async def three(tmp_path):
+    """Running."""
+    made = Three(tmp_path)
+    await made.start("n1", "n2", "n3")
+    yield made
+    for node_id in list(made.engines):
+        await made.stop(node_id)
+
+
+async def test_they_answer_and_go_on_without_one(three):
+    """In order; after the loss of the leader; with a newcomer that catches up by a snapshot."""
+    leader, changes = await three.leader(), []
+    leader.on_leadership(changes.append)
+    words = [b"%d" % number for number in range(50)]
+    assert await asyncio.gather(*map(leader.propose, words)) == list(range(1, 51))
+    other = next(each for each in three.engines.values() if each is not leader)
+    await until(lambda: other.leader == leader.node_id)
+    with pytest.raises(NotLeading) as caught:
+        await other.propose(b"no")
+    assert caught.value.leader == leader.node_id
+    await three.stop(leader.node_id)
+    assert changes == [False]
+    with pytest.raises(NotLeading):
+        await leader.barrier()
+    new = await three.leader()
+    await new.propose(b"after")
+    await three.start(leader.node_id)
+    again = three.engines[leader.node_id]
+    await until(lambda: again._machine.words == [*words, b"after"])
+    await until(lambda: again.status()["applied"] == new.status()["applied"])
+    assert new.status()["snapshots"] > 0
+
+
+async def test_without_a_majority_nothing_is_answered(three):
+    """The fate of what was asked is not known, and soon nobody leads."""
+    leader = await three.leader()
+    for node_id in list(three.engines):
+        if node_id != leader.node_id:
+            await three.stop(node_id)
+    with pytest.raises((OutcomeUnknown, NotLeading)):
+        await leader.propose(b"lost")
+    await until(lambda: not leader.is_leader)
+
+
+async def test_a_file_that_cannot_be_written_ends_it(three, monkeypatch):
+    """The failure is told, nothing is said any more, and the others lead on."""
+    leader = await three.leader()
+
+    def fail():
+        raise OSError("no space")
+
+    monkeypatch.setattr(leader._node._face, "sync", fail)
+    with pytest.raises((NotLeading, OutcomeUnknown)):
+        await leader.propose(b"x")
+    assert isinstance(await asyncio.wait_for(leader.until_failed(), 40), ConsensusFailed)
+    del three.engines[leader.node_id]
+    new = await three.leader()
+    await new.propose(b"y")
+    await leader.stop()
+
+
+async def test_what_keeps_it_from_starting_is_raised(tmp_path):
+    """A port that is taken, files that are damaged, a directory of others; never started it stops easily."""
+    three = Three(tmp_path)
+    await three.start("n1")
+    three.members["n2"] = Member("n2", "127.0.0.1", 1, three.members["n1"].raft_port)
+    with pytest.raises(OSError, match="address already in use"):
+        await three.make("n2").start()
+    await three.stop("n1")
+    (tmp_path / "n1" / "vote").write_bytes(b"?")
+    with pytest.raises(LocalMisuse, match="damaged"):
+        await three.make("n1").start()
+    (tmp_path / "n1" / "vote").unlink()
+    (tmp_path / "n1" / "journal").write_bytes(b"?")
+    with pytest.raises(LocalMisuse, match="damaged"):
+        await three.make("n1").start()
+    await three.make("n3").stop()
