@@ -121,7 +121,11 @@ class ControllerApp:
 
     def unready_reason(self) -> str:
         """Why it is not ready, as far as it knows."""
-        return "" if self._ticker is None or self.plane.ready() else "no controller leads: a majority of them must run"
+        return (
+            ""
+            if self._ticker is None or self.plane.ready()
+            else "it knows no leader or has not caught up yet: a majority must run"
+        )
 
     async def until_failed(self) -> Exception:
         """Wait until it cannot write its journal any more; return why."""

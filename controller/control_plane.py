@@ -83,8 +83,8 @@ class ControlPlane:
         return {**controller_handlers(self.masters, self.members, settings), **self.routes.handlers()}
 
     def ready(self) -> bool:
-        """Whether it knows who leads."""
-        return self.engine.leader is not None
+        """Whether it knows who leads and has what was decided."""
+        return self.engine.ready
 
     def views(self) -> dict[str, GroupView]:
         """Every group that controllers agreed on."""

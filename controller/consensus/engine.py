@@ -63,6 +63,11 @@ class Engine(Protocol):
         """Node id of who leads as far as this controller knows."""
         ...
 
+    @property
+    def ready(self) -> bool:
+        """Whether it knows who leads, and has had everything that was committed."""
+        ...
+
     async def start(self) -> None:
         """Restore what is on disk and take part. Raises LocalMisuse, OSError."""
         ...

@@ -58,6 +58,7 @@ class View:
     log_entries: int = 0
     snapshots: int = 0
     refused_connections: int = 0
+    votes: bool = False
 
 
 Done = Callable[[object, int], None]
@@ -101,6 +102,11 @@ class RaftEngine:
     def leader(self) -> str | None:
         """As the thread last said."""
         return self._view.leader
+
+    @property
+    def ready(self) -> bool:
+        """Whether the loss of another controller would find this one able to go on."""
+        return self._view.votes and self._view.leader is not None
 
     async def start(self) -> None:
         """Restore and take part. Raises LocalMisuse, OSError."""
@@ -273,8 +279,9 @@ class RaftEngine:
         refused = self._transport.violations
         entries = node.log_entries
         view = View(
-            node.leads, node.leader_id, node.raftCurrentTerm, node.raftLastApplied, entries, node.snapshots, refused
-        )
+            node.leads, node.leader_id, node.raftCurrentTerm, node.raftLastApplied, entries, node.snapshots, refused,
+            node.votes,
+        )  # fmt: skip
         if view != self._view:
             self._home.call_soon_threadsafe(self._show, view)
 

@@ -114,6 +114,11 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         return bool(self._isLeader() and noop is not None and self.raftLastApplied >= noop)
 
     @property
+    def votes(self) -> bool:
+        """Whether this node had everything that was committed once."""
+        return self._face.voter
+
+    @property
     def leader_id(self) -> str | None:
         """Node id of the leader this node follows or is."""
         leader = self._getLeader()
@@ -241,8 +246,13 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
             self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=end + 1, success=True)
         else:
             super()._SyncObj__onMessageReceived(node, message)
-        if self.raftCommitIndex >= committed:
+        if not self._face.voter and self._has_committed(committed):
             self._face.become_voter()
+
+    def _has_committed(self, committed: int) -> bool:
+        """Whether everything is here; only an entry of its own term shows that a leader knows what is committed."""
+        found = self._SyncObj__getEntries(committed, 1) if self.raftCommitIndex >= committed else []
+        return bool(found) and found[0][2] == self.raftCurrentTerm
 
     def _leave_out_known(self, message: dict[str, Any]) -> bool:
         """Move the message's start behind the entries that are here already; whether the entry before it is here."""
@@ -360,12 +370,16 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
             self._SyncObj__raftElectionDeadline = 0.0
 
     def _found(self, node: Any, message: Newcomer | Founded) -> None:
-        """A first start that was interrupted leaves newcomers only; when all say so, all may vote."""
+        """Newcomers let nobody win whose log is not empty: a controller that is away may have more.
+
+        When every controller has answered, none is away, and the best of the logs that are left is the one to go on
+        with. Such a state is left by a first start that was interrupted, or by files that were emptied.
+        """
         if isinstance(message, Founded):
             self._face.become_voter()
-        elif message.term == self.raftCurrentTerm + 1 and not self._face.voter:
+        elif message.term == self.raftCurrentTerm + 1 and self._pre_granted and not self._isLeader():
             self._newcomers.add(node.id)
-            if len(self._newcomers) == len(self._peers.nodes):
+            if len(self._newcomers | self._pre_granted) == len(self._peers.nodes):
                 self._face.become_voter()
                 for each in self.otherNodes:
                     self._peers.say(each, Founded(self.raftCurrentTerm))

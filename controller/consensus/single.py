@@ -62,6 +62,11 @@ class SingleEngine:
         """Itself."""
         return self.node_id if self._leading else None
 
+    @property
+    def ready(self) -> bool:
+        """While it runs."""
+        return self._leading
+
     async def start(self) -> None:
         """Restore the snapshot and apply what follows it."""
         self._failure = asyncio.get_running_loop().create_future()

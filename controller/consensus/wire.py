@@ -97,7 +97,7 @@ class Newcomer(msgspec.Struct, tag=8, array_like=True, frozen=True):
 
 
 class Founded(msgspec.Struct, tag=9, array_like=True, frozen=True):
-    """Every controller is a newcomer, so nothing was ever answered: the receiver may vote."""
+    """Every controller has answered, so none that is away has more: the receiver may vote."""
 
     term: int
 

@@ -52,6 +52,7 @@ async def three(tmp_path):
     """Running."""
     made = Three(tmp_path)
     await made.start("n1", "n2", "n3")
+    await until(lambda: all(each.ready for each in made.engines.values()))
     yield made
     for node_id in list(made.engines):
         await made.stop(node_id)

@@ -159,7 +159,7 @@ def test_a_wiped_node_votes_for_no_log_it_cannot_judge(world, tmp_path):
 
 
 def test_a_first_start_that_was_interrupted_is_gone_on_with(tmp_path):
-    """Nobody ever had what is committed, because nothing is: when all of them say so, they elect one."""
+    """Newcomers elect nobody while one is away that may have more; when all have answered they do."""
     with raft_world(tmp_path, 5) as world:
         for node_id in IDS:
             world.boot(node_id)
