@@ -41,8 +41,11 @@ class Cluster:
         }
         self.url = ""
 
-    def start(self, workers: int) -> None:
-        """Start master and workers and wait until the workers are registered."""
+    def start(self, workers: int, *, apart: bool = False) -> None:
+        """Start master and workers and wait until the workers are registered.
+
+        `apart`: each worker has a loopback address of its own, so that Spark takes them for different machines.
+        """
         light = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM}
         place = ["--host", "127.0.0.1", "--webui-port", "0"]
         master = self._run("master", ["org.apache.spark.deploy.master.Master", *place, "--port", "0"], light)
@@ -50,7 +53,8 @@ class Cluster:
         for number in range(workers):
             room = ["--cores", "1", "--memory", "700m", "--work-dir", str(self.folder / f"worker-{number}")]
             name = f"worker-{number}"
-            self._run(name, ["org.apache.spark.deploy.worker.Worker", *place, *room, self.url], light)
+            here = ["--host", f"127.0.0.{number + 2}", *place[2:]] if apart else place
+            self._run(name, ["org.apache.spark.deploy.worker.Worker", *here, *room, self.url], light)
         for number in range(workers):
             self._wait(f"worker-{number}", "Successfully registered with master")
 
