@@ -174,7 +174,7 @@ def epoch_cache(member: GroupMember) -> bytes:
     store = member.store
     entries = store.epochs if store is not None else []
     end = store.end_position if store is not None else 0
-    ends = [*(start for _epoch, start in entries[1:]), end]
+    ends = [*(start for _epoch, start in entries[1:]), end] if entries else []
     ranges = [EpochRange(epoch, start, stop) for (epoch, start), stop in zip(entries, ends, strict=True)]
     config = member.config
     return encode_body(

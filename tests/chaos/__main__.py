@@ -25,15 +25,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--proxies", type=int, default=1)
     parser.add_argument("--rate", type=float, default=1_200.0, help="messages per second of all sources")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of all durations")
+    parser.add_argument("--silence-ms", type=int, default=0, help="when a broker counts as dead; 0: as shipped")
     parser.add_argument("--network", choices=("auto", "namespaces", "proxies"), default="auto")
     parser.add_argument("--folder", type=Path, default=None, help="where everything is written")
     given = parser.parse_args(arguments)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="lightmq-chaos-"))
-    words = [f"--{name} {value}" for name, value in vars(given).items() if name != "folder"]
+    words = [f"--{name.replace('_', '-')} {value}" for name, value in vars(given).items() if name != "folder"]
     options = Options(
         seed=given.seed, folder=folder, seconds=given.minutes * 60, faults_max=given.faults,
         controllers=given.controllers, brokers=given.brokers, proxies=given.proxies, rate=given.rate,
-        network=given.network, scale=given.scale, command=f"python -m tests.chaos {' '.join(words)}",
+        network=given.network, scale=given.scale, silence_ms=given.silence_ms,
+        command=f"python -m tests.chaos {' '.join(words)}",
     )  # fmt: skip
     report = Run(options).execute()
     print(report.text())

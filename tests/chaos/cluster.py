@@ -135,8 +135,11 @@ class Node:
 class Cluster:
     """All nodes of a run."""
 
-    def __init__(self, folder: Path, network: Network, names: dict[str, str], *, small_disks: bool = False) -> None:
-        """``names``: node -> role, controllers first."""
+    def __init__(
+        self, folder: Path, network: Network, names: dict[str, str], *, small_disks: bool = False, silence_ms: int = 0
+    ) -> None:
+        """``names``: node -> role, controllers first; ``silence_ms``: when a broker counts as dead, 0 as shipped."""
+        self.silence_ms = silence_ms
         self.network = network
         self.folder = folder
         self.nodes: dict[str, Node] = {}
@@ -201,7 +204,8 @@ class Cluster:
             return {**common, "proxy.controllers": controllers, "proxy.password_file": self.folder / "users"}
         common |= {f"{prefix}.data_directory": node.data, f"{prefix}.open_to_all": "true"}
         if node.role == "controller":
-            return {**common, **self._as_peer(node)}
+            silence = {"controller.replica_timeout_ms": self.silence_ms} if self.silence_ms else {}
+            return {**common, **silence, **self._as_peer(node)}
         common |= {"broker.advertised_host": self.network.host(node.name), "broker.controllers": controllers}
         common |= {"broker.store.segment_size_bytes": SEGMENT_BYTES, "broker.store.retention_ms": 0}
         common |= {"broker.broker_name": GROUP, "broker.store.free_space_bytes_min": 64 * 1024 * 1024}
@@ -228,6 +232,7 @@ class Cluster:
             "broker.replication.advertised_address": self.address(node, "ha"),
             "broker.replication.acknowledge": "all",
             "broker.replication.in_sync_min": 2 if brokers > 2 else 1,
+            **({"broker.replication.heartbeat_timeout_ms": self.silence_ms} if self.silence_ms else {}),
         }
 
     def _write_users(self) -> None:

@@ -154,9 +154,10 @@ class MqttSource(Source):
 
 
 class ProducerSource(Source):
-    """Appends to one queue of a topic over remoting, several requests on the way."""
+    """Appends to one queue of a topic over remoting."""
 
-    requests_max = 4
+    requests_max = 1
+    """More would not keep the order: behind a request that is refused the next one may be stored."""
     batch = 100
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A short run against real processes: at least thirty recorded faults, nothing acknowledged is lost, order holds."""
+"""Short runs against real processes: recorded faults, nothing acknowledged is lost, order holds, replicas are equal."""
 
 from __future__ import annotations
 
@@ -11,16 +11,32 @@ from tests.chaos.run import Options, Run
 
 FAULTS = 30
 
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(1_500)]
 
-@pytest.mark.processes
-@pytest.mark.timeout(1_500)
-def test_thirty_faults(tmp_path: Path) -> None:
-    """Kills, pauses, restarts and a broken network, on every part and on several at once."""
+
+def events(folder: Path) -> list[str]:
+    """What was written down."""
+    return [json.loads(line)["event"] for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def test_a_group_of_three_survives_thirty_faults(tmp_path: Path) -> None:
+    """Kills, pauses, restarts, a lost disk and a broken network, on every part and on several at once."""
     options = Options(
-        seed=20, folder=tmp_path / "run", seconds=1_200, faults_max=FAULTS, scale=0.4, command="see test_short_chaos"
-    )
+        seed=20, folder=tmp_path / "run", seconds=1_200, faults_max=FAULTS, scale=0.4, brokers=3, silence_ms=8_000,
+        command="see the test",
+    )  # fmt: skip
     report = Run(options).execute()
     assert report.passed, report.text()
-    recorded = [json.loads(line) for line in (options.folder / "events.jsonl").read_text().splitlines()]
-    assert sum(entry["event"] == "fault" for entry in recorded) >= FAULTS
+    assert events(options.folder).count("fault") >= FAULTS
     assert {fault["kind"] for fault in report.faults} >= {"kill", "pause", "restart_loop", "kill_all", "cut"}
+
+
+def test_a_broker_alone_behind_fault_proxies(tmp_path: Path) -> None:
+    """What every user can run: nothing of it needs root."""
+    options = Options(
+        seed=21, folder=tmp_path / "run", seconds=1_200, faults_max=10, scale=0.3, network="proxies",
+        command="see the test",
+    )  # fmt: skip
+    report = Run(options).execute()
+    assert report.passed, report.text()
+    assert events(options.folder).count("fault") >= 10

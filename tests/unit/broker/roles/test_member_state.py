@@ -41,6 +41,7 @@ async def test_a_member_without_a_role_says_what_it_waits_for(tmp_path: Path) ->
     assert app.readiness() == {"store": True, "role": False}
     assert app.unready_reason() == "no role yet: looking for the leading controller"
     assert app.status()["member"]["role"] == "fenced"
+    assert decode_body(member_state.epoch_cache(app._member), EpochCache).epoch_list == []
     await app.stop()
     assert app.unready_reason() == "the log is not open"
     assert app.readiness()["store"] is False
