@@ -168,8 +168,8 @@ class ReadOptions(DecodeOptions):
         values.count,
         200,
         "How long the driver lets the broker hold the question for new messages. More means less idle work, and never "
-        "more latency where a query has one source and the source one broker; several are asked in turn, so set it "
-        "lower for them.",
+        "more latency where a query has one source and the source one broker, which therefore is let wait longer when "
+        "nothing comes; several are asked in turn, so set it lower for them.",
     )
 
 

@@ -49,6 +49,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOG = logging.getLogger("lightmq.spark")
+IDLE_CALLS = 5
+"""So many questions in a row without news, and each right behind the answer before, make a query idle."""
+IDLE_POLL_MS = 600
+"""An idle query lets the broker hold its question so long, whatever less `longPollMs` says; news ends that at once."""
+ALONE_S = 0.1
+"""A question this soon behind the last answer means that Spark had nothing else to do: no other source had news."""
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -87,6 +93,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._replay = None if options.replay_speed is None else Replay(options.replay_speed)
         self._outage = Outage(options)
         self._memory = OffsetMemory()
+        self._idle_calls = 0
+        self._nothing_at: float | None = None
+        """When "nothing new" was answered last, None behind any other answer."""
         self._batch_at: float | None = None
         """When the last batch was offered, by the monotonic clock; for minOffsetsPerTrigger."""
 
@@ -113,6 +122,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the next batch goes; waits at the broker for a moment when there is nothing new."""
+        is_soon = self._nothing_at is not None and time.monotonic() - self._nothing_at <= ALONE_S
+        self._idle_calls = self._idle_calls + 1 if is_soon else 0
+        self._nothing_at = None
         begin = self._memory.from_json(start)
         self._planned = {}
         try:
@@ -127,6 +139,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._memory.to_json(found)
         if self._replay is not None and not self._replay.is_live:
             time.sleep(PAUSE_S)
+        self._nothing_at = time.monotonic()
         return start
 
     def _next(self, begin: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
@@ -220,7 +233,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._cap is not None or not self._options.long_poll_ms:
             return 0
         if all(queue.max <= begin.get(key, 0) for key, queue in self._bounds.items()):
-            return self._options.long_poll_ms
+            # With several brokers, which are asked one after the other, news of the last would wait for the first.
+            is_idle = self._idle_calls >= IDLE_CALLS and len(self._connected().present) == 1
+            longer = min(IDLE_POLL_MS, self._options.pull_timeout_ms // 2) if is_idle else 0
+            return max(self._options.long_poll_ms, longer)
         return min(self._options.long_poll_ms, self._delay_ms(begin))
 
     def _delay_ms(self, begin: Positions) -> int:

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from remoting.protocol.codes import RequestCode
+from spark_connector import stream_reader
+from spark_connector.brokers import BoundsWatch
 from spark_connector.errors import BrokerUnreachable, DataLost, OptionError
 from spark_connector.offsets import from_json
 from spark_connector.options import ReadOptions
@@ -311,3 +314,40 @@ def test_a_replay_holds_rows_back_until_they_are_due(broker: ToyBroker, read_opt
     assert engine.drain() == [1]
     assert Run(read_options(topic="plant", **EARLIEST)).start().drain() == [20]
     assert run.start(read_options(topic="plant", **EARLIEST)).drain() == [19], "the same checkpoint without it"
+
+
+@pytest.mark.parametrize(("others", "expected"), [(False, [200] * 5 + [600] * 2), (True, [200] * 7)])
+def test_an_idle_query_asks_less_often(
+    broker: ToyBroker,
+    read_options: Options,
+    monkeypatch: pytest.MonkeyPatch,
+    others: bool,
+    expected: list[int],
+) -> None:
+    """Not when another source keeps Spark busy, which would wait for this one; news ends it."""
+    monkeypatch.setattr(stream_reader, "ALONE_S", -1.0 if others else 3_600.0)
+    asked: list[int] = []
+
+    def wait(watch: BoundsWatch, wait_ms: int) -> Any:
+        asked.append(wait_ms)
+        return watch.read()
+
+    monkeypatch.setattr(BoundsWatch, "wait", wait)
+    publish(broker, "plant/1", range(3))
+    reader = RocketMQStreamReader(SCHEMA, read_options(mqttFilter="plant/+", longpollms="200"))
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    asked.clear()
+    for _ in range(7):
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+    assert asked == expected
+    publish(broker, "plant/1", range(3, 5))
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end != start
+    asked.clear()
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert asked == [200]
+    hasty = RocketMQStreamReader(SCHEMA, read_options(mqttFilter="plant/+", longpollms="50", pulltimeoutms="400"))
+    asked.clear()
+    for _ in range(8):
+        hasty.latestOffset(end, ReadAllAvailable())
+    assert set(asked) == ({50} if others else {50, 200})
