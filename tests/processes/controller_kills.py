@@ -78,10 +78,12 @@ async def cycle(controllers: Controllers, takers: list[IdTaker], chance: random.
             await asyncio.sleep(0.005)
 
 
-async def run(folder: Path, cycles: int, seed: int, snapshot_entries: int = SNAPSHOT_ENTRIES) -> Account:
+async def run(
+    folder: Path, cycles: int, seed: int, snapshot_entries: int = SNAPSHOT_ENTRIES, *, forked: bool = False
+) -> Account:
     """Kill so often; raises AssertionError when an answered decision is missing."""
     chance, account = random.Random(seed), Account()
-    controllers = Controllers(folder, snapshot_entries=snapshot_entries)
+    controllers = Controllers(folder, forked=forked, snapshot_entries=snapshot_entries)
     takers = [IdTaker(controllers, f"g{each}") for each in range(CLIENTS)]
     try:
         controllers.start()
@@ -113,10 +115,11 @@ def main() -> int:
     parser.add_argument("--cycles", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--snapshot-entries", type=int, default=SNAPSHOT_ENTRIES)
+    parser.add_argument("--whole", action="store_true", help="start each by its command line: slower")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="controller-kills-", dir=options.folder) as folder:
-        asyncio.run(run(Path(folder), options.cycles, options.seed, options.snapshot_entries))
+        asyncio.run(run(Path(folder), options.cycles, options.seed, options.snapshot_entries, forked=not options.whole))
     return 0
 
 

@@ -12,6 +12,7 @@ from remoting.protocol.commands import Command
 from remoting.protocol.controller_body import SyncStateData
 from remoting.protocol.route_body import decode_body
 from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable
+from tests.processes.forked_controller import ForkedController
 from tests.processes.rig import Server
 
 DEADLINE_S = 60.0
@@ -48,14 +49,19 @@ class ControllerProcess(Server):
 class Controllers:
     """A set of controllers, their data side by side in a folder."""
 
-    def __init__(self, folder: Path, count: int = 3, **settings: int) -> None:
-        self.processes = [ControllerProcess(folder, f"n{each}", free_port()) for each in range(1, count + 1)]
+    def __init__(self, folder: Path, count: int = 3, *, forked: bool = False, **settings: int) -> None:
+        """`forked`: without a command line of their own, started in milliseconds."""
+        kind = ForkedController if forked else ControllerProcess
+        self.processes = [kind(folder, f"n{each}", free_port()) for each in range(1, count + 1)]
         self.raft_ports = [free_port() for _ in self.processes]
         peers = ",".join(
             f"{each.node_id}@127.0.0.1:{each.port}@{raft}"
             for each, raft in zip(self.processes, self.raft_ports, strict=True)
         )
         for each in self.processes:
+            if isinstance(each, ForkedController):
+                each.settings |= {"peers": tuple(peers.split(",")), **settings}
+                continue
             each.variables = {
                 "LIGHTMQ_CONTROLLER__PEERS": peers,
                 "LIGHTMQ_CONTROLLER__NODE_ID": each.node_id,
@@ -73,7 +79,7 @@ class Controllers:
         for each in self.processes:
             each.kill_if_running()
 
-    async def leader(self) -> ControllerProcess:
+    async def leader(self) -> ControllerProcess | ForkedController:
         """Who leads, once somebody does and answers a read."""
         client = Asker(self)
         try:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from remoting.client.connection import connect
+from remoting.protocol.commands import Command
+from remoting.protocol.controller_body import SyncStateData
+from remoting.protocol.route_body import decode_body
 from tests.processes.controller_kills import run
-from tests.processes.controllers import Asker, Controllers, IdTaker, known_ids
+from tests.processes.controllers import Asker, ControllerProcess, Controllers, IdTaker, known_ids
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
@@ -67,3 +73,25 @@ async def test_kills_at_random(tmp_path: Path) -> None:
     account = await run(tmp_path, 4, seed=3)
     assert account.kills.total() == 4
     assert json.dumps(account.kills)
+
+
+async def test_a_leader_that_stood_still_reads_nothing_stale(controllers: Controllers) -> None:
+    """The read waits in its socket while another one leads; it is the first thing it sees when it goes on."""
+    taker = IdTaker(controllers, "g")
+    await taker.take()
+    leader = await controllers.leader()
+    assert isinstance(leader, ControllerProcess)
+    assert leader.process is not None
+    connection = await connect("127.0.0.1", leader.port)
+    leader.process.send_signal(signal.SIGSTOP)
+    read = asyncio.ensure_future(connection.request(Command(1006, body=b"[]"), 60_000))
+    for _ in range(3):
+        await taker.take()
+    leader.process.send_signal(signal.SIGCONT)
+    answer = await read
+    await connection.close()
+    if answer.code == 0:
+        table = decode_body(answer.body, SyncStateData).replicas_info_table
+        assert len(table["g-0"].not_in_sync_replicas) == 4
+    else:
+        assert answer.code == 2007

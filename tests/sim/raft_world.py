@@ -110,7 +110,7 @@ class World:
     def boot(self, node_id: str) -> None:
         """Start a node on its directory and connect it to all that run."""
         directory = self.folder / node_id
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         wire, machine = Wire(self, node_id), Words()
         node = RaftNode(directory, wire, machine, TIMERS, snapshot_entries=self.snapshot_entries)
         self.nodes[node_id], self.wires[node_id], self.machines[node_id] = node, wire, machine

@@ -7,8 +7,9 @@ import shutil
 import pytest
 
 from controller.consensus.engine import ConsensusFailed
+from controller.consensus.log_face import LogFace
 from controller.consensus.messages import to_library
-from controller.consensus.raft_node import NO_OP
+from controller.consensus.raft_node import NO_OP, RaftNode
 from controller.consensus.single import REGULAR
 from controller.consensus.small_files import Snapshot, load
 from controller.consensus.wire import Append, Install, NextIndex, PreVote, RequestVote, decode_message
@@ -257,3 +258,48 @@ def test_a_barrier_is_an_entry_without_content(world):
 def test_random_schedules(tmp_path, seed):
     """Loss, cuts, delays, crashes that forget what was not fsynced, restarts, snapshots: nothing answered is lost."""
     assert run_schedule(tmp_path, seed, 1_500).proposed > 50
+
+
+def answer_before_sync(patch):
+    """Entries are acknowledged that a crash forgets."""
+    patch.setattr(LogFace, "sync", lambda _self: None)
+
+
+def believe_the_leaders_commit_index(patch):
+    """Also for entries that this leader never proved to be the same."""
+    real = RaftNode._follow
+
+    def follow(self, node, message):
+        committed, term = message["commit_index"], message["term"]
+        real(self, node, message)
+        if term >= self.raftCurrentTerm and self.raftCommitIndex < committed:
+            self._SyncObj__raftCommitIndex = min(committed, self._face[-1][1])
+
+    patch.setattr(RaftNode, "_follow", follow)
+
+
+def drop_the_tail_behind_a_snapshot(patch):
+    """As the library does when it finds a snapshot that the journal was not cut for."""
+
+    def use(self, snapshot):
+        self._face.journal.replace([snapshot.before, snapshot.last])
+        self._machine.restore(snapshot.state)
+        self._SyncObj__raftLastApplied = self._SyncObj__raftCommitIndex = snapshot.last[1]
+
+    patch.setattr(RaftNode, "_use", use)
+
+
+@pytest.mark.parametrize(
+    "plant", [answer_before_sync, believe_the_leaders_commit_index, drop_the_tail_behind_a_snapshot]
+)
+def test_planted_faults_are_caught(tmp_path, monkeypatch, plant):
+    """The schedules can fail: each of these is found within a few seeds."""
+    plant(monkeypatch)
+    caught = []
+    for seed in range(10):
+        try:
+            run_schedule(tmp_path / str(seed), seed, 1_500)
+        except (AssertionError, ConsensusFailed, RemoteViolation) as error:
+            caught.append(error)
+            break
+    assert caught
