@@ -18,9 +18,9 @@ from remoting.client.blocking import BlockingConnection
 from remoting.client.tls import ClientTls
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
-from remoting.transport.failures import TlsFailed, checked, join_address
+from remoting.transport.failures import TlsFailed, checked, join_address, not_master
 from remoting.transport.signature import Signer
-from spark_connector.errors import BrokerRefused, BrokerUnreachable
+from spark_connector.errors import BrokerMoved, BrokerRefused, BrokerUnreachable
 from spark_connector.option_table import ConnectionOptions
 
 IDLE_PER_ADDRESS_MAX = 4
@@ -119,6 +119,9 @@ def ask(address: Address, command: Command, options: ConnectionOptions, *, refus
             return check(reply, address) if refusal_is_error else reply
         except (LocalMisuse, BrokerRefused):
             raise
+        except BrokerMoved:  # asking here again does not help, asking the name server does
+            POOL.forget(address)
+            raise
         except TlsFailed as refused:  # a certificate does not get better by asking again
             raise BrokerUnreachable(f"{refused} (the options 'tlsCaFile' and 'tlsServerName')") from refused
         except (OSError, LightMQError) as caught:
@@ -128,7 +131,12 @@ def ask(address: Address, command: Command, options: ConnectionOptions, *, refus
 
 
 def check(reply: Command, address: Address) -> Command:
-    """Return the answer if it says yes, else raise BrokerRefused with the broker's own words."""
+    """Return the answer if it says yes, else raise BrokerRefused with the broker's own words.
+
+    Raises BrokerMoved when the broker is not the master of its group any more.
+    """
+    if not_master(reply) is not None:
+        raise BrokerMoved(f"the broker at {say_address(address)} is not the master of its group: {reply.remark}")
     try:
         return checked(reply)
     except Refused as refusal:

@@ -17,6 +17,10 @@ class BrokerUnreachable(LightMQError):
     """No answer from an address, after the retries the options allow."""
 
 
+class BrokerMoved(BrokerUnreachable):
+    """Another broker is the master of the group now: the name server says which, at once or in a moment."""
+
+
 class BrokerRefused(LightMQError):
     """The broker understood a request and said no; `code` is RocketMQ's."""
 

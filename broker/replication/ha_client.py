@@ -24,9 +24,9 @@ from broker.store.raw_part import RawPart
 from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
 from remoting.transport.failures import split_address
 
-RETRY_S = 0.1
+RETRY_S = 0.05
 """Pause before the master is dialled again; doubles while no byte comes, and half of it is left to chance."""
-RETRY_S_MAX = 1.0
+RETRY_S_MAX = 0.4
 CONNECT_TIMEOUT_S = 2.0
 READ_BYTES = 1 << 20
 DATA_BYTES_MAX = 64 * 1024 * 1024
@@ -67,6 +67,7 @@ class HaClient:
         self._task: asyncio.Task[None] | None = None
         self._follower: Follower | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._moved = asyncio.Event()
         self._said = ""
         self._over = ""
 
@@ -85,6 +86,7 @@ class HaClient:
     def move(self, address: str, epoch: int) -> None:
         """The same master elsewhere, or in a newer epoch: the present connection ends."""
         self.address, self._epoch = address, max(self._epoch, epoch)
+        self._moved.set()
         if self._writer is not None:
             self._writer.transport.abort()
 
@@ -110,7 +112,12 @@ class HaClient:
                 self._log.info("master_not_followed", address=self.address, reason=reason)
                 self._said = reason
             pause_s = RETRY_S if self.received_bytes > before else min(2 * pause_s, RETRY_S_MAX)
-            await asyncio.sleep(pause_s * (1 + secrets.randbelow(1_000) / 1_000) / 2)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s * (1 + secrets.randbelow(1_000) / 1_000) / 2):
+                    await self._moved.wait()
+            if self._moved.is_set():
+                self._moved.clear()
+                pause_s = RETRY_S / 2
 
     async def _connection(self) -> str:
         """One connection from its first to its last byte; why it ended."""

@@ -239,6 +239,11 @@ class Leader:
             if replica is not None and replica.acknowledged >= 0:
                 yield replica.acknowledged
 
+    def presume_absent(self, broker: int) -> None:
+        """Do not wait for a broker that others have given up: it is absent until it connects."""
+        if broker not in self._by_broker:
+            self._gone_ms[broker] = self._started_ms - self.settings.absence_ms - 1
+
     def accepts(self, now_ms: int) -> bool:
         """Whether enough members can be reached, or were a moment ago, for an append to have a chance."""
         reachable = 1 + sum(

@@ -36,6 +36,8 @@ CERTAIN = frozenset(
 )
 """Answers by which the controllers have decided against a set. After any other error, a busy controller's among them,
 they may have committed it or may do so yet."""
+FIRST_LOOK_S = 0.02
+"""A new master looks at the set so soon for the first time."""
 
 
 class Alter(Protocol):
@@ -130,7 +132,7 @@ class MasterOfGroup:
 
     async def _check(self) -> None:
         # The first looks come early: whoever died with the former master leaves the set as soon as it may.
-        pauses = [self.leader.settings.absence_ms / 1_000 + 0.01]
+        pauses = [self.leader.settings.absence_ms / 1_000, FIRST_LOOK_S]
         while True:
             await asyncio.sleep(min(pauses.pop(), self._interval_s) if pauses else self._interval_s)
             proposal = self.leader.check(self._store.flushed_position, self._server.now_ms())

@@ -84,6 +84,8 @@ class GroupMember:
         self._host = client_host(config.advertised_host or config.host)
         self._standing = Standing()
         self._upkeep: asyncio.Task[None] | None = None
+        self._former: int | None = None
+        """Who was the master before."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._stopped = False
         always = {Code.NOTIFY_BROKER_ROLE_CHANGED: self._role_pushed, Code.GET_BROKER_EPOCH_CACHE: self._epoch_cache}
@@ -138,11 +140,13 @@ class GroupMember:
         )  # fmt: skip
         if role.is_master:
             await self._to_master(view)
+            self._former = None
         elif role.is_fenced:
             await self._to_replica("", view.epoch)
             if self.client is not None:
                 self.client.move(self.client.address, view.epoch)
         else:
+            self._former = view.master
             await self._to_replica(view.address, view.epoch)
             self._follow(view)
 
@@ -154,6 +158,7 @@ class GroupMember:
             self.client.move(view.ha_address, view.epoch)
 
     async def _to_master(self, view: View) -> None:
+        began_ms, former = self.replicas.now_ms(), self._former
         self.gate.refuse("", view.epoch)
         await self._leave_role(good_bye=False)
         self._close()
@@ -165,9 +170,12 @@ class GroupMember:
         self.serving = serving = Serving(self.config, store, self._clock, self._registry, self._log, self._connect)
         serving.tell_address(self._host, self.port)
         serving.start()
+        if former is not None:
+            self.master.leader.presume_absent(former)  # or nobody would have been elected in its place
         self.master.start()
         self.gate.serve(serving.handlers, view.epoch, self.master.admission)
         serving.announce(self._host, self.port, self.config.controllers)
+        self._log.info("role_ready", epoch=view.epoch, took_ms=self.replicas.now_ms() - began_ms)
 
     async def _to_replica(self, address: str, epoch: int) -> None:
         self.gate.refuse(address, epoch)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from remoting.client.master_connection import BACKOFF_MS_MAX, MasterConnection
 from remoting.client.masters import Masters
-from remoting.client.reconnecting import ReconnectingConnection
+from remoting.client.reconnecting import BACKOFF_FIRST_MS, ReconnectingConnection
 from remoting.inprocess import InProcessConnection
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
@@ -46,7 +46,9 @@ class Link:
         first_ms = max(1, reconnect_delay_ms_max // FIRST_DELAY_DIVISOR)
         if masters is not None:
             self._line: ReconnectingConnection = MasterConnection(
-                masters, backoff_first_ms=first_ms, backoff_ms_max=min(reconnect_delay_ms_max, BACKOFF_MS_MAX)
+                masters,
+                backoff_first_ms=min(first_ms, BACKOFF_FIRST_MS),
+                backoff_ms_max=min(reconnect_delay_ms_max, BACKOFF_MS_MAX),
             )
         else:
             self._line = ReconnectingConnection(

@@ -295,3 +295,15 @@ def test_counting_copies():
 def test_an_expired_position_is_refused_with_the_begin():
     """Retention went past the replica."""
     assert a_leader().expired(LOG) == Refusal(frames.EXPIRED, 5, "the log begins at 50")
+
+
+def test_a_broker_that_others_have_given_up_leaves_at_once():
+    """The former master: nobody waits for it, until it connects."""
+    leader = a_leader((1, 2, 3), in_sync_min=2)
+    give(leader, stream(leader, 3), 300)
+    assert leader.check(300, 0) is None
+    leader.presume_absent(2)
+    leader.presume_absent(3)
+    proposal = leader.check(300, 0)
+    assert proposal is not None
+    assert proposal.members == {1, 3}

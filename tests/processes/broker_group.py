@@ -1,0 +1,138 @@
+"""Controllers, brokers of one group and a proxy as processes, for tests of failover."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.processes.rig import Process, Server
+
+DEADLINE_S = 90.0
+POLL_S = 0.05
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for something that other processes bring about."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(POLL_S)
+
+
+class Controller(Process):
+    """One controller, on the same ports at every start."""
+
+    def __init__(self, directory: Path, number: int, port: int, peers: str) -> None:
+        arguments = ["controller", "--data", str(directory / f"controller-{number}-data")]
+        if peers:
+            arguments += ["--set", f"controller.peers={peers}", "--set", f"controller.node_id=n{number}"]
+        super().__init__(directory / f"controller-{number}", arguments, "remoting")
+        self.port = port
+
+
+class Broker(Process):
+    """One member of the group."""
+
+    def status(self) -> dict[str, Any]:
+        """What it says of itself; empty when it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['admin']}/status", timeout=5) as answer:
+                found: dict[str, Any] = json.load(answer).get("member", {})
+        except (OSError, ValueError, KeyError):
+            return {}
+        return found
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+        return self.process is not None and self.process.poll() is None
+
+
+class BrokerGroup:
+    """A whole cluster."""
+
+    def __init__(self, directory: Path, *, controllers: int = 1, brokers: int = 3, in_sync_min: int = 2) -> None:
+        self.directory = directory
+        ports = [(free_port(), free_port()) for _ in range(controllers)]
+        peers = ",".join(f"n{at}@127.0.0.1:{port}@{raft}" for at, (port, raft) in enumerate(ports, 1))
+        self.controllers = [
+            Controller(directory, at, port, peers if controllers > 1 else "")
+            for at, (port, _raft) in enumerate(ports, 1)
+        ]
+        self.addresses = ",".join(f"127.0.0.1:{port}" for port, _raft in ports)
+        self.brokers = [self._broker(number, in_sync_min) for number in range(1, brokers + 1)]
+        self.proxy = Process(directory / "proxy", ["proxy", "--controllers", self.addresses], "mqtt")
+
+    def _broker(self, number: int, in_sync_min: int) -> Broker:
+        arguments = ["broker", "--data", str(self.directory / f"broker-{number}-data")]
+        arguments += ["--controllers", self.addresses]
+        for key in ("enabled=true", "port=0", f"in_sync_min={in_sync_min}"):
+            arguments += ["--set", f"broker.replication.{key}"]
+        return Broker(self.directory / f"broker-{number}", arguments, "remoting")
+
+    @property
+    def all(self) -> list[Server]:
+        """Every process."""
+        return [self.proxy, *self.brokers, *self.controllers]
+
+    def start(self) -> None:
+        """Start all of it and wait until every broker is in sync."""
+        for part in (*self.controllers, *self.brokers, self.proxy):
+            part.start()
+        self.settle()
+
+    def end(self) -> None:
+        """For the end of a test, however it went."""
+        for part in self.all:
+            part.kill_if_running()
+
+    def master(self) -> Broker | None:
+        """The one that says it is; the one with the newest epoch if a former one does not know yet."""
+        found = [(each.status(), each) for each in self.brokers if each.running]
+        masters = [(status["epoch"], at) for at, (status, _each) in enumerate(found) if status.get("role") == "master"]
+        return found[max(masters)[1]][1] if masters else None
+
+    def settle(self) -> Broker:
+        """Wait until all running brokers are in sync under one master; the master."""
+        running = sum(each.running for each in self.brokers)
+
+        def settled() -> bool:
+            master = self.master()
+            return master is not None and len(master.status().get("in_sync", ())) >= running
+
+        until(settled, f"not in sync: {[each.status() for each in self.brokers]}")
+        master = self.master()
+        assert master is not None
+        return master
+
+    def logs(self) -> list[bytes]:
+        """What the log of each broker holds, byte for byte; the ends alone are not told."""
+        return [
+            b"".join(
+                path.read_bytes()
+                for path in sorted((self.directory / f"broker-{number}-data" / "log").iterdir())
+                if path.name.isdigit()
+            )
+            for number in range(1, len(self.brokers) + 1)
+        ]
+
+    def wait_equal(self) -> None:
+        """Wait until every broker has the same log, while nobody writes."""
+
+        def ends() -> set[tuple[int, ...]]:
+            states = [each.status() for each in self.brokers if each.running]
+            return {(state.get("end", -1), state.get("flushed", -2)) for state in states}
+
+        until(lambda: len(ends()) == 1, f"the logs do not end alike: {ends()}")

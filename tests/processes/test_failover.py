@@ -1,0 +1,143 @@
+"""A broker group as processes: the master dies or stands still, controllers die; clients notice a pause at most."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remoting.client.batching import BatchingProducer, BatchingSettings
+from remoting.client.master_connection import MasterConnection
+from remoting.client.masters import Masters
+from remoting.client.message import Message
+from tests.processes.broker_group import BrokerGroup, until
+from tests.processes.failovers import TOPIC, failover
+from tests.processes.rig import Client, Stream, expect_all, no_traceback
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(params=[1, 3])
+def group(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerGroup]:
+    """Three brokers, of which two have every acknowledged message; one controller, or three."""
+    made = BrokerGroup(tmp_path, controllers=request.param, brokers=3, in_sync_min=2)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.end()
+
+
+def test_the_master_is_killed_and_nobody_loses_anything(group: BrokerGroup) -> None:
+    """Sessions online and away, retained messages, order, the log of the broker that came back."""
+    online = Client(group.proxy, "online", clean=False)
+    online.subscribe(("line/#", 1))
+    away = Client(group.proxy, "away", clean=False)
+    away.subscribe(("line/#", 1))
+    away.close()
+    keeper = Client(group.proxy, "keeper")
+    keeper.publish("state/x", b"kept", retain=True)
+    keeper.close()
+    stream = Stream(group.proxy, TOPIC)
+    for _ in range(2):
+        failover(group, stream)
+    counts = {TOPIC: stream.end()}
+    expect_all(online, counts)
+    fresh = Client(group.proxy, "fresh")
+    fresh.subscribe(("state/#", 1))
+    fresh.until(lambda: bool(fresh.messages))
+    assert [(message.payload, message.retain) for message in fresh.messages] == [(b"kept", True)]
+    away = Client(group.proxy, "away", clean=False)
+    assert away.present
+    expect_all(away, counts)
+    for client in (online, away, fresh):
+        client.close()
+    group.wait_equal()
+    equal_logs(group)
+    no_traceback(group.proxy, *group.brokers, *group.controllers)
+
+
+def equal_logs(group: BrokerGroup) -> None:
+    """Byte for byte, as far as they go: files are longer than what stands in them."""
+    first, *others = [log.rstrip(b"\0") for log in group.logs()]
+    assert first
+    assert all(other == first for other in others)
+
+
+def test_a_master_that_stands_still_is_replaced_and_acknowledges_nothing_afterwards(tmp_path: Path) -> None:
+    """When it goes on it is a replica; its log is cut to what the others have."""
+    group = BrokerGroup(tmp_path, brokers=3)
+    try:
+        group.start()
+        reader = Client(group.proxy, "reader", clean=False)
+        reader.subscribe((TOPIC, 1))
+        stream = Stream(group.proxy, TOPIC)
+        master = group.settle()
+        stream.flowing()
+        assert master.process is not None
+        master.process.send_signal(signal.SIGSTOP)
+        stream.flowing()
+        master.process.send_signal(signal.SIGCONT)
+        until(lambda: master.status().get("role") == "replica", "it does not follow")
+        assert group.settle() is not master
+        expect_all(reader, {TOPIC: stream.end()})
+        reader.close()
+        group.wait_equal()
+        equal_logs(group)
+    finally:
+        group.end()
+
+
+def test_without_any_controller_messages_are_taken_as_before(group: BrokerGroup) -> None:
+    """Nobody's connection ends and nothing is refused; with the controllers back a master can be lost again."""
+    stream = Stream(group.proxy, TOPIC)
+    stream.flowing()
+    for controller in group.controllers:
+        controller.kill()
+    for _ in range(5):
+        stream.flowing()
+    log = group.proxy.log.read_text()
+    assert "broker_lost" not in log
+    assert "connection_ended" not in log
+    for controller in group.controllers:
+        controller.start()
+    group.settle()
+    failover(group, stream)
+    stream.end()
+
+
+def test_our_producer_moves_to_the_new_master(tmp_path: Path) -> None:
+    """Every message has its place, in the order it was sent, however often the master dies."""
+    group = BrokerGroup(tmp_path, brokers=3)
+    try:
+        group.start()
+        asyncio.run(produce(group))
+    finally:
+        group.end()
+
+
+async def produce(group: BrokerGroup) -> None:
+    """Send while the master is killed, and look at the places."""
+    masters = Masters(group.addresses.split(","))
+    connection = MasterConnection(masters)
+    masters.start()
+    connection.start()
+    seed = Client(group.proxy, "seed")
+    seed.publish("made/x", b"by its first message")
+    seed.close()
+    producer = BatchingProducer(connection, BatchingSettings(attempts_max=50, timeout_ms=5_000))
+    futures = []
+    for number in range(2_000):
+        futures.append(await producer.send(Message(topic="made", body=b"%d" % number, queue=0)))
+        if number == 1_000:
+            master = await asyncio.to_thread(group.settle)
+            await asyncio.to_thread(master.kill)
+        await asyncio.sleep(0.001)
+    places = [sent.offset for sent in await asyncio.gather(*futures)]
+    assert places == sorted(set(places))
+    await producer.close()
+    await connection.close()
+    await masters.stop()
