@@ -24,6 +24,7 @@ BENCHMARKS = {
     "pause": "benchmarks.state_pause",
     "batch": "benchmarks.batch_records",
     "arrow": "benchmarks.gather_read",
+    "replication": "benchmarks.replication_cost",
     "requests": "benchmarks.broker_requests",
     "spark": "benchmarks.spark_read",
     "spark_write": "benchmarks.spark_write",

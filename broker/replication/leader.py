@@ -12,8 +12,9 @@ present connection. Pure: shells hand in positions and the time; one owner, one 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.replication.acknowledge import Acknowledge
 from broker.replication.epochs import Extent
@@ -50,6 +51,10 @@ class LeaderSettings:
     """Bytes sent and not yet acknowledged by one replica."""
     part_bytes: int = 1024 * 1024
     """Bytes of one transfer."""
+    small_bytes: int = 16 * 1024
+    """Less than this waits for an acknowledgement when `small_parts` transfers are under way: each costs the master two
+    calls of the system, and the replica's disk does not take more of them in the same time."""
+    small_parts: int = 2
     replicas_max: int = 16
     """Connections of replicas; one more is refused."""
 
@@ -71,6 +76,9 @@ class Replica:
     """Up to where it was sent the log; -1 before it is ready."""
     acknowledged: int = -1
     """Its flushed end in this epoch; -1 before it said one."""
+    parts: deque[int] = field(default_factory=deque)
+    """Ends of the transfers that are not acknowledged, of those that held all there was: others may end within a group,
+    which is acknowledged as a whole."""
     mark_end: int = -1
     mark_ms: int = 0
     """The log's end at a send; when the replica acknowledges it, it was caught up then."""
@@ -156,6 +164,8 @@ class Leader:
             raise RemoteViolation(f"acknowledges {ack.end} of epoch {ack.epoch}, {replica}")
         replica.acknowledged = ack.end
         replica.heard_ms = now_ms
+        while replica.parts and replica.parts[0] <= ack.end:
+            replica.parts.popleft()
         if 0 <= replica.mark_end <= ack.end:
             replica.caught_up_ms = replica.mark_ms
             replica.mark_end = -1
@@ -189,14 +199,19 @@ class Leader:
         replica = self._replicas.get(connection)
         if replica is None or not 0 <= replica.sent < end:
             return None
-        room = self.settings.window_bytes - (replica.sent - max(replica.acknowledged, replica.first))
-        return (replica.sent, min(room, self.settings.part_bytes)) if room > 0 else None
+        settings = self.settings
+        if end - replica.sent < settings.small_bytes and len(replica.parts) >= settings.small_parts:
+            return None
+        room = settings.window_bytes - (replica.sent - max(replica.acknowledged, replica.first))
+        return (replica.sent, min(room, settings.part_bytes)) if room > 0 else None
 
     def sent(self, connection: int, length: int, end: int, now_ms: int) -> None:
         """`length` bytes of a log that ends at `end` went to the replica; 0 for a heartbeat."""
         replica = self._replicas[connection]
         replica.sent += length
         replica.sent_ms = now_ms
+        if length and replica.sent == end:
+            replica.parts.append(end)
         if replica.mark_end < 0:
             replica.mark_end, replica.mark_ms = end, now_ms
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from broker.replication.leader import LeaderSettings
 
-_SETTINGS = LeaderSettings(window_bytes=600, part_bytes=150)
+_SETTINGS = LeaderSettings(window_bytes=600, part_bytes=150, small_bytes=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,6 @@ STORM = Pace(
     leaderless_ms=100.0,
     faults_ticks=60,
     settings=LeaderSettings(
-        window_bytes=400, part_bytes=100, heartbeat_ms=120, silence_ms=500, lag_ms=600, absence_ms=200
+        window_bytes=400, part_bytes=100, small_bytes=60, heartbeat_ms=120, silence_ms=500, lag_ms=600, absence_ms=200
     ),
 )

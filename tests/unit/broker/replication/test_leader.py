@@ -12,7 +12,7 @@ from broker.replication.leader import Leader, LeaderSettings
 from broker.replication.sync_state_set import SyncStateSet
 from remoting.protocol.errors import RemoteViolation
 
-SETTINGS = LeaderSettings(window_bytes=100, part_bytes=40, replicas_max=3)
+SETTINGS = LeaderSettings(window_bytes=100, part_bytes=40, small_bytes=0, replicas_max=3)
 LOG = Extent(50, 300, Epochs([(4, 0), (5, 200)]))
 
 
@@ -115,6 +115,34 @@ def test_the_window_bounds_what_is_under_way():
     leader.acknowledged(20, Ack(5, 240), 0)
     assert leader.demand(20, 1000) == (300, 40)
     assert leader.demand(20, 300) is None
+
+
+def test_little_waits_while_enough_is_under_way():
+    """Two transfers are out: a third goes when it is large enough or one of them is acknowledged."""
+    leader = a_leader()
+    leader.settings = LeaderSettings(small_bytes=50)
+    stream(leader, 2)
+    for end in (210, 220):
+        assert leader.demand(20, end) is not None
+        leader.sent(20, 10, end, 0)
+    assert leader.demand(20, 269) is None
+    assert leader.demand(20, 270) == (220, 1024 * 1024)
+    leader.sent(20, 0, 269, 0)
+    leader.acknowledged(20, Ack(5, 209), 0)
+    assert leader.demand(20, 269) is None
+    leader.acknowledged(20, Ack(5, 210), 0)
+    assert leader.demand(20, 269) is not None
+
+
+def test_the_rest_of_a_group_waits_for_nothing():
+    """Parts of a group are acknowledged with its end only, so they do not count as under way."""
+    leader = a_leader()
+    leader.settings = LeaderSettings(small_bytes=50, part_bytes=10)
+    stream(leader, 2)
+    for position in range(200, 230, 10):
+        assert leader.demand(20, 235) == (position, 10)
+        leader.sent(20, 10, 235, 0)
+    assert leader.demand(20, 235) == (230, 10)
 
 
 @pytest.mark.parametrize("ack", [Ack(4, 240), Ack(5, 241), Ack(5, 219)])
