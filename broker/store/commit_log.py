@@ -37,6 +37,8 @@ class CommitLog:
         self.end = 0
         self.durable = 0
         """Everything below it is on the disk; whoever has recovered the log says how far that is."""
+        self.growing = True
+        """Whether a next file is wanted; when the log is closed soon nobody shall wait for the zeros of one."""
         self._segment_size = segment_size
         self._zeroed = zeroed
         self._faults = faults
@@ -135,8 +137,8 @@ class CommitLog:
     def prepare_next(self) -> None:
         """Reserve (and for synchronous flushing pre-zero) the next segment. Raises OSError."""
         self._faults.hit("log.allocate")
-        allocate(self._next, self._segment_size, zeroed=self._zeroed)
-        self._prepared = True
+        allocate(self._next, self._segment_size, zeroed=self._zeroed, wanted=lambda: self.growing)
+        self._prepared = self.growing
 
     def write(self, pieces: Sequence[Piece], end: int) -> None:
         """Write `pieces` and move `end`. OSError: nothing of it is in the log; StoreFailed: remains of it are."""

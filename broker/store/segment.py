@@ -13,7 +13,7 @@ import errno
 import mmap
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _NAME = re.compile(r"\d{20}")
@@ -115,15 +115,18 @@ def list_segments(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name))
 
 
-def allocate(path: Path, size: int, *, zeroed: bool) -> None:
+def allocate(path: Path, size: int, *, zeroed: bool, wanted: Callable[[], bool] = lambda: True) -> None:
     """Make `path` a file of `size` zero bytes whose space is reserved, durably. Raises OSError and leaves nothing then.
 
-    `zeroed` really writes the zeros: later flushes then change no metadata (half the time of one flush).
+    `zeroed` really writes the zeros: later flushes then change no metadata (half the time of one flush). That takes
+    its time; once the file is no longer `wanted` it ends early, with a file that is not durable.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
     try:
         os.posix_fallocate(descriptor, 0, size)
         for at in range(0, size if zeroed else 0, len(_ZERO_CHUNK)):
+            if not wanted():
+                return
             os.pwrite(descriptor, memoryview(_ZERO_CHUNK)[: min(len(_ZERO_CHUNK), size - at)], at)
         os.fsync(descriptor)
     except OSError:

@@ -195,6 +195,7 @@ class StoreBase:
 
     def _dismantle(self) -> None:
         """Put everything to rest that works on the directory, with nothing more written; the log stays open."""
+        self._log.growing = False
         self._flusher.close()
         self._thread.drain()
         if self._writer.failure is not None:
@@ -292,6 +293,7 @@ class StoreBase:
         """Flush, deliver what is confirmed, write run and snapshot, and leave a clean checkpoint; idempotent."""
         if self._closed:
             return
+        self._log.growing = False
         self._flusher.close()
         if self._writer.failure is None:
             self._advance(self._flushed)

@@ -141,3 +141,47 @@ def test_drop_before_keeps_the_last(tmp_path: Path) -> None:
     assert [segment.base for segment in log.segments] == [8192]
     assert log.drop_before(99_999) == 0
     log.close()
+
+
+def test_a_log_that_is_closed_soon_prepares_nothing(tmp_path: Path) -> None:
+    """What was begun is given up, and the next file is made when it is needed after all."""
+    log = make(tmp_path)
+    log.segment_to_append(0)
+    log.growing = False
+    log.prepare_next()
+    log.end = 4096
+    assert log.needs_next() is False
+    assert log.segment_to_append(4096).size == 4096
+    log.close()
+
+
+def test_the_last_file_gets_another_size(tmp_path: Path) -> None:
+    """Longer in place, shorter as another file; bytes below the end and views of them stay."""
+    log = make(tmp_path)
+    segment = log.segment_to_append(0)
+    log.write([(segment, 0, b"x" * 800)], 800)
+    view = log.view(0, 800)
+    for size in (8192, 1024, 4096):
+        log.use_size(size)
+        assert log.resize_last(size).size == size
+        assert (tmp_path / "log" / f"{0:020d}").stat().st_size == size
+        assert bytes(log.view(0, 800) or b"") == bytes(view or b"") == b"x" * 800
+        assert log.capacity_end == size
+    log.segment_to_append(4096)
+    assert [path.name for path in sorted((tmp_path / "log").iterdir())] == [f"{0:020d}", f"{4096:020d}"]
+    log.close()
+
+
+def test_files_behind_a_cut_go_and_the_rest_is_zeros(tmp_path: Path) -> None:
+    """Truncated within the second of three files, then begun anew elsewhere."""
+    log = make(tmp_path)
+    for base in (0, 4096, 8192):
+        segment = log.segment_to_append(base)
+        log.write([(segment, base, b"y" * 4096)], base + 4096)
+    log.truncate(5000)
+    assert (log.end, log.durable, log.capacity_end, log.begin) == (5000, 5000, 8192, 0)
+    assert bytes(log.view(4096, 4096) or b"") == b"y" * 904 + bytes(4096 - 904)
+    log.restart(1 << 20)
+    assert (log.begin, log.end, log.capacity_end) == (1 << 20, 1 << 20, (1 << 20) + 4096)
+    assert len(list((tmp_path / "log").iterdir())) == 1
+    log.close()

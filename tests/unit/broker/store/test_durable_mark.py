@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.durable_mark import NAME, SLOT_BYTES, DurableMark, Mark, load_mark
+from broker.store.durable_mark import NAME, SLOT_BYTES, DurableMark, Mark, load_mark, lower_mark
 from broker.store.errors import CorruptIndex
 
 
@@ -53,3 +53,14 @@ def test_no_readable_slot_is_told(tmp_path: Path) -> None:
     with pytest.raises(CorruptIndex, match="neither"):
         load_mark(tmp_path)
     DurableMark(tmp_path).save(Mark(1, 1, 1))
+
+
+def test_a_cut_lowers_what_otherwise_never_falls(tmp_path: Path) -> None:
+    """Both slots say it, whatever they said, and later marks count on from there."""
+    DurableMark(tmp_path).save(Mark(5, 900, 7))
+    lower_mark(tmp_path, Mark(3, 100, 0))
+    assert load_mark(tmp_path) == Mark(3, 100, 0)
+    DurableMark(tmp_path).save(Mark(3, 200, 1))
+    assert load_mark(tmp_path) == Mark(3, 200, 1)
+    lower_mark(tmp_path, Mark())
+    assert load_mark(tmp_path) == Mark()

@@ -74,3 +74,11 @@ def test_a_cut_file_gets_its_size_back_with_its_space_reserved(tmp_path: Path) -
     assert bytes(segment.view[-8:]) == bytes(8)
     assert path.stat().st_blocks * 512 >= 256 * 1024
     segment.close()
+
+
+def test_zeros_that_nobody_wants_any_more_are_not_written(tmp_path: Path) -> None:
+    """A log that is about to be closed does not wait for its next file."""
+    asked = iter([True, True, False])
+    allocate(tmp_path / "next", 1 << 20, zeroed=True, wanted=lambda: next(asked))
+    assert next(asked, None) is None
+    (tmp_path / "next").unlink()
