@@ -32,7 +32,7 @@ cdef class RecordCache:
     cdef object _recent
     cdef public Py_ssize_t size_bytes
 
-    @cython.locals(index=Py_ssize_t, chunk=Chunk)
+    @cython.locals(index=Py_ssize_t, chunk=Chunk, chunks=list)
     cpdef Chunk find(self, Feed feed, long long offset)
     @cython.locals(index=Py_ssize_t, chunks=list, near=Chunk)
     cpdef add(self, Chunk chunk)

@@ -122,7 +122,8 @@ class Feed:
         """Who follows with one source while nobody else does: most queues have one reader."""
         self._followers: dict[Follower, int] | None = None
         """Follower -> how many of its sources read here, once there were several."""
-        self.chunks: list[Chunk] = []
+        self.chunks: list[Chunk] | None = None
+        """By offset, once there was one."""
 
     @property
     def is_followed(self) -> bool:
@@ -180,8 +181,11 @@ class Feed:
 
     def next_known(self, offset: int) -> int | None:
         """The first offset at or after `offset` that a chunk covers: a pull need not go beyond it."""
-        index = _behind(self.chunks, offset)
-        return self.chunks[index].first if index < len(self.chunks) else None
+        chunks = self.chunks
+        if not chunks:
+            return None
+        index = _behind(chunks, offset)
+        return chunks[index].first if index < len(chunks) else None
 
 
 def _behind(chunks: list[Chunk], offset: int) -> int:
@@ -206,10 +210,11 @@ class RecordCache:
 
     def find(self, feed: Feed, offset: int) -> Chunk | None:
         """The chunk that covers `offset`, if it is still here."""
-        index = _behind(feed.chunks, offset) - 1
-        if index < 0:
+        chunks = feed.chunks
+        index = _behind(chunks, offset) - 1 if chunks else -1
+        if not chunks or index < 0:
             return None
-        chunk = feed.chunks[index]
+        chunk = chunks[index]
         if offset >= chunk.next:
             return None
         self._recent.move_to_end(chunk)
@@ -218,6 +223,8 @@ class RecordCache:
     def add(self, chunk: Chunk) -> None:
         """Keep a chunk; one that would overlap another is used by its reader's retry only if it fits in between."""
         chunks = chunk.feed.chunks
+        if chunks is None:
+            chunks = chunk.feed.chunks = []
         index = _behind(chunks, chunk.first)
         if chunk.next == chunk.first:
             return
@@ -238,11 +245,12 @@ class RecordCache:
 
     def drop_feed(self, feed: Feed) -> None:
         """Nobody follows the queue any more."""
-        for chunk in list(feed.chunks):
+        for chunk in list(feed.chunks or ()):
             self.drop(chunk)
 
     def drop(self, chunk: Chunk) -> None:
         """Nobody needs a chunk that is kept here any more."""
         del self._recent[chunk]
+        assert chunk.feed.chunks is not None, "it holds this chunk"
         chunk.feed.chunks.remove(chunk)
         self.size_bytes -= chunk.size_bytes

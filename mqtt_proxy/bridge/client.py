@@ -94,7 +94,7 @@ class Client(Connecting):
         inbound = self._inbound
         if inbound is None:
             assert self._may is not None
-            inbound = self._inbound = Inbound(self._wire, self._services, self._give_up)
+            inbound = self._inbound = Inbound(self._wire, self._services, self.give_up)
             inbound.begin(self._may, self._client_id, self.user, exact=self._hold.durable)
             if self._ended:
                 inbound.end()
@@ -179,7 +179,7 @@ class Client(Connecting):
             self._unable(error)
 
     def _unable(self, error: Exception | None) -> None:
-        self._give_up(f"{'broker_lost' if isinstance(error, LinkDownError) else 'broker_refused'}: {error}")
+        self.give_up(f"{'broker_lost' if isinstance(error, LinkDownError) else 'broker_refused'}: {error}")
 
     def _acknowledged(self, event: Acknowledged) -> None:
         assert self._delivery is not None

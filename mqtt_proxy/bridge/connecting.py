@@ -193,7 +193,7 @@ class Connecting:
             self._revise(may)
             again = may.still_readable(again)
             delivery.outbound.may_be_given = may.may_be_given
-        may.expires(services.clock, self._give_up)
+        may.expires(services.clock, self.give_up)
         self._session.accept(
             opened.present,
             [(one.packet_id, delivery.place(one), one.phase) for one in again],
@@ -215,11 +215,9 @@ class Connecting:
 
     def _deliver(self) -> Delivery:
         """The outgoing half of the session, steps of QoS 2 noted where it outlives the connection."""
-        flush = self._wire.flush
         if self._hold.durable:
             self._exact = Exact(self._wire, self._hold, self._services.exact)
-            flush = self._exact.flush
-        delivery = self._delivery = Delivery(self._session, self._services.tools, flush, self._give_up)
+        delivery = self._delivery = Delivery(self._session, self._services.tools, self._exact or self._wire, self)
         delivery.committed_key = self._client_id.encode() if self._hold.durable else None
         return delivery
 
@@ -243,5 +241,6 @@ class Connecting:
     def reopen(self) -> None:
         """The broker was lost and is back."""
 
-    def _give_up(self, reason: str) -> None:
+    def give_up(self, reason: str) -> None:
+        """End the connection because of something that is not the client's doing."""
         self.evict(reason, fenced=False)

@@ -12,8 +12,8 @@ from mqtt_proxy.mqtt.session_state cimport SessionState
 cdef class Delivery:
     cdef dict _by_queue
     cdef RecordCache _cache
-    cdef object _flush
-    cdef object _give_up
+    cdef object _out
+    cdef object _owner
     cdef Pump _pump
     cdef bint _running
     cdef long _serial

@@ -11,7 +11,8 @@ Invariant: a cursor moves only with the message handed to the session. Loop rule
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from mqtt_proxy import hot
 from mqtt_proxy.bridge.cache import Feed
@@ -19,7 +20,6 @@ from mqtt_proxy.bridge.delivery_tools import DeliveryTools
 from mqtt_proxy.bridge.history import HistoryRun
 from mqtt_proxy.bridge.memberships import Memberships, SharedSource
 from mqtt_proxy.bridge.outbound import Outbound
-from mqtt_proxy.bridge.pacing import nobody
 from mqtt_proxy.bridge.place import RETAINED_QUEUE, Place
 from mqtt_proxy.bridge.removed import Removed
 from mqtt_proxy.bridge.resume import PENDING_RETAINED_MAX, Again
@@ -51,23 +51,35 @@ Token = tuple[Place, int]
 """What a delivery is known by until it is acknowledged: where its message lies."""
 
 
+class Flushed(Protocol):
+    """Where deliveries go."""
+
+    def flush(self) -> None:
+        """Write them at the end of the turn."""
+
+
+class Owner(Protocol):
+    """Whose deliveries they are."""
+
+    def give_up(self, reason: str) -> None:
+        """End the connection."""
+
+
 class Delivery:
     """The outgoing half of one session."""
 
     __slots__ = (
-        "_by_queue", "_cache", "_flush", "_give_up", "_pump", "_running", "_serial", "_session", "_slow", "_tools",
+        "_by_queue", "_cache", "_out", "_owner", "_pump", "_running", "_serial", "_session", "_slow", "_tools",
         "_turn", "_window_most", "_writable", "committed_key", "memberships", "outbound", "removed", "sources",
     )  # fmt: skip
 
-    def __init__(
-        self, session: Session, tools: DeliveryTools, flush: Callable[[], None], give_up: Callable[[str], None]
-    ) -> None:
+    def __init__(self, session: Session, tools: DeliveryTools, out: Flushed, owner: Owner) -> None:
         self._session = session
         self._tools = tools
         self._pump = tools.pump
         self._cache = tools.cache
-        self._flush = flush
-        self._give_up = give_up
+        self._out = out
+        self._owner: Owner | None = owner
         self._running = False
         self._writable = True
         self._slow = False
@@ -125,7 +137,7 @@ class Delivery:
 
     def let_go(self) -> None:
         """Nobody is there any more to give up."""
-        self._give_up = nobody
+        self._owner = None
 
     def stop(self) -> None:
         """The session has ended; its sources stay readable until `release`."""
@@ -265,6 +277,10 @@ class Delivery:
         source = self._reader_of(feed.queue_id)
         return feed.max_offset - source.cursor if source is not None else 0
 
+    def _give_up(self, reason: str) -> None:
+        if self._owner is not None:
+            self._owner.give_up(reason)
+
     def failed(self) -> None:
         """Delivering raised."""
         self._give_up("internal_error: delivery failed")
@@ -355,7 +371,7 @@ class Delivery:
     def _account(self, sent: int) -> None:
         if sent:
             self._tools.metrics.delivered.value += sent
-            self._flush()
+            self._out.flush()
         if self.committed_key is not None:
             self._tools.offsets.mark(self)
 

@@ -321,7 +321,7 @@ class Connection(Written):
             return
         last = events[-1]
         self.handler.on_events(events)
-        events.clear()  # the session still holds the list: an idle client's last SUBSCRIBE would stay with it
+        self.session.events = None  # or an idle client's last SUBSCRIBE would stay with it
         if self.session.close_reason is None:  # most often: neither of the two that end a session
             return
         if isinstance(last, Violated):

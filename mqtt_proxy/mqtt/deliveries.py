@@ -111,10 +111,10 @@ class Deliveries(SessionState):
     def _put_exact(self, packet_id: int, token: object, parts: Parts) -> None:
         """Send a QoS 2 PUBLISH, or park it for an owner who takes steps."""
         if self.exact is None:
-            self.outgoing.phases[packet_id] = outgoing.PUBLISHED
+            self.outgoing.enter(packet_id, outgoing.PUBLISHED)
             self.out += parts
         else:
-            self.outgoing.phases[packet_id] = outgoing.RESERVED
+            self.outgoing.enter(packet_id, outgoing.RESERVED)
             self.exact.park(packet_id, token, parts)
 
     # -- QoS 2 in steps ------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class Deliveries(SessionState):
         if not self.answers(State.CONNECTED):
             return 0
         packet_id = self.outgoing.assign(token)
-        self.outgoing.phases[packet_id] = outgoing.RESERVED
+        self.outgoing.enter(packet_id, outgoing.RESERVED)
         return packet_id
 
     def send_reserved(

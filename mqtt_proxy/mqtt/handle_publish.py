@@ -48,7 +48,7 @@ def publish(session: Session, packet: Packet) -> None:
         raise PacketViolation(Reason.RECEIVE_MAXIMUM, detail)
     refusal = delayed_topics.refusal(session.limits, packet.properties)
     if refusal is None:
-        session.publishes.append(packet)
+        session.publishing().append(packet)
     else:
         _refuse(session, packet, *refusal)
 
@@ -78,7 +78,7 @@ def release(session: Session, packet: Packet) -> None:
     packet_id = cast("Pubrel", packet).packet_id
     phase = session.incoming.release(packet_id)
     if phase == CONFIRMED:
-        session.released.append(packet_id)
+        session.releasing().append(packet_id)
     elif phase == RELEASED:
         return  # its PUBCOMP is under way
     elif phase is None and session.level == LEVEL_5:
@@ -106,8 +106,8 @@ def received(session: Session, packet: Packet) -> None:
     if phase == PUBLISHED and packet.reason >= FAILURE_MIN:
         _finished(session, packet_id)
     elif phase == PUBLISHED:
-        session.outgoing.phases[packet_id] = RECEIVED
-        session.received.append(packet_id)
+        session.outgoing.enter(packet_id, RECEIVED)
+        session.receiving().append(packet_id)
     elif phase == SENT_PUBREL:
         session.out.append(acknowledgements([PUBREL_WORD | packet_id]))
     else:
@@ -145,4 +145,4 @@ def _done(session: Session, packet_id: int) -> None:
     if token is _MISSING:
         session.stray_acknowledgements += 1
     else:
-        session.acknowledged.append(token)
+        session.acknowledging().append(token)

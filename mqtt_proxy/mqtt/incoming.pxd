@@ -1,5 +1,7 @@
 # Types of incoming.py; see remoting/hot/typed.py.
 
+cdef dict _NONE
+
 cdef class Incoming:
     cdef public list pending
     cdef public dict exactly_once

@@ -3,7 +3,7 @@ again.
 
 Invariant: acknowledgements leave in the order of receipt [MQTT-4.6.0-2] [MQTT-4.6.0-3], whatever order the caller
 confirms or refuses in; an id in `exactly_once` was handed to the caller once and is not handed out again before its
-PUBREL [MQTT-4.3.3-2]. Idle cost: an empty list and two empty dicts.
+PUBREL [MQTT-4.3.3-2]. Idle cost: an empty list.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ TAKEN, CONFIRMED, RELEASED = 0, 1, 2
 """Where a QoS 2 id is: handed to the caller, its PUBREC sent, its PUBREL come and PUBCOMP waiting for the caller."""
 
 
+_NONE: dict[int, int] = {}
+"""Stands for no QoS 2 ids at all, one for all sessions: nobody but `take_new` and `restore` gives a session its own."""
+
+
 class Incoming:
     """The receiver's half of QoS 1 and QoS 2."""
 
@@ -25,12 +29,12 @@ class Incoming:
     def __init__(self) -> None:
         self.pending: list[int] = []
         """Packet ids in order of receipt, from PUBLISH to PUBACK or PUBREC; the hot loop appends here."""
-        self.exactly_once: dict[int, int] = {}
+        self.exactly_once: dict[int, int] = _NONE
         """QoS 2 id -> TAKEN, CONFIRMED or RELEASED; from PUBLISH to PUBCOMP."""
         self._taken = 0
         """How many of `exactly_once` are TAKEN: those stand in `pending` too."""
-        self._early: dict[int, int] = {}
-        self._refused: dict[int, bytes] = {}
+        self._early: dict[int, int] | None = None
+        self._refused: dict[int, bytes] | None = None
         """Packet id -> reason code and properties of its refusal, until that has left."""
 
     @property
@@ -49,7 +53,7 @@ class Incoming:
         confirmed = list(packet_ids)
         pending = self.pending
         if refusal:
-            self._refused.update(dict.fromkeys(confirmed, refusal))
+            self._refused = (self._refused or {}) | dict.fromkeys(confirmed, refusal)
         if len(confirmed) == 1 and pending and pending[0] == confirmed[0] and not (self._early or self._refused):
             packet_id = confirmed[0]
             phase = self.exactly_once.get(packet_id)
@@ -64,6 +68,8 @@ class Incoming:
             del pending[: len(confirmed)]
             return self._encode(confirmed)
         early = self._early
+        if early is None:
+            early = self._early = {}
         for packet_id in confirmed:
             early[packet_id] = early.get(packet_id, 0) + 1
             if pending.count(packet_id) < early[packet_id]:
@@ -72,7 +78,7 @@ class Incoming:
 
     def _in_order(self) -> list[int]:
         """Take off `pending` the longest front whose ids have all been confirmed."""
-        early = self._early
+        early = self._early or {}
         ready: list[int] = []
         for packet_id in self.pending:
             waiting = early.get(packet_id, 0)
@@ -94,7 +100,7 @@ class Incoming:
 
     def _answer(self, packet_id: int) -> bytes:
         """PUBACK or PUBREC of one publish; a refused QoS 2 id is free again at once."""
-        refusal = self._refused.pop(packet_id, b"")
+        refusal = self._refused.pop(packet_id, b"") if self._refused else b""
         word = PUBACK_WORD
         if self.exactly_once.get(packet_id) == TAKEN:
             word = PUBREC_WORD
@@ -112,6 +118,8 @@ class Incoming:
         """A QoS 2 PUBLISH came: whether it is new; nothing has changed if not."""
         if packet_id in self.exactly_once:
             return False
+        if self.exactly_once is _NONE:
+            self.exactly_once = {}
         self.exactly_once[packet_id] = TAKEN
         self._taken += 1
         self.pending.append(packet_id)

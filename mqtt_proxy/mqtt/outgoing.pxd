@@ -1,5 +1,7 @@
 # Types of outgoing.py; see remoting/hot/typed.py.
 
+cdef dict _NONE
+
 cdef class Outgoing:
     cdef public Py_ssize_t in_flight_max
     cdef public dict window
@@ -7,5 +9,6 @@ cdef class Outgoing:
     cdef public object held
     cdef public long _last_id
 
+    cpdef enter(self, packet_id, phase)
     cpdef long assign(self, object token) except? -1
     cpdef list resend(self)

@@ -163,19 +163,19 @@ def scan_exact(session: SessionState, data: bytes, position: int, end: int) -> i
             if phases.get(packet_id) != PUBLISHED:
                 break
             phases[packet_id] = RECEIVED
-            session.received.append(packet_id)
+            session.receiving().append(packet_id)
         elif first == _PUBREL:
             if exactly_once.get(packet_id) != CONFIRMED:
                 break
             session.incoming.release(packet_id)
-            session.released.append(packet_id)
+            session.releasing().append(packet_id)
         else:
             if first != _PUBCOMP or phases.get(packet_id) != RELEASED or packet_id not in window:
                 break
             del phases[packet_id]
             if session.exact is not None:
                 session.exact.finished.append(packet_id)
-            session.acknowledged.append(window.pop(packet_id))
+            session.acknowledging().append(window.pop(packet_id))
         position += 4
     return position
 
@@ -190,7 +190,7 @@ def consume_runs(session: SessionState, data: bytes, position: int, end: int) ->
         first = data[position]
         if first == _PUBACK:
             window, phases = session.outgoing.window, session.outgoing.phases
-            position = scan_acknowledgements(data, position, end, window, session.acknowledged, phases)
+            position = scan_acknowledgements(data, position, end, window, session.acknowledging(), phases)
             continue
         if first in (_PUBREC, _PUBREL, _PUBCOMP):
             position = scan_exact(session, data, position, end)
@@ -198,7 +198,7 @@ def consume_runs(session: SessionState, data: bytes, position: int, end: int) ->
         wanted = {
             "body_size_bytes_max": session.limits.packet_size_bytes_max,
             "known_topics": session.names.known,
-            "publishes": session.publishes,
+            "publishes": session.publishing(),
             "incoming": session.incoming,
         }
         if session.level == LEVEL_3:

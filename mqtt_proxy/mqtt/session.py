@@ -178,10 +178,11 @@ class Session(Answers):
         due_ms = keepalive.deadline_ms(self)
         if due_ms is None or now_ms < due_ms:
             return []
-        self.events = []
+        events: list[Event] = []
+        self.events = events
         reason, detail = keepalive.overdue(self)
         self.fail(reason, detail)
-        return self.events
+        return events
 
     def excuse_silence(self, now_ms: int) -> None:
         """Restart the keep-alive: it was this side that did not read."""

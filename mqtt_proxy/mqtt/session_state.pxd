@@ -17,6 +17,11 @@ cdef class SessionState:
     cdef public bint client_id_assigned, clean, challenged, problem_information
 
     cpdef emit(self, event)
+    cpdef _add(self, event)
+    cpdef list publishing(self)
+    cpdef list acknowledging(self)
+    cpdef list receiving(self)
+    cpdef list releasing(self)
     cpdef end_run(self)
     cpdef fail(self, reason, detail)
     cpdef close(self, reason)

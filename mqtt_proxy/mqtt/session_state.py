@@ -98,14 +98,15 @@ class SessionState:
         self.aliases_in: IncomingAliases | None = None
         self.aliases_out: OutgoingAliases | None = None
         self.out: list[bytes | memoryview] = []
-        self.events: list[Event] = []
+        self.events: list[Event] | None = None
+        """Those of the read that is being taken; like the lists below there while there is something to be said."""
         self.exact: ExactSteps | None = None
         """There when the owner makes the steps of QoS 2 deliveries durable."""
-        self.publishes: list[Publish] = []
-        self.acknowledged: list[object] = []
-        self.received: list[int] = []
+        self.publishes: list[Publish] | None = None
+        self.acknowledged: list[object] | None = None
+        self.received: list[int] | None = None
         """Packet ids of QoS 2 deliveries whose PUBREC came in this read."""
-        self.released: list[int] = []
+        self.released: list[int] | None = None
         """Packet ids of QoS 2 publishes whose PUBREL came in this read."""
         self._held: bytearray | None = None
         self._needed_bytes = 0
@@ -116,28 +117,59 @@ class SessionState:
     def emit(self, event: Event) -> None:
         """Add an event that must stay behind the publishes before it."""
         self.end_run()
+        self._add(event)
+
+    def _add(self, event: Event) -> None:
+        if self.events is None:
+            self.events = []
         self.events.append(event)
+
+    def publishing(self) -> list[Publish]:
+        """Where the publishes of this read go."""
+        if self.publishes is None:
+            self.publishes = []
+        return self.publishes
+
+    def acknowledging(self) -> list[object]:
+        """Where the tokens acknowledged in this read go."""
+        if self.acknowledged is None:
+            self.acknowledged = []
+        return self.acknowledged
+
+    def receiving(self) -> list[int]:
+        """Where the packet ids of this read's PUBRECs go."""
+        if self.received is None:
+            self.received = []
+        return self.received
+
+    def releasing(self) -> list[int]:
+        """Where the packet ids of this read's PUBRELs go."""
+        if self.released is None:
+            self.released = []
+        return self.released
 
     def end_run(self) -> None:
         """Make events of what was gathered."""
-        if self.publishes:
-            self.events.append(PublishBatch(self.publishes))
-            self.publishes = []
-        if self.acknowledged:
-            self.events.append(Acknowledged(self.acknowledged))
-            self.acknowledged = []
-            self.out += self.outgoing.resend()
-        if self.received:
+        if self.publishes is not None:
+            if self.publishes:
+                self._add(PublishBatch(self.publishes))
+            self.publishes = None
+        if self.acknowledged is not None:
+            if self.acknowledged:
+                self._add(Acknowledged(self.acknowledged))
+                self.out += self.outgoing.resend()
+            self.acknowledged = None
+        if self.received is not None:
             window = self.outgoing.window
-            self.events.append(Received([window[packet_id] for packet_id in self.received], self.received))
-            self.received = []
-        if self.released:
-            self.events.append(Released(self.released))
-            self.released = []
+            self._add(Received([window[packet_id] for packet_id in self.received], self.received))
+            self.received = None
+        if self.released is not None:
+            self._add(Released(self.released))
+            self.released = None
 
     def fail(self, reason: str, detail: str) -> None:
         """End the session because of its peer; adds the Violated event."""
-        self.events.append(Violated(reason, detail))
+        self._add(Violated(reason, detail))
         if self.level == LEVEL_5:
             self.say_why(VIOLATION_CODES.get(reason, ReasonCode.UNSPECIFIED_ERROR), detail)
         self.close(reason)

@@ -77,3 +77,14 @@ def test_refusals_keep_the_order_and_free_the_id() -> None:
     assert incoming.acknowledge([9]) == acknowledgements([PUBREC_WORD | 9])
     assert incoming.in_use == 2
     assert incoming.receive_exactly_once(7) == (True, b"")
+
+
+def test_what_one_session_takes_no_other_has() -> None:
+    """Idle sessions share one empty table; the first QoS 2 id gives its session one of its own, so does a resume."""
+    one, resumed, idle = Incoming(), Incoming(), Incoming()
+    assert one.take_new(7)
+    resumed.restore([8])
+    assert (one.in_use, resumed.in_use, idle.in_use) == (1, 1, 0)
+    assert idle.take_new(7)
+    assert Incoming().exactly_once == {}
+    assert (list(one.exactly_once), list(resumed.exactly_once)) == ([7], [8])

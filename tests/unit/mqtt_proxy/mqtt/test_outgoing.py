@@ -80,10 +80,19 @@ def test_phases_go_one_way() -> None:
     """A step out of turn is our own bug; what the client has is resumed with its PUBREL."""
     outgoing = Outgoing(9)
     packet_id = outgoing.assign("x")
-    outgoing.phases[packet_id] = RESERVED
+    outgoing.enter(packet_id, RESERVED)
     with pytest.raises(LocalMisuse):
         outgoing.advance(packet_id, RECEIVED, RELEASED)
     outgoing.advance(packet_id, RESERVED, PUBLISHED)
     assert outgoing.inflight() == [(packet_id, "x", PHASE_PUBLISH)]
     outgoing.advance(packet_id, PUBLISHED, RECEIVED)
     assert outgoing.inflight() == [(packet_id, "x", PHASE_PUBREL)]
+
+
+def test_the_phases_of_one_session_are_no_other_ones() -> None:
+    """Idle sessions share one empty table; the first QoS 2 delivery gives its session one of its own."""
+    one, resumed = Outgoing(4), Outgoing(4)
+    one.enter(one.assign("token"), PUBLISHED)
+    resumed.restore([(9, "token", PHASE_PUBREL)])
+    assert (one.phases, resumed.phases) == ({1: PUBLISHED}, {9: RELEASED})
+    assert Outgoing(4).phases == {}

@@ -105,3 +105,12 @@ def test_answers_need_their_state() -> None:
         session.answers(State.DECIDING)
     session.close("x")
     assert not session.answers(State.DECIDING)
+
+
+def test_a_read_leaves_no_list_behind() -> None:
+    """What a read brought is handed on with its events; between reads a session holds no list for the next one."""
+    session = connected()
+    packet_id = session.deliver(b"a", b"x", 1, False, False, "token")
+    for data in (b"\x30\x04\0\x01ab", b"\x40\x02" + packet_id.to_bytes(2, "big"), b"\x82\x06\0\x01\0\x01a\0"):
+        assert len(session.feed(data, 0)) == 1
+        assert [session.publishes, session.acknowledged, session.received, session.released] == [None] * 4
