@@ -352,12 +352,15 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
             self._peers.say(node, PreVote(self.raftCurrentTerm + 1, index, term))
 
     def _judge(self, node: Any, message: PreVote) -> None:
-        """Answer whether the sender would get this vote."""
+        """Answer whether the sender would get this vote; of two that ask each other the lower id does not give way."""
         _, index, term = self._face[-1]
-        behind = (message.last_term, message.last_index) < (term, index)
+        mine, theirs = (term, index), (message.last_term, message.last_index)
+        rival = bool(self._pre_granted) and theirs == mine and node.id > self.selfNode.id
         if not self._may_vote(message.last_index):
             self._peers.say(node, Newcomer(message.term))
-        elif message.term > self.raftCurrentTerm and not behind and not self._hears_leader():
+        elif message.term > self.raftCurrentTerm and theirs >= mine and not rival and not self._hears_leader():
+            self._pre_granted.clear()
+            self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
             self._peers.say(node, PreGranted(message.term))
 
     def _granted(self, node: Any, message: PreGranted) -> None:

@@ -121,11 +121,13 @@ async def test_errors_of_consensus_are_answers(world, monkeypatch):
     """Leadership lost while a command was on its way, and a disk that fails."""
     for error, code in ((NotLeading(None), 2007), (ConsensusFailed("disk"), 1)):
 
-        async def fail(_data, error=error):
+        async def fail(*_data, error=error):
             raise error
 
         monkeypatch.setattr(world.plane.engine, "propose", fail)
+        monkeypatch.setattr(world.plane.engine, "barrier", fail)
         assert (await world.ask(1004, brokerName="g")).code == code
+        assert (await elect(world, 1)).code == code
 
 
 async def test_malformed_requests_change_nothing(world):

@@ -127,6 +127,22 @@ def test_who_hears_the_leader_helps_nobody_to_another(world):
     assert world.leader() != leader
 
 
+def test_two_that_ask_each_other_do_not_both_stand(world):
+    """Equal logs at the same moment: the lower id wins, the other one waits, and nobody's vote is split."""
+    leader = world.leader()
+    low, high = (each for each in IDS if each != leader)
+    world.crash(leader)
+    for each in (low, high):
+        world.nodes[each]._SyncObj__raftElectionDeadline = 0.0
+        world.tick(each)
+    term = world.nodes[low].raftCurrentTerm
+    while sum(world.deliver(link) for link in list(world.links)):
+        world.tick(low)
+        world.tick(high)
+    assert world.leader() == low
+    assert world.nodes[low].raftCurrentTerm == term + 1
+
+
 def test_a_leader_that_nobody_follows_stops_to_lead(world):
     """Soon, so that nothing stale is read from it."""
     leader = world.leader()
@@ -299,7 +315,7 @@ def test_planted_faults_are_caught(tmp_path, monkeypatch, plant):
     for seed in range(10):
         try:
             run_schedule(tmp_path / str(seed), seed, 1_500)
-        except (AssertionError, ConsensusFailed, RemoteViolation) as error:
+        except (AssertionError, ConsensusFailed, LocalMisuse, RemoteViolation) as error:
             caught.append(error)
             break
     assert caught
