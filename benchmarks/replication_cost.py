@@ -85,7 +85,7 @@ async def lead(directory: Path, replicas: int, options: argparse.Namespace) -> d
         rounds = [await one_round(store, queue, batch, options.messages) for _ in range(ROUNDS)]
         found[batch] = (min(cpu for cpu, _ in rounds), statistics.median(rate for _, rate in rounds))
     for child in children:
-        await child.communicate()
+        await child.communicate(b"")
     await server.stop()
     store.close()
     return found

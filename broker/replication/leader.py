@@ -34,6 +34,8 @@ from broker.replication.frames import (
 from broker.replication.sync_state_set import Proposal, SyncStateSet
 from remoting.protocol.errors import RemoteViolation
 
+SMALL_BYTES = 16 * 1024
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderSettings:
@@ -51,7 +53,7 @@ class LeaderSettings:
     """Bytes sent and not yet acknowledged by one replica."""
     part_bytes: int = 1024 * 1024
     """Bytes of one transfer."""
-    small_bytes: int = 16 * 1024
+    small_bytes: int = SMALL_BYTES
     """Less than this waits for an acknowledgement when `small_parts` transfers are under way: each costs the master two
     calls of the system, and the replica's disk does not take more of them in the same time."""
     small_parts: int = 2
