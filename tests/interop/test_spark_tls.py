@@ -20,7 +20,7 @@ from tests.support.certificates import HAVE_OPENSSL, Authority
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.processes,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not HAVE_OPENSSL, reason="makes its certificates with openssl"),
 ]
 ROWS = 3_000
