@@ -13,6 +13,7 @@ BENCHMARKS = {
     "connections": "benchmarks.connections",
     "sessions": "benchmarks.offline_sessions",
     "store": "benchmarks.store_append",
+    "replica": "benchmarks.store_replica",
     "sustained": "benchmarks.store_sustained",
     "store_asyncio": "benchmarks.store_asyncio",
     "consume": "benchmarks.store_consume",
