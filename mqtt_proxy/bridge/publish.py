@@ -258,12 +258,8 @@ class Publisher:
         asyncio.get_running_loop().call_soon(self._resume)
 
     def _resume(self) -> None:
-        """What was not answered goes first."""
-        if self._lost and self._link.up:
-            lost = self._lost.take()
-            self._metrics.publishes_repeated.value += sum(run.count for run in lost)
-            self._gathered_bytes += sum(run.size_bytes for run in lost)
-            self._gathered = [*lost, *self._gathered]
+        if self._lost.runs and self._link.up:
+            self._send_gathered()
         self._schedule()
 
     def _flush(self) -> None:
@@ -273,6 +269,10 @@ class Publisher:
     def _send_gathered(self) -> None:
         runs, self._gathered = self._gathered, []
         self._gathered_bytes = 0
+        if self._lost.runs:  # what was not answered goes first, whoever sends
+            lost = self._lost.take()
+            self._metrics.publishes_repeated.value += sum(run.count for run in lost)
+            runs = [*lost, *runs]
         start = size_bytes = 0
         for index, run in enumerate(runs):
             if index > start and size_bytes + run.size_bytes > self._frame_bytes_max:

@@ -25,15 +25,16 @@ class Unanswered:
     """What waits for the next broker."""
 
     def __init__(self) -> None:
-        self._runs: list[Run] = []
+        self.runs: list[Run] = []
+        """In order of receipt."""
         self._dropped_count = self._dropped_bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._runs)
+        return bool(self.runs)
 
     def has(self, origin: Origin) -> bool:
         """Whether something of this connection waits."""
-        return any(run.origin is origin for run in self._runs)
+        return any(run.origin is origin for run in self.runs)
 
     def add(self, runs: Sequence[Run]) -> list[Origin]:
         """Take these over, behind those before; return whose messages cannot be sent again by us."""
@@ -44,19 +45,19 @@ class Unanswered:
                 once[run.origin] = None
             kept = again(run, each)
             if kept is not None:
-                self._runs.append(kept)
+                self.runs.append(kept)
             self._drop(run, kept)
         return list(once)
 
     def give_up(self, origins: Collection[Origin], more: Sequence[Run]) -> None:
         """Drop what waits of these, and `more` of theirs."""
-        for run in (*(one for one in self._runs if one.origin in origins), *more):
+        for run in (*(one for one in self.runs if one.origin in origins), *more):
             self._drop(run, None)
-        self._runs = [run for run in self._runs if run.origin not in origins]
+        self.runs = [run for run in self.runs if run.origin not in origins]
 
     def take(self) -> list[Run]:
         """All of it, to be sent before anything else."""
-        runs, self._runs = self._runs, []
+        runs, self.runs = self.runs, []
         return runs
 
     def take_dropped(self) -> tuple[int, int]:

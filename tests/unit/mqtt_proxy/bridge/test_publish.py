@@ -204,6 +204,20 @@ async def test_what_was_not_answered_is_sent_again_before_what_came_since() -> N
         assert publisher.pending_bytes == 0
 
 
+async def test_nothing_overtakes_what_is_sent_again() -> None:
+    """Not even what a client publishes in the very turn in which the next broker is there."""
+    async with running() as rig:
+        rig.broker.holding = True
+        origin, publisher = Origin(), rig.services.publisher
+        publisher.publish(origin, b"c", [publish("t", b"first", 1, 1)])
+        await settle(5)
+        rig.link.on_up(lambda: publisher.publish(origin, b"c", [publish("t", b"second", 1, 2)]))
+        await lose(rig)
+        await asyncio.wait_for(publisher.drain(), 5)
+        assert [entry.body for entry in rig.broker.appended][-2:] == [b"first", b"second"]
+        assert origin.confirmed_ids == [1, 2]
+
+
 async def test_qos_0_is_not_sent_twice_and_qos_2_not_by_us() -> None:
     """Who sent QoS 2 is closed with all that waits of him; the others' QoS 1 goes on without their QoS 0."""
     async with running() as rig:
