@@ -11,7 +11,7 @@ from typing import Any
 
 from broker.replication.acknowledge import Acknowledge
 from broker.replication.epochs import Epochs
-from broker.replication.follower import Follower
+from broker.replication.follower import Follower, Stage
 from broker.replication.leader import Leader
 from broker.replication.sync_state_set import Proposal, SyncStateSet
 from controller.replicas.commands import AlterSyncStateSet, ElectMaster, Live, RegisterReplica
@@ -266,6 +266,13 @@ class Broker(Node):
         if self.following is not None:
             self.following.close()
             self.following = None
+
+    def follows(self, master: Broker) -> bool:
+        """Whether the master's stream goes on here, in its present epoch."""
+        following, leading = self.following, master.leading
+        if following is None or leading is None or following.side is None:
+            return False
+        return following.side.core.stage is Stage.STREAMING and following.side.core.epoch == leading.core.epoch
 
     def accept(self, stream: Stream) -> Any:
         """A replica dialled."""

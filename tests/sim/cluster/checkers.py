@@ -131,14 +131,15 @@ class Judge:
     # -- after healing ------------------------------------------------------------------------------------------------
 
     def is_settled(self) -> bool:
-        """Whether everybody has everything."""
+        """Whether everybody follows the master and has everything; an equal end alone may be an accident."""
         assert self.cluster is not None
         master = self.cluster.master()
         if master is None:
             return False
         log = master.log
         return log.confirm == log.end and all(
-            each.log.end == log.end and each.log.flushed == log.end for each in self.cluster.brokers
+            each.log.end == log.end and each.log.flushed == log.end and (each is master or each.follows(master))
+            for each in self.cluster.brokers
         )
 
     def final(self) -> None:
