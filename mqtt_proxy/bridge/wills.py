@@ -62,7 +62,8 @@ class WillJudge:
         self._link.on_up(self._watch)
 
     def _watch(self) -> None:
-        self._link.post(RequestCode.WILL_WATCH, b"").add_done_callback(self._watched)
+        if self._link.up:  # a connection that went down again before this turn is followed by another
+            self._link.post(RequestCode.WILL_WATCH, b"").add_done_callback(self._watched)
 
     def _watched(self, task: asyncio.Future[bytes]) -> None:
         if not task.cancelled() and task.exception() is not None:  # lost: said again when the broker is back

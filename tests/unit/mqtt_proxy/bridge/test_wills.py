@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.bridge.wills import identity_of, will_spec
+from mqtt_proxy.bridge.wills import WillJudge, identity_of, will_spec
 from mqtt_proxy.mqtt.packets import Publish, Will
 from remoting.access.identity import Identity
 from remoting.access.rules import Rule
@@ -75,3 +75,16 @@ async def test_the_proxy_says_again_that_it_judges_when_the_broker_is_back() -> 
             await settle(1)
         await settle()
         assert len(rig.broker.judges) == 2
+
+
+async def test_a_connection_that_is_gone_again_is_no_error() -> None:
+    """It went down before the proxy could say that it judges; the next one is told."""
+    async with running() as rig:
+        await settle()
+        judge = WillJudge(rig.services)
+        await rig.broker.connections[-1].close()
+        judge._watch()
+        while not rig.link.up:
+            await settle(1)
+        await settle()
+        assert len(rig.broker.judges) >= 2
