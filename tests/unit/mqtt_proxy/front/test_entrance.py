@@ -239,7 +239,7 @@ async def test_renewal_keeps_connections(tmp_path: Path) -> None:
         assert await first.readexactly(4) == CONNACK
         renewed = authority.issue()
         assert door.tls is not None
-        door.tls._certificate.write_bytes(renewed.certificate.read_bytes())
+        door.tls.certificate.write_bytes(renewed.certificate.read_bytes())
         door.tls._key.write_bytes(renewed.key.read_bytes())
         assert here.listener.reload()
         second, other = await here.open_at(port, CONNECT, tls=authority.trusting())
