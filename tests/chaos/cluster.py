@@ -6,8 +6,10 @@ what it answers. Thread rule: faults from one thread; `is_running` from any.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -29,12 +31,18 @@ DISK_BYTES = 640 * 1024 * 1024
 """Size of the file system of a broker that may be filled."""
 
 
+PORTS = range(15_000, 32_000)
+"""Below what the kernel gives to outgoing connections: those take a port that a restarting server needs."""
+_candidates = iter(random.Random(os.getpid()).sample(PORTS, len(PORTS)))
+
+
 def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
+    """A port nobody listens on now, another one at each call."""
+    while True:
+        number = next(_candidates)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", number))
+            return number
 
 
 @dataclass

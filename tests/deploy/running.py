@@ -7,10 +7,10 @@ every port a free one, so that containers with the same port can live side by si
 from __future__ import annotations
 
 import re
-import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.chaos.cluster import free_port
 from tests.deploy.stacks import CONFIGURATION, Container
 from tests.processes.rig import Server
 
@@ -21,14 +21,6 @@ LISTENERS = {
     "proxy": {"proxy.port": "mqtt", "proxy.admin_port": "admin"},
 }
 """Keys of the ports of each part."""
-
-
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-        return number
 
 
 @dataclass

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.running import Moved, Running, free_port
+from tests.chaos.cluster import free_port
+from tests.deploy.running import Moved, Running
 from tests.deploy.stacks import GIVEN, containers
 from tests.deploy.test_processes import PASSWORD, probe, publish
 from tests.processes.rig import ROOT, Server
