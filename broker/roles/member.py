@@ -102,7 +102,7 @@ class GroupMember:
 
     async def start(self) -> int:
         """Recover the log as a replica's, open both ports, look for a role; returns the port for clients."""
-        self._open_replica()
+        await self._open_replica()
         settings = self.config.replication
         await self.replicas.start(self.config.host, settings.port)
         self.port = await self._server.start(self.config.host, self.config.port)
@@ -162,7 +162,7 @@ class GroupMember:
         self.gate.refuse("", view.epoch)
         await self._leave_role(good_bye=False)
         self._close()
-        store = self._open("writer", view.epoch)
+        store = await self._open("writer", view.epoch)
         assert self.manager.steps.broker_id is not None
         self.master = MasterOfGroup(
             self.config, self.manager.steps.broker_id, view, store, self.replicas, self.manager.alter, self._log
@@ -183,7 +183,7 @@ class GroupMember:
             return
         await self._leave_role(good_bye=False)
         self._close()
-        self._open_replica()
+        await self._open_replica()
 
     async def _leave_role(self, *, good_bye: bool) -> None:
         """End what works on the log; the log itself stays open."""
@@ -238,17 +238,35 @@ class GroupMember:
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
-    def _open(self, role: str, epoch: int | None = None) -> LogStore:
+    async def _open(self, role: str, epoch: int | None = None) -> LogStore:
+        """Open the log beside the loop, which goes on to say that this broker lives."""
         loop = asyncio.get_running_loop()
+        held: list[Callable[[], None]] | None = []
 
         def schedule(function: Callable[[], None]) -> None:
-            if not loop.is_closed():
+            if held is not None:
+                held.append(function)
+            elif not loop.is_closed():
                 loop.call_soon_threadsafe(function)
 
-        store = LogStore.open(
-            self.config.data_directory, self.config.store, clock=self._clock, faults=self._faults,
-            schedule=schedule, log=self._log, soon=soon, role=role, epoch=epoch,
+        def later(function: Callable[[], None]) -> None:
+            (schedule if held is not None else soon)(function)
+
+        opening = loop.run_in_executor(
+            None,
+            lambda: LogStore.open(
+                self.config.data_directory, self.config.store, clock=self._clock, faults=self._faults,
+                schedule=schedule, log=self._log, soon=later, role=role, epoch=epoch,
+            ),
         )  # fmt: skip
+        try:
+            store = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            (await opening).close()  # nobody wants it any more
+            raise
+        waiting, held = held, None
+        for function in waiting or ():
+            loop.call_soon(function)
         self.store = store
         self._watch(store)
         return store
@@ -269,8 +287,8 @@ class GroupMember:
 
         store.when_confirmed(NEVER, failed)
 
-    def _open_replica(self) -> None:
-        store = self._open("replica")
+    async def _open_replica(self) -> None:
+        store = await self._open("replica")
         BrokerMetrics(self._registry).watch_store(store)
         self._upkeep = asyncio.get_running_loop().create_task(self._maintain(store))
 

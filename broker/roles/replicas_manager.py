@@ -331,6 +331,7 @@ class ReplicasManager:
             if role is None:
                 continue
             self.role_changes += 1
+            self.controllers.beat_now()  # the log is closed and opened in this loop: nothing is said meanwhile
             try:
                 await self._member.take_role(role)
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows what this broker is now
