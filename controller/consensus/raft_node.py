@@ -151,8 +151,6 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         """Close the files."""
         self._face.close()
 
-    # ---- what the library calls
-
     def _checkCommandsToApply(self) -> None:
         """Take what is proposed: send it, then make it durable here, so that followers work at the same time."""
         if not self._isLeader():
@@ -167,6 +165,11 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__onBecomeLeader(self) -> None:
         super()._SyncObj__onBecomeLeader()
         self._face.sync()
+
+    def _SyncObj__setState(self, newState: int) -> None:
+        if self._isLeader():
+            self._give_up(float("inf"))
+        super()._SyncObj__setState(newState)
 
     def _SyncObj__tryLogCompaction(self) -> None:
         before = self.snapshots
@@ -221,8 +224,6 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
                 self._step_down(term)
         elif kind != "request_vote" or self._may_vote(message["last_log_index"]):
             super()._SyncObj__onMessageReceived(node, message)
-
-    # ---- following
 
     def _follow(self, node: Any, message: dict[str, Any]) -> None:
         if message["term"] < self.raftCurrentTerm:
@@ -289,8 +290,6 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
             self._use(snapshot)
         self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=snapshot.last[1] + 1, success=True)
 
-    # ---- snapshots
-
     def _write_snapshot(self, _path: str, parts: tuple[Any, ...]) -> None:
         """The library's serializer: it renames what is written, which therefore lies durably under both names."""
         last, before = parts[0], parts[1]
@@ -322,12 +321,14 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__raftLastApplied = index
         self._SyncObj__raftCommitIndex = max(self.raftCommitIndex, index)
         self._face.setRaftCommitIndex(self._SyncObj__raftCommitIndex)
+        self._give_up(index)
+
+    def _give_up(self, index: float) -> None:
+        """Tell those who wait for entries up to this one that their fate is not known here."""
         waiting = self._SyncObj__commandsWaitingCommit
         for each in [each for each in waiting if each <= index]:
             for _, done in waiting.pop(each):
                 done(None, FAIL_REASON.UNKNOWN_OUTCOME)
-
-    # ---- leading and wanting to
 
     def _refuse_queued(self) -> None:
         while True:
@@ -355,10 +356,13 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         """Answer whether the sender would get this vote; of two that ask each other the lower id does not give way."""
         _, index, term = self._face[-1]
         mine, theirs = (term, index), (message.last_term, message.last_index)
-        rival = bool(self._pre_granted) and theirs == mine and node.id > self.selfNode.id
-        if not self._may_vote(message.last_index):
+        same = theirs == mine and message.term == self.raftCurrentTerm + 1
+        rival = bool(self._pre_granted) and same and node.id > self.selfNode.id
+        if message.term <= self.raftCurrentTerm:
+            self._peers.say(node, NextIndex(self.raftCurrentTerm, 0, reset=False, success=False))
+        elif not self._may_vote(message.last_index):
             self._peers.say(node, Newcomer(message.term))
-        elif message.term > self.raftCurrentTerm and theirs >= mine and not rival and not self._hears_leader():
+        elif theirs >= mine and not rival and not self._hears_leader():
             self._pre_granted.clear()
             self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
             self._peers.say(node, PreGranted(message.term))
