@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +28,11 @@ STATIC: dict[str, list[str]] = {
     "types": [str(BIN / "mypy")],
     "layering": [str(BIN / "lint-imports"), "--no-logo"],
 }
+COMPILED = """
+import broker, mqtt_proxy, remoting
+raise SystemExit("; ".join(sorted({each.TYPED.reason for each in (broker, mqtt_proxy, remoting)} - {""})))
+"""
+"""Says why a package runs uncompiled; nothing, with status 0, when none does."""
 QUICK_MARKS = "not slow"
 FAILURES = bootstrap.ROOT / ".pytest_cache/v/cache/lastfailed"
 REPEATED_MAX = 4
@@ -35,7 +43,7 @@ JUDGED_ONCE = ("tests/fuzz/", "tests/sim/", "tests/property/", "tests/chaos/")
 def run_static() -> list[str]:
     """Run the checks of the code as text; return the names of those that failed."""
     failed = []
-    for name, command in STATIC.items():
+    for name, command in checks().items():
         begun = time.monotonic()
         finished = subprocess.run(command, cwd=bootstrap.ROOT, check=False, capture_output=True, text=True)
         verdict = "ok" if finished.returncode == 0 else "FAILED"
@@ -44,6 +52,14 @@ def run_static() -> list[str]:
             failed.append(name)
             print(finished.stdout[-6000:], finished.stderr[-2000:], sep="\n", flush=True)
     return failed
+
+
+def checks() -> dict[str, list[str]]:
+    """Return what is checked before the tests; whether all is compiled only where it can be."""
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if os.environ.get("LIGHTMQ_PURE", "0") != "0" or shutil.which("cc") is None or not header.exists():
+        return STATIC
+    return {**STATIC, "compiled": [str(BIN / "python"), "-c", COMPILED]}
 
 
 def run_tests(arguments: Sequence[str]) -> int:

@@ -309,11 +309,9 @@ def _settle(future: asyncio.Future[SessionOpened], opened: SessionOpened | None,
         future.set_result(opened)
 
 
-_HANDLERS: dict[type, Callable[[Client, Any], None]] = {
+_HANDLERS: dict[type, Callable[[Client, Any], None]] = {  # of events that `on_events` does not know itself
     ConnectRequested: Client._connect,  # noqa: SLF001 - the table belongs to the class
-    PublishBatch: Client._published,  # noqa: SLF001
     PublishRefused: Client._publish_refused,  # noqa: SLF001
-    Acknowledged: Client._acknowledged,  # noqa: SLF001
     Received: Client._received,  # noqa: SLF001
     Released: Client._released,  # noqa: SLF001
     AuthReceived: Client._authenticating,  # noqa: SLF001

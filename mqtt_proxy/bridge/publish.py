@@ -271,7 +271,7 @@ class Publisher:
         self._gathered_bytes = 0
         if self._lost.runs:  # what was not answered goes first, whoever sends
             lost = self._lost.take()
-            self._metrics.publishes_repeated.value += sum(run.count for run in lost)
+            self._metrics.publishes_repeated.value += sum([run.count for run in lost])  # no closure where typed
             runs = [*lost, *runs]
         start = size_bytes = 0
         for index, run in enumerate(runs):

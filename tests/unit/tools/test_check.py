@@ -43,3 +43,18 @@ def test_many_failures_and_broken_files_stand(check: Any, tmp_path: Path) -> Non
     assert check.repeatable(failures(tmp_path, [f"tests/unit/a.py::{number}" for number in range(5)])) == []
     assert check.repeatable(failures(tmp_path, ["tests/unit/a.py"])) == []
     assert check.repeatable(tmp_path / "none") == []
+
+
+def test_what_is_not_compiled_is_found_where_it_could_be(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that Cython refuses would otherwise only make everything several times slower."""
+    monkeypatch.setattr(check.shutil, "which", lambda _name: None)
+    assert check.checks() == check.STATIC
+    monkeypatch.setattr(check.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(check.sysconfig, "get_paths", lambda: {"include": str(ROOT / "none")})
+    assert check.checks() == check.STATIC
+    monkeypatch.setattr(check.sysconfig, "get_paths", lambda: {"include": str(ROOT / "none")})
+    monkeypatch.setattr(check.Path, "exists", lambda _path: True)
+    monkeypatch.setenv("LIGHTMQ_PURE", "1")
+    assert check.checks() == check.STATIC
+    monkeypatch.setenv("LIGHTMQ_PURE", "0")
+    assert set(check.checks()) - set(check.STATIC) == {"compiled"}
