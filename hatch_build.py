@@ -24,8 +24,8 @@ DIRECTIVES = {"language_level": 3, "embedsignature": False, "initializedcheck": 
 TYPED_DIRECTIVES = {**DIRECTIVES, "annotation_typing": False, "binding": False}
 """For typed modules: the `.pxd` alone says what is typed, because an annotation `int` there takes a bool or an enum."""
 LOOP_FLAGS, TYPED_FLAGS = ["-O3", "-g0"], ["-O2", "-g0", "-Werror=incompatible-pointer-types"]
-"""No debug information, and what has no loops less optimised: an installation waits for the compiler. A typed method that
-is taken from its class as an object would be called with an argument too few; younger compilers refuse that anyway."""
+"""No debug information, and what has no loops less optimised: an installation waits for the compiler. A typed method
+that is taken from its class as an object is called with an argument too few, which younger compilers refuse too."""
 
 
 class CompiledCore(BuildHookInterface[Any]):
