@@ -30,7 +30,7 @@ STATIC: dict[str, list[str]] = {
 }
 COMPILED = """
 import broker, mqtt_proxy, remoting
-raise SystemExit("; ".join(sorted({each.TYPED.reason for each in (broker, mqtt_proxy, remoting)} - {""})))
+raise SystemExit("; ".join(sorted({each.TYPED.reason for each in (broker, mqtt_proxy, remoting)} - {""})) or None)
 """
 """Says why a package runs uncompiled; nothing, with status 0, when none does."""
 QUICK_MARKS = "not slow"

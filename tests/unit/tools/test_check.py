@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,3 +60,15 @@ def test_what_is_not_compiled_is_found_where_it_could_be(check: Any, monkeypatch
     assert check.checks() == check.STATIC
     monkeypatch.setenv("LIGHTMQ_PURE", "0")
     assert set(check.checks()) - set(check.STATIC) == {"compiled"}
+
+
+def test_the_check_of_what_is_compiled_says_why_not() -> None:
+    """Its status is 0 exactly when no package gives a reason."""
+    pure = {**os.environ, "LIGHTMQ_PURE": "1", "PYTHONPATH": str(ROOT)}
+    code = (ROOT / "tools/check.py").read_text().partition('COMPILED = """')[2].partition('"""')[0]
+    found = subprocess.run([sys.executable, "-c", code], env=pure, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert "LIGHTMQ_PURE" in found.stderr
+    blank = code.replace("each.TYPED.reason", "''")
+    found = subprocess.run([sys.executable, "-c", blank], env=pure, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
