@@ -155,9 +155,15 @@ class HaServer:
         answer = leader.hello(connection.number, hello, self.extent(), self.now_ms())
         if leader.superseded:
             self._superseded(leader.superseded)
-        for other in [each for each in self.connections if each.is_replica and not leader.knows(each.number)]:
-            other.abort("a newer connection of the same broker")
+        self.close_strangers("a newer connection of the same broker")
         return answer
+
+    def close_strangers(self, reason: str) -> None:
+        """End the connections of replicas that the leader does not count any more; they may come again."""
+        leader = self._leader
+        for other in [each for each in self.connections if each.is_replica]:
+            if leader is not None and not leader.knows(other.number):
+                other.abort(reason)
 
     def ready(self, connection: ReplicaConnection, ready: Ready) -> Refusal | None:
         """The replica has cut its log."""

@@ -13,7 +13,7 @@ present connection. Pure: shells hand in positions and the time; one owner, one 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from broker.replication.acknowledge import Acknowledge
@@ -175,6 +175,19 @@ class Leader:
     def gone(self, connection: int, now_ms: int) -> None:
         """The connection ended; idempotent."""
         self._forget(self._replicas.get(connection), now_ms)
+
+    def learn(self, members: Iterable[int], set_epoch: int, now_ms: int) -> bool:
+        """Take the set the controllers committed; False when it is no news.
+
+        Whoever is outside of it must say anew what it has: it may have started again with less since it acknowledged,
+        which the controllers answer with a new set epoch, and its former connection may not have ended yet.
+        """
+        if not self.members.learn(members, set_epoch):
+            return False
+        for replica in self.replicas():
+            if replica.broker not in self.members.committed and not replica.is_learner:
+                self._forget(replica, now_ms)
+        return True
 
     def _forget(self, replica: Replica | None, now_ms: int) -> None:
         if replica is None:

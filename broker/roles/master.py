@@ -105,9 +105,11 @@ class MasterOfGroup:
 
     def learn(self, view: View) -> None:
         """The controllers have committed a set."""
-        if view.epoch == self.view.epoch and self.leader.members.learn(view.members, view.set_epoch):
+        now_ms = self._server.now_ms()
+        if view.epoch == self.view.epoch and self.leader.learn(view.members, view.set_epoch, now_ms):
             self.set_changes += 1
             self._log.info("sync_state_set", members=sorted(view.members), set_epoch=view.set_epoch)
+            self._server.close_strangers("replicas out of sync say anew what they have")
             self._server.confirm()
 
     def admission(self) -> Refused | None:

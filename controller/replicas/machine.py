@@ -182,7 +182,10 @@ class ReplicaMachine:
 def _booted_again(group: ReplicaGroup, broker_id: int, *, safe: bool) -> ReplicaGroup:
     if group.master == broker_id:
         group = _without_master(group)
-    if safe or broker_id not in group.in_sync or len(group.replicas) == 1:
+    if broker_id not in group.in_sync:
+        # What it acknowledged before may be gone: a proposal that counts on that names a set epoch that is no more.
+        return replace(group, set_epoch=group.set_epoch + 1)
+    if safe or len(group.replicas) == 1:
         return group
     others = tuple(each for each in group.in_sync if each != broker_id)
     if not others:

@@ -192,7 +192,7 @@ class Broker(Node):
             if self.leading is not leading:
                 return
             if view is not None and view.master_epoch == leading.core.epoch and view.master == self.ident:
-                leading.core.members.learn(view.in_sync, view.set_epoch)
+                leading.learn(view)
             if code != 0 and leading.core.members.open is proposal:
                 leading.core.members.refused(proposal)
             leading.update()
@@ -228,7 +228,7 @@ class Broker(Node):
 
     def _be_master(self, view: GroupView) -> None:
         if self.leading is not None and self.leading.core.epoch == view.master_epoch:
-            self.leading.core.members.learn(view.in_sync, view.set_epoch)
+            self.leading.learn(view)
             self.leading.update()
             return
         if view.master_epoch <= self.log.epochs.last and "reused-epoch" not in self.flags:

@@ -27,6 +27,7 @@ from remoting.protocol.errors import RemoteViolation
 from tests.sim.cluster.network import Side, Stream
 
 if TYPE_CHECKING:
+    from controller.replicas.group import GroupView
     from tests.sim.cluster.broker import Broker
 
 CHECK_TICKS = 2
@@ -98,6 +99,16 @@ class Leading:
             if proposal is not None:
                 self.broker.propose(self, proposal)
 
+    def learn(self, view: GroupView) -> None:
+        """The controllers committed a set, perhaps a known one."""
+        if self.core.learn(view.in_sync, view.set_epoch, int(self.broker.world.now)):
+            self.drop_strangers()
+
+    def drop_strangers(self) -> None:
+        """End the connections of replicas that count no more."""
+        for other in [each for each, side in self.sides.items() if side.is_greeted and not self.core.knows(each)]:
+            self.drop(other)
+
     def drop(self, connection: int) -> None:
         """End a replica's connection."""
         self.core.gone(connection, int(self.broker.world.now))
@@ -141,10 +152,8 @@ class ReplicaSide(Side):
             leading.broker.world.tell(leading.broker.name, f"ends a connection: {violation.reason}")
             leading.drop(self._connection)
             return
-        for other in [each for each in leading.sides if not core.knows(each) and each != self._connection]:
-            if leading.sides[other].is_greeted:
-                leading.drop(other)
         self.is_greeted = True
+        leading.drop_strangers()
         self.pump()
         leading.update()
 

@@ -190,6 +190,22 @@ def test_too_few_members_confirm_nothing():
     assert a_leader({1}).advance(300) == 300
 
 
+def test_a_new_set_ends_the_connections_outside_of_it():
+    """Who is not in sync may have booted with less since it acknowledged: it says anew what it has, a member does not."""
+    leader = a_leader({1, 2})
+    stream(leader, 2)
+    stream(leader, 3)
+    give(leader, 20, 300)
+    give(leader, 30, 300)
+    assert leader.learn({1, 2}, 8, 100)
+    assert leader.knows(20)
+    assert not leader.knows(30)
+    assert leader.check(300, 200) is None
+    assert leader.learn({1}, 9, 300)
+    assert not leader.knows(20)
+    assert not leader.learn({1, 2}, 9, 400)
+
+
 def test_a_joiner_counts_before_it_is_committed():
     """From its proposal on nothing is confirmed without it."""
     leader = a_leader({1})

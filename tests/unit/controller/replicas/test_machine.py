@@ -163,6 +163,16 @@ def test_a_boot_that_may_lack_messages_leaves_the_set():
     assert state(machine) == (None, 2, 3, (2,))
 
 
+def test_a_boot_outside_of_the_set_voids_proposals_that_count_on_the_one_before():
+    """The set stays, its epoch does not: a master that has not heard of the boot proposes in vain."""
+    machine = machine_with(1, 2, in_sync=(1,))
+    before = machine.groups["g"].set_epoch
+    machine.apply(register(2, "b"))
+    assert state(machine) == (1, 1, before + 1, (1,))
+    machine.apply(register(2, "b"))
+    assert state(machine) == (1, 1, before + 1, (1,))
+
+
 def test_the_last_in_sync_waits_for_an_operator():
     """Automatic elections stop, a designated one goes on, and so does an unclean one."""
     for how in ({"asked": 1, "designated": True}, {"unclean": True}):
