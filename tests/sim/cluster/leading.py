@@ -139,7 +139,7 @@ class ReplicaSide(Side):
         self._leading.drop(self._connection)
 
     def on_data(self, data: bytes) -> None:
-        leading, core = self._leading, self._leading.core
+        leading = self._leading
         if not leading.is_open:
             return
         try:

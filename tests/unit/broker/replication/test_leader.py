@@ -191,7 +191,7 @@ def test_too_few_members_confirm_nothing():
 
 
 def test_a_new_set_ends_the_connections_outside_of_it():
-    """Who is not in sync may have booted with less since it acknowledged: it says anew what it has, a member does not."""
+    """Who is outside may have booted with less since it acknowledged, and says anew what it has; members need not."""
     leader = a_leader({1, 2})
     stream(leader, 2)
     stream(leader, 3)
