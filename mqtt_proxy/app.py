@@ -203,7 +203,7 @@ class ProxyApp:
         """Who is to be followed; None where the configuration says which broker it is."""
         if self._given is not None or self._config.broker:
             return None
-        return Masters(self._config.controllers, dial=self._dial_signed)
+        return Masters(self._config.controllers, self._config.broker_name, dial=self._dial_signed)
 
 
 def session_limits(config: ProxyConfig) -> SessionLimits:

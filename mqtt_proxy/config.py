@@ -37,10 +37,14 @@ class ProxyConfig:
     """Controllers (name servers) as host:port that are asked where the broker is."""
     broker: str = ""
     """Broker as host:port; set it to go there directly without asking a controller."""
+    broker_name: str = ""
+    """Broker group that MQTT lives in. Set it where there are several, the same for all proxies and bridges: empty means
+    the first by name that has a master at the start, and that may be another one the next time."""
     access_key_file: Path | None = None
     """One line `key:secret`, readable by its owner alone: requests to controllers and broker are signed with it, which
     those of other machines want (`access_keys` there)."""
     dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)
+    """What is said to brokers and controllers over TLS, and who is trusted there."""
     password_file: Path | None = None
     """Users and argon2 hashes; without it everybody on loopback and nobody else may connect."""
     acl_file: Path | None = None

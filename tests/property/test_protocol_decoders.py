@@ -20,6 +20,7 @@ from remoting.protocol import (
     append_body,
     batch_body,
     bounds_body,
+    controller_body,
     fastjson,
     filtered_body,
     follow_body,
@@ -156,6 +157,7 @@ CASES: list[Case] = [
         lambda raw: route_body.decode_body(raw, route_body.ClusterInfo),
     ),
     ("names.unescape", b"a%2Fb", names.unescape),
+    ("controller_body.decode_names", b'["broker-a", "broker-b"]', controller_body.decode_names),
     ("names.light_queue_topic", b"%LMQ%a%2Fb", names.light_queue_topic),
     ("message_id.unpack_host", bytes(8), message_id.unpack_host),
     (
