@@ -166,8 +166,9 @@ class BridgeConfig:
     broker: str = ""
     """Our broker as host:port; set it to go there directly without asking a controller."""
     broker_name: str = ""
-    """Broker group whose messages are bridged. Set it where there are several, the same for all proxies and bridges: empty means
-    the first by name that has a master at the start, and that may be another one the next time."""
+    """Broker group whose messages are bridged. Where there are several, set it at all proxies and bridges to
+    the first by name, to which Spark writes MQTT rows; empty means the first by name that has a master at the start,
+    which may be another one the next time."""
     access_key_file: Path | None = None
     """One line `key:secret`, readable by its owner alone: requests to controllers and broker are signed with it, which
     those of other machines want (`access_keys` there)."""
