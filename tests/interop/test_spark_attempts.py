@@ -15,6 +15,7 @@ from tests.interop.spark_attempts import ROWS
 from tests.interop.spark_cluster import ROOT, Cluster
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.spark,
     pytest.mark.processes,
     pytest.mark.timeout(900),

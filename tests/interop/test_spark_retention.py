@@ -20,7 +20,7 @@ from remoting.protocol.commands import Command
 from spark_connector.lag import lost_messages
 from tests.processes.rig import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(600)]
 MIB = 1024 * 1024
 SMALL = {
     "broker.store.segment_size_bytes": 4 * MIB,

@@ -11,7 +11,7 @@ import pytest
 from broker.store.attached.tail_view import in_order
 from tests.processes.rig import Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(600)]
 RULES = """
 user etl
 topic readwrite plant/#

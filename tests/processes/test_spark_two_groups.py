@@ -23,7 +23,7 @@ from remoting.protocol.sink_body import Ledger, LedgerState, decode, encode
 from remoting.transport.failures import checked
 from tests.processes.rig import ROOT, Process
 
-pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(900)]
 ROWS = 160_000
 DEADLINE_S = 240.0
 QUEUES = 2
