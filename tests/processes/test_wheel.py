@@ -41,6 +41,7 @@ def sources(target: Path) -> Path:
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler, so there is nothing compiled to find in a wheel")
+@pytest.mark.slow
 def test_a_wheel_brings_its_compiled_modules_and_uses_them(tmp_path: Path) -> None:
     """pip writes the files of a wheel in their order, so that sources are younger than what was built from them."""
     tree = sources(tmp_path / "sources")
