@@ -97,7 +97,11 @@ async def test_an_identity_that_expires() -> None:
         may.expires(ManualClock(now_ms), reasons.append)
         if closed:
             may.close()
-        await asyncio.sleep(0.05)
+        if heard:
+            async with asyncio.timeout(10):
+                while not reasons:
+                    await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)  # longer than any of these times that must not come
         assert bool(reasons) is heard, (now_ms, closed)
         assert all(reason.startswith("credentials_expired") for reason in reasons)
         may.close()
