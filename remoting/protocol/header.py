@@ -50,6 +50,19 @@ class _JsonHeader(msgspec.Struct, omit_defaults=True):
     serializeTypeCurrentRPC: str = ""  # noqa: N815
 
 
+class _WrittenHeader(msgspec.Struct, omit_defaults=True):
+    """The JSON header as we write it: an id of 0 too, in whose absence Java gives the answer an id of its own."""
+
+    code: int
+    language: str
+    version: int
+    opaque: int
+    flag: int
+    serializeTypeCurrentRPC: str  # noqa: N815
+    remark: str | None = None
+    extFields: Mapping[str, str] | None = None  # noqa: N815
+
+
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -66,15 +79,15 @@ _decode_lenient = msgspec.json.Decoder(_JsonHeader).decode
 def encode_header(command: Command) -> bytes:
     """Return the header bytes of `command` in its own serialisation; LocalMisuse if a value cannot be written."""
     if command.serialize_type == SERIALIZE_JSON:
-        header = _JsonHeader(
+        header = _WrittenHeader(
             command.code,
             command.language,
             command.version,
             command.opaque,
             command.flag,
+            "JSON",
             command.remark,
             command.fields or None,
-            "JSON",
         )
         try:
             return _encode_json(header)

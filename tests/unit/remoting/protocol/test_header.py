@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 
 import pytest
 from hypothesis import given
@@ -41,8 +42,6 @@ def test_round_trip(command):
     ("value", "text"), [("1", "1"), (1, "1"), (-5, "-5"), (True, "true"), (False, "false"), (1.5, "1.5"), ("ü", "ü")]
 )
 def test_scalar_field_values_become_text(value, text):
-    import json
-
     raw = json.dumps({"code": 10, "extFields": {"k": value}}).encode()
     assert decode_header(SERIALIZE_JSON, raw).fields == {"k": text}
 
@@ -51,6 +50,12 @@ def test_null_field_values_and_absent_members():
     command = decode_header(SERIALIZE_JSON, b'{"code":10,"extFields":{"k":null},"unknown":[1]}', b"body")
     assert command == Command(10, body=b"body", language="JAVA", version=0)
     assert decode_header(SERIALIZE_JSON, b'{"code":10,"extFields":null,"remark":null}').fields == {}
+
+
+def test_an_id_of_zero_is_written():
+    # Java numbers its requests from 0, and gives an answer that names no id one of its own: nobody waits for that.
+    raw = json.loads(encode_header(Command(0, flag=1)))
+    assert (raw["opaque"], raw["flag"], raw["version"], raw["language"]) == (0, 1, 479, "PYTHON")
 
 
 @pytest.mark.parametrize("real", [200_050, 200_051, 200_053, 200_054, 200_151])
