@@ -80,6 +80,9 @@ class ReplicationConfig:
     """Fewest brokers in sync, the master among them, with which messages are taken; with fewer they are refused with
     SYSTEM_BUSY. With 2 no single disk holds an acknowledged message alone; a group of two then stops taking messages
     while one of them is away, which 1 avoids."""
+    unconfirmed_bytes_max: int = setting(64 * 1024 * 1024, minimum=65_536)
+    """Bytes of the master's log that may wait for its replicas; beyond it messages are refused with SYSTEM_BUSY, before
+    anything of them is stored, until the replicas have caught up."""
     learner: bool = False
     """Take the log over without ever being in sync or master: for a copy far away."""
     priority: int = setting(2_147_483_647, minimum=0, maximum=2_147_483_647)

@@ -66,10 +66,13 @@ class MasterOfGroup:
         self.set_changes = 0
         self.refused = 0
         """Requests refused because too few replicas were in sync."""
+        self.refused_full = 0
+        """Requests refused because too much waited for the replicas."""
         self._server, self._store, self._alter, self._log = server, store, alter, log
         self._interval_s = settings.check_interval_ms / 1_000
         self._task: asyncio.Task[None] | None = None
-        self._is_short = False
+        self._is_short = self._is_full = False
+        self._unconfirmed_bytes_max = settings.unconfirmed_bytes_max
         epoch_start = store.epochs[-1][1]
         self.leader = Leader(
             broker_id,
@@ -116,12 +119,24 @@ class MasterOfGroup:
         """Why messages are not taken now."""
         if self.leader.accepts(self._server.now_ms()):
             self._is_short = False
-            return None
+            return self._full()
         self.refused += 1
         if not self._is_short:
             self._is_short = True
             self._log.warning("in_sync_replicas_not_enough", members=sorted(self.leader.members.committed))
         return Refused(ResponseCode.SYSTEM_BUSY, self.short_reason())
+
+    def _full(self) -> Refused | None:
+        """Why nothing more may wait for the replicas: what they do not take must not fill memory and disk."""
+        waiting_bytes = self._store.end_position - self._store.confirm_position
+        if waiting_bytes < self._unconfirmed_bytes_max:
+            self._is_full = False
+            return None
+        self.refused_full += 1
+        if not self._is_full:
+            self._is_full = True
+            self._log.warning("unconfirmed_log_full", waiting_bytes=waiting_bytes)
+        return Refused(ResponseCode.SYSTEM_BUSY, f"{waiting_bytes} bytes wait for the replicas already; send again")
 
     def short_reason(self) -> str:
         """How many replicas are in sync and how many it takes."""

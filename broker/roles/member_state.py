@@ -69,6 +69,11 @@ def declare_metrics(registry: Registry, member: GroupMember) -> None:
         "Requests refused in this master's epoch because too few replicas were in sync",
         function=lambda: 0 if member.master is None else member.master.refused,
     )
+    gauge(
+        "rocketmq_replica_unconfirmed_refusals",
+        "Requests refused in this master's epoch because too much of the log waited for the replicas",
+        function=lambda: 0 if member.master is None else member.master.refused_full,
+    )
     gauge("rocketmq_replica_sent_bytes", "Log bytes sent to replicas", function=lambda: member.replicas.sent_bytes)
     gauge(
         "rocketmq_replica_cut_bytes",

@@ -2,8 +2,8 @@
 
 The master hands out its log as bytes (`raw`) and hears from the group how far it is confirmed (`limit_confirm`). A
 replica takes the bytes over (`append_raw`), is told the same, and cuts its log where it parts from the master's.
-Invariant: nothing is confirmed beyond the limit, and in a group the limit of a fresh start is what the index runs
-remember as confirmed, until `limit_confirm` is called. Thread rule: loop thread.
+Invariant: nothing is confirmed beyond the limit, and in a group the limit of a fresh start is what the MANIFEST
+remembers as confirmed, until `limit_confirm` is called. Thread rule: loop thread.
 """
 
 from __future__ import annotations

@@ -23,16 +23,17 @@ from broker.store.durable_mark import DurableMark, Mark, load_mark
 from broker.store.epoch_file import Epoch
 from broker.store.epochs_found import EpochsFound
 from broker.store.errors import CorruptIndex, CorruptLog
-from broker.store.hot.contracts import EntryBlock
 from broker.store.mending import NamesSeen, floors_or_holes, mend
 from broker.store.quarantine import DamagedRange, Quarantine, load_quarantine, save_quarantine
 from broker.store.queue_index.former_tail import FormerTail
 from broker.store.queue_index.index import TAIL_NAME, QueueIndex
+from broker.store.queue_index.index_flusher import RoomMaker
 from broker.store.queue_index.manifest import Manifest, load_manifest
 from broker.store.queue_index.tail import read_durable
+from broker.store.queue_index.unconfirmed import Covered, hide, unconfirmed_entries
 from broker.store.queue_registry import QueueRegistry
 from broker.store.recovery import Damage, LogEnd, Scan, decide_end
-from broker.store.replayer import Replayer, Stretch
+from broker.store.replayer import Replayer, Stretch, count_below
 from broker.store.role import Role
 from broker.store.salvage import scan_over_damage
 from broker.store.settings import StoreSettings
@@ -72,7 +73,7 @@ class Opened:
 class Opening:
     """One opening of `directory`, which is locked and has our format.
 
-    `make_room(index)` gives what empties a full tail during the replay. CorruptLog and OSError come out of `run`.
+    `make_room` gives what empties a full tail during the replay. CorruptLog and OSError come out of `run`.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Opening:
         settings: StoreSettings,
         faults: FaultPoints,
         events: Any,
-        make_room: Callable[[QueueIndex], Callable[[int], None]],
+        make_room: RoomMaker,
         role: Role | None = None,
     ) -> None:
         self._role = role or Role()
@@ -203,14 +204,15 @@ class Opening:
         registry = QueueRegistry(tables)
         if snapshot is not None:
             restore(snapshot, tables)
-        replayer = Replayer(index, tables, self._make_room(index), rebuilding=rebuilding)
-        blocks: list[tuple[EntryBlock, int]] = []
-        if self._role.grouped:
+        blocks: list[Covered] = []
+        confirmed = self._hide(index, blocks)
+        replayer = Replayer(index, tables, self._make_room(index, confirmed), rebuilding=rebuilding)
+        if confirmed is not None:
             replayer.on_entries = lambda entries, end: blocks.append((entries, end))
         seen = NamesSeen(tables) if scan.gaps else None
         records = replayer.run(log, Stretch(index_from, state_from, log.end, scan.gaps))
         mending = self._mend(index, tables, replayer, seen)
-        confirmed, unconfirmed = self._unconfirmed(index, blocks)
+        confirmed, unconfirmed = self._unconfirmed(index, confirmed, blocks)
         store_ms = max(scan.store_ms, self._marked.store_ms)
         epochs = EpochsFound(self._directory, log, scan.epoch, self._known_epoch, self._events).settle(self._role)
         return Opened(
@@ -218,17 +220,35 @@ class Opening:
             self._quarantine, mending, epochs, confirmed, unconfirmed,
         )  # fmt: skip
 
-    def _unconfirmed(self, index: QueueIndex, blocks: list[tuple[EntryBlock, int]]) -> tuple[int, list[TakenGroup]]:
-        """Return up to where all is confirmed, and what is not: in a group, what no run of the index has.
+    def _hide(self, index: QueueIndex, blocks: list[Covered]) -> int | None:
+        """Return up to where a group has confirmed the log, and put what the runs hold behind that into `blocks`.
 
-        The index makes runs of what is confirmed (`index_flusher`), so the runs remember it.
+        Runs and snapshots are made of what is confirmed; where a run had to take more the MANIFEST says so. None: this
+        is no group, and everything is confirmed.
         """
-        end = self._log.end
         if not self._role.grouped:
-            return end, []
-        confirmed = min(max(index.manifest.end_position, self._log.begin), end)
-        index.tail.ring.confirm([block for block, position in blocks if position <= confirmed])
-        behind = [(block, position) for block, position in blocks if position > confirmed]
+            return None
+        manifest, snapshot = index.manifest, self._snapshot
+        confirmed = max(manifest.confirmed, snapshot.position if snapshot else 0, self._log.begin)
+        if confirmed < manifest.end_position:
+            blocks += unconfirmed_entries(index.runs, confirmed, manifest.end_position)
+            hide(index.tail.queue_rows, blocks)
+        return min(confirmed, self._log.end)
+
+    def _unconfirmed(
+        self, index: QueueIndex, confirmed: int | None, blocks: list[Covered]
+    ) -> tuple[int, list[TakenGroup]]:
+        """Return up to where all is confirmed, and what is not."""
+        if confirmed is None:
+            return self._log.end, []
+        before, behind = [], []
+        for block, position in blocks:
+            count = len(block) if position <= confirmed else count_below(block, confirmed)
+            if count:
+                before.append(block.slice(0, count))
+            if count < len(block) or position > confirmed:
+                behind.append((block.slice(count, len(block)), position))
+        index.tail.ring.confirm(before)
         return confirmed, whole_groups(self._log, confirmed, behind)
 
     def _mend(

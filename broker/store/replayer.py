@@ -101,7 +101,7 @@ class Replayer:
         if record.type == CONTROL & 0xFF:
             changes = list(decode_changes(record.body))
             if len(entries) and any(change.kind == state_kinds.QUEUE for change in changes):
-                count = _count_below(entries, position)
+                count = count_below(entries, position)
                 self._take(entries.slice(0, count), position, starts_late=starts_late)
                 entries = entries.slice(count, len(entries))
             for change in changes:
@@ -177,7 +177,7 @@ def _ignore(_entries: EntryBlock, _end: int) -> None:
     """Nobody wants to hear of entries."""
 
 
-def _count_below(entries: EntryBlock, position: int) -> int:
+def count_below(entries: EntryBlock, position: int) -> int:
     """Return how many of the entries stand below a log position."""
     low, high = 0, len(entries)
     while low < high:

@@ -136,7 +136,12 @@ def lower_index(directory: Path, position: int) -> int:
         return 0
     end = min(gone[0].first_position, position) if gone else position
     kept = manifest.runs[: len(runs) - len(gone)]
-    queue_manifest.save_manifest(directory, replace(manifest, end_position=end, runs=kept))
+    confirmed = manifest.confirmed_position
+    if confirmed is not None and confirmed >= end:
+        confirmed = None
+    queue_manifest.save_manifest(
+        directory, replace(manifest, end_position=end, runs=kept, confirmed_position=confirmed)
+    )
     return end
 
 

@@ -40,11 +40,11 @@ class ReplicaBench(StoreBench):
         return self.open(**(role or {"epoch": None}))
 
     @classmethod
-    def copy_of(cls, other: ReplicaBench, directory: Path) -> ReplicaBench:
-        """A store opened from the files another one has now, as if that had been killed."""
+    def copy_of(cls, other: ReplicaBench, directory: Path, **role: Any) -> ReplicaBench:
+        """A store opened from the files another one has now, as if that had been killed; in its role or in another."""
         shutil.copytree(other.directory, directory)
         (directory / "lock").unlink()
-        return cls(directory, **other._role, log=other.log, **asdict(other.settings))
+        return cls(directory, **(role or other._role), log=other.log, **asdict(other.settings))
 
     def with_settings(self, **settings: Any) -> None:
         """Let other settings hold from the next opening on."""

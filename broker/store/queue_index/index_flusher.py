@@ -2,7 +2,7 @@
 
 A run is made when the tail holds `flush_entries`: sort, write, fsync, then fdatasync of the log, then the MANIFEST.
 In a group of replicas a run takes only what is confirmed, because the log may be cut behind that; when the tail is full
-and nothing more gets confirmed it takes all.
+and nothing more gets confirmed it takes all, and the MANIFEST says up to where it is confirmed.
 Invariant: one job at a time, so the MANIFEST has one author; a failed job leaves the tail and the runs as they were.
 Thread rule: methods on the loop thread, `_write`/`_merge`/`_drop` in the index thread on what they were given.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from broker.store.index_thread import IndexThread
@@ -83,11 +84,17 @@ class IndexFlusher:
         return self._index.end_position
 
     def flush(self, *, whole: bool = False) -> None:
-        """Write the tail as a run, in the background; in a group what is confirmed of it, or the `whole`."""
+        """Write the tail as a run, in the background; in a group what is confirmed of it, or the `whole`.
+
+        Where there is nothing to write but more is confirmed than the MANIFEST says, it is told.
+        """
         assert not self.busy
         limit = None if whole or self._confirmed is None else self._confirmed()
         sealed, manifest, runs = self._index.seal(limit), self._index.manifest, list(self._index.runs)
-        if sealed.end == manifest.end_position:
+        before = manifest
+        confirmed = sealed.end if self._confirmed is None else self._confirmed()
+        manifest = replace(manifest, confirmed_position=confirmed if confirmed < sealed.end else None)
+        if sealed.end == manifest.end_position and manifest == before:
             return
         self._start(
             lambda: self._write(sealed, manifest, runs),
@@ -164,7 +171,9 @@ class IndexFlusher:
         run = Run(path)
         offsets_id = self._save_offsets(manifest, runs, file_id + 1)
         runs[group[0] : group[1]] = [run]
-        made = Manifest(file_id + 2, manifest.end_position, offsets_id, tuple(r.file_id for r in runs))
+        made = replace(
+            manifest, next_file_id=file_id + 2, offsets_id=offsets_id, runs=tuple(each.file_id for each in runs)
+        )
         self._replace_files(manifest, made, old)
         return made, run
 
@@ -219,12 +228,21 @@ def choose_merge(runs: Sequence[tuple[int, int]], count: int, entries_max: int) 
     return None
 
 
-def room_maker(
-    thread: IndexThread, settings: StoreSettings, faults: FaultPoints
-) -> Callable[[QueueIndex], Callable[[int], None]]:
-    """Return what gives, for an index that is being recovered, the function that makes room in its tail."""
+RoomMaker = Callable[[QueueIndex, int | None], Callable[[int], None]]
+"""Gives, for an index that is being recovered and up to where it is confirmed, what makes room in its tail."""
+
+
+def room_maker(thread: IndexThread, settings: StoreSettings, faults: FaultPoints) -> RoomMaker:
+    """Return what gives, for an index that is being recovered, the function that makes room in its tail.
+
+    It is told up to where a group of replicas has confirmed the log; None: there is no group.
+    """
 
     def fail(error: Exception) -> None:
         raise error
 
-    return lambda index: IndexFlusher(index, thread, lambda: 0, settings, faults, fail).make_room
+    def make(index: QueueIndex, confirmed: int | None) -> Callable[[int], None]:
+        known = None if confirmed is None else partial(int, confirmed)
+        return IndexFlusher(index, thread, lambda: 0, settings, faults, fail, known).make_room
+
+    return make

@@ -1,6 +1,7 @@
 """The MANIFEST names the live runs; what it does not name does not exist.
 
     index/MANIFEST             one sealed line of JSON: next_file_id, end_position, offsets_id, runs (ids, oldest first)
+                               and confirmed_position where the runs hold more than the group had confirmed
     index/offsets-<10 digits>  magic "LMQOFFS1" | count u64 | next_offset i64[count] | crc32c u32
 
 The offsets file holds each queue's next offset as of `end_position`, because queues whose records have all expired are
@@ -37,6 +38,13 @@ class Manifest:
     end_position: int = 0
     offsets_id: int = 0
     runs: tuple[int, ...] = ()
+    confirmed_position: int | None = None
+    """Up to where the group had confirmed what the runs hold; None: all of it."""
+
+    @property
+    def confirmed(self) -> int:
+        """Up to where everything in the runs is confirmed."""
+        return self.end_position if self.confirmed_position is None else self.confirmed_position
 
 
 def offsets_path(directory: Path, file_id: int) -> Path:
@@ -66,12 +74,14 @@ def load_offsets(path: Path) -> npt.NDArray[np.int64]:
 
 def save_manifest(directory: Path, manifest: Manifest) -> None:
     """Replace the MANIFEST durably. Raises OSError."""
-    value = {
+    value: dict[str, Any] = {
         "end_position": manifest.end_position,
         "next_file_id": manifest.next_file_id,
         "offsets_id": manifest.offsets_id,
         "runs": manifest.runs,
     }
+    if manifest.confirmed_position is not None:
+        value["confirmed_position"] = manifest.confirmed_position
     atomic_replace(directory / NAME, sealed_json(value), mode=0o600)
 
 
@@ -81,11 +91,13 @@ def load_manifest(directory: Path) -> Manifest | None:
     if value is None:
         return None
     try:
+        confirmed = value.get("confirmed_position")
         return Manifest(
             next_file_id=int(value["next_file_id"]),
             end_position=int(value["end_position"]),
             offsets_id=int(value["offsets_id"]),
             runs=tuple(int(run) for run in value["runs"]),
+            confirmed_position=None if confirmed is None else int(confirmed),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptIndex(directory / NAME, f"it lacks {error}") from error

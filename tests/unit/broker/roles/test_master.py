@@ -115,3 +115,24 @@ async def test_count_mode_names_what_it_needs(tmp_path: Path) -> None:
     assert group.master.short_reason() == "1 of the brokers in sync can be reached, messages need 3"
     await asyncio.sleep(0)
     await group.stop()
+
+
+async def test_what_waits_for_the_replicas_is_bounded(tmp_path: Path) -> None:
+    """A member that takes nothing and cannot leave: messages are refused before they are stored, then taken again."""
+    group = Group(tmp_path / "1", {1, 2}, unconfirmed_bytes_max=65_536, absence_limit_ms=60_000)
+    address = await group.start()
+    count = 0
+    while group.master.admission() is None:
+        count += 20
+        fill(group.store, b"q", 20)
+        assert count < 10_000
+    refused = group.master.admission()
+    assert refused is not None
+    assert (refused.code, group.store.confirm_position) == (2, 0)
+    assert "bytes wait for the replicas" in refused.remark
+    assert (group.master.refused_full, group.master.refused) == (2, 0)
+    replica = Replica(tmp_path / "2", 2, address, 3)
+    await until(lambda: group.store.confirm_position == group.store.end_position)
+    assert group.master.admission() is None
+    await replica.stop()
+    await group.stop()

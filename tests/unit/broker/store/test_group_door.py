@@ -98,6 +98,56 @@ def test_unconfirmed_records_stay_unconfirmed_after_a_restart(tmp_path: Path) ->
     master.close()
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_runs_had_to_take_unconfirmed_is_hidden_again_by_a_start(tmp_path: Path, is_killed: bool) -> None:
+    """More than the tail holds waits for the group: a start, in any role, shows what was confirmed and no more."""
+    master = ReplicaBench(tmp_path / "master", epoch=3, index_tail_entries=32)
+    store = master.store
+    even, odd = store.open_queue(b"even"), store.open_queue(b"odd")
+    ends = [store.append([message([(even, odd)[one % 2]], b"%03d" % one)]).end_position for one in range(200)]
+    both = store.append([message([even, odd], b"200")]).end_position
+    master.flush()
+    store.limit_confirm(ends[30])
+    ends += [store.append([message([even], b"x%03d" % one)]).end_position for one in range(100)]
+    master.flush()
+    assert store._index.manifest.end_position > both > store.confirm_position == ends[30]
+    if is_killed:
+        master, former = ReplicaBench.copy_of(master, tmp_path / "killed", role="replica"), master
+        former.close()
+    for opened in (master.reopen_as(role="replica"), master.reopen_as(epoch=9)):
+        assert opened.confirm_position <= ends[30]
+        assert (opened.bounds(even)[1], opened.bounds(odd)[1]) == (16, 15)
+        assert (opened.next_offset(even), opened.next_offset(odd)) == (201, 101)
+    store = master.store
+    store.limit_confirm(both)
+    assert store.confirm_position <= both, "one block of the index is confirmed together"
+    assert store.bounds(even)[1] <= 101
+    store.limit_confirm(None)
+    assert bodies(store, even) == [b"%03d" % one for one in range(0, 201, 2)] + [b"x%03d" % one for one in range(100)]
+    assert bodies(store, odd) == [b"%03d" % one for one in range(1, 200, 2)] + [b"200"]
+    master.close()
+
+
+def test_a_replay_that_fills_the_tail_confirms_nothing(tmp_path: Path) -> None:
+    """The tail is smaller than what waits: the start itself makes runs, and a kill behind it changes nothing."""
+    master = ReplicaBench(tmp_path / "master", epoch=3)
+    queue = master.store.open_queue(b"q")
+    ends = [master.store.append([message([queue], b"%03d" % one)]).end_position for one in range(200)]
+    master.flush()
+    master.store.limit_confirm(ends[9])
+    master.close()
+    master.with_settings(index_tail_entries=32)
+    opened = master.open(epoch=4)
+    assert opened._index.manifest.end_position > ends[100]
+    killed = ReplicaBench.copy_of(master, tmp_path / "killed", role="replica")
+    for store in (opened, killed.store):
+        assert (store.confirm_position, store.bounds(queue)) == (ends[9], (0, 10))
+        store.limit_confirm(None)
+        assert bodies(store, queue) == [b"%03d" % one for one in range(200)]
+    killed.close()
+    master.close()
+
+
 def test_flushed_end_of_a_replica_is_the_end_of_whole_groups(tmp_path: Path) -> None:
     """Half an atomic group may be written, but it is neither indexed nor acknowledged, and it goes with a restart."""
     master, replica = pair(tmp_path)

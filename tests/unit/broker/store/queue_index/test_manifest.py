@@ -26,6 +26,10 @@ def test_round_trip(tmp_path: Path) -> None:
     manifest = Manifest(9, 4096, 8, (3, 7))
     save_manifest(tmp_path, manifest)
     assert load_manifest(tmp_path) == manifest
+    assert manifest.confirmed == 4096
+    save_manifest(tmp_path, partly := Manifest(9, 4096, 8, (3, 7), confirmed_position=0))
+    assert load_manifest(tmp_path) == partly
+    assert partly.confirmed == 0
     save_offsets(offsets_path(tmp_path, 8), np.array([5, 0, 7]))
     assert load_offsets(offsets_path(tmp_path, 8)).tolist() == [5, 0, 7]
 
