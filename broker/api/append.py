@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from broker.api.access import PUBLISH
 from broker.meta import hot, session_flow
 from broker.meta.session_record import Session
-from broker.store.errors import CorruptLog, StoreError, StoreFull
+from broker.store.errors import CorruptLog, GivenUp, StoreError, StoreFull
 from broker.store.state_log import StateChange
 from broker.store.store_message import Appended, StoreMessage
 from remoting.protocol.append_body import KIND_BATCH, KIND_MQTT, AppendEntry, decode_entries, encode_append_reply
@@ -145,6 +145,9 @@ def refusal_of(metrics: BrokerMetrics, error: Exception) -> Refused:
             ResponseCode.SERVICE_NOT_AVAILABLE,
             f"the disk of this broker is full, nothing was stored: {error}",
         )
+    if isinstance(error, GivenUp):
+        metrics.refused.child("given_up").value += 1
+        return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error), error.fields)
     if isinstance(error, CorruptLog):
         metrics.refused.child("damaged").value += 1
         return Refused(ResponseCode.SYSTEM_ERROR, str(error))
@@ -238,7 +241,7 @@ def _append(
         if command.is_oneway:
             return
         if refused is not None:
-            peer.send(command.reply(refused.code, refused.remark))
+            peer.send(command.reply(refused.code, refused.remark, refused.fields))
             return
         assert appended is not None, "who is not refused was stored"
         offsets = appended.offsets

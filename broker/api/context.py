@@ -220,6 +220,7 @@ class Broker:
                 return
             refused = refusal_of(self.metrics, error)
             reply.code, reply.remark, reply.body = refused.code, refused.remark, b""
+            reply.fields = dict(refused.fields)
             peer.send(reply)
 
         self.store.when_confirmed(position, confirmed)

@@ -64,7 +64,7 @@ def update_consumer_offset(broker: Broker, peer: Peer, command: Command) -> None
             peer.send(command.reply())
         else:
             refused = refusal_of(broker.metrics, error)
-            peer.send(command.reply(refused.code, refused.remark))
+            peer.send(command.reply(refused.code, refused.remark, refused.fields))
 
     broker.group_commits.add(group, topic, index, offset, done)
 

@@ -67,7 +67,7 @@ def pull_message(broker: Broker, peer: Peer, command: Command) -> None:
         try:
             reply = _attempt(broker, command, request)
         except Refused as refused:
-            reply = command.reply(refused.code, refused.remark)
+            reply = command.reply(refused.code, refused.remark, refused.fields)
         if reply.code == ResponseCode.PULL_NOT_FOUND and not last:
             return False
         peer.send(reply)

@@ -86,7 +86,7 @@ def send_back(broker: Broker, peer: Peer, command: Command) -> None:
     placed = broker.placement.place_now(message, KIND_QUEUE, 0)
 
     def done(_appended: Appended | None, _first: int, refused: Refused | None) -> None:
-        peer.send(command.reply(refused.code, refused.remark) if refused else command.reply())
+        peer.send(command.reply(refused.code, refused.remark, refused.fields) if refused else command.reply())
 
     broker.appender.add([placed], done)
 
@@ -118,7 +118,7 @@ def _answer(
         if command.is_oneway:
             return
         if refused is not None:
-            peer.send(command.reply(refused.code, refused.remark))
+            peer.send(command.reply(refused.code, refused.remark, refused.fields))
             return
         assert appended is not None, "who is not refused was stored"
         offset = appended.offsets[first]

@@ -52,7 +52,7 @@ def session_open(broker: Broker, peer: Peer, command: Command) -> None:
             peer.send(command.reply(body=encode(opened)))
             return
         assert isinstance(error, Refused), error
-        peer.send(command.reply(error.code, error.remark))
+        peer.send(command.reply(error.code, error.remark, error.fields))
 
     open_session(broker, peer, request, said)
 

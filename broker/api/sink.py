@@ -169,7 +169,7 @@ def _continue_commit(broker: Broker, peer: Peer, command: Command, run: CommitRu
     try:
         _run_commit(broker, peer, command, run)
     except Refused as refused:
-        peer.send(command.reply(refused.code, refused.remark))
+        peer.send(command.reply(refused.code, refused.remark, refused.fields))
 
 
 def _numbers(handles: list[StageHandle]) -> list[Handle]:

@@ -5,15 +5,17 @@
              same fields
     fenced   the same without an address
 
-Some codes are answered in every role (`always`): what controllers and operators ask. Invariant: no connection that was
-answered in one role is answered in another; `serve` and `refuse` close all of them, and what was not answered by then
-fails at its sender as with any lost connection. Loop thread only.
+Some codes are answered in every role (`always`): what controllers and operators ask. What waits to be confirmed when
+the master's role ends may stay or go: it is answered with code 14, who is the master, and outcome=unknown
+(`giving_up`). Invariant: no connection that was answered in one role is answered in another; `serve` and `refuse` close all of them,
+and what was not answered by then fails at its sender as with any lost connection. Loop thread only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from broker.store.errors import GivenUp
 from remoting.protocol.codes import RequestCode as Code
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
@@ -22,6 +24,7 @@ from remoting.protocol.errors import Refused
 from remoting.server.access import Access
 from remoting.server.router import Router
 from remoting.transport.contracts import Handler, Peer
+from remoting.transport.failures import OUTCOME_FIELD, OUTCOME_UNKNOWN
 
 PRIVATE_CODES_FROM = 9_000
 """Codes of our own parts, who know the answer NOT_MASTER."""
@@ -86,13 +89,29 @@ class RoleGate:
             self._close_peers("this broker is not the master any more")
 
     def _not_master(self, command: Command) -> Command:
-        where = f"the master is {self.master_address}" if self.master_address else "nobody knows the master now"
         private = PRIVATE_CODES_FROM <= command.code < PRIVATE_CODES_BEFORE
         return command.reply(
             ResponseCode.NOT_MASTER if private else ResponseCode.SERVICE_NOT_AVAILABLE,
-            f"this broker is not the master of its group, {where}",
-            {MASTER_ADDRESS_FIELD: self.master_address, MASTER_EPOCH_FIELD: str(self.master_epoch or "")},
+            f"this broker is not the master of its group, {_where(self.master_address)}",
+            _fields(self.master_address, self.master_epoch),
         )
+
+
+def giving_up(master_address: str, epoch: int) -> GivenUp:
+    """What those hear who wait for something that was written here to be confirmed; the address may be unknown."""
+    return GivenUp(
+        "this broker ceased to be the master of its group before the replicas had this: it may be kept or lost, "
+        + _where(master_address),
+        _fields(master_address, epoch) | {OUTCOME_FIELD: OUTCOME_UNKNOWN},
+    )
+
+
+def _where(master_address: str) -> str:
+    return f"the master is {master_address}" if master_address else "nobody knows the master now"
+
+
+def _fields(master_address: str, epoch: int) -> dict[str, str]:
+    return {MASTER_ADDRESS_FIELD: master_address, MASTER_EPOCH_FIELD: str(epoch or "")}
 
 
 def _admitted(handler: Handler, admission: Admission) -> Handler:

@@ -19,14 +19,14 @@ from broker.metrics import BrokerMetrics
 from broker.replication.follower import Identity
 from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
-from broker.roles.gate import RoleGate, peers_closer
+from broker.roles.gate import RoleGate, giving_up, peers_closer
 from broker.roles.master import MasterOfGroup
 from broker.roles.member_state import declare_metrics, epoch_cache, picture, readiness, unready_reason
 from broker.roles.replicas_manager import ReplicasManager
 from broker.roles.serving import Serving, client_host, make_server, upkeep
 from broker.roles.steps import Role, View
 from broker.store.confirm import NEVER
-from broker.store.errors import StoreFailed
+from broker.store.errors import GivenUp, StoreFailed
 from broker.store.log_store import LogStore
 from remoting.client.key_file import read_signer
 from remoting.protocol.codes import RequestCode as Code
@@ -115,7 +115,7 @@ class GroupMember:
             return
         self._stopped = True
         await self.manager.stop()
-        self.gate.refuse("", self.manager.steps.epoch)
+        self._refuse("", self.manager.steps.epoch)
         await self._leave_role(good_bye=True)
         await self.replicas.stop()
         await self._server.stop()
@@ -159,7 +159,7 @@ class GroupMember:
 
     async def _to_master(self, view: View) -> None:
         began_ms, former = self.replicas.now_ms(), self._former
-        self.gate.refuse("", view.epoch)
+        self._refuse("", view.epoch)
         await self._leave_role(good_bye=False)
         self._close()
         store = await self._open("writer", view.epoch)
@@ -178,12 +178,18 @@ class GroupMember:
         self._log.info("role_ready", epoch=view.epoch, took_ms=self.replicas.now_ms() - began_ms)
 
     async def _to_replica(self, address: str, epoch: int) -> None:
-        self.gate.refuse(address, epoch)
+        self._refuse(address, epoch)
         if self.serving is None:
             return
         await self._leave_role(good_bye=False)
         self._close()
         await self._open_replica()
+
+    def _refuse(self, address: str, epoch: int) -> None:
+        """Answer nothing as a master any more, but first what is still to be answered."""
+        if self.serving is not None:
+            self.serving.give_up(giving_up(address, epoch))
+        self.gate.refuse(address, epoch)
 
     async def _leave_role(self, *, good_bye: bool) -> None:
         """End what works on the log; the log itself stays open."""
@@ -282,7 +288,7 @@ class GroupMember:
                 return
             if isinstance(store.refusal, StoreFailed):
                 self._failed(error)
-            else:
+            elif not isinstance(error, GivenUp):
                 self._watch(store)
 
         store.when_confirmed(NEVER, failed)

@@ -23,7 +23,7 @@ from broker.readers.messages import ReaderSettings
 from broker.readers.pool import ReaderPool
 from broker.registration import Connect, Registration
 from broker.store.attached.tail_view import in_order
-from broker.store.errors import StoreError
+from broker.store.errors import GivenUp, StoreError
 from remoting.protocol.errors import LightMQError
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
@@ -90,6 +90,12 @@ class Serving:
         await self.registration.stop()
         if self.readers is not None:
             await self.readers.stop()
+
+    def give_up(self, reason: GivenUp) -> None:
+        """Answer all that waits to be confirmed: the role has ended, others decide whether it stays."""
+        self.broker.appender.flush()
+        self.broker.group_commits.flush()
+        self.store.give_up(reason)
 
     async def stop(self) -> None:
         """End the timers and the upkeep, flush and close the log; what is not confirmed fails."""

@@ -5,6 +5,7 @@
     │   └── RecordTooLarge   a record that no segment can hold
     └── StoreError
         ├── StoreFull        the free-space floor is reached; reads and deletes of state go on
+        ├── GivenUp          whoever let it be written has no say any more: what is not confirmed may stay or go
         ├── StoreFailed      the disk failed a write or a flush; this store instance never writes again
         ├── CorruptLog       bytes below the durable position are not what was written; nothing is cut, the data is kept
         │   └── UnreadableOffsets  messages of one queue lie in such bytes; says where reading can go on
@@ -17,6 +18,7 @@ Invariant: each message names the file, the position where there is one, and wha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from remoting.protocol.errors import LightMQError, LocalMisuse
@@ -28,6 +30,14 @@ class StoreError(LightMQError):
 
 class StoreFull(StoreError):
     """No room for new messages; free space or shorten the retention."""
+
+
+class GivenUp(StoreError):
+    """What was written and not confirmed may be kept or cut by others; `fields` say who knows, for whoever waits."""
+
+    def __init__(self, remark: str, fields: Mapping[str, str]) -> None:
+        super().__init__(remark)
+        self.fields = dict(fields)
 
 
 class StoreFailed(StoreError):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.store.epoch_file import Epoch, below, save_epochs
+from broker.store.errors import GivenUp
 from broker.store.raw_part import RawPart, raw_part
 from broker.store.replica_writer import ReplicaWriter
 from broker.store.role import UNLIMITED
@@ -107,10 +108,20 @@ class GroupDoor(StoreBase):
 
     def limit_confirm(self, position: int | None) -> None:
         """Confirm up to `position` at most, None: as far as this node by itself would; what is confirmed stays so."""
+        if self._given_up:
+            return
         self._limit = UNLIMITED if position is None else position
         local = self._log.end if self._is_async and not self._role.replica else self._flushed
         if self._writer.failure is None and not self._closed:
             self._advance(local)
+
+    def give_up(self, reason: GivenUp) -> None:
+        """Tell all who wait to have something confirmed, and all who ask later, that it may stay or go: see `GivenUp`.
+
+        Nothing more is confirmed by this opening; what was is. For a master that is one no more.
+        """
+        self._limit, self._given_up = self._confirm.position, True
+        self._confirm.fail(reason)
 
     def _whole_below(self, position: int) -> int:
         """Return how much of what was flushed is whole groups; anything else may be gone after a restart."""

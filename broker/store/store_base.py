@@ -62,7 +62,7 @@ class StoreBase:
         self._schedule = schedule
         self._soon = soon
         self._faults = faults
-        self._closed = False
+        self._closed = self._given_up = False
         self._confirm_pending = False
         self._is_async = settings.flush == "async"
         self._role = role or Role()

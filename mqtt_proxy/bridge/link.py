@@ -16,12 +16,11 @@ from remoting.client.master_connection import BACKOFF_MS_MAX, MasterConnection
 from remoting.client.masters import Masters
 from remoting.client.reconnecting import BACKOFF_FIRST_MS, ReconnectingConnection
 from remoting.inprocess import InProcessConnection
-from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.errors import LightMQError
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection, PushCallback
 from remoting.transport.direct import News
-from remoting.transport.failures import NotMaster, refusal
+from remoting.transport.failures import NotMaster, not_master, refusal
 from runtime.logs import get_logger
 
 Dial = Callable[[], Awaitable[Connection]]
@@ -148,8 +147,8 @@ class Link:
         def answered(reply: Command | None, error: Exception | None) -> None:
             if reply is None:
                 done(b"", LinkDownError(str(error)))
-            elif reply.code == ResponseCode.NOT_MASTER:
-                done(b"", self._not_master(connection, reply))
+            elif (denial := not_master(reply)) is not None:
+                done(b"", self._not_master(connection, denial))
             elif reply.code != 0:
                 done(b"", refusal(reply))
             else:
@@ -172,11 +171,10 @@ class Link:
         """Give the connection up and make another: what was not answered ends in LinkDownError first."""
         self._line.drop(reason)
 
-    def _not_master(self, connection: Connection, reply: Command) -> LinkDownError:
+    def _not_master(self, connection: Connection, denial: NotMaster) -> LinkDownError:
         """Another broker leads the group: nothing follows on this connection."""
-        refusal = NotMaster(reply)
-        self._line.leave(connection.address, refusal)
-        return LinkDownError(str(refusal))
+        self._line.leave(connection.address, denial)
+        return LinkDownError(str(denial))
 
     def _came_up(self, connection: Connection) -> None:
         self._connection = connection

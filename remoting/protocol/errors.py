@@ -34,9 +34,10 @@ class CorruptRecord(RemoteViolation):
 
 
 class Refused(LightMQError):
-    """A valid request that is answered "no": a response `code` and a `remark` for the peer."""
+    """A valid request that is answered "no": a response `code`, a `remark`, and perhaps `fields` for the peer."""
 
-    def __init__(self, code: int, remark: str) -> None:
+    def __init__(self, code: int, remark: str, fields: dict[str, str] | None = None) -> None:
         super().__init__(f"code {code}: {remark}")
         self.code = code
         self.remark = remark
+        self.fields = fields or {}

@@ -31,7 +31,7 @@ def answer(handler: Handler, peer: Peer, command: Command) -> None:
 def failure_reply(peer: Peer, command: Command, error: Exception) -> Command:
     """The reply for a failed request: a refusal's own code, a malformed body as such, anything else logged."""
     if isinstance(error, Refused):
-        return command.reply(error.code, error.remark)
+        return command.reply(error.code, error.remark, dict(error.fields))
     if isinstance(error, RemoteViolation):
         # The frame was sound, only its content was not: an answer helps the peer more than a closed connection.
         LOG.warning("request %d of %s is malformed: %s", command.code, peer.address, error)

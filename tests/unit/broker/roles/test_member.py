@@ -9,13 +9,16 @@ import pytest
 
 from broker.app import BrokerApp
 from broker.config import BrokerConfig, ReplicationConfig
+from broker.roles.steps import View
 from remoting.client.connection import connect
 from remoting.protocol import names
+from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.controller_body import EpochCache
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.route_body import decode_body
+from remoting.transport.failures import not_master
 from tests.unit.broker.roles.cluster import STORE, Cluster, cluster, until
 
 
@@ -72,6 +75,31 @@ async def test_what_only_the_old_master_had_is_cut_when_it_comes_back(tmp_path: 
         assert count(other) == 2
         assert again._member.client.cuts == 1
         assert again._member.store.epochs == other._member.store.epochs
+
+
+async def test_who_waits_for_a_master_that_is_replaced_is_told_at_once(tmp_path: Path) -> None:
+    """May be kept, may be lost, and who is the master now: RocketMQ's clients and ours learn it from one answer."""
+    async with cluster(tmp_path, 2, in_sync_min=2, absence_limit_ms=60_000) as group:
+        assert await group.publish(b"1") == 0
+        first = group.master()
+        member, steps = first._member, first._member.manager.steps
+        other = next(app for app in group.brokers.values() if app is not first)
+        await other._member.client.stop()
+        direct, client = await connect("127.0.0.1", first.port), await connect("127.0.0.1", first.port)
+        end = member.store.end_position
+        body = encode_entries([encode_mqtt_entry(b"plant/1", b"2", 1, 1, b"device")])
+        fields = {"a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": ""}
+        append = asyncio.ensure_future(direct.request(Command(RequestCode.APPEND_MANY, body=body)))
+        send = asyncio.ensure_future(client.request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"3")))
+        await until(lambda: member.store.end_position > end and member.serving.broker.topics.get("orders"))
+        moved = f"127.0.0.1:{other.port}"
+        member.manager._told(View(steps.epoch + 1, other._member.manager.steps.broker_id, moved))
+        for answer in (await append, await send):
+            denial = not_master(answer)
+            assert (answer.code, denial.address, denial.is_begun) == (14, moved, True)
+            assert "may be kept or lost" in answer.remark
+        await direct.close()
+        await client.close()
 
 
 async def test_too_few_in_sync_take_no_messages_and_say_so(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from broker.store import state_kinds
 from broker.store.epoch_file import load_epochs
+from broker.store.errors import GivenUp
 from broker.store.state_log import StateChange
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from tests.sim.replicas import ReplicaBench, log_bytes, pull
@@ -95,6 +96,28 @@ def test_unconfirmed_records_stay_unconfirmed_after_a_restart(tmp_path: Path) ->
         assert opened.state.get(4, b"k") is not None
     master.store.limit_confirm(master.store.end_position)
     assert bodies(master.store, queue) == [b"0", b"1", b"2", b"3"]
+    master.close()
+
+
+def test_who_waits_hears_that_a_master_is_one_no_more(tmp_path: Path) -> None:
+    """At once and also who asks later, with the reason; nothing more is confirmed, whatever the group said before."""
+    master, _ = pair(tmp_path)
+    store, heard = master.store, []
+    queue = store.open_queue(b"q")
+    first = store.append([message([queue], b"1")]).end_position
+    master.flush()
+    store.limit_confirm(first)
+    end = store.append([message([queue], b"2")]).end_position
+    store.when_confirmed(end, heard.append)
+    reason = GivenUp("replaced", {"masterAddress": "b:1"})
+    store.give_up(reason)
+    assert heard == [reason]
+    master.flush()
+    store.limit_confirm(end)
+    store.when_confirmed(end, heard.append)
+    assert heard == [reason, reason]
+    assert (store.confirm_position, store.bounds(queue)) == (first, (0, 1))
+    assert master.reopen_as(role="replica").end_position == end
     master.close()
 
 
