@@ -13,6 +13,9 @@ from pathlib import Path
 
 from tests.chaos.run import Options, Run
 
+NOT_SAID = ("folder", "further")
+"""Arguments that the command of the report says otherwise, or not at all."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run; the answer is the exit status."""
@@ -23,6 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--controllers", type=int, default=3)
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--proxies", type=int, default=1)
+    parser.add_argument("--learners", type=int, default=0, help="brokers that are never in sync")
+    parser.add_argument("--kept-mb", type=int, default=0, help="clean the log down to this size; 0: keep all of it")
+    parser.add_argument("--with", dest="further", nargs="*", default=[], choices=("bit_flip",), help="further faults")
     parser.add_argument("--rate", type=float, default=1_200.0, help="messages per second of all sources")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of all durations")
     parser.add_argument("--silence-ms", type=int, default=0, help="when a broker counts as dead; 0: as shipped")
@@ -30,10 +36,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=None, help="where everything is written")
     given = parser.parse_args(arguments)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="lightmq-chaos-"))
-    words = [f"--{name.replace('_', '-')} {value}" for name, value in vars(given).items() if name != "folder"]
+    words = [f"--{key.replace('_', '-')} {value}" for key, value in vars(given).items() if key not in NOT_SAID]
+    words += [f"--with {' '.join(given.further)}"] if given.further else []
     options = Options(
         seed=given.seed, folder=folder, seconds=given.minutes * 60, faults_max=given.faults,
-        controllers=given.controllers, brokers=given.brokers, proxies=given.proxies, rate=given.rate,
+        controllers=given.controllers, brokers=given.brokers, proxies=given.proxies,
+        learners=given.learners, kept_mb=given.kept_mb, further=frozenset(given.further), rate=given.rate,
         network=given.network, scale=given.scale, silence_ms=given.silence_ms,
         command=f"python -m tests.chaos {' '.join(words)}",
     )  # fmt: skip

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos import clock
+from tests.chaos import preloaded
 from tests.chaos.network import Network
 from tests.support.tree import ROOT
 
@@ -28,7 +28,9 @@ USER, PASSWORD = "chaos", "a-long-password"
 GROUP = "broker-a"
 SEGMENT_BYTES = 32 * 1024 * 1024
 DISK_BYTES = 640 * 1024 * 1024
-"""Size of the file system of a broker that may be filled."""
+"""Least size of the file system of a broker that may be filled."""
+KEPT_SEGMENT_BYTES = 4 * 1024 * 1024
+"""Segments of a run in which the log is cleaned; a whole one goes at a time."""
 
 
 PORTS = range(15_000, 32_000)
@@ -59,6 +61,7 @@ class Node:
     process: subprocess.Popen[bytes] | None = None
     is_paused: bool = False
     starts: int = 0
+    is_learner: bool = False
 
     @property
     def data(self) -> Path:
@@ -66,9 +69,9 @@ class Node:
         return self.folder / "data"
 
     @property
-    def clock(self) -> Path:
-        """Says by how much its time of day is off."""
-        return self.folder / "clock"
+    def conditions(self) -> Path:
+        """Says by how much its time of day is off, and how slow its disk is."""
+        return self.folder / "conditions"
 
     @property
     def log(self) -> Path:
@@ -144,29 +147,43 @@ class Cluster:
     """All nodes of a run."""
 
     def __init__(
-        self, folder: Path, network: Network, names: dict[str, str], *, small_disks: bool = False, silence_ms: int = 0
+        self,
+        folder: Path,
+        network: Network,
+        names: dict[str, str],
+        *,
+        disk_bytes: int = 0,
+        silence_ms: int = 0,
+        kept_bytes: int = 0,
     ) -> None:
-        """``names``: node -> role, controllers first; ``silence_ms``: when a broker counts as dead, 0 as shipped."""
+        """``names``: node -> role, controllers first; a learner is a broker that is never in sync.
+
+        ``disk_bytes``: each broker has a file system of this size, 0: none; ``silence_ms``: when a broker counts as
+        dead, 0 as shipped; ``kept_bytes``: how much of the log is kept, 0: all of it.
+        """
         self.silence_ms = silence_ms
+        self.kept_bytes = kept_bytes
         self.network = network
         self.folder = folder
         self.nodes: dict[str, Node] = {}
         self.mounted: list[Path] = []
-        for name, role in names.items():
+        for name, kind in names.items():
+            role = "broker" if kind == "learner" else kind
             purposes = {"controller": ("port", "raft"), "broker": ("port", "ha"), "proxy": ("port",)}[role]
             ports = {purpose: free_port() for purpose in (*purposes, "admin")}
-            self.nodes[name] = Node(name, role, folder / name, network.prefix_of(name), ports)
+            made = Node(name, role, folder / name, network.prefix_of(name), ports, is_learner=kind == "learner")
+            self.nodes[name] = made
             for purpose in purposes:
                 network.serve(name, ports[purpose])
         self._write_users()
-        library = clock.build(folder)
-        self.clocks_jump = library is not None
+        library = preloaded.build(folder)
+        self.is_preloaded = library is not None
         for node in self.nodes.values():
             node.values = self._values(node)
             node.data.mkdir(parents=True)
-            node.variables = clock.variables(library, node.clock) if library is not None else {}
-        if small_disks:
-            self._mount_disks()
+            node.variables = preloaded.variables(library, node.conditions) if library is not None else {}
+        if disk_bytes:
+            self._mount_disks(disk_bytes)
 
     def of(self, role: str) -> list[Node]:
         """Nodes with a role."""
@@ -215,7 +232,9 @@ class Cluster:
             silence = {"controller.replica_timeout_ms": self.silence_ms} if self.silence_ms else {}
             return {**common, **silence, **self._as_peer(node)}
         common |= {"broker.advertised_host": self.network.host(node.name), "broker.controllers": controllers}
-        common |= {"broker.store.segment_size_bytes": SEGMENT_BYTES, "broker.store.retention_ms": 0}
+        segment_bytes = KEPT_SEGMENT_BYTES if self.kept_bytes else SEGMENT_BYTES
+        common |= {"broker.store.segment_size_bytes": segment_bytes, "broker.store.retention_ms": 0}
+        common |= {"broker.store.retention_size_bytes": self.kept_bytes}
         common |= {"broker.broker_name": GROUP, "broker.store.free_space_bytes_min": 64 * 1024 * 1024}
         return {**common, **self._as_replica(node)}
 
@@ -231,7 +250,7 @@ class Cluster:
 
     def _as_replica(self, node: Node) -> dict[str, Any]:
         """One of several brokers of the group: what is acknowledged is on two disks."""
-        brokers = len(self.of("broker"))
+        brokers = sum(not each.is_learner for each in self.of("broker"))
         if brokers == 1:
             return {}
         return {
@@ -239,6 +258,7 @@ class Cluster:
             "broker.replication.port": node.ports["ha"],
             "broker.replication.advertised_address": self.address(node, "ha"),
             "broker.replication.acknowledge": "all",
+            "broker.replication.learner": str(node.is_learner).lower(),
             "broker.replication.in_sync_min": 2 if brokers > 2 else 1,
             **({"broker.replication.heartbeat_timeout_ms": self.silence_ms} if self.silence_ms else {}),
         }
@@ -251,8 +271,8 @@ class Cluster:
         secret.write_text("what the controllers of this run know")
         secret.chmod(0o600)
 
-    def _mount_disks(self) -> None:
+    def _mount_disks(self, size_bytes: int) -> None:
         for node in self.of("broker"):
-            command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(node.data)]
+            command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(node.data)]
             subprocess.run(command, check=True)
             self.mounted.append(node.data)

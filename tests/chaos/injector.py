@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from tests.chaos import clock
+from tests.chaos import disks, preloaded
 from tests.chaos.cluster import Cluster, Node
 from tests.chaos.fault_proxy import IN, OUT
 from tests.chaos.group import others_in_sync
 from tests.chaos.network import NamespaceNetwork, ProxiedNetwork
+from tests.chaos.partitions import PARTITIONS
 from tests.chaos.plan import Fault
 from tests.chaos.record import Record
 
@@ -25,6 +28,14 @@ FILLER = "filler"
 WIPE_OTHERS_MIN = 2
 """Living brokers that must have everything before the disk of another one is lost."""
 LOOP_S = 0.3
+BEHIND_S = 300.0
+"""Longest wait until the log was cleaned past a stopped replica."""
+DAMAGES: dict[str, Callable[[Path, random.Random], dict[str, Any]]] = {
+    "lost_tail": disks.lose_tail,
+    "lost_tails": disks.lose_tail,
+    "lost_epochs": disks.lose_epochs,
+    "bit_flip": disks.flip_bit,
+}
 
 
 class Injector:
@@ -39,13 +50,14 @@ class Injector:
     def inject(self, fault: Fault) -> None:
         """One fault with its second one, from its beginning to its end."""
         faults = [fault, fault.together] if fault.together is not None else [fault]
+        begun = self._record.now()
         for each in faults:
             self.number += 1
             self._record.note(
                 "fault", number=self.number, kind=each.kind, targets=each.targets, lasts_s=each.lasts_s, **each.details
             )
             self._begin(each)
-        self._sleep(max(each.lasts_s for each in faults))
+        self._sleep(max(0.0, max(each.lasts_s for each in faults) - (self._record.now() - begun)))
         self.undo(faults)
         self._record.note("healed", number=self.number, kinds=[each.kind for each in faults])
 
@@ -59,8 +71,8 @@ class Injector:
             with contextlib.suppress(FileNotFoundError):
                 (node.data / FILLER).unlink()
             self._cluster.network.heal(name)
-            if self._cluster.clocks_jump:
-                clock.set_shift(node.clock, 0.0)
+            if self._cluster.is_preloaded:
+                preloaded.set_conditions(node.conditions)
             if node.is_paused:
                 node.go_on()
             if not node.is_running():
@@ -80,11 +92,14 @@ class Injector:
                 for node in nodes:
                     node.kill()
             case "restart_loop":
-                for _ in range(fault.details["times"]):
-                    for node in nodes:
-                        node.kill()
-                        node.start()
-                    self._sleep(LOOP_S + fault.lasts_s / 4)
+                self._restart(fault, nodes)
+            case "flap":
+                self._flap(fault)
+            case kind if kind in DAMAGES:
+                self._damage(fault, nodes)
+            case "ring" | "bridge":
+                for one, other in PARTITIONS[fault.kind](fault.targets):
+                    self._cluster.network.cut(one, BOTH, [other])
             case _:
                 for node in nodes:
                     self._begin_one(fault, node)
@@ -93,6 +108,13 @@ class Injector:
         match fault.kind:
             case "pause" | "pause_most":
                 node.pause()
+            case "leave":
+                self._record.note("left", node=node.name, status=node.stop())
+            case "left_behind":
+                self._leave_behind(node)
+            case "learner_anew":
+                node.kill()
+                node.wipe()
             case "wipe":
                 if others_in_sync(self._cluster, node.name) < WIPE_OTHERS_MIN:
                     self._record.note("spared", node=node.name, why="others may lack what it has")
@@ -102,9 +124,49 @@ class Injector:
             case "full_disk":
                 fill(node.data)
             case "clock_jump":
-                clock.set_shift(node.clock, fault.details["seconds"])
+                preloaded.set_conditions(node.conditions, clock_s=fault.details["seconds"])
+            case "slow_disk":
+                preloaded.set_conditions(node.conditions, fsync_s=fault.details["seconds"])
             case _:
                 self._break_network(fault, node.name)
+
+    def _restart(self, fault: Fault, nodes: list[Node]) -> None:
+        for _ in range(fault.details["times"]):
+            for node in nodes:
+                node.kill()
+                node.start()
+            self._sleep(LOOP_S + fault.lasts_s / 4)
+
+    def _flap(self, fault: Fault) -> None:
+        """Away and back again; all turns together last as long as the fault."""
+        turn_s = fault.lasts_s / (2 * fault.details["times"])
+        for _ in range(fault.details["times"]):
+            for name in fault.targets:
+                self._cluster.network.cut(name, BOTH)
+            self._sleep(turn_s)
+            for name in fault.targets:
+                self._cluster.network.heal(name)
+            self._sleep(turn_s)
+
+    def _damage(self, fault: Fault, nodes: list[Node]) -> None:
+        """kill -9 at once, then what a power cut or a bad disk does to what they left."""
+        for node in nodes:
+            node.send_kill()
+        for node in nodes:
+            node.kill()
+        chance = random.Random(fault.details["seed"])
+        for node in nodes:
+            self._record.note("damaged", node=node.name, kind=fault.kind, **DAMAGES[fault.kind](node.data, chance))
+
+    def _leave_behind(self, node: Node) -> None:
+        """Keep a broker away until the log of all others begins behind the end of its own."""
+        node.kill()
+        end = disks.flushed_end(node.data)
+        others = [each for each in self._cluster.of("broker") if each is not node]
+        until = self._record.now() + BEHIND_S
+        while (begin := min(map(log_begin, others))) <= end and self._record.now() < until:
+            self._sleep(LOOP_S)
+        self._record.note("left_behind", node=node.name, end=end, begin=begin, is_behind=begin > end)
 
     def _break_network(self, fault: Fault, name: str) -> None:
         network = self._cluster.network
@@ -120,6 +182,9 @@ class Injector:
             case "loss":
                 assert isinstance(network, NamespaceNetwork)
                 network.lose(name, fault.details["share"], fault.details["seed"])
+            case "slow_network":
+                assert isinstance(network, NamespaceNetwork)
+                network.slow(name, fault.details["kilobits"], fault.details["wait_ms"])
             case "delay":
                 assert isinstance(network, ProxiedNetwork)
                 network.delay(name, fault.details["seconds"])
@@ -128,6 +193,11 @@ class Injector:
                 network.reset(name)
             case _:
                 raise AssertionError(f"nobody knows how to do {fault.kind}")
+
+
+def log_begin(node: Node) -> int:
+    """The position of the first byte that a broker's log has."""
+    return min((int(each.name) for each in (node.data / "log").iterdir() if each.name.isdigit()), default=0)
 
 
 def fill(folder: Path) -> None:

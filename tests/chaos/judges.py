@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tests.chaos.ledger import Ledger, parse
+from tests.chaos.linearizable import UNKNOWN, Operation, Undecided, first_impossible
 
 SHOWN_MAX = 20
 BLOCK_BYTES = 64 * 1024
+NEAR_S, NEAR_MAX = 10.0, 30
+"""What is told with an impossible operation: those called so long before its answer, the last ones."""
 
 
 @dataclass
@@ -118,6 +121,24 @@ def places(ledgers: Sequence[Ledger], final: Mapping[tuple[str, int], Mapping[in
             found = parse(final.get((ledger.topic, queue), {}).get(offset, b""))
             if found != (ledger.source, number):
                 verdict.blame("elsewhere", f"{ledger.source}:{number} promised at {queue}/{offset}, there is {found}")
+    return verdict
+
+
+def registers(histories: Mapping[str, Sequence[Operation]]) -> Verdict:
+    """Register -> what was done with it: each was one register, whichever controller answered."""
+    verdict = Verdict("registers linearizable", counts={"unknown": 0, "impossible": 0})
+    for name, history in histories.items():
+        verdict.checked += sum(each.answered != UNKNOWN for each in history)
+        verdict.counts["unknown"] += sum(each.answered == UNKNOWN and each.is_write for each in history)
+        try:
+            found = first_impossible(history)
+        except Undecided as error:
+            verdict.blame("undecided", f"{name}: {error}")
+            continue
+        if found is not None:
+            near = [each for each in history if found.called - NEAR_S <= each.called <= found.answered]
+            told = "; ".join(str(each) for each in sorted(near, key=lambda each: each.called)[-NEAR_MAX:])
+            verdict.blame("impossible", f"{name}: {found}; around it: {told}")
     return verdict
 
 

@@ -4,7 +4,8 @@
 its own in 127.0.0.0/8, where the fault proxy cuts, delays and resets. `NamespaceNetwork` needs root and the tool `ip`:
 every node has a namespace on one bridge; a direction between two nodes is cut by giving its sender a false link address
 of the receiver, so packets leave and reach nobody, without an error to either side. Loss does that in short random
-turns. Thread rule: faults from one thread.
+turns. A slow network is a token bucket on both ends of a node's cable, in which packets wait.
+Thread rule: faults from one thread.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from tests.chaos.fault_proxy import IN, OUT, FaultProxy
 NOBODY = "02:00:00:00:00:fe"
 SLOT_S = 0.02
 """Length of one turn of loss."""
+BURST = "32kb"
+"""What a slow network lets through at once; a packet must fit."""
 _numbers = itertools.count(1)
 HERE = "here"
 """The clients of the run, as a node of the network."""
@@ -31,7 +34,7 @@ class ProxiedNetwork:
     """Loopback with a fault proxy in front of every server."""
 
     name = "fault proxies"
-    kinds = frozenset({"cut", "cut_in", "cut_out", "delay", "reset"})
+    kinds = frozenset({"cut", "cut_in", "cut_out", "flap", "delay", "reset"})
     prefix_of = staticmethod(lambda _node: [])
 
     def __init__(self, nodes: list[str]) -> None:
@@ -88,7 +91,7 @@ class NamespaceNetwork:
     """A namespace per node on a bridge."""
 
     name = "network namespaces"
-    kinds = frozenset({"cut", "cut_in", "cut_out", "partial_cut", "loss"})
+    kinds = frozenset({"cut", "cut_in", "cut_out", "partial_cut", "ring", "bridge", "flap", "loss", "slow_network"})
 
     def __init__(self, nodes: list[str]) -> None:
         # A number of its own: the interfaces of a namespace that was deleted go away some time later.
@@ -99,6 +102,7 @@ class NamespaceNetwork:
         self._hosts[HERE] = f"{self._net}.254"
         self._links: dict[str, str] = {}
         self._lossy: dict[str, threading.Event] = {}
+        self._slow: set[str] = set()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         try:
@@ -161,8 +165,19 @@ class NamespaceNetwork:
         self._threads.append(thread)
         thread.start()
 
+    def slow(self, node: str, kilobits: int, wait_ms: int) -> None:
+        """So many kilobits a second to and from the node; a packet waits at most so long and is lost then."""
+        self._slow.add(node)
+        for device in self._cable(node):
+            bucket = ["rate", f"{kilobits}kbit", "burst", BURST, "latency", f"{wait_ms}ms"]
+            _run("tc", *device[0], "qdisc", "replace", "dev", device[1], "root", "tbf", *bucket)
+
     def heal(self, node: str) -> None:
         """All is well again."""
+        if node in self._slow:
+            self._slow.remove(node)
+            for device in self._cable(node):
+                _run("tc", *device[0], "qdisc", "del", "dev", device[1], "root")
         ended = self._lossy.pop(node, None)
         if ended is not None:
             ended.set()
@@ -177,6 +192,11 @@ class NamespaceNetwork:
             self.heal(node)
         for words in (*(("netns", "del", self._space(node)) for node in self._nodes), ("link", "del", f"{self._tag}b")):
             subprocess.run(["ip", *words], capture_output=True, check=False)  # it may never have been made
+
+    def _cable(self, node: str) -> list[tuple[list[str], str]]:
+        """Both ends of a node's cable: where they are, and their names."""
+        outer = f"{self._tag}v{self._nodes.index(node) + 1}"
+        return [(["-n", self._space(node)], self._inner(node)), ([], outer)]
 
     def _mend(self, node: str) -> None:
         with self._lock:
@@ -222,8 +242,12 @@ class NamespaceNetwork:
 
 
 def _ip(*words: str) -> None:
-    found = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
-    assert found.returncode == 0, f"ip {' '.join(words)}: {found.stderr}"
+    _run("ip", *words)
+
+
+def _run(*words: str) -> None:
+    found = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, f"{' '.join(words)}: {found.stderr}"
 
 
 Network = ProxiedNetwork | NamespaceNetwork

@@ -12,14 +12,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-ALWAYS = ("kill", "pause", "restart_loop", "kill_most", "pause_most", "kill_role", "kill_all")
+ALWAYS = ("kill", "pause", "restart_loop", "kill_most", "pause_most", "kill_role", "kill_all", "leave")
+OF_DISKS = frozenset({"full_disk", "wipe", "lost_tail", "lost_tails", "lost_epochs", "bit_flip", "left_behind"})
+"""Those of the disks of brokers."""
+OF_SEEDS = frozenset({"lost_tail", "lost_tails", "lost_epochs", "bit_flip"})
+"""Those that draw for themselves."""
 TIMES = {
     "kill": (0.0, 3.0), "kill_most": (0.0, 3.0), "kill_role": (0.0, 3.0), "kill_all": (0.0, 2.0), "pause": (0.5, 6.0),
-    "reset": (0.0, 0.0),
+    "reset": (0.0, 0.0), "lost_tail": (0.0, 2.0), "lost_tails": (0.0, 2.0), "lost_epochs": (0.0, 2.0),
+    "bit_flip": (0.0, 2.0), "learner_anew": (0.0, 3.0), "left_behind": (0.0, 0.0),
 }  # fmt: skip
 OTHER_TIMES = (1.0, 5.0)
 CALM = (0.5, 2.0)
-WEIGHTS = {"broker": 5, "controller": 3, "proxy": 2}
+WEIGHTS = {"broker": 5, "controller": 3, "proxy": 2, "learner": 1}
 
 
 @dataclass(frozen=True)
@@ -59,35 +64,51 @@ class Plan:
             yield fault
 
     def _role_for(self, kind: str) -> str:
-        if kind in ("full_disk", "wipe"):
+        if kind in OF_DISKS:
             return "broker"
-        if kind == "partial_cut":
+        if kind == "learner_anew":
+            return "learner"
+        if kind in ("partial_cut", "slow_disk"):
             return self._chance.choice(("broker", "controller"))
-        return self._chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        present = [role for role in WEIGHTS if role in self._roles.values()]
+        return self._chance.choices(present, [WEIGHTS[role] for role in present])[0]
 
     def _fault(self, kind: str, role: str) -> Fault:
         nodes = [name for name, own in self._roles.items() if own == role]
         low, high = TIMES.get(kind, OTHER_TIMES)
         lasts, calm = self._chance.uniform(low, high) * self._scale, self._chance.uniform(*CALM) * self._scale
-        targets: tuple[str, ...] = (self._chance.choice(nodes),)
-        details: dict[str, Any] = {}
-        match kind:
-            case "kill_role":
-                targets = tuple(nodes)
-            case "kill_most" | "pause_most":
-                targets = tuple(self._chance.sample(nodes, len(nodes) // 2 + 1))
-            case "kill_all":
-                targets = tuple(self._roles)
-            case "restart_loop":
-                details = {"times": self._chance.randint(2, 4)}
-                lasts /= 2
-            case "partial_cut":
-                others = [name for name in self._roles if name not in targets]
-                details = {"others": [self._chance.choice(others)]}
-            case "loss":
-                details = {"share": self._chance.choice((0.3, 0.8)), "seed": self._chance.randrange(1 << 30)}
-            case "clock_jump":
-                details = {"seconds": self._chance.choice((-60.0, -5.0, 5.0, 60.0))}
-            case "delay":
-                details = {"seconds": round(self._chance.uniform(0.02, 0.3), 3)}
+        targets = self._targets(kind, nodes)
+        details = self._details(kind, targets) if kind not in OF_SEEDS else {"seed": self._chance.randrange(1 << 30)}
         return Fault(kind, targets, round(lasts, 3), round(calm, 3), details)
+
+    def _targets(self, kind: str, nodes: list[str]) -> tuple[str, ...]:
+        match kind:
+            case "kill_role" | "lost_tails":
+                return tuple(nodes)
+            case "kill_most" | "pause_most":
+                return tuple(self._chance.sample(nodes, len(nodes) // 2 + 1))
+            case "kill_all":
+                return tuple(self._roles)
+            case "ring" | "bridge":
+                return tuple(self._chance.sample(list(self._roles), len(self._roles)))
+            case _:
+                return (self._chance.choice(nodes),)
+
+    def _details(self, kind: str, targets: tuple[str, ...]) -> dict[str, Any]:
+        match kind:
+            case "restart_loop" | "flap":
+                return {"times": self._chance.randint(2, 4)}
+            case "partial_cut":
+                return {"others": [self._chance.choice([name for name in self._roles if name not in targets])]}
+            case "loss":
+                return {"share": self._chance.choice((0.3, 0.8)), "seed": self._chance.randrange(1 << 30)}
+            case "clock_jump":
+                return {"seconds": self._chance.choice((-60.0, -5.0, 5.0, 60.0))}
+            case "slow_disk":
+                return {"seconds": round(self._chance.uniform(0.01, 0.4), 3)}
+            case "slow_network":
+                return {"kilobits": self._chance.choice((1_000, 4_000, 16_000)), "wait_ms": 400}
+            case "delay":
+                return {"seconds": round(self._chance.uniform(0.02, 0.3), 3)}
+            case _:
+                return {}

@@ -1,8 +1,9 @@
-"""The readers of a run: a subscriber with a session that stays, a follower of the log, and the last reading of it all.
+"""The readers of a run: a subscriber with a session that stays, followers of the log, and the last reading of it all.
 
-The subscriber acknowledges and remembers what came. The follower reads what the master shows as it appears and keeps a
-checksum per offset, so that what changes or vanishes later is found. The last reading takes every queue from its start.
-Thread rule: a thread for the subscriber and one for the follower; results are looked at when they have stopped.
+The subscriber acknowledges and remembers what came. A follower at each broker reads what that one shows while it takes
+itself for the master, two at a time where one is a zombie; together they keep a checksum per offset, so that what
+changes or vanishes later is found. The last reading takes every queue from its start.
+Thread rule: a thread for the subscriber and one for each follower; results are looked at when they have stopped.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import socket
 import threading
 import zlib
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from lightmq.cli.link import Broker
@@ -21,7 +22,7 @@ from lightmq.cli.queue_reader import LogMessage, QueueReader, Selection
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol.errors import LightMQError
 from remoting.transport.failures import split_address
-from tests.chaos.load import ANSWER_S, PAUSE_S, connected, master
+from tests.chaos.load import ANSWER_S, PAUSE_S, connected
 from tests.processes.wire import subscribe
 
 READ_TIMEOUT_MS = 5_000
@@ -124,24 +125,61 @@ class Seen:
     first: int = 0
     checksums: array[int] = field(default_factory=lambda: array("L"))
 
+    bodies: dict[int, bytes] = field(default_factory=dict)
+    """Where the log is cleaned: what nobody can read in the end any more."""
+
     def table(self) -> dict[int, int]:
         """Offset -> checksum."""
         return dict(enumerate(self.checksums, self.first))
 
+    def end(self) -> int:
+        """The offset behind the last one shown."""
+        return self.first + len(self.checksums)
+
+
+@dataclass
+class Sight:
+    """What all brokers of the group showed, by queue; under the lock."""
+
+    keeps_bodies: bool = False
+    seen: dict[str, Seen] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def see(self, broker: str, name: str, offset: int, body: bytes) -> None:
+        """A broker shows this message at this offset of a queue."""
+        checksum = zlib.crc32(body)
+        with self.lock:
+            seen = self.seen.get(name)
+            if seen is None:
+                seen = self.seen[name] = Seen(offset)
+            place = offset - seen.first
+            if place == len(seen.checksums):
+                seen.checksums.append(checksum)
+                if self.keeps_bodies:
+                    seen.bodies[offset] = body
+            elif place > len(seen.checksums):
+                self.problems.append(f"{name} went from {seen.end()} to {offset} at {broker}")
+            elif place >= 0 and seen.checksums[place] != checksum:
+                self.problems.append(f"{name} offset {offset} changed while it was read, at {broker}")
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Queue -> the offset behind the last one shown."""
+        with self.lock:
+            split_names = [(name.rpartition("/"), seen) for name, seen in self.seen.items()]
+        return {int(queue): seen.end() for (parent, _, queue), seen in split_names if parent == topic}
+
 
 class Follower:
-    """Reads topics of the group's master as they grow."""
+    """Reads topics of one broker as they grow, while it serves as the master."""
 
-    def __init__(self, topics: list[str], controllers: Callable[[], list[str]]) -> None:
+    def __init__(self, topics: list[str], name: str, address: str, sight: Sight) -> None:
         self.topics = topics
-        self.seen: dict[str, Seen] = {}
-        self.problems: list[str] = []
-        self.messages = 0
         self.failure = ""
-        self._controllers = controllers
+        self._name, self._address, self._sight = name, address, sight
         self._readers: dict[str, QueueReader] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"follower-{name}", daemon=True)
 
     def start(self) -> None:
         """Begin."""
@@ -155,7 +193,7 @@ class Follower:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                with contextlib.closing(BlockingConnection.dial(master(self._controllers()), READ_TIMEOUT_MS)) as link:
+                with contextlib.closing(BlockingConnection.dial(self._address, READ_TIMEOUT_MS)) as link:
                     while not self._stop.is_set():
                         for topic in self.topics:
                             for message in self._reader(topic, link).fresh(FRESH_MS):
@@ -170,26 +208,11 @@ class Follower:
         reader = self._readers.get(topic)
         if reader is None:
             reader = self._readers[topic] = QueueReader(broker, Selection(topic, is_parent=True))
-            for name, seen in self.seen.items():
-                parent, _, queue_id = name.rpartition("/")
-                if parent == topic:  # the positions stay, whoever is the master
-                    reader._next[int(queue_id)] = seen.first + len(seen.checksums)
+            reader._next.update(self._sight.ends(topic))  # the positions stay, whoever is the master
         return reader
 
     def _see(self, topic: str, message: LogMessage) -> None:
-        seen = self.seen.get(queue_name(topic, message.queue_id))
-        if seen is None:
-            seen = self.seen[queue_name(topic, message.queue_id)] = Seen(message.offset)
-        checksum, place = zlib.crc32(message.record.body), message.offset - seen.first
-        if place == len(seen.checksums):
-            seen.checksums.append(checksum)
-            self.messages += 1
-        elif place > len(seen.checksums):
-            self.problems.append(
-                f"{topic}/{message.queue_id} went from {seen.first + len(seen.checksums)} to {message.offset}"
-            )
-        elif seen.checksums[place] != checksum:
-            self.problems.append(f"{topic}/{message.queue_id} offset {message.offset} changed while it was read")
+        self._sight.see(self._name, queue_name(topic, message.queue_id), message.offset, bytes(message.record.body))
 
 
 def queue_name(topic: str, queue_id: int) -> str:
@@ -202,6 +225,14 @@ class Final:
     """Everything the log holds in the end."""
 
     bodies: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
+
+    def complete(self, seen: Mapping[str, Seen]) -> None:
+        """Put what was seen before the log was cleaned in front of the rest."""
+        for name, found in seen.items():
+            parent, _, queue = name.rpartition("/")
+            bodies = self.bodies.setdefault((parent, int(queue)), {})
+            lowest = min(bodies, default=found.end())
+            bodies.update({offset: body for offset, body in found.bodies.items() if offset < lowest})
 
     def all(self, topic: str) -> list[bytes]:
         """Every message of a topic."""

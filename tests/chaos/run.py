@@ -13,21 +13,27 @@ from pathlib import Path
 
 from remoting.protocol.errors import LightMQError
 from tests.chaos import judges
-from tests.chaos.cluster import Cluster
+from tests.chaos.cluster import DISK_BYTES, Cluster
 from tests.chaos.group import in_sync, logs
 from tests.chaos.injector import WIPE_OTHERS_MIN, Injector
 from tests.chaos.ledger import Ledger
 from tests.chaos.load import MqttSource, ProducerSource, Source, master
-from tests.chaos.network import NamespaceNetwork, ProxiedNetwork
+from tests.chaos.network import NamespaceNetwork, Network, ProxiedNetwork
 from tests.chaos.plan import Plan
-from tests.chaos.readers import Final, Follower, Subscriber, final_reading
+from tests.chaos.readers import Final, Follower, Sight, Subscriber, final_reading
 from tests.chaos.record import Record
+from tests.chaos.registers import RegisterClient, clients, histories
 from tests.chaos.report import Report
+from tests.chaos.status_watch import StatusWatch
+from tests.chaos.visibility import visibility
 
 MQTT_TOPIC, QUEUE_TOPIC = "chaos", "chaosq"
 UP_S = 180.0
 """Longest time until a cluster that nobody disturbs takes messages; machines are slow and loaded."""
 POLL_S = 0.05
+DISK_BYTES_PER_MESSAGE = 400
+LONG_S = 7_200.0
+"""A longer run with small disks must clean its log."""
 
 
 @dataclass
@@ -41,6 +47,11 @@ class Options:
     controllers: int = 1
     brokers: int = 1
     proxies: int = 1
+    learners: int = 0
+    kept_mb: int = 0
+    """Size of the log that is kept; 0: all of it. Then the log is also cleaned past a stopped replica."""
+    further: frozenset[str] = frozenset()
+    """Kinds of faults that must be asked for."""
     rate: float = 1_200.0
     network: str = "auto"
     scale: float = 1.0
@@ -55,7 +66,10 @@ class Load:
 
     sources: list[Source] = field(default_factory=list)
     subscriber: Subscriber | None = None
-    follower: Follower | None = None
+    sight: Sight = field(default_factory=Sight)
+    followers: list[Follower] = field(default_factory=list)
+    registers: list[RegisterClient] = field(default_factory=list)
+    watch: StatusWatch | None = None
 
     @property
     def ledgers(self) -> list[Ledger]:
@@ -70,7 +84,7 @@ class Load:
         """End all threads."""
         for source in self.sources:
             source.stop()
-        for reader in (self.subscriber, self.follower):
+        for reader in (self.subscriber, *self.followers, *self.registers, self.watch):
             if reader is not None:
                 reader.stop()
 
@@ -85,17 +99,30 @@ class Run:
         names = {f"c{number}": "controller" for number in range(1, options.controllers + 1)}
         names |= {f"b{number}": "broker" for number in range(1, options.brokers + 1)}
         names |= {f"p{number}": "proxy" for number in range(1, options.proxies + 1)}
+        names |= {f"l{number}": "learner" for number in range(1, options.learners + 1)}
         spaces = options.network == "namespaces" or (options.network == "auto" and NamespaceNetwork.possible())
         network = NamespaceNetwork(list(names)) if spaces else ProxiedNetwork(list(names))
-        silence_ms = options.silence_ms
-        self.cluster = Cluster(options.folder / "nodes", network, names, small_disks=spaces, silence_ms=silence_ms)
-        kinds = set(network.kinds) | ({"full_disk"} if self.cluster.mounted else set())
-        kinds |= {"clock_jump"} if self.cluster.clocks_jump else set()
-        kinds |= {"wipe"} if options.brokers > WIPE_OTHERS_MIN else set()
-        self.plan = Plan(options.seed, names, frozenset(kinds), scale=options.scale)
+        disk_bytes = DISK_BYTES + int(min(options.seconds, LONG_S) * options.rate * DISK_BYTES_PER_MESSAGE)
+        self.cluster = Cluster(
+            options.folder / "nodes", network, names, disk_bytes=disk_bytes if spaces else 0,
+            silence_ms=options.silence_ms, kept_bytes=options.kept_mb << 20,
+        )  # fmt: skip
+        self.load = Load(sight=Sight(keeps_bodies=options.kept_mb > 0))
+        self.plan = Plan(options.seed, names, self._kinds(network), scale=options.scale)
         self.injector = Injector(self.cluster, self.record)
-        self.load = Load()
+        self._end = 0
         self.report = Report(options.seed, network.name, names, 0.0, options.command)
+
+    def _kinds(self, network: Network) -> frozenset[str]:
+        """What can be done to this cluster beyond signals."""
+        options = self.options
+        kinds = set(network.kinds) | {"lost_tail", "lost_tails", "lost_epochs"} | options.further
+        kinds |= {"full_disk"} if self.cluster.mounted else set()
+        kinds |= {"clock_jump", "slow_disk"} if self.cluster.is_preloaded else set()
+        kinds |= {"wipe"} if options.brokers > WIPE_OTHERS_MIN else set()
+        kinds |= {"learner_anew"} if options.learners else set()
+        kinds |= {"left_behind"} if options.kept_mb and options.brokers > WIPE_OTHERS_MIN else set()
+        return frozenset(kinds)
 
     def execute(self) -> Report:
         """Everything; the report is written to the folder as well."""
@@ -131,9 +158,23 @@ class Run:
         for source in self.load.sources:
             source.start()
         self.flowing("at the start")
-        follower = self.load.follower = Follower([MQTT_TOPIC, QUEUE_TOPIC], lambda: self.cluster.controllers)
-        follower.start()
+        self._begin_looking()
         self.record.note("load", rate=options.rate)
+
+    def _begin_looking(self) -> None:
+        """Followers at all brokers, clients of the registers, and what brokers say of themselves."""
+        cluster, load, topics = self.cluster, self.load, [MQTT_TOPIC, QUEUE_TOPIC]
+        electable = [node for node in cluster.of("broker") if not node.is_learner]
+        load.followers = [Follower(topics, node.name, cluster.address(node), load.sight) for node in electable]
+        controllers = {node.name: cluster.address(node) for node in cluster.of("controller")}
+        load.registers = clients(controllers, self.record.now, self.options.seed)
+        for follower in load.followers:
+            follower.start()
+        for client in load.registers:
+            client.start()
+        if self.options.brokers > 1:
+            load.watch = StatusWatch(cluster, self.record.now)
+            load.watch.start()
 
     def _break(self) -> None:
         end = self.record.now() + self.options.seconds
@@ -152,17 +193,18 @@ class Run:
             source.drain()
         self.until("all answers", lambda: all(source.is_drained for source in self.load.sources), UP_S)
         self.record.note("drained", acknowledged=self.load.counts())
-        subscriber, follower = self.load.subscriber, self.load.follower
+        subscriber = self.load.subscriber
         assert subscriber is not None
-        assert follower is not None
         final = self._final()
         wanted = {ledger.topic: ledger.count for ledger in self.load.ledgers if ledger.topic != QUEUE_TOPIC}
         self.until("the subscriber", lambda: _caught_up(subscriber, wanted), UP_S)
-        self.load.stop()
-        self.report.verdicts = verdicts(self.load, final)
-        self.report.problems += follower.problems[:20]
         if self.options.brokers > 1:
             self.until("all brokers in sync", lambda: len(in_sync(self.cluster)) == self.options.brokers, UP_S)
+        self.load.stop()
+        if self.options.brokers > 1:
+            self.until("replicas and learners", self._is_level, UP_S)
+        self.report.verdicts = verdicts(self.load, final, self._end)
+        self.report.problems += self.load.sight.problems[:20]
         for role in ("proxy", "broker", "controller"):  # so that nobody waits for who has gone
             for node in self.cluster.of(role):
                 status = node.stop()
@@ -170,6 +212,16 @@ class Run:
                     self.report.problems.append(f"{node.name} ended with status {status}")
         if self.options.brokers > 1:
             self.report.verdicts.append(judges.equal_logs(logs(self.cluster)))
+
+    def _is_level(self) -> bool:
+        """Whether the logs of all brokers end where everything is confirmed; learners too."""
+        try:
+            pages = [self.cluster.status(node)["member"] for node in self.cluster.of("broker")]
+        except (OSError, ValueError):
+            return False
+        ends = {page[name] for page in pages for name in ("end", "confirmed")}
+        self._end = min(ends)
+        return len(ends) == 1
 
     def _final(self) -> Final:
         deadline = self.record.now() + UP_S
@@ -225,16 +277,16 @@ def _caught_up(subscriber: Subscriber, wanted: dict[str, int]) -> bool:
     return all(len(set(subscriber.messages.get(topic, ()))) >= count for topic, count in wanted.items())
 
 
-def verdicts(load: Load, final: Final) -> list[judges.Verdict]:
-    """All judges over what was sent and read."""
+def verdicts(load: Load, final: Final, end: int) -> list[judges.Verdict]:
+    """All judges over what was sent and read; ``end``: of the log."""
     assert load.subscriber is not None
-    assert load.follower is not None
     over_mqtt = [ledger for ledger in load.ledgers if ledger.topic != QUEUE_TOPIC]
     over_remoting = [ledger for ledger in load.ledgers if ledger.topic == QUEUE_TOPIC]
     received = load.subscriber.messages
     everything = [data for messages in received.values() for data in messages]
-    observed = {queue: seen.table() for queue, seen in load.follower.seen.items()}
-    return [
+    observed = {queue: seen.table() for queue, seen in load.sight.seen.items()}
+    final.complete(load.sight.seen)
+    found = [
         judges.total_queue("log, MQTT", over_mqtt, final.all(MQTT_TOPIC)),
         judges.total_queue("log, producer", over_remoting, final.all(QUEUE_TOPIC)),
         judges.total_queue("subscriber", over_mqtt, everything),
@@ -242,4 +294,8 @@ def verdicts(load: Load, final: Final) -> list[judges.Verdict]:
         judges.order("order at the subscriber", received),
         judges.same_bytes(observed, final.checksums(), {}),
         judges.places(over_remoting, final.bodies),
+        judges.registers(histories(load.registers)),
     ]
+    if load.watch is not None:
+        found.append(visibility(load.watch.samples, end))
+    return found

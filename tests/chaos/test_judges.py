@@ -6,6 +6,7 @@ import pytest
 
 from tests.chaos import judges
 from tests.chaos.ledger import Ledger, parse, payload
+from tests.chaos.linearizable import UNKNOWN, Operation
 
 
 def ledger(count: int, acknowledged: range | None = None) -> Ledger:
@@ -83,6 +84,18 @@ def test_unequal_replicas_are_found() -> None:
     assert ended.counts["shorter"] == 3
     bad = judges.equal_logs({"a": {"0": long}, "b": {"0": bytes(70_000) + b"b"}})
     assert bad.violations == ["unequal: 0 of a and b differ from byte 70000 on"]
+
+
+def test_a_register_that_forgets_is_found() -> None:
+    """One of several; the others are told apart."""
+    written = Operation("c", 0.0, 1.0, "a", is_write=True)
+    good = [written, Operation("c", 2.0, 3.0, "a", is_write=False), Operation("c", 4.0, UNKNOWN, "b", is_write=True)]
+    bad = [written, Operation("c", 2.0, 3.0, None, is_write=False)]
+    assert judges.registers({"x": good}).counts == {"unknown": 1, "impossible": 0}
+    found = judges.registers({"x": good, "y": bad})
+    assert found.counts["impossible"] == 1
+    assert "y: c read None" in found.violations[0]
+    assert not judges.registers({}).passed
 
 
 def test_only_the_first_violations_are_told_in_full() -> None:

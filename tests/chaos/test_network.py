@@ -95,6 +95,28 @@ def test_a_partial_cut_is_partial(network: NamespaceNetwork, listener: subproces
     assert subprocess.run(command, check=False).returncode == 0
 
 
+def test_a_slow_network_is_slow_and_ends(network: NamespaceNetwork, listener: subprocess.Popen[str]) -> None:
+    """Of more than a node's cable takes some is lost; healed, nothing holds anything up."""
+    assert answered(network, "one", DEADLINE_S)
+    network.slow("a", 100, 50)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+        for _ in range(400):
+            link.sendto(bytes(1_000), (network.host("a"), 7778))
+    buckets = [discipline(network, *end) for end in network._cable("a")]
+    assert all(" tbf " in each for each in buckets)
+    assert "dropped 0" not in buckets[1]  # at the outer end, towards the node
+    network.heal("a")
+    network.heal("a")  # nothing is left to be undone
+    assert not any(" tbf " in discipline(network, *end) for end in network._cable("a"))
+    assert answered(network, "two", DEADLINE_S)
+
+
+def discipline(network: NamespaceNetwork, inside: list[str], device: str) -> str:
+    """What stands at one end of a cable."""
+    command = ["tc", *inside, "-s", "qdisc", "show", "dev", device]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def test_loss_ends_with_healing(network: NamespaceNetwork, listener: subprocess.Popen[str]) -> None:
     """Under full loss nothing passes, healed everything does."""
     network.lose("a", 1.0, 1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 
 from tests.chaos.network import NamespaceNetwork, ProxiedNetwork
-from tests.chaos.plan import ALWAYS, Fault, Plan
+from tests.chaos.plan import ALWAYS, OF_DISKS, Fault, Plan
 
-ROLES = {"c1": "controller", "c2": "controller", "b1": "broker", "b2": "broker", "p1": "proxy"}
-KINDS = NamespaceNetwork.kinds | ProxiedNetwork.kinds | {"full_disk", "clock_jump", "wipe"}
+ROLES = {"c1": "controller", "c2": "controller", "b1": "broker", "b2": "broker", "p1": "proxy", "l1": "learner"}
+KINDS = NamespaceNetwork.kinds | ProxiedNetwork.kinds | OF_DISKS | {"clock_jump", "slow_disk", "learner_anew"}
 
 
 def plan(seed: int, count: int) -> list[Fault]:
@@ -33,8 +33,12 @@ def test_targets_exist_and_times_are_bounded() -> None:
     for fault in [*faults, *[fault.together for fault in faults if fault.together is not None]]:
         assert set(fault.targets) <= set(ROLES)
         assert 0 <= fault.lasts_s <= 6
-        if fault.kind == "full_disk":
-            assert ROLES[fault.targets[0]] == "broker"
+        if fault.kind in OF_DISKS:
+            assert {ROLES[name] for name in fault.targets} == {"broker"}
+        if fault.kind == "learner_anew":
+            assert fault.targets == ("l1",)
+        if fault.kind in ("ring", "bridge"):
+            assert set(fault.targets) == set(ROLES)
         if fault.kind == "partial_cut":
             assert not set(fault.details["others"]) & set(fault.targets)
     both = [fault for fault in faults if fault.together is not None]

@@ -20,15 +20,15 @@ def events(folder: Path) -> list[str]:
 
 
 def test_a_group_of_three_survives_thirty_faults(tmp_path: Path) -> None:
-    """Kills, pauses, restarts, a lost disk and a broken network, on every part and on several at once."""
+    """Kills, pauses, restarts, lost and damaged disks and a broken network, on every part and on several at once."""
     options = Options(
         seed=20, folder=tmp_path / "run", seconds=1_200, faults_max=FAULTS, scale=0.4, controllers=3, brokers=3,
-        silence_ms=8_000, command="see the test",
+        learners=1, silence_ms=8_000, command="see the test",
     )  # fmt: skip
     report = Run(options).execute()
     assert report.passed, report.text()
     assert events(options.folder).count("fault") >= FAULTS
-    assert {fault["kind"] for fault in report.faults} >= {"kill", "pause", "restart_loop", "kill_all", "cut"}
+    assert {fault["kind"] for fault in report.faults} >= {"kill", "pause", "restart_loop", "kill_all", "lost_tails"}
 
 
 def test_a_broker_alone_behind_fault_proxies(tmp_path: Path) -> None:

@@ -14,9 +14,13 @@ COLOURS = {
     "kill": "#d62728", "kill_most": "#b22222", "kill_role": "#8c1515", "kill_all": "#3d0000", "pause": "#ff7f0e",
     "pause_most": "#b35900", "restart_loop": "#e377c2", "cut": "#1f77b4", "cut_in": "#6baed6", "cut_out": "#9ecae1",
     "partial_cut": "#17becf", "loss": "#2ca02c", "delay": "#bcbd22", "reset": "#7f7f7f", "full_disk": "#9467bd",
-    "wipe": "#000000", "clock_jump": "#8c564b",
+    "wipe": "#000000", "clock_jump": "#8c564b", "leave": "#f7b6d2", "ring": "#08306b",
+    "bridge": "#2171b5", "flap": "#c6dbef", "slow_network": "#98df8a", "slow_disk": "#c5b0d5", "lost_tail": "#ffbb78",
+    "lost_tails": "#e6550d", "lost_epochs": "#c49c94", "bit_flip": "#ff9896", "learner_anew": "#dbdb8d",
+    "left_behind": "#636363",
 }  # fmt: skip
 LEAST_PX = 2.0
+KINDS_PER_LINE = 13
 
 
 def picture(
@@ -55,7 +59,7 @@ def _axis(seconds: float, scale: float, height: int) -> list[str]:
     parts = []
     for at in range(0, int(seconds) + 1, step):
         x = LEFT + at * scale
-        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{height - 40}" stroke="#eeeeee"/>')
+        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{height - 56}" stroke="#eeeeee"/>')
         parts.append(f'<text x="{x:.1f}" y="{TOP + CHART + 16}" text-anchor="middle">{at} s</text>')
     return parts
 
@@ -77,7 +81,7 @@ def _bars(faults: Sequence[dict[str, Any]], nodes: Sequence[str], scale: float) 
 def _legend(kinds: set[str], height: int) -> list[str]:
     parts = []
     for number, kind in enumerate(sorted(kinds)):
-        x = LEFT + number * 75
-        parts.append(f'<rect x="{x}" y="{height - 26}" width="10" height="10" fill="{COLOURS.get(kind, "#444444")}"/>')
-        parts.append(f'<text x="{x + 13}" y="{height - 17}">{escape(kind)}</text>')
+        x, y = LEFT + number % KINDS_PER_LINE * 80, height - 44 + number // KINDS_PER_LINE * 16
+        parts.append(f'<rect x="{x}" y="{y}" width="10" height="10" fill="{COLOURS.get(kind, "#444444")}"/>')
+        parts.append(f'<text x="{x + 13}" y="{y + 9}">{escape(kind)}</text>')
     return parts

@@ -1,0 +1,106 @@
+"""What a power cut or a bad disk leaves of a broker's data directory, done to one whose process has ended.
+
+    lost tail    what was written to the log and never flushed is gone, or its first bytes are there and the rest is not
+    lost epochs  the list of epochs is cut short, or missing
+    bit flip     one bit of a flushed record is another one
+
+Up to where the log was flushed the broker itself tells: the largest position its files prove. What is proved is never
+touched but by the bit flip. Thread rule: blocks; the directory belongs to nobody meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from broker.store.checkpoint import load_checkpoint
+from broker.store.durable_mark import load_mark
+from broker.store.epoch_file import NAME as EPOCHS
+from broker.store.queue_index.tail import read_durable
+
+TORN_BYTES_MAX = 3_000
+FLIP_BYTES = 8 * 1024 * 1024
+"""A flip lies so close below the flushed end: what is older may be about to expire."""
+
+
+def flushed_end(data: Path) -> int:
+    """The log position up to which everything was flushed, as the files prove."""
+    mark, checkpoint = load_mark(data), load_checkpoint(data)
+    positions = [read_durable(data / "index" / "tail")]
+    positions += [mark.position] if mark is not None else []
+    positions += [checkpoint.position] if checkpoint is not None else []
+    return max(positions)
+
+
+def lose_tail(data: Path, chance: random.Random) -> dict[str, Any]:
+    """Lose what was never flushed, or leave the first bytes of it; says what was done."""
+    flushed = flushed_end(data)
+    segments = _segments(data)
+    written = sum(
+        _clear(file, max(0, flushed - base), chance) for base, file in segments if base + file.stat().st_size > flushed
+    )
+    torn = 0
+    for base, file in segments:
+        if not written and 0 < flushed - base < file.stat().st_size and chance.random() < 0.7:
+            torn = _tear(file, flushed - base, chance)
+    return {"flushed": flushed, "lost_bytes": written, "torn_bytes": torn}
+
+
+def lose_epochs(data: Path, chance: random.Random) -> dict[str, Any]:
+    """Cut the list of epochs short, or lose it; says what was done."""
+    path = data / EPOCHS
+    if not path.exists():
+        return {"left_bytes": 0}
+    size = path.stat().st_size
+    if chance.random() < 0.3:
+        path.unlink()
+        return {"left_bytes": 0, "lost": True}
+    left = chance.randrange(size - 1)  # without its last line feed alone it is whole
+    with path.open("r+b") as stream:
+        stream.truncate(left)
+    return {"left_bytes": left, "lost_bytes": size - left}
+
+
+def flip_bit(data: Path, chance: random.Random) -> dict[str, Any]:
+    """Turn over one bit of what was flushed; says which."""
+    flushed = flushed_end(data)
+    places = [(base, file) for base, file in _segments(data) if base < flushed and base + file.stat().st_size > 0]
+    if not places or flushed <= places[0][0]:
+        return {"position": -1}
+    low = max(places[0][0], flushed - FLIP_BYTES)
+    position, bit = chance.randrange(low, flushed), chance.randrange(8)
+    base, file = next((base, file) for base, file in reversed(places) if base <= position)
+    with file.open("r+b") as stream:
+        stream.seek(position - base)
+        byte = stream.read(1)[0] ^ 1 << bit
+        stream.seek(position - base)
+        stream.write(bytes([byte]))
+    return {"position": position, "bit": bit}
+
+
+def _segments(data: Path) -> list[tuple[int, Path]]:
+    """Position of the first byte -> file, oldest first."""
+    return sorted((int(file.name), file) for file in (data / "log").iterdir() if file.name.isdigit())
+
+
+def _clear(file: Path, begin: int, chance: random.Random) -> int:
+    """Zeros behind a place, or behind the first few bytes there; how many bytes they took the place of."""
+    with file.open("r+b") as stream:
+        stream.seek(begin)
+        held = len(stream.read().rstrip(b"\0"))
+        kept = chance.randrange(held) if held and chance.random() < 0.5 else 0
+        stream.seek(begin + kept)
+        stream.write(bytes(held - kept))
+    return held - kept
+
+
+def _tear(file: Path, end: int, chance: random.Random) -> int:
+    """Put the beginning of something that looks like a record behind the end."""
+    with file.open("r+b") as stream:
+        size = min(end, TORN_BYTES_MAX, file.stat().st_size - end)
+        stream.seek(end - size)
+        piece = stream.read(size)[: chance.randrange(1, size + 1)]
+        stream.seek(end)
+        stream.write(piece)
+    return len(piece)

@@ -1,0 +1,44 @@
+"""The judge of visibility finds what a broker showed too early, and what was shown and is gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.chaos.visibility import sample_of, visibility
+
+
+def page(confirmed: int, end: int, **replicas: int) -> dict[str, Any]:
+    """A master's status page; `r2=50`: replica 2 counts and has acknowledged 50."""
+    told = [{"id": int(name[1:]), "acknowledged": position} for name, position in replicas.items()]
+    told.append({"id": 9, "acknowledged": 0, "learner": True})
+    state = {"epoch": 3, "confirmed": confirmed, "flushed": end, "end": end}
+    return {"member": {**state, "required": [1, *(each["id"] for each in told[:-1])], "replicas": told}}
+
+
+def judged(end: int, *pages: dict[str, Any]) -> dict[str, int]:
+    found = [sample_of(float(at), "b1", each) for at, each in enumerate(pages)]
+    verdict = visibility([each for each in found if each is not None], end)
+    assert verdict.passed == (verdict.checked > 0 and not sum(verdict.counts.values()))
+    return verdict.counts
+
+
+def test_what_all_that_count_have_may_be_seen() -> None:
+    """A learner does not count, nor does a replica that has come back and said nothing yet."""
+    pages = [page(50, 80, r2=50, r3=70), page(70, 90, r2=70, r3=-1), {"member": {"stage": "STARTING"}}]
+    assert judged(70, *pages) == {"unconfirmed": 0, "vanished": 0}
+
+
+def test_what_a_replica_lacks_may_not_be_seen() -> None:
+    """Nor what the broker itself has not."""
+    assert judged(100, page(51, 80, r2=50, r3=70))["unconfirmed"] == 1
+    assert judged(100, page(81, 80))["unconfirmed"] == 1
+
+
+def test_what_was_seen_must_stay() -> None:
+    """The log ends in front of what somebody could read."""
+    assert judged(60, page(61, 80, r2=80))["vanished"] == 1
+
+
+def test_nothing_seen_is_nothing_proved() -> None:
+    """A run without samples does not pass."""
+    assert not visibility([], 0).passed

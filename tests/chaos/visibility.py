@@ -1,0 +1,55 @@
+"""Did readers see more than what the replicas that count had? The judge of what brokers said of themselves.
+
+One status page is one moment of a broker's loop: how far readers may look (confirmed), and how much of the log each
+replica that counts has said it has. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos.judges import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one broker said at one time."""
+
+    at: float
+    broker: str
+    epoch: int
+    confirmed: int
+    flushed: int
+    end: int
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    """At a master: replicas whose word counts -> the log position up to which they have everything."""
+
+
+def sample_of(at: float, broker: str, page: dict[str, Any]) -> Sample | None:
+    """From a status page; None while the broker has no open log."""
+    member = page.get("member", {})
+    if "confirmed" not in member:
+        return None
+    counting = set(member.get("required", ()))
+    replicas = {each["id"]: each["acknowledged"] for each in member.get("replicas", ()) if each["id"] in counting}
+    # One that has just come back has said nothing of its log yet.
+    acknowledged = {name: position for name, position in replicas.items() if position >= 0}
+    return Sample(at, broker, member["epoch"], member["confirmed"], member["flushed"], member["end"], acknowledged)
+
+
+def visibility(samples: Sequence[Sample], end: int) -> Verdict:
+    """Nothing was visible that a replica which counts had not, and all that ever was is in the log at the end."""
+    verdict = Verdict("visible is confirmed", counts={"unconfirmed": 0, "vanished": 0})
+    for each in samples:
+        verdict.checked += 1
+        told = f"{each.broker} showed its log up to {each.confirmed} at {each.at:.3f} s in epoch {each.epoch}"
+        for replica, position in each.acknowledged.items():
+            if position < each.confirmed:
+                verdict.blame("unconfirmed", f"{told}, and replica {replica} had it up to {position}")
+        if each.confirmed > each.end:
+            verdict.blame("unconfirmed", f"{told}, which was to end at {each.end}")
+        if each.confirmed > end:
+            verdict.blame("vanished", f"{told}, in the end the log ends at {end}")
+    return verdict
