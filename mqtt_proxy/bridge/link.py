@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from remoting.client.master_connection import BACKOFF_MS_MAX, MasterConnection
+from remoting.client.master_connection import BACKOFF_FIRST_MS, BACKOFF_MS_MAX, MasterConnection
 from remoting.client.masters import Masters
-from remoting.client.reconnecting import BACKOFF_FIRST_MS, ReconnectingConnection
+from remoting.client.reconnecting import ReconnectingConnection
 from remoting.inprocess import InProcessConnection
 from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.errors import LightMQError

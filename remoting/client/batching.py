@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from remoting.batches.row import BatchRow
 from remoting.client.admin import Admin
@@ -307,13 +308,19 @@ class BatchingProducer:
                 if attempt >= self._settings.attempts_max or not self._may_repeat(error):
                     raise
                 LOG.warning("%d messages for %s/%d are sent again: %s", len(batch.rows), line.topic, line.queue, error)
-            await asyncio.sleep(attempt * self._retry_pause_ms / 1000)
+                await self._pause(attempt, error)
             attempt += 1
             self.requests_repeated += 1
         places = decode_append_reply(response.body)[1]
         if len(places) != count or any(offset != places[0][1] + n for n, (_, offset) in enumerate(places)):
             raise RemoteViolation(f"the broker answered the places {places[:3]} for {count} entries of one queue")
         return places[0][1]
+
+    async def _pause(self, attempt: int, error: LightMQError) -> None:
+        """Wait before a repetition; not when a connection was lost just now: the next one is waited for."""
+        pauses = attempt - 1 if isinstance(error, ConnectionLost) else attempt
+        if pauses:
+            await asyncio.sleep(pauses * self._retry_pause_ms / 1000)
 
     def _may_repeat(self, error: LightMQError) -> bool:
         if isinstance(error, Refused):
@@ -351,7 +358,7 @@ class BatchingProducer:
 
     async def _ask(self, topic: str) -> _Topic:
         admin = Admin(self._connection, timeout_ms=self._settings.timeout_ms)
-        config = await admin.topic_config(topic)
+        config = await self._described(admin, topic)
         try:
             count = int(config["writeQueueNums"])
             takes_batches = (config.get("attributes") or {}).get("queue.type") == "BatchCQ"
@@ -364,6 +371,18 @@ class BatchingProducer:
 
             arrow_body()
         return _Topic(count, takes_batches)
+
+    async def _described(self, admin: Admin, topic: str) -> dict[str, Any]:
+        """What the broker says of a topic; asked again like a request that stores, but this one stores nothing."""
+        attempt = 1
+        while True:
+            try:
+                return await admin.topic_config(topic)
+            except (ConnectionLost, RequestTimeout) as error:
+                if attempt >= self._settings.attempts_max:
+                    raise
+                await self._pause(attempt, error)
+            attempt += 1
 
 
 def queue_of(key: bytes, queue_count: int) -> int:

@@ -1,5 +1,8 @@
 """The batching producer for threads: one background thread with a loop, any number of threads that send.
 
+It is given the address of a broker, or those of the controllers: then it is with the master of a broker group, whoever
+that is, and what a lost master did not answer is sent to the next one.
+
 `send` hands a message over and returns at once with a `concurrent.futures.Future` of its place, or waits while
 `memory_bytes_max` is taken (`when_full` = `refuse`: raises). Messages of one thread keep their order per queue.
 Invariant: every future ends, at the latest with `close`. Thread rule: every method may be called from any thread but
@@ -11,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
@@ -18,11 +22,13 @@ from typing import Self
 
 from remoting.client.batching import BatchingProducer, BatchingSettings
 from remoting.client.connection import connect
+from remoting.client.master_connection import MasterConnection
+from remoting.client.masters import Masters
 from remoting.client.message import OVERHEAD_BYTES, Message, Sent
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.client.tls import ClientTls
 from remoting.protocol.codes import ResponseCode
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import ConnectionLost, split_address
 from remoting.transport.signature import Signer
@@ -31,19 +37,29 @@ _UNBOUNDED = 1 << 62
 
 
 class BlockingProducer:
-    """Sends messages to the broker at `host:port`; made by its constructor, which does not wait for the connection."""
+    """Sends messages to a broker; made by its constructor, which does not wait for the connection."""
 
     def __init__(
         self,
-        address: str,
+        address: str = "",
         settings: BatchingSettings | None = None,
         *,
+        controllers: Sequence[str] = (),
+        broker_name: str = "",
         signer: Signer | None = None,
         tls: ClientTls | None = None,
     ) -> None:
-        split_address(address)
+        """`address` is a broker's `host:port`. Or `controllers` are those of the name servers, and `broker_name` is the
+        group whose master is followed; without a name the first group that has one."""
+        if bool(address) == bool(controllers):
+            raise LocalMisuse("a producer is given either a broker's address or its controllers")
+        for each in controllers or (address,):
+            split_address(each)
         self._settings = settings or BatchingSettings()
         self._address = address
+        self._controllers, self._broker_name = tuple(controllers), broker_name
+        self.connections = 0
+        """Connections made so far."""
         self._signer = signer
         self._tls = tls
         self._room = threading.Condition()
@@ -118,12 +134,11 @@ class BlockingProducer:
 
     async def _serve(self) -> None:
         self._taken, self._ended, self._draining = asyncio.Event(), asyncio.Event(), asyncio.Lock()
-        host, port = split_address(self._address)
-
-        async def dial() -> Connection:
-            return await connect(host, port, signer=self._signer, tls=self._tls)
-
-        connection = ReconnectingConnection(dial, self._address)
+        masters = self._masters()
+        connection = self._connection(masters)
+        connection.on_up(self._came_up)
+        if masters is not None:
+            masters.start()
         connection.start()
         # This side counts what waits, where the threads can wait for it.
         inner = replace(self._settings, memory_bytes_max=_UNBOUNDED)
@@ -135,6 +150,25 @@ class BlockingProducer:
         await asyncio.gather(pump, return_exceptions=True)
         await self._producer.close()
         await connection.close()
+        if masters is not None:
+            await masters.stop()
+
+    def _masters(self) -> Masters | None:
+        if not self._controllers:
+            return None
+        return Masters(self._controllers, self._broker_name, dial=self._dial)
+
+    def _connection(self, masters: Masters | None) -> ReconnectingConnection:
+        if masters is not None:
+            return MasterConnection(masters)
+        return ReconnectingConnection(lambda: self._dial(self._address), self._address)
+
+    async def _dial(self, address: str) -> Connection:
+        host, port = split_address(address)
+        return await connect(host, port, signer=self._signer, tls=self._tls)
+
+    def _came_up(self, _connection: Connection) -> None:
+        self.connections += 1
 
     async def _pump(self) -> None:
         while True:

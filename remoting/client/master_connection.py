@@ -12,10 +12,13 @@ import asyncio
 from collections.abc import Callable
 
 from remoting.client.masters import Masters
-from remoting.client.reconnecting import BACKOFF_FIRST_MS, ReconnectingConnection, full
+from remoting.client.reconnecting import ReconnectingConnection, full
 from remoting.protocol.commands import Command
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Answered, Connection
 from remoting.transport.failures import NotMaster, RequestTimeout, not_master
+
+BACKOFF_FIRST_MS = 10
+"""First pause: who has just been elected is told of it at the same moment as we are, and takes its role at once."""
 
 BACKOFF_MS_MAX = 500
 """Longest pause between two attempts: a group without a master has one within seconds."""

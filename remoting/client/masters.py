@@ -99,8 +99,13 @@ class Masters:
                 callback("")  # somebody leads some group: it pays to ask now
 
     def check(self) -> None:
-        """Ask the controllers in the background whether the master is still who it was."""
-        if self._checking is None or self._checking.done():
+        """Ask the controllers in the background whether the master is still who it was.
+
+        Those that push are asked for routes with epochs: one that is cut off from the others knows old ones only.
+        """
+        if self._watch.subscribed:
+            self._watch.ask()
+        elif self._checking is None or self._checking.done():
             self._checking = asyncio.get_running_loop().create_task(self._check())
 
     async def _check(self) -> None:

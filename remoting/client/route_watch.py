@@ -1,7 +1,8 @@
 """Hears from every controller which brokers lead their groups, as soon as a controller knows (9060, 9061).
 
-One connection to each controller, made again when it is lost: whichever of them hears first tells. A name server that
-does not know these codes is asked again now and then; its clients find masters by asking, as ever.
+One connection to each controller, made again when it is lost: whichever of them hears first tells. Each is also asked
+every few seconds, because a push may be lost with a connection that nobody has seen break. A name server that does not
+know these codes is asked again now and then; its clients find masters by asking, as ever.
 Invariant: a controller that is away or says nonsense costs a pause and a log line, nothing else. Loop rule: all on the
 loop's thread.
 """
@@ -30,6 +31,8 @@ PAUSE_S = 0.5
 UNKNOWN_PAUSE_S = 60.0
 """Pause before a name server that pushes no routes is asked again whether it does."""
 SUBSCRIBE_TIMEOUT_MS = 3_000
+ASK_EVERY_S = 5.0
+"""How often a controller that pushes is asked all the same; one that does not answer is dialled again."""
 
 Heard = Callable[[PushedRoutes], None]
 
@@ -42,6 +45,7 @@ class RouteWatch:
         self._heard = heard
         self._dial = dial
         self._tasks: list[asyncio.Task[None]] = []
+        self._woken: dict[str, asyncio.Event] = {}
         self.subscribed: set[str] = set()
         """Controllers that tell us."""
 
@@ -56,6 +60,11 @@ class RouteWatch:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def ask(self) -> None:
+        """Ask every controller that tells us now: something seems to have changed."""
+        for address in self.subscribed:
+            self._woken[address].set()
 
     async def _watch(self, address: str) -> None:
         said = ""
@@ -83,20 +92,26 @@ class RouteWatch:
             await asyncio.sleep(pause_s)
 
     async def _hear(self, connection: Connection, address: str) -> str:
-        """Subscribe, then wait for the end of the connection; why it ended."""
-        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Subscribe, again and again, until the end of the connection; why it ended."""
+        woken = self._woken[address] = asyncio.Event()
+        ended: list[str] = []
 
         def closed(reason: str) -> None:
-            if not ended.done():
-                ended.set_result(reason)
+            ended.append(reason)
+            woken.set()
 
         connection.on_push(partial(self._pushed, address))
         connection.on_close(closed)
-        command = Command(RequestCode.SUBSCRIBE_ROUTES, body=encode_body(RouteSubscription()))
-        answer = checked(await connection.request(command, SUBSCRIBE_TIMEOUT_MS))
-        self._heard(decode_body(answer.body, PushedRoutes))
-        self.subscribed.add(address)
-        return await ended
+        while not ended:
+            woken.clear()
+            command = Command(RequestCode.SUBSCRIBE_ROUTES, body=encode_body(RouteSubscription()))
+            answer = checked(await connection.request(command, SUBSCRIBE_TIMEOUT_MS))
+            self._heard(decode_body(answer.body, PushedRoutes))
+            self.subscribed.add(address)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ASK_EVERY_S):
+                    await woken.wait()
+        return ended[0]
 
     def _pushed(self, address: str, command: Command) -> None:
         if command.code != RequestCode.ROUTES_CHANGED:

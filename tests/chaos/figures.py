@@ -2,6 +2,8 @@
 
     kill, pause   the master is killed (or stopped), again and again: seconds until a message that was handed over
                   after that is acknowledged, by kind of source, and until the old master is in sync again
+    cut           the same when nothing goes to the master and nothing comes from it any more
+    partial_cut   the same when it no longer hears controllers and brokers, and clients still reach it
     controllers   all are killed for a while: answers that failed, latency before and meanwhile
 
 One cluster for all of it, one load; a round begins when every broker is in sync. Says figures and judges nothing:
@@ -20,28 +22,32 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.cluster import Node
+from tests.chaos.fault_proxy import IN, OUT
 from tests.chaos.group import in_sync
 from tests.chaos.ledger import Ledger
 from tests.chaos.report import percentile
 from tests.chaos.run import UP_S, Options, Run
 
 PAUSED_S = 6.0
+"""How long a master is away that is not killed."""
+BOTH = frozenset({IN, OUT})
 QUIET_S = 2.0
 
 
 class Figures(Run):
     """A run that measures instead of breaking at random."""
 
-    def measure(self, kills: int, pauses: int, without_s: float) -> dict[str, Any]:
+    def measure(self, kills: int, pauses: int, cuts: int, without_s: float) -> dict[str, Any]:
         """All figures."""
+        kinds = {"kill": kills, "pause": pauses, "cut": cuts}
+        if "partial_cut" in self.cluster.network.kinds:
+            kinds["partial_cut"] = cuts
         try:
             self.cluster.start()
             self._begin_load()
-            found: dict[str, Any] = {
-                "kill": self._rounds("kill", kills),
-                "pause": self._rounds("pause", pauses),
-                "controllers": self._without_controllers(without_s),
-            }
+            found: dict[str, Any] = {kind: self._rounds(kind, count) for kind, count in kinds.items() if count}
+            if without_s:
+                found["controllers"] = self._without_controllers(without_s)
             found["problems"] = self.report.problems
             return found
         finally:
@@ -55,26 +61,45 @@ class Figures(Run):
         for _ in range(count):
             self._whole()
             node = self._master_node()
-            at = self.record.note(kind, node=node.name)
-            if kind == "kill":
-                node.kill()
-            else:
-                node.pause()
+            at = self._take_away(kind, node)
             if not self.flowing(f"after {kind}"):
                 break
             for source in self.load.sources:
                 waited = source.ledger.back_after(at)
                 assert waited is not None
                 back["mqtt" if source.ledger.source.startswith("m") else "producer"].append(waited)
-            if kind == "kill":
-                node.start()
-            else:
-                time.sleep(max(0.0, PAUSED_S - (self.record.now() - at)))
-                node.go_on()
+            self._bring_back(kind, node, at)
             begun = self.record.now()
             self._whole()
             again.append(self.record.now() - begun)
         return {**{name: spread(values) for name, values in back.items()}, "inSyncAgain": spread(again)}
+
+    def _take_away(self, kind: str, node: Node) -> float:
+        """Do it; the moment from which on nothing should be acknowledged by this broker."""
+        at = self.record.note(kind, node=node.name)
+        match kind:
+            case "kill":
+                node.kill()
+                return at
+            case "pause":
+                node.pause()
+                return at
+            case "cut":
+                self.cluster.network.cut(node.name, BOTH)
+            case _:
+                others = [*self.cluster.of("controller"), *self.cluster.of("broker")]
+                self.cluster.network.cut(node.name, BOTH, [each.name for each in others if each is not node])
+        return self.record.note("is_cut", node=node.name)  # link by link, it takes a moment
+
+    def _bring_back(self, kind: str, node: Node, since: float) -> None:
+        if kind == "kill":
+            node.start()
+            return
+        time.sleep(max(0.0, PAUSED_S - (self.record.now() - since)))
+        if kind == "pause":
+            node.go_on()
+        else:
+            self.cluster.network.heal(node.name)
 
     def _without_controllers(self, seconds: float) -> dict[str, Any]:
         """Kill all controllers, wait, start them again."""
@@ -131,6 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.figures")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--pauses", type=int, default=10)
+    parser.add_argument("--cuts", type=int, default=10, help="of each kind")
     parser.add_argument("--without-controllers", type=float, default=60.0, help="seconds")
     parser.add_argument("--controllers", type=int, default=3)
     parser.add_argument("--brokers", type=int, default=3)
@@ -143,7 +169,7 @@ def main(arguments: list[str] | None = None) -> int:
         seed=1, folder=folder, controllers=given.controllers, brokers=given.brokers, rate=given.rate,
         network=given.network,
     )  # fmt: skip
-    found = Figures(options).measure(given.kills, given.pauses, given.without_controllers)
+    found = Figures(options).measure(given.kills, given.pauses, given.cuts, given.without_controllers)
     text = json.dumps(found, indent=1)
     (folder / "figures.json").write_text(text + "\n")
     print(text)

@@ -1,8 +1,8 @@
 """The sources of a run: numbered messages at a steady rate, sent again until they are acknowledged, in order.
 
-`MqttSource` publishes with QoS 1 on one connection; `ProducerSource` appends over remoting to the master its name
-servers tell, and learns each message's place. Both keep what is not acknowledged, and after a lost connection send it
-again first, so that the first reading of every message comes in order.
+`MqttSource` publishes with QoS 1 on one connection; `ProducerSource` hands them to our producer, which finds and
+follows the master, and learns each message's place. Both keep what is not acknowledged and send it again first, so that
+the first reading of every message comes in order.
 Thread rule: a thread each; `stop` and the counters from any thread.
 """
 
@@ -18,8 +18,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from remoting.client.blocking import BlockingConnection, cluster
-from remoting.protocol.append_body import KIND_QUEUE, decode_append_reply, encode_entries, encode_entry
+from remoting.client.admin import topic_fields
+from remoting.client.batching import BatchingSettings
+from remoting.client.blocking import BlockingConnection, checked, cluster
+from remoting.client.blocking_producer import BlockingProducer
+from remoting.client.message import Message
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
@@ -154,11 +157,13 @@ class MqttSource(Source):
 
 
 class ProducerSource(Source):
-    """Appends to one queue of a topic over remoting."""
+    """Our own producer for threads, on one queue of a topic: it follows the master of the group by itself.
 
-    requests_max = 1
-    """More would not keep the order: behind a request that is refused the next one may be stored."""
+    One request at a time, with its answer before the next is handed over: behind one that fails another may be stored.
+    """
+
     batch = 100
+    queues = 4
 
     def __init__(
         self,
@@ -171,44 +176,44 @@ class ProducerSource(Source):
         super().__init__(ledger, rate, now)
         self._controllers = controllers
         self._queue = queue
+        self._created = False
 
     def session(self) -> None:
-        """Find the master, then append until something fails."""
-        address = master(self._controllers())
-        with BlockingConnection.dial(address, int(ANSWER_S * 1000)) as link:
-            self.connections += 1
-            under_way: deque[tuple[int, list[int]]] = deque()
-            unsent = list(self.waiting)
+        """Make the topic, then send for as long as the run lasts; what fails is sent again first."""
+        if not self._created:
+            self._create()
+        settings = BatchingSettings(linger_ms=60_000, batch_count_max=self.batch)
+        with BlockingProducer(controllers=self._controllers(), broker_name=GROUP, settings=settings) as producer:
             while not self._stop.is_set():
-                unsent += self.fresh()
-                while unsent and len(under_way) < self.requests_max:
-                    now, unsent = unsent[: self.batch], unsent[self.batch :]
-                    under_way.append((link.send(self._request(now)), now))
-                if not under_way:
+                self.fresh()
+                if not self.waiting:
                     self._stop.wait(TURN_S)
                     continue
-                opaque, numbers = under_way.popleft()
-                self._take(link.receive(opaque), numbers)
+                try:
+                    self._store(producer, list(self.waiting)[: self.batch])
+                except LightMQError as error:
+                    self.failure = repr(error)
+                    self._stop.wait(PAUSE_S)
+                self.connections = producer.connections
 
-    def _request(self, numbers: list[int]) -> Command:
-        entries = [
-            encode_entry(
-                kind=KIND_QUEUE, flags=0, queue_index=self._queue, born_ms=number, topic=self.ledger.topic.encode(),
-                keys=b"", tags=b"", properties=(), body=payload(self.ledger.source, number),
-            )
-            for number in numbers
-        ]  # fmt: skip
-        return Command(RequestCode.APPEND_MANY, body=encode_entries(entries))
+    def _create(self) -> None:
+        command = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=topic_fields(self.ledger.topic, self.queues))
+        with BlockingConnection.dial(master(self._controllers()), int(ANSWER_S * 1000)) as link:
+            checked(link.request(command))
+        self._created = True
 
-    def _take(self, answer: Command, numbers: list[int]) -> None:
-        if answer.code != 0:
-            raise OSError(f"{answer.code}: {answer.remark}")
+    def _store(self, producer: BlockingProducer, numbers: list[int]) -> None:
+        """Hand messages over as one request and wait for their places."""
+        topic, source = self.ledger.topic, self.ledger.source
+        sent = [
+            producer.send(Message(topic=topic, body=payload(source, number), queue=self._queue)) for number in numbers
+        ]
+        producer.flush()
         at = self.now()
-        _, placed = decode_append_reply(answer.body)
-        assert len(placed) == len(numbers)
-        for number, place in zip(numbers, placed, strict=True):
+        for number, future in zip(numbers, sent, strict=True):
+            place = future.result()
             self.ledger.acknowledge(number, at)
-            self.ledger.places[number] = place
+            self.ledger.places[number] = (place.queue, place.offset)
             assert self.waiting.popleft() == number
 
 

@@ -267,3 +267,23 @@ async def test_a_producer_that_is_stopped_says_so() -> None:
 def test_settings_are_checked(wrong: dict) -> None:
     with pytest.raises(LocalMisuse):
         BatchingSettings(**wrong)
+
+
+async def test_a_topic_is_asked_for_again_when_the_answer_was_lost() -> None:
+    """The first message of a topic is not lost because the broker went away at that moment."""
+    log = ToyLog(m=(1, False))
+    log.silent_questions = 1
+
+    async def dial():
+        return inprocess.connect(log)
+
+    connection = ReconnectingConnection(dial, "toy", backoff_first_ms=1)
+    connection.start()
+    source = producer(log, connection, linger_ms=0)
+    assert (await (await source.send(message(1)))).offset == 0
+    assert log.asked == 2
+    log.silent_questions = 2
+    log.topics["n"] = (1, False)
+    with pytest.raises(ConnectionLost):
+        await producer(log, connection, attempts_max=2).send(Message(topic="n", body=b""))
+    await connection.close()

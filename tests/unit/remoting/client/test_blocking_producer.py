@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from typing import Any
 
 import pytest
 
 from remoting.client.batching import BatchingSettings
 from remoting.client.blocking_producer import BlockingProducer
 from remoting.client.message import Message, Sent
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import FLAG_ONEWAY, Command
+from remoting.protocol.controller_body import PushedGroup, PushedRoutes
 from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.route_body import BrokerData, ClusterInfo, encode_body
 from remoting.server.server import RemotingServer
 from remoting.transport.failures import ConnectionLost
 from tests.unit.remoting.client.toy_log import ToyLog
@@ -120,3 +126,84 @@ def test_a_cancelled_future_frees_its_room(server: Server) -> None:
 def test_an_address_that_is_none_is_said_at_once() -> None:
     with pytest.raises((ValueError, LocalMisuse)):
         BlockingProducer("nowhere")
+
+
+class Group:
+    """A controller and two brokers with one log, of which one leads; all in one thread."""
+
+    def __init__(self) -> None:
+        self.log = ToyLog(m=(1, False))
+        self.epoch, self.leader = 1, ""
+        self.subscribers: list[object] = []
+        self.loop = asyncio.new_event_loop()
+        self.servers: list[RemotingServer] = []
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.run(self._start())
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
+
+    async def _start(self) -> None:
+        ports = []
+        for handler in (self.controller, partial(self.broker, 0), partial(self.broker, 1)):
+            self.servers.append(RemotingServer(handler))
+            ports.append(await self.servers[-1].start("127.0.0.1", 0))
+        self.address, *self.brokers = [f"127.0.0.1:{port}" for port in ports]
+        self.leader = self.brokers[0]
+
+    def controller(self, peer, command):
+        if command.code == RequestCode.SUBSCRIBE_ROUTES:
+            self.subscribers.append(peer)
+            return command.reply(body=encode_body(self.routes()))
+        table = {"g": BrokerData("C", "g", {0: self.leader})}
+        return command.reply(body=encode_body(ClusterInfo(table, {"C": ["g"]})))
+
+    def routes(self):
+        return PushedRoutes({"g": PushedGroup("C", {0: self.leader}, self.epoch)})
+
+    def broker(self, number, peer, command):
+        if self.brokers[number] == self.leader:
+            return self.log(peer, command)
+        return None  # it stands still: its connection is there and nothing is answered
+
+    async def elect(self) -> None:
+        self.epoch, self.leader = self.epoch + 1, self.brokers[1]
+        self.log.hold = False
+        for peer in self.subscribers:
+            peer.send(Command(RequestCode.ROUTES_CHANGED, flag=FLAG_ONEWAY, body=encode_body(self.routes())))
+
+    async def end(self) -> None:
+        for server in self.servers:
+            await server.stop()
+
+    def stop(self) -> None:
+        self.run(self.end())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(10)
+        self.loop.close()
+
+
+def test_it_follows_the_master_of_a_group_away_from_one_that_stands_still() -> None:
+    """What has no answer there is sent to the new one as soon as the controllers say who it is, whatever the limit."""
+    group = Group()
+    settings = BatchingSettings(linger_ms=0, timeout_ms=60_000)
+    try:
+        with BlockingProducer(controllers=[group.address], broker_name="g", settings=settings) as source:
+            assert source.send(Message(topic="m", body=b"1")).result(10).offset == 0
+            group.log.hold = True
+            waiting = source.send(Message(topic="m", body=b"2"))
+            assert group.log.was_held.wait(10)
+            group.run(group.elect())
+            assert waiting.result(10).offset == 1
+            assert source.connections == 2
+    finally:
+        group.stop()
+
+
+def test_either_an_address_or_controllers() -> None:
+    """Both, or neither, say nothing sensible."""
+    with pytest.raises(LocalMisuse):
+        BlockingProducer()
+    with pytest.raises(LocalMisuse):
+        BlockingProducer("127.0.0.1:1", controllers=["127.0.0.1:2"])

@@ -173,3 +173,27 @@ async def test_a_check_finds_who_took_over():
     masters.check()
     await masters.stop()
     assert masters.address == "a2:1"
+
+
+async def test_a_check_asks_those_that_push_because_they_tell_epochs():
+    """One that is cut off from the others still names the old master, under its old epoch: nothing moves back."""
+    cluster = Cluster(a="x:2")
+    cluster.epochs["a"] = 5
+    masters = Masters(["c"], "a", dial=cluster.dial)
+    masters.start()
+    while not masters.address:
+        await asyncio.sleep(0)
+    cluster.masters["a"], cluster.epochs["a"] = "old:1", 4
+    moved = []
+    masters.on_moved(moved.append)
+    asked = len(cluster.peers)
+    while len(cluster.peers) == asked:
+        masters.check()
+        await asyncio.sleep(0)
+    cluster.masters["a"], cluster.epochs["a"] = "new:1", 6
+    masters.check()
+    while not moved:
+        await asyncio.sleep(0)
+    assert moved == ["new:1"]
+    assert cluster.asked == 0, "nobody was asked for routes without epochs"
+    await masters.stop()

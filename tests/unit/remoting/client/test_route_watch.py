@@ -25,6 +25,7 @@ class Controllers:
         self.dialled = asyncio.Queue()
         self.refuse = set()
         self.away = set()
+        self.silent = False
 
     async def dial(self, name):
         self.dialled.put_nowait(name)
@@ -36,6 +37,8 @@ class Controllers:
         assert command.code == RequestCode.SUBSCRIBE_ROUTES
         if name in self.refuse:
             raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "what?")
+        if self.silent:
+            return None
         self.peers.put_nowait(peer)
         return command.reply(body=encode_body(ROUTES))
 
@@ -72,4 +75,28 @@ async def test_who_is_away_is_tried_again_and_who_does_not_know_the_code_rarely(
     dialled = [await controllers.dialled.get() for _ in range(8)]
     assert dialled.count("away:1") == 6
     assert dialled.count("old:1") == 1
+    await watch.stop()
+
+
+async def test_a_controller_is_asked_again_after_a_while_and_at_once_when_told(monkeypatch):
+    """A push that was lost with a connection costs seconds; one that does not answer any more is dialled again."""
+    monkeypatch.setattr(route_watch, "PAUSE_S", 0.001)
+    monkeypatch.setattr(route_watch, "ASK_EVERY_S", 60.0)
+    monkeypatch.setattr(route_watch, "SUBSCRIBE_TIMEOUT_MS", 20)
+    controllers, heard = Controllers(), asyncio.Queue()
+    watch = RouteWatch(["c:1"], heard.put_nowait, dial=controllers.dial)
+    watch.start()
+    await heard.get()
+    watch.ask()
+    await heard.get()
+    assert controllers.dialled.qsize() == 1
+    monkeypatch.setattr(route_watch, "ASK_EVERY_S", 0.001)
+    watch.ask()
+    for _ in range(3):
+        await heard.get()
+    controllers.silent = True
+    while controllers.dialled.qsize() < 2:
+        await asyncio.sleep(0)
+    controllers.silent = False
+    await heard.get()
     await watch.stop()

@@ -23,9 +23,16 @@ class ToyLog:
         self.held: list[tuple[object, object]] = []
         self.was_held = threading.Event()
         self.asked = 0
+        self.silent_questions = 0
+        """So many questions for a topic are answered by hanging up."""
 
     def __call__(self, peer, command):
         if command.code == RequestCode.GET_TOPIC_CONFIG:
+            if self.silent_questions:
+                self.silent_questions -= 1
+                self.asked += 1
+                peer.close("gone")
+                return None
             return self._config(command)
         assert command.code == RequestCode.APPEND_MANY
         if self.refusals:
