@@ -4,8 +4,9 @@
     push ────────┼──▶ told(address, epoch) ──▶ whoever follows drops its connection and dials the new master
     question ────┘
 
-Who was told last under the highest epoch is dialled first; when nobody answers there the controllers are asked. Without
-a name the first group by name that has a master is taken, and kept: sessions and offsets live in one group.
+Who was told last under the highest epoch is dialled first; when nobody answers there the controllers are asked. While
+controllers push, their word with its epoch stands against any answer without one, which may be older. Without a name
+the first group by name that has a master is taken, and kept: sessions and offsets live in one group.
 Invariant: what is told under an older epoch than what is known changes nothing. Loop rule: all on the loop's thread.
 """
 
@@ -117,7 +118,11 @@ class Masters:
     async def dial(self) -> Connection:
         """A connection to the master. Raises what went wrong, also when there is no master at the moment."""
         known = self.address
-        if known and self._denials % ASK_EVERY == 0:
+        asks = self._denials % ASK_EVERY != 0
+        if asks and self._watch.subscribed:
+            self._watch.ask()
+            asks = False
+        if known and not asks:
             try:
                 return await self._dial(known)
             except ConnectionLost:

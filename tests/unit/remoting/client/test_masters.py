@@ -197,3 +197,21 @@ async def test_a_check_asks_those_that_push_because_they_tell_epochs():
     assert moved == ["new:1"]
     assert cluster.asked == 0, "nobody was asked for routes without epochs"
     await masters.stop()
+
+
+async def test_who_is_on_the_way_to_being_it_is_not_left_for_one_named_without_an_epoch() -> None:
+    """The new master has not taken its role yet; a route without an epoch still names the old one."""
+    cluster = Cluster(a="x:2")
+    cluster.epochs["a"] = 5
+    masters = Masters(["c"], "a", dial=cluster.dial)
+    masters.start()
+    while not masters.address:
+        await asyncio.sleep(0)
+    asked = len(cluster.peers)
+    for _ in range(3):
+        masters.refused(refusal(), "x:2")
+        assert (await masters.dial()).address == "x:2"
+    while len(cluster.peers) == asked:
+        await asyncio.sleep(0)
+    assert cluster.asked == 0
+    await masters.stop()
