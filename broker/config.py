@@ -66,7 +66,8 @@ class ReplicationConfig:
     """Be a member of the group named by `cluster_name` and `broker_name`, which needs controllers. Without it the
     broker is alone and always the master."""
     port: int = setting(10_912, minimum=0, maximum=65_535)
-    """Port at which the master sends its log to the replicas; 0 takes any free one."""
+    """Port at which the master sends its log to the replicas; 0 takes any free one. Speaks TLS as `broker.tls` says,
+    and replicas connect as `broker.dial_tls` says."""
     advertised_address: str = ""
     """host:port that replicas are told to connect to; empty means `advertised_host`, or the listening address, and the
     port."""

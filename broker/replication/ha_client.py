@@ -21,8 +21,10 @@ from broker.replication.proof import NONCE_BYTES
 from broker.store.errors import StoreError, StoreFailed
 from broker.store.log_store import LogStore
 from broker.store.raw_part import RawPart
+from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
-from remoting.transport.failures import split_address
+from remoting.transport.certificates import CertificateProblem
+from remoting.transport.failures import ConnectionLost, split_address
 
 RETRY_S = 0.05
 """Pause before the master is dialled again; doubles while no byte comes, and half of it is left to chance."""
@@ -47,6 +49,7 @@ class HaClient:
         superseded: Callable[[int], None],
         failed: Callable[[Exception], None],
         log: Any,
+        tls: ClientTls | None = None,
     ) -> None:
         """`superseded` hears of an epoch newer than ours, `failed` of what makes the store useless."""
         self.address = address
@@ -64,6 +67,7 @@ class HaClient:
         self._superseded = superseded
         self._failed = failed
         self._log = log
+        self._tls = tls
         self._task: asyncio.Task[None] | None = None
         self._follower: Follower | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -123,7 +127,7 @@ class HaClient:
         """One connection from its first to its last byte; why it ended."""
         host, port = split_address(self.address)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(host, port, limit=READ_BYTES)
+            reader, writer = await asyncio.open_connection(host, port, limit=READ_BYTES, **self._security(host))
         self._writer, self._over = writer, ""
         store = self._store
         extent = Extent(store.begin_position, store.end_position, Epochs(store.epochs))
@@ -150,6 +154,15 @@ class HaClient:
         finally:
             self._writer = None
             writer.transport.abort()
+
+    def _security(self, host: str) -> dict[str, Any]:
+        """What makes the connection one with TLS, where that is configured."""
+        if self._tls is None:
+            return {}
+        try:
+            return {"ssl": self._tls.context(), "server_hostname": self._tls.name_for(host)}
+        except CertificateProblem as problem:  # files that are being replaced are there again soon
+            raise ConnectionLost(str(problem)) from problem
 
     def _act(self, follower: Follower, actions: Sequence[Action]) -> None:
         """Carry out what the follower decided, in order."""

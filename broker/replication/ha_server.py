@@ -35,11 +35,13 @@ from broker.replication.frames import (
     encode_transfer_head,
     encode_welcome,
 )
+from broker.replication.ha_door import Doors
 from broker.replication.leader import Leader
 from broker.replication.proof import NONCE_BYTES, prove, proved
 from broker.store.log_store import LogStore
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.server.peer import is_loopback
+from remoting.server.tls import ServerTls
 from runtime.clock import Clock
 
 TICK_S = 0.1
@@ -56,10 +58,18 @@ class HaServer:
     """All connections of replicas to this broker."""
 
     def __init__(
-        self, clock: Clock, log: Any, *, keys: Mapping[str, str], open_to_all: bool, superseded: Callable[[int], None]
+        self,
+        clock: Clock,
+        log: Any,
+        *,
+        keys: Mapping[str, str],
+        open_to_all: bool,
+        superseded: Callable[[int], None],
+        tls: ServerTls | None = None,
     ) -> None:
         """`keys`: access key -> secret of those who may replicate from other machines. `superseded` hears of an epoch
         newer than ours that a replica knows of."""
+        self.doors = Doors(tls, lambda: ReplicaConnection(self), self._refused_at_the_door)
         self.port = 0
         self.connections: set[ReplicaConnection] = set()
         self.sent_bytes = 0
@@ -82,7 +92,7 @@ class HaServer:
         """Listen; the port. Raises OSError when it is taken."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: ReplicaConnection(self), host, port)
+            self._server = await loop.create_server(self.doors, host, port)
         except OSError as error:
             message = f"cannot listen for replicas on {host}:{port} ({error.strerror or error})"
             raise OSError(error.errno, message) from error
@@ -93,6 +103,7 @@ class HaServer:
     async def stop(self) -> None:
         """Close the port and every connection."""
         self.step_down("the broker stops")
+        self.doors.close()
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
@@ -236,6 +247,7 @@ class HaServer:
         while True:
             await asyncio.sleep(TICK_S)
             now_ms = self.now_ms()
+            self.doors.look(now_ms)
             for each in [each for each in self.connections if not each.is_replica]:
                 if now_ms - each.since_ms >= HELLO_MS_MAX:
                     self.refused += 1
@@ -254,6 +266,10 @@ class HaServer:
         for number in leader.silent(now_ms):
             if number in by_number:
                 by_number[number].abort("it said nothing for too long")
+
+    def _refused_at_the_door(self, address: str, reason: str) -> None:
+        self.refused += 1
+        self._log.warning("replica_sent_away", address=address, reason=reason)
 
     def log_gone(self, connection: ReplicaConnection, reason: str) -> None:
         """Say that a replica has gone."""

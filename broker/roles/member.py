@@ -29,11 +29,13 @@ from broker.store.confirm import NEVER
 from broker.store.errors import GivenUp, StoreFailed
 from broker.store.log_store import LogStore
 from remoting.client.key_file import read_signer
+from remoting.client.tls import ClientTls
 from remoting.protocol.codes import RequestCode as Code
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse
 from remoting.server.access import Access
 from remoting.server.server import RemotingServer
+from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Peer
 from remoting.transport.failures import join_address
 from remoting.transport.turn import soon
@@ -93,8 +95,9 @@ class GroupMember:
         self._server: RemotingServer = make_server(config, self.gate)
         declare_tls_metrics(registry, self._server)
         self.replicas = HaServer(
-            clock, log, keys=_keys(config), open_to_all=config.open_to_all, superseded=self._superseded
-        )
+            clock, log, keys=_keys(config), open_to_all=config.open_to_all, superseded=self._superseded,
+            tls=ServerTls.of(config.tls),
+        )  # fmt: skip
         self.manager = ReplicasManager(config, self, connect=connect, addresses=self._addresses, failed=failed, log=log)
         declare_metrics(registry, self)
 
@@ -128,6 +131,7 @@ class GroupMember:
     def reload(self) -> None:
         """Read the certificate again."""
         self._server.reload()
+        self.replicas.doors.reload()
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
@@ -233,7 +237,7 @@ class GroupMember:
         )  # fmt: skip
         self.client = HaClient(
             store, identity, view.ha_address, view.epoch, silence_ms=config.replication.stream_silence_limit_ms,
-            superseded=self._superseded, failed=self._failed, log=self._log,
+            superseded=self._superseded, failed=self._failed, log=self._log, tls=ClientTls.of(config.dial_tls),
         )  # fmt: skip
         self.client.start()
 

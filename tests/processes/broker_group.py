@@ -6,7 +6,7 @@ import json
 import socket
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,11 @@ def until(condition: Callable[[], object], what: str) -> None:
 class Controller(Process):
     """One controller, on the same ports at every start."""
 
-    def __init__(self, directory: Path, number: int, port: int, peers: str) -> None:
+    def __init__(self, directory: Path, number: int, port: int, peers: str, more: Sequence[str] = ()) -> None:
         arguments = ["controller", "--data", str(directory / f"controller-{number}-data")]
         if peers:
             arguments += ["--set", f"controller.peers={peers}", "--set", f"controller.node_id=n{number}"]
+        arguments += more
         super().__init__(directory / f"controller-{number}", arguments, "remoting")
         self.port = port
 
@@ -63,23 +64,35 @@ class Broker(Process):
 class BrokerGroup:
     """A whole cluster."""
 
-    def __init__(self, directory: Path, *, controllers: int = 1, brokers: int = 3, in_sync_min: int = 2) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        controllers: int = 1,
+        brokers: int = 3,
+        in_sync_min: int = 2,
+        arguments: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """`arguments`: further ones by kind of process: controller, broker, proxy."""
         self.directory = directory
+        self._arguments = dict(arguments or {})
         ports = [(free_port(), free_port()) for _ in range(controllers)]
         peers = ",".join(f"n{at}@127.0.0.1:{port}@{raft}" for at, (port, raft) in enumerate(ports, 1))
         self.controllers = [
-            Controller(directory, at, port, peers if controllers > 1 else "")
+            Controller(directory, at, port, peers if controllers > 1 else "", self._arguments.get("controller", ()))
             for at, (port, _raft) in enumerate(ports, 1)
         ]
         self.addresses = ",".join(f"127.0.0.1:{port}" for port, _raft in ports)
         self.brokers = [self._broker(number, in_sync_min) for number in range(1, brokers + 1)]
-        self.proxy = Process(directory / "proxy", ["proxy", "--controllers", self.addresses], "mqtt")
+        arguments_of_proxy = ["proxy", "--controllers", self.addresses, *self._arguments.get("proxy", ())]
+        self.proxy = Process(directory / "proxy", arguments_of_proxy, "mqtt")
 
     def _broker(self, number: int, in_sync_min: int) -> Broker:
         arguments = ["broker", "--data", str(self.directory / f"broker-{number}-data")]
         arguments += ["--controllers", self.addresses]
         for key in ("enabled=true", "port=0", f"in_sync_min={in_sync_min}"):
             arguments += ["--set", f"broker.replication.{key}"]
+        arguments += self._arguments.get("broker", ())
         return Broker(self.directory / f"broker-{number}", arguments, "remoting")
 
     @property

@@ -53,8 +53,9 @@ class Master:
         self.store = open_store(directory, "writer", epoch)
         self.superseded: list[int] = []
         self.server = HaServer(
-            SystemClock(), LOG, keys=settings.pop("keys", {}), open_to_all=False, superseded=self.superseded.append
-        )
+            SystemClock(), LOG, keys=settings.pop("keys", {}), open_to_all=False, superseded=self.superseded.append,
+            tls=settings.pop("tls", None),
+        )  # fmt: skip
         self.leader = Leader(
             1, epoch, self.store.epochs[-1][1], SyncStateSet(members, 1), Acknowledge(in_sync_min=len(members)),
             LeaderSettings(**({"heartbeat_ms": 50} | settings)), cluster="C", group="g",
@@ -78,10 +79,11 @@ class Replica:
         self.store = open_store(directory, "replica")
         self.superseded: list[int] = []
         self.failures: list[Exception] = []
+        tls = identity.pop("tls", None)
         self.client = HaClient(
             self.store, Identity(**({"broker": broker, "cluster": "C", "group": "g"} | identity)), address, epoch,
             silence_ms=identity.pop("silence_ms", 5_000) if "silence_ms" in identity else 5_000,
-            superseded=self.superseded.append, failed=self.failures.append, log=LOG,
+            superseded=self.superseded.append, failed=self.failures.append, log=LOG, tls=tls,
         )  # fmt: skip
         self.client.start()
 
