@@ -46,7 +46,7 @@ class RolePushes:
         for broker_id in self._masters.live.alive(view.name):
             life = self._masters.live.life((view.name, broker_id))
             address = view.addresses.get(broker_id)
-            if life is not None and life.channel is not None:
+            if life is not None and life.channel is not None and self._hears_pushes(view.name, broker_id):
                 cast("Peer", life.channel).send(role_command(view))
                 self.pushed += 1
             elif address and len(self._dialing) < DIALS_MAX:
@@ -60,6 +60,12 @@ class RolePushes:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _hears_pushes(self, name: str, broker_id: int) -> bool:
+        """Ours do, and name their boot; RocketMQ's brokers hear of roles at the port they listen on, nowhere else."""
+        group = self._masters.machine.groups.get(name)
+        replica = group.replicas.get(broker_id) if group is not None else None
+        return replica is not None and bool(replica.boot_id)
 
     async def _push_fresh(self, address: str, view: GroupView) -> None:
         try:

@@ -42,6 +42,7 @@ class World:
         apply = {"appliedBrokerId": str(broker_id), "registerCheckCode": f"code-{broker_id}"}
         assert (await self.ask(1013, **identity, **apply)).code == 0
         address = {"brokerId": str(broker_id), "brokerAddress": f"h:{broker_id}", "haServerAddr": f"ha:{broker_id}"}
+        address["bootId"] = f"boot-{broker_id}"
         command = Command(1003, fields={**identity, **address, **fields})
         return await (connection or self.connection).request(command, 2_000)
 

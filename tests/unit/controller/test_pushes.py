@@ -9,7 +9,7 @@ from remoting import inprocess
 from remoting.protocol.commands import Command
 from remoting.protocol.controller_body import PushedGroup, PushedRoutes, RoleChanged, SyncStateSet, from_fields
 from remoting.protocol.route_body import decode_body
-from tests.unit.controller.test_controller_api import elect
+from tests.unit.controller.test_controller_api import alter, elect
 from tests.unit.controller.test_masters import group_of, settle
 
 
@@ -47,6 +47,23 @@ async def test_roles_are_pushed_to_an_address_without_connection(world):
     world.plane.roles._dial = fail
     world.plane.roles.push(machine.groups["g"].view())
     await settle(world, lambda: world.plane.roles.failed == 1)
+
+
+async def test_brokers_of_rocketmq_are_told_at_their_own_port(world):
+    """They name no boot, and answer no request that comes over a connection they made."""
+    heartbeats = [inprocess.connect(world.router) for _ in range(2)]
+    told = []
+    heartbeats[1].on_push(told.append)
+    await world.replica(1, heartbeats[0], bootId="")
+    await world.replica(2, heartbeats[1], bootId="")
+    await elect(world, 1)
+    await alter(world, (1, 2))
+    world.dialed.clear()
+    await heartbeats[0].close()
+    await settle(world, lambda: bool(world.dialed))
+    address, command = world.dialed[-1]
+    assert (address, command.code, command.fields["masterBrokerId"]) == ("h:2", 1008, "2")
+    assert not told
 
 
 async def test_a_role_without_master(world):
