@@ -109,8 +109,9 @@ def runtime_info(broker: Broker, _peer: Peer, command: Command) -> Command:
         "commitLogMinOffset": str(store.begin_position),
         "commitLogMaxOffset": str(store.confirm_position),
         "dispatchBehindBytes": "0",
-        "sendThreadPoolQueueSize": "0",
-        "pullThreadPoolQueueSize": "0",
+        "pageCacheLockTimeMills": "0",
+        **{f"{pool}ThreadPoolQueueSize": "0" for pool in ("send", "pull")},
+        **{f"{pool}ThreadPoolQueueHeadWaitTimeMills": "0" for pool in ("send", "pull")},
         **{f"store_{name}": str(value) for name, value in store.metrics().items()},
     }
     return command.reply(body=_encode({"table": table}))

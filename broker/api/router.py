@@ -15,6 +15,7 @@ from broker.api import (
     bounds,
     clients,
     consume_stats,
+    group_admin,
     offsets,
     permission,
     pull,
@@ -95,6 +96,12 @@ TABLE: dict[int, BrokerHandler] = {
     Code.GET_BROKER_CONSUME_STATS: consume_stats.broker_consume_stats,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_group,
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
+    Code.GET_CONSUMER_CONNECTION_LIST: group_admin.consumer_connections,
+    Code.GET_PRODUCER_CONNECTION_LIST: group_admin.producer_connections,
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: group_admin.reset_offsets,
+    Code.QUERY_TOPIC_CONSUME_BY_WHO: group_admin.groups_of_topic,
+    Code.QUERY_TOPICS_BY_CONSUMER: group_admin.topics_of_group,
+    Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: group_admin.system_topics,
 }
 
 

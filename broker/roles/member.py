@@ -21,7 +21,14 @@ from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
 from broker.roles.gate import RoleGate, giving_up, peers_closer
 from broker.roles.master import MasterOfGroup
-from broker.roles.member_state import declare_metrics, epoch_cache, picture, readiness, unready_reason
+from broker.roles.member_state import (
+    declare_metrics,
+    epoch_cache,
+    high_availability,
+    picture,
+    readiness,
+    unready_reason,
+)
 from broker.roles.replicas_manager import ReplicasManager
 from broker.roles.serving import Serving, client_host, make_server, upkeep
 from broker.roles.steps import Role, View
@@ -90,7 +97,11 @@ class GroupMember:
         """Who was the master before."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._stopped = False
-        always = {Code.NOTIFY_BROKER_ROLE_CHANGED: self._role_pushed, Code.GET_BROKER_EPOCH_CACHE: self._epoch_cache}
+        always = {
+            Code.NOTIFY_BROKER_ROLE_CHANGED: self._role_pushed,
+            Code.GET_BROKER_EPOCH_CACHE: lambda _peer, command: command.reply(body=epoch_cache(self)),
+            Code.GET_BROKER_HA_STATUS: lambda _peer, command: command.reply(body=high_availability(self)),
+        }
         self.gate = RoleGate(always, access, peers_closer(lambda: self._server.peers))
         self._server: RemotingServer = make_server(config, self.gate)
         declare_tls_metrics(registry, self._server)
@@ -355,9 +366,6 @@ class GroupMember:
 
     def _role_pushed(self, _peer: Peer, command: Command) -> None:
         self.manager.pushed(command)
-
-    def _epoch_cache(self, _peer: Peer, command: Command) -> Command:
-        return command.reply(body=epoch_cache(self))
 
 
 def _keys(config: BrokerConfig) -> dict[str, str]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.roles.steps import Stage
-from remoting.protocol.controller_body import EpochCache, EpochRange
+from remoting.protocol.controller_body import EpochCache, EpochRange, HaFollowing, HaReplica, HaState
 from remoting.protocol.route_body import encode_body
 
 if TYPE_CHECKING:
@@ -185,3 +185,18 @@ def epoch_cache(member: GroupMember) -> bytes:
     return encode_body(
         EpochCache(config.cluster_name, config.broker_name, member.manager.steps.broker_id or 0, ranges, end)
     )
+
+
+def high_availability(member: GroupMember) -> bytes:
+    """Body of the answer to 907: the replicas of a master, or whom a replica follows."""
+    store, master, client = member.store, member.master, member.client
+    end = store.end_position if store is not None else 0
+    if master is None or store is None:
+        follows = HaFollowing(client.address if client is not None else "", end, member.gate.master_address != "")
+        return encode_body(HaState(False, end, 0, [], follows))
+    committed = master.leader.members.committed
+    replicas = [
+        HaReplica(f"broker {each.broker}", each.acknowledged, end - max(each.acknowledged, 0), each.broker in committed)
+        for each in master.leader.replicas()
+    ]
+    return encode_body(HaState(True, end, sum(each.in_sync for each in replicas), replicas, HaFollowing()))

@@ -213,6 +213,39 @@ class EpochCache(msgspec.Struct, rename="camel"):
     max_offset: int
 
 
+class HaReplica(msgspec.Struct, rename="camel"):
+    """One replica in the answer to 907."""
+
+    addr: str
+    slave_ack_offset: int
+    diff: int
+    in_sync: bool
+    transferred_byte_in_second: int = 0
+    transfer_from_where: int = -1
+
+
+class HaFollowing(msgspec.Struct, rename="camel"):
+    """What a replica says of itself in the answer to 907."""
+
+    master_addr: str = ""
+    max_offset: int = 0
+    is_activated: bool = False
+    transferred_byte_in_second: int = 0
+    last_read_timestamp: int = 0
+    last_write_timestamp: int = 0
+    master_flush_offset: int = 0
+
+
+class HaState(msgspec.Struct, rename="camel"):
+    """Body of a broker's answer to 907."""
+
+    master: bool
+    master_commit_log_max_offset: int
+    in_sync_slave_nums: int
+    ha_connection_info: list[HaReplica]
+    ha_client_runtime_info: HaFollowing
+
+
 class RouteSubscription(msgspec.Struct):
     """Body of 9060: topics to hear of; none means every group."""
 

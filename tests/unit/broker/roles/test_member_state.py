@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.roles import member_state
-from remoting.protocol.controller_body import EpochCache
+from remoting.protocol.controller_body import EpochCache, HaReplica, HaState
 from remoting.protocol.route_body import decode_body
 from tests.unit.broker.roles.cluster import Cluster, cluster, until
 
@@ -31,6 +31,13 @@ async def test_master_and_replica_show_their_roles_and_the_lag(tmp_path: Path) -
         assert [(each.start_offset, each.end_offset) for each in cache.epoch_list] == [
             (0, replica._member.store.end_position)
         ]
+        end = master._member.store.end_position
+        leading = decode_body(member_state.high_availability(master._member), HaState)
+        assert (leading.master, leading.master_commit_log_max_offset, leading.in_sync_slave_nums) == (True, end, 1)
+        assert leading.ha_connection_info == [HaReplica("broker 2", end, 0, True)]
+        following = decode_body(member_state.high_availability(replica._member), HaState)
+        assert not following.master
+        assert following.ha_client_runtime_info.master_addr == member_state.picture(replica._member)["follows"]
 
 
 async def test_a_member_without_a_role_says_what_it_waits_for(tmp_path: Path) -> None:
@@ -42,6 +49,7 @@ async def test_a_member_without_a_role_says_what_it_waits_for(tmp_path: Path) ->
     assert app.unready_reason() == "no role yet: looking for the leading controller"
     assert app.status()["member"]["role"] == "fenced"
     assert decode_body(member_state.epoch_cache(app._member), EpochCache).epoch_list == []
+    assert decode_body(member_state.high_availability(app._member), HaState).ha_connection_info == []
     await app.stop()
     assert app.unready_reason() == "the log is not open"
     assert app.readiness()["store"] is False

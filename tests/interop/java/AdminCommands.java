@@ -1,0 +1,26 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+
+/**
+ * Runs commands of RocketMQ's `mqadmin`, one per line of standard input, in one process. What a command prints is
+ * followed by a line `<== ended`, or `<== hangs` when it did not end in time.
+ */
+public final class AdminCommands {
+    private static final long DEADLINE_MS = 30_000;
+
+    public static void main(String[] arguments) throws Exception {
+        System.setErr(System.out);
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = input.readLine(); line != null; line = input.readLine()) {
+            String[] words = line.trim().split("\\s+");
+            Thread command = new Thread(() -> MQAdminStartup.main0(words, null));
+            command.setDaemon(true);
+            command.start();
+            command.join(DEADLINE_MS);
+            System.out.println(command.isAlive() ? "\n<== hangs" : "\n<== ended");
+            System.out.flush();
+        }
+        System.exit(0);
+    }
+}

@@ -1,0 +1,407 @@
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
+import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.function.BooleanSupplier;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.SendCallback;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.QueryResult;
+import org.apache.rocketmq.client.utils.MessageUtil;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * What RocketMQ's own Java client can do with a server, one scenario after the other. Arguments: name servers, then the
+ * scenarios to run (none: all). Prints `NAME ok` or `NAME failed: REASON` for each and ends with status 0.
+ */
+public final class ClientFeatures {
+    private static final int COUNT = 40;
+    private static final long DEADLINE_MS = 60_000;
+    private static String nameServers;
+    private static DefaultMQProducer producer;
+
+    private interface Scenario {
+        void run(String topic) throws Exception;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        nameServers = arguments[0];
+        Set<String> wanted = new HashSet<>(List.of(arguments).subList(1, arguments.length));
+        producer = new DefaultMQProducer("features_producer");
+        producer.setNamesrvAddr(nameServers);
+        producer.setSendMsgTimeout(10_000);
+        producer.start();
+        run(wanted, "sync", ClientFeatures::sync);
+        run(wanted, "async", ClientFeatures::async);
+        run(wanted, "oneway", ClientFeatures::oneway);
+        run(wanted, "batch", ClientFeatures::batch);
+        run(wanted, "orderly", ClientFeatures::orderly);
+        run(wanted, "delay_level", ClientFeatures::delayLevel);
+        run(wanted, "delay_ms", ClientFeatures::delayMs);
+        run(wanted, "tags", topic -> filtered(topic, MessageSelector.byTag("even")));
+        run(wanted, "sql", topic -> filtered(topic, MessageSelector.bySql("number >= 10 AND parity = 'even'")));
+        run(wanted, "retry", ClientFeatures::retry);
+        run(wanted, "lite_pull", ClientFeatures::litePull);
+        run(wanted, "query_key", ClientFeatures::queryKey);
+        run(wanted, "large", ClientFeatures::large);
+        run(wanted, "transaction", ClientFeatures::transaction);
+        run(wanted, "request_reply", ClientFeatures::requestReply);
+        run(wanted, "pop", ClientFeatures::pop);
+        producer.shutdown();
+        System.exit(0);
+    }
+
+    private static void run(Set<String> wanted, String name, Scenario scenario) {
+        if (!wanted.isEmpty() && !wanted.contains(name)) {
+            return;
+        }
+        String said = "ok";
+        try {
+            scenario.run("features_" + name);
+        } catch (Throwable error) {
+            said = "failed: " + error.toString().replace('\n', ' ');
+        }
+        System.out.println(name + " " + said);
+        System.out.flush();
+    }
+
+    private static void sync(String topic) throws Exception {
+        sendNumbers(topic);
+        expectAll(topic, consume(topic, MessageSelector.byTag("*")), numbers());
+    }
+
+    private static void async(String topic) throws Exception {
+        CountDownLatch open = new CountDownLatch(COUNT);
+        Set<Throwable> failures = ConcurrentHashMap.newKeySet();
+        for (int number = 0; number < COUNT; number++) {
+            producer.send(message(topic, number), new SendCallback() {
+                @Override
+                public void onSuccess(SendResult result) {
+                    open.countDown();
+                }
+
+                @Override
+                public void onException(Throwable error) {
+                    failures.add(error);
+                    open.countDown();
+                }
+            });
+        }
+        check(open.await(DEADLINE_MS, TimeUnit.MILLISECONDS), "callbacks are missing");
+        check(failures.isEmpty(), "callbacks with errors: " + failures);
+        expectAll(topic, consume(topic, MessageSelector.byTag("*")), numbers());
+    }
+
+    private static void oneway(String topic) throws Exception {
+        producer.send(message(topic, 0)); // makes the topic and waits for it
+        for (int number = 1; number < COUNT; number++) {
+            producer.sendOneway(message(topic, number));
+        }
+        expectAll(topic, consume(topic, MessageSelector.byTag("*")), numbers());
+    }
+
+    private static void batch(String topic) throws Exception {
+        List<Message> messages = new ArrayList<>();
+        for (int number = 0; number < COUNT; number++) {
+            messages.add(message(topic, number));
+        }
+        check(producer.send(messages).getSendStatus() == SendStatus.SEND_OK, "not stored");
+        expectAll(topic, consume(topic, MessageSelector.byTag("*")), numbers());
+    }
+
+    private static void orderly(String topic) throws Exception {
+        for (int number = 0; number < COUNT; number++) {
+            producer.send(message(topic, number), (queues, sent, key) -> queues.get((Integer) key % queues.size()), number % 4);
+        }
+        List<Integer> found = Collections.synchronizedList(new ArrayList<>());
+        DefaultMQPushConsumer consumer = consumer(topic);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+            messages.forEach(each -> found.add(number(each)));
+            return ConsumeOrderlyStatus.SUCCESS;
+        });
+        consumer.start();
+        try {
+            await(() -> found.size() >= COUNT, () -> "consumed " + found);
+        } finally {
+            consumer.shutdown();
+        }
+        for (int key = 0; key < 4; key++) {
+            int previous = -1;
+            for (int number : List.copyOf(found)) {
+                if (number % 4 == key) {
+                    check(number > previous, "out of order: " + found);
+                    previous = number;
+                }
+            }
+        }
+    }
+
+    private static void delayLevel(String topic) throws Exception {
+        Message message = message(topic, 0);
+        message.setDelayTimeLevel(2); // five seconds
+        delayed(topic, message, 5_000);
+    }
+
+    private static void delayMs(String topic) throws Exception {
+        Message message = message(topic, 0);
+        message.setDelayTimeMs(3_000);
+        delayed(topic, message, 3_000);
+    }
+
+    private static void delayed(String topic, Message message, long delayMs) throws Exception {
+        producer.send(message(topic, 1));
+        Set<Integer> found = ConcurrentHashMap.newKeySet();
+        long[] arrivedMs = new long[2];
+        DefaultMQPushConsumer consumer = consumer(topic);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(each -> {
+                arrivedMs[number(each)] = System.currentTimeMillis();
+                found.add(number(each));
+            });
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        try {
+            await(() -> found.contains(1), () -> "the message without delay did not come");
+            long sentMs = System.currentTimeMillis();
+            producer.send(message);
+            await(() -> found.contains(0), () -> "the message did not come");
+            check(arrivedMs[0] - sentMs >= delayMs - 100, "it came after " + (arrivedMs[0] - sentMs) + " ms");
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    private static void filtered(String topic, MessageSelector selector) throws Exception {
+        sendNumbers(topic);
+        Set<Integer> expected = numbers();
+        expected.removeIf(each -> each % 2 != 0 || (topic.endsWith("sql") && each < 10));
+        expectAll(topic, consume(topic, selector), expected);
+    }
+
+    private static void retry(String topic) throws Exception {
+        producer.send(message(topic, 0));
+        List<Integer> attempts = Collections.synchronizedList(new ArrayList<>());
+        DefaultMQPushConsumer consumer = consumer(topic);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            attempts.add(messages.get(0).getReconsumeTimes());
+            context.setDelayLevelWhenNextConsume(1);
+            return attempts.size() < 2 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        try {
+            await(() -> attempts.size() >= 2, () -> "attempts: " + attempts);
+            check(attempts.equals(List.of(0, 1)), "attempts: " + attempts);
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    private static void litePull(String topic) throws Exception {
+        sendNumbers(topic);
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(topic + "_group");
+        consumer.setNamesrvAddr(nameServers);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setAutoCommit(false);
+        consumer.subscribe(topic, "*");
+        consumer.start();
+        try {
+            Set<Integer> found = new HashSet<>();
+            await(() -> {
+                consumer.poll(500).forEach(each -> found.add(number(each)));
+                return found.size() >= COUNT;
+            }, () -> "pulled " + found.size());
+            consumer.commit();
+            expectAll(topic, found, numbers());
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    private static void queryKey(String topic) throws Exception {
+        Message message = message(topic, 7);
+        message.setKeys("key-" + UUID.randomUUID());
+        SendResult sent = producer.send(message);
+        long now = System.currentTimeMillis();
+        QueryResult found = producer.queryMessage(topic, message.getKeys(), 8, now - 60_000, now + 60_000);
+        check(found.getMessageList().size() == 1, "by key: " + found);
+        check(number(producer.viewMessage(topic, sent.getMsgId())) == 7, "by unique key");
+        check(number(producer.viewMessage(topic, sent.getOffsetMsgId())) == 7, "by offset");
+    }
+
+    private static void large(String topic) throws Exception {
+        Message message = message(topic, 0);
+        message.setBody(new byte[1 << 20]);
+        producer.send(message);
+        List<Integer> sizes = Collections.synchronizedList(new ArrayList<>());
+        DefaultMQPushConsumer consumer = consumer(topic);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(each -> sizes.add(each.getBody().length));
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        try {
+            await(() -> sizes.contains(1 << 20), () -> "sizes: " + sizes);
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    private static void transaction(String topic) throws Exception {
+        TransactionMQProducer transactional = new TransactionMQProducer(topic + "_producer");
+        transactional.setNamesrvAddr(nameServers);
+        transactional.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        transactional.start();
+        try {
+            transactional.sendMessageInTransaction(message(topic, 0), null);
+            expectAll(topic, consume(topic, MessageSelector.byTag("*")), Set.of(0));
+        } finally {
+            transactional.shutdown();
+        }
+    }
+
+    private static void requestReply(String topic) throws Exception {
+        producer.send(message(topic, 0));
+        DefaultMQPushConsumer consumer = consumer(topic);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt each : messages) {
+                if (each.getProperty("CORRELATION_ID") != null) {
+                    try {
+                        producer.send(MessageUtil.createReplyMessage(each, "answer".getBytes(StandardCharsets.UTF_8)));
+                    } catch (Exception error) {
+                        System.err.println(error);
+                    }
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        try {
+            Message answer = producer.request(message(topic, 1), 10_000);
+            check(new String(answer.getBody(), StandardCharsets.UTF_8).equals("answer"), "the answer is another one");
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    private static void pop(String topic) throws Exception {
+        sendNumbers(topic);
+        DefaultMQPushConsumer consumer = consumer(topic);
+        consumer.setClientRebalance(false);
+        Set<Integer> found = consume(topic, MessageSelector.byTag("*"), consumer);
+        expectAll(topic, found, numbers());
+    }
+
+    private static Set<Integer> consume(String topic, MessageSelector selector) throws Exception {
+        return consume(topic, selector, consumer(topic));
+    }
+
+    /** What comes until everything came, or nothing more for a while. */
+    private static Set<Integer> consume(String topic, MessageSelector selector, DefaultMQPushConsumer consumer)
+        throws Exception {
+        Set<Integer> found = ConcurrentHashMap.newKeySet();
+        consumer.subscribe(topic, selector);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(each -> found.add(number(each)));
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        int size = -1;
+        long deadline = System.currentTimeMillis() + DEADLINE_MS;
+        long quietMs = 0;
+        while (found.size() < COUNT && quietMs < 4_000 && System.currentTimeMillis() < deadline) {
+            Thread.sleep(100);
+            quietMs = found.size() == size && size > 0 ? quietMs + 100 : 0;
+            size = found.size();
+        }
+        consumer.shutdown();
+        return found;
+    }
+
+    private static DefaultMQPushConsumer consumer(String topic) {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(topic + "_group");
+        consumer.setNamesrvAddr(nameServers);
+        consumer.setPollNameServerInterval(1_000); // the retry topic is there only after the first heartbeat
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        return consumer;
+    }
+
+    private static void sendNumbers(String topic) throws Exception {
+        for (int number = 0; number < COUNT; number++) {
+            SendResult result = producer.send(message(topic, number));
+            check(result.getSendStatus() == SendStatus.SEND_OK, "not stored: " + result);
+        }
+    }
+
+    private static Message message(String topic, int number) {
+        String parity = number % 2 == 0 ? "even" : "odd";
+        Message message = new Message(topic, parity, ("body " + number).getBytes(StandardCharsets.UTF_8));
+        message.putUserProperty("number", Integer.toString(number));
+        message.putUserProperty("parity", parity);
+        return message;
+    }
+
+    private static int number(Message message) {
+        return Integer.parseInt(message.getUserProperty("number"));
+    }
+
+    private static Set<Integer> numbers() {
+        Set<Integer> all = new HashSet<>();
+        for (int number = 0; number < COUNT; number++) {
+            all.add(number);
+        }
+        return all;
+    }
+
+    private static void expectAll(String topic, Set<Integer> found, Set<Integer> expected) {
+        check(found.equals(expected), topic + ": consumed " + found.size() + " of " + expected.size());
+    }
+
+    private static void await(BooleanSupplier condition, java.util.function.Supplier<String> otherwise) throws Exception {
+        long deadline = System.currentTimeMillis() + DEADLINE_MS;
+        while (!condition.getAsBoolean()) {
+            check(System.currentTimeMillis() < deadline, otherwise.get());
+            Thread.sleep(20);
+        }
+    }
+
+    private static void check(boolean fact, String otherwise) {
+        if (!fact) {
+            throw new IllegalStateException(otherwise);
+        }
+    }
+}
