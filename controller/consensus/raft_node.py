@@ -25,18 +25,18 @@ from typing import Any
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf
 from pysyncobj.monotonic import monotonic
 
+from controller.consensus.canvass import Canvass
 from controller.consensus.engine import COMMAND_BYTES_MAX, ConsensusFailed, Machine
 from controller.consensus.log_face import LogFace
 from controller.consensus.peers import PeerTransport
 from controller.consensus.single import FIRST_ENTRY, REGULAR, SNAPSHOT_FILE
-from controller.consensus.small_files import Snapshot, load, save, unpack
+from controller.consensus.small_files import Snapshot, SnapshotPieces, load, save
 from controller.consensus.wire import Founded, Install, Newcomer, NextIndex, PreGranted, PreVote
-from remoting.protocol.errors import LocalMisuse, RemoteViolation
+from remoting.protocol.errors import LocalMisuse
 
 NO_OP = b"\x01"
 BATCH_BYTES = 4 * COMMAND_BYTES_MAX
 """Entries sent in one message; a follower with a conflict and more than that behind it catches up slowly."""
-SNAPSHOT_BYTES_MAX = 256 * 1024 * 1024
 PIECE_BYTES = 1024 * 1024
 
 
@@ -70,10 +70,9 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         self._face = LogFace(directory, tuple(sorted(transport.nodes)))
         self._conflict = False
         self._leader_heard = 0.0
-        self._pre_granted: set[str] = set()
-        self._newcomers: set[str] = set()
+        self._canvass = Canvass(transport.own.node_id, len(transport.nodes))
         self._elect_now = False
-        self._pieces = bytearray()
+        self._pieces = SnapshotPieces()
         self.snapshots = 0
         conf = SyncObjConf(
             autoTick=False,
@@ -163,6 +162,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
             self._face.sync()
 
     def _SyncObj__onBecomeLeader(self) -> None:
+        for node in self.otherNodes:
+            self._SyncObj__serializer.cancelTransmisstion(node)  # of a leadership before: its pieces were refused
         super()._SyncObj__onBecomeLeader()
         self._face.sync()
 
@@ -203,6 +204,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _SyncObj__onNodeDisconnected(self, node: Any) -> None:
         super()._SyncObj__onNodeDisconnected(node)
+        self._SyncObj__serializer.cancelTransmisstion(node)  # the rest of a snapshot is nothing without its beginning
         if node == self._getLeader():
             # It is most likely dead: ask soon, at random, instead of waiting for the silence to be long.
             self._leader_heard = 0.0
@@ -213,10 +215,10 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         kind, own, term = message["type"], message.get("own"), message["term"]
         if isinstance(own, PreVote):
             self._judge(node, own)
-        elif isinstance(own, PreGranted):
-            self._granted(node, own)
-        elif isinstance(own, Newcomer | Founded):
-            self._found(node, own)
+        elif isinstance(own, PreGranted | Newcomer):
+            self._answered(node, own)
+        elif isinstance(own, Founded):
+            self._face.become_voter()
         elif kind == "append_entries":
             self._follow(node, message)
         elif kind == "next_node_idx" and term != self.raftCurrentTerm:
@@ -230,6 +232,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
             # The sender must learn that its term is over, or the two would ignore each other for ever.
             self._peers.say(node, NextIndex(self.raftCurrentTerm, 0, reset=False, success=False))
             return
+        if message["term"] > self.raftCurrentTerm:
+            self._step_down(message["term"])
         self._leader_heard = monotonic()
         install, committed = message.pop("own", None), message["commit_index"]
         if isinstance(install, Install):
@@ -237,6 +241,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
             super()._SyncObj__onMessageReceived(node, message)
             self._take_piece(node, install)
             return
+        self._cut_conflict(message)
         proven = self._leave_out_known(message)
         message["commit_index"] = min(committed, message["prevLogIdx"] + len(message["entries"]))
         self._conflict = bool(message["entries"])
@@ -255,6 +260,18 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         found = self._SyncObj__getEntries(committed, 1) if self.raftCommitIndex >= committed else []
         return bool(found) and found[0][2] == self.raftCurrentTerm
 
+    def _cut_conflict(self, message: dict[str, Any]) -> None:
+        """Remove the entry before the message's, and all behind it, when it is another one than the leader's.
+
+        Only to answer that it differs is not enough: what this node says of the batches behind this one, that it has no
+        entry before theirs, would send the leader forward again, for ever when more than one batch is missing.
+        """
+        before = message["prevLogIdx"]
+        found = self._SyncObj__getEntries(before, 1)
+        if found and found[0][2] != message["prevLogTerm"]:
+            self._conflict = True
+            self._SyncObj__deleteEntriesFrom(before)
+
     def _leave_out_known(self, message: dict[str, Any]) -> bool:
         """Move the message's start behind the entries that are here already; whether the entry before it is here."""
         entries, before = message["entries"], message["prevLogIdx"]
@@ -272,19 +289,9 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         return True
 
     def _take_piece(self, node: Any, install: Install) -> None:
-        if install.first:
-            self._pieces.clear()
-        self._pieces += install.piece
-        if len(self._pieces) > SNAPSHOT_BYTES_MAX:
-            raise RemoteViolation(f"a snapshot above {SNAPSHOT_BYTES_MAX} bytes")
-        if not install.last or not self._pieces:
+        snapshot = self._pieces.take(install.piece, first=install.first, last=install.last)
+        if snapshot is None:
             return
-        try:
-            snapshot = unpack(bytes(self._pieces), Snapshot, "a snapshot of the leader")
-        except LocalMisuse as error:
-            raise RemoteViolation(str(error)) from error
-        finally:
-            self._pieces.clear()
         if snapshot.last[1] > self.raftLastApplied:
             save(self._directory / SNAPSHOT_FILE, snapshot)
             self._use(snapshot)
@@ -346,8 +353,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
     def _ask_before_election(self, now: float) -> None:
         self._SyncObj__raftElectionDeadline = now + self._SyncObj__generateRaftTimeout()
         self._SyncObj__raftLeader = None
-        self._pre_granted = {self.selfNode.id}
-        self._newcomers = {self.selfNode.id}
+        self._canvass.begin()
         _, index, term = self._face[-1]
         for node in self.otherNodes:
             self._peers.say(node, PreVote(self.raftCurrentTerm + 1, index, term))
@@ -357,39 +363,30 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         _, index, term = self._face[-1]
         mine, theirs = (term, index), (message.last_term, message.last_index)
         same = theirs == mine and message.term == self.raftCurrentTerm + 1
-        rival = bool(self._pre_granted) and same and node.id > self.selfNode.id
+        rival = self._canvass.asks and same and node.id > self.selfNode.id
         if message.term <= self.raftCurrentTerm:
             self._peers.say(node, NextIndex(self.raftCurrentTerm, 0, reset=False, success=False))
         elif not self._may_vote(message.last_index):
             self._peers.say(node, Newcomer(message.term))
         elif theirs >= mine and not rival and not self._hears_leader():
-            self._pre_granted.clear()
+            self._canvass.end()
             self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
             self._peers.say(node, PreGranted(message.term))
 
-    def _granted(self, node: Any, message: PreGranted) -> None:
-        if message.term != self.raftCurrentTerm + 1 or not self._pre_granted or self._isLeader():
+    def _answered(self, node: Any, message: PreGranted | Newcomer) -> None:
+        """Stand when it will be won; else, when nobody is away any more, let newcomers judge from now on."""
+        if message.term != self.raftCurrentTerm + 1 or self._isLeader():
             return
-        self._pre_granted.add(node.id)
-        if 2 * len(self._pre_granted) > len(self._peers.nodes):
-            self._pre_granted.clear()
+        canvass = self._canvass
+        (canvass.granted if isinstance(message, PreGranted) else canvass.newcomer)(node.id)
+        if canvass.won:
+            canvass.end()
             self._elect_now = True
             self._SyncObj__raftElectionDeadline = 0.0
-
-    def _found(self, node: Any, message: Newcomer | Founded) -> None:
-        """Newcomers let nobody win whose log is not empty: a controller that is away may have more.
-
-        When every controller has answered, none is away, and the best of the logs that are left is the one to go on
-        with. Such a state is left by a first start that was interrupted, or by files that were emptied.
-        """
-        if isinstance(message, Founded):
+        elif canvass.complete:
             self._face.become_voter()
-        elif message.term == self.raftCurrentTerm + 1 and self._pre_granted and not self._isLeader():
-            self._newcomers.add(node.id)
-            if len(self._newcomers | self._pre_granted) == len(self._peers.nodes):
-                self._face.become_voter()
-                for each in self.otherNodes:
-                    self._peers.say(each, Founded(self.raftCurrentTerm))
+            for each in self.otherNodes:
+                self._peers.say(each, Founded(self.raftCurrentTerm))
 
     def _may_vote(self, last_index: int) -> bool:
         return self._face.voter or last_index == FIRST_ENTRY[1]

@@ -17,10 +17,12 @@ import crc32c
 import msgspec
 
 from controller.consensus.journal import Entry
-from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from runtime.files import atomic_replace
 
 _CHECKSUM_BYTES = 4
+SNAPSHOT_BYTES_MAX = 256 * 1024 * 1024
+"""Largest snapshot that is taken from a leader."""
 
 
 class Snapshot(msgspec.Struct, array_like=True):
@@ -72,3 +74,26 @@ def unpack(data: bytes, kind: type[Content], name: str) -> Content:
             f"{name} is damaged ({error}): with other controllers alive, empty this one's data directory and let it "
             f"catch up; alone, put back a copy"
         ) from error
+
+
+class SnapshotPieces:
+    """A snapshot that comes over the network piece by piece."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def take(self, piece: bytes, *, first: bool, last: bool) -> Snapshot | None:
+        """The snapshot once its last piece is here. Raises RemoteViolation, after which it must begin anew."""
+        if first:
+            self._bytes.clear()
+        self._bytes += piece
+        if len(self._bytes) > SNAPSHOT_BYTES_MAX:
+            self._bytes.clear()
+            raise RemoteViolation(f"a snapshot above {SNAPSHOT_BYTES_MAX} bytes")
+        if not last or not self._bytes:
+            return None
+        data, self._bytes = bytes(self._bytes), bytearray()
+        try:
+            return unpack(data, Snapshot, "a snapshot of the leader")
+        except LocalMisuse as error:
+            raise RemoteViolation(str(error)) from error

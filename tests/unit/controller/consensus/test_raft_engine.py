@@ -11,7 +11,7 @@ from controller.consensus.raft_engine import RaftEngine, RaftSettings
 from controller.members import Member
 from remoting.protocol.errors import LocalMisuse
 from tests.processes.controllers import free_port
-from tests.sim.raft_world import Words
+from tests.sim.raft.machines import Words
 
 SECRET = b"a secret of the controllers"
 SETTINGS = RaftSettings(snapshot_entries=20)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from controller.consensus.small_files import Snapshot, Vote, load, save
-from remoting.protocol.errors import LocalMisuse
+from controller.consensus import small_files
+from controller.consensus.small_files import Snapshot, SnapshotPieces, Vote, load, save
+from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 CONTENTS = [Snapshot((b"a", 1, 0), (b"b", 2, 1), b"state"), Vote(3, "n1", 7, ("n1", "n2"))]
 
@@ -30,3 +31,19 @@ def test_any_changed_or_missing_byte_is_told(tmp_path, content):
             path.write_bytes(damaged)
             with pytest.raises(LocalMisuse, match="is damaged"):
                 load(path, type(content))
+
+
+def test_a_snapshot_comes_in_pieces(tmp_path, monkeypatch):
+    """Whole at the last one; begun anew by a first one; damage and too much are the sender's fault."""
+    save(tmp_path / "file", CONTENTS[0])
+    data = (tmp_path / "file").read_bytes()
+    pieces = SnapshotPieces()
+    assert pieces.take(b"from a connection before", first=True, last=False) is None
+    assert pieces.take(data[:9], first=True, last=False) is None
+    assert pieces.take(data[9:], first=False, last=True) == CONTENTS[0]
+    assert pieces.take(b"", first=False, last=True) is None
+    with pytest.raises(RemoteViolation, match="is damaged"):
+        pieces.take(data[9:], first=False, last=True)
+    monkeypatch.setattr(small_files, "SNAPSHOT_BYTES_MAX", 20)
+    with pytest.raises(RemoteViolation, match="above 20 bytes"):
+        pieces.take(bytes(21), first=True, last=False)

@@ -1,0 +1,63 @@
+"""Clients of the controllers: each asks for one thing at a time, again and again until it is answered, and reads."""
+
+from __future__ import annotations
+
+from pysyncobj import FAIL_REASON
+
+from controller.consensus.raft_node import NO_OP
+from controller.consensus.single import REGULAR
+from controller.replicas.commands import Outcome
+from tests.sim.raft.machines import RAISING, in_envelope
+from tests.sim.raft.world import World
+
+RAISING_EVERY = 17
+"""Of so many commands one meets a fault of the machine."""
+
+
+class Client:
+    """A request at a time, under one id however often it is proposed."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.request = 0
+        self.waiting = False
+        """Whether the request has no answer yet."""
+        self.reads = 0
+
+    def step(self, node_id: str) -> None:
+        """Ask for something new, or for the same once more: its fate is not known, or asking takes too long."""
+        if not self.waiting:
+            self.request += 1
+            self.waiting = True
+        request = self.request
+        raising = request % RAISING_EVERY == 0
+        word = f"{RAISING if raising else ''}{self.name}:{request}"
+        self.world.proposed += 1
+
+        def done(answer: object, reason: int) -> None:
+            if reason != FAIL_REASON.SUCCESS or request != self.request or not self.waiting:
+                return
+            self.waiting = False
+            assert isinstance(answer, Outcome)
+            if not raising:
+                self.world.judge.applied(node_id, machine)
+                self.world.judge.answer(word.encode(), int(answer.remark))
+
+        node, machine = self.world.nodes[node_id], self.world.machines[node_id]
+        data = REGULAR + in_envelope(self.name, request, word)
+        self.world.act(node_id, lambda: node.propose(data, done))
+
+    def read(self, node_id: str) -> None:
+        """Read once an entry of the reader's own is committed, as controllers do."""
+        world, node, machine = self.world, self.world.nodes[node_id], self.world.machines[node_id]
+        if not node.leads:
+            return
+        expected = len(world.judge.answered)
+
+        def done(_answer: object, reason: int) -> None:
+            if reason == FAIL_REASON.SUCCESS:
+                self.reads += 1
+                world.judge.read(node_id, machine, expected)
+
+        world.act(node_id, lambda: node.propose(NO_OP, done))

@@ -1,0 +1,266 @@
+"""Raft nodes, their clock, network and disks, moved by one seed or by a test's own hand.
+
+The nodes are the product's (`RaftNode`) on real files; network, disk and time are models. Rules are judged after
+everything a node does.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pysyncobj.syncobj
+import pytest
+from pysyncobj import FAIL_REASON
+
+from controller.consensus import raft_node
+from controller.consensus.journal import Entry, Journal
+from controller.consensus.raft_node import RaftNode, Timers
+from controller.consensus.single import REGULAR
+from tests.sim.raft.checkers import Judge
+from tests.sim.raft.disk import Disk, PowerCut
+from tests.sim.raft.machines import Words
+from tests.sim.raft.network import Link, Network, Wire
+
+IDS = ("n1", "n2", "n3")
+TIMERS = Timers(0.04, 0.3, 1.0)
+QUANTUM_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How a world is built."""
+
+    nodes: int = 3
+    snapshot_entries: int = 8
+    batch_bytes: int = raft_node.BATCH_BYTES
+    piece_bytes: int = raft_node.PIECE_BYTES
+    look_seconds: float = 0.00001
+    """How long a node needs from one look at its clock to the next."""
+    machine: Callable[[], Any] = Words
+
+
+class World:
+    """Everything, and the clock."""
+
+    def __init__(self, folder: Path, seed: int, sizes: Sizes) -> None:
+        self.folder = folder.resolve()
+        self.sizes = sizes
+        self.ids = tuple(f"n{each + 1}" for each in range(sizes.nodes))
+        self.random = random.Random(seed)
+        self.now = 100.0
+        self.judge = Judge()
+        self.network = Network()
+        self.disk = Disk(self.random)
+        self.nodes: dict[str, RaftNode] = {}
+        self.machines: dict[str, Any] = {}
+        self.journals: dict[str, Journal] = {}
+        self.paused: dict[str, float] = {}
+        """Nodes that do nothing before this time."""
+        self.answered: set[bytes] = set()
+        self.proposed = 0
+        self.cuts = 0
+        """Crashes in the middle of something."""
+
+    @property
+    def links(self) -> dict[Link, Any]:
+        """What is on its way."""
+        return self.network.links
+
+    @property
+    def wires(self) -> dict[str, Wire]:
+        """The nodes' ends of it."""
+        return self.network.wires
+
+    def boot(self, node_id: str) -> None:
+        """Start a node on its directory and connect it to all that run."""
+        directory = self.folder / node_id
+        directory.mkdir(parents=True, exist_ok=True)
+        wire, machine = Wire(self.network, self.ids, node_id), self.sizes.machine()
+        try:
+            node = RaftNode(directory, wire, machine, TIMERS, snapshot_entries=self.sizes.snapshot_entries)
+        except PowerCut:
+            self._cut_off(node_id)
+            return
+        wire.on_say = lambda message: self.judge.said(node_id, node, message)
+        self.nodes[node_id], self.wires[node_id], self.machines[node_id] = node, wire, machine
+        self.judge.booted(node_id, node)
+        self.judge.look(node_id, node, machine)
+        for other in list(self.nodes):
+            if other != node_id:
+                self.connect(node_id, other)
+
+    def crash(self, node_id: str) -> None:
+        """Stop it at once; what it did not fsync may be gone."""
+        self.paused.pop(node_id, None)
+        del self.nodes[node_id]
+        self.network.leave(node_id)
+        self._cut_off(node_id)
+
+    def wipe(self, node_id: str) -> None:
+        """Replace the disk of a node that runs by an empty one; it is down then."""
+        self.crash(node_id)
+        self.disk.wipe(self.folder / node_id)
+        self.judge.wiped(node_id)
+
+    def act(self, node_id: str, what: Callable[[], object]) -> None:
+        """Something that a node does, to which its power may be cut."""
+        try:
+            what()
+        except PowerCut:
+            self.cuts += 1
+            self.crash(node_id)
+        else:
+            self.judge.look(node_id, self.nodes[node_id], self.machines[node_id])
+
+    def connect(self, one: str, other: str) -> None:
+        """A connection of two that run."""
+        self.network.connect(one, other)
+
+    def disconnect(self, one: str, other: str) -> None:
+        """What is on its way is lost; both see it."""
+        self.network.disconnect(one, other)
+
+    def deliver(self, link: Link) -> bool:
+        """One message of a link."""
+        if not self.links.get(link):
+            return False
+        data = self.links[link].popleft()
+        self.act(link[1], lambda: self.wires[link[1]].take(link[0], data))
+        return True
+
+    def propose(self, node_id: str, word: bytes | None = None) -> bytes:
+        """Ask one node; what it answers counts for ever."""
+        self.proposed += 1
+        command = word or b"w%d" % self.proposed
+
+        def done(_answer: object, reason: int) -> None:
+            if reason == FAIL_REASON.SUCCESS:
+                self.answered.add(command)
+
+        self.nodes[node_id].propose(REGULAR + command, done)
+        return command
+
+    def tick(self, node_id: str) -> None:
+        """Time counts for one node."""
+        if node_id in self.nodes:
+            self.act(node_id, self.nodes[node_id].tick)
+
+    def pass_time(self, seconds: float) -> None:
+        """Everything works and nothing is lost for a while."""
+        end = self.now + seconds
+        while self.now < end:
+            self.quantum()
+
+    def quantum(self) -> None:
+        """Everything that is there does what it can."""
+        self.now += QUANTUM_SECONDS
+        for node_id in self.ids:
+            self.tick(node_id)
+        while sum(self.deliver(link) for link in list(self.links)):
+            pass
+
+    def start_all(self) -> None:
+        """All run and are connected."""
+        self.paused.clear()
+        self.network.slow.clear()
+        for node_id in self.ids:
+            while node_id not in self.nodes:
+                self.boot(node_id)
+        for one in self.ids:
+            for other in self.ids:
+                self.connect(one, other) if one != other else None
+
+    def heal(self) -> None:
+        """All run and are connected, and have time to agree."""
+        self.start_all()
+        self.pass_time(6.0)
+
+    def read_clock(self) -> float:
+        """The library has loops that end by time alone."""
+        self.now += self.sizes.look_seconds
+        return self.now
+
+    def leader(self) -> str:
+        """The one that leads."""
+        (leader,) = (node_id for node_id, node in self.nodes.items() if node.leads)
+        return leader
+
+    def watched(self) -> type[Journal]:
+        """The product's journal, whose entries are judged."""
+        return type("WatchedJournal", (_WatchedJournal,), {"world": self})
+
+    def _cut_off(self, node_id: str) -> None:
+        journal = self.journals.pop(node_id, None)
+        if journal is not None and journal.open:
+            os.close(journal._descriptor)
+        self.disk.power_cut(self.folder / node_id)
+
+
+class _WatchedJournal(Journal):
+    world: World
+
+    def __init__(self, path: Path) -> None:
+        self.node_id = path.parent.name
+        super().__init__(path)
+        self.world.journals[self.node_id] = self
+        self._judge(self._entries)
+
+    def add(self, entry: Entry) -> None:
+        self.world.judge.entered(self._entries[-1] if self._entries else None, entry)
+        super().add(entry)
+
+    def cut_tail(self, place: int) -> None:
+        if 0 < place < len(self._entries):
+            self._told(self._entries[place - 1][1])
+        super().cut_tail(place)
+
+    def replace(self, entries: list[Entry]) -> None:
+        self._judge(entries)
+        if self.node_id in self.world.nodes:
+            self._told(entries[-1][1])
+        super().replace(entries)
+
+    def _told(self, end: int) -> None:
+        if end < self._entries[-1][1]:
+            self.world.judge.cut(self.node_id, self.world.nodes.get(self.node_id), end)
+
+    def _judge(self, entries: list[Entry]) -> None:
+        for before, entry in zip([None, *entries], entries, strict=False):
+            self.world.judge.entered(before, entry)
+
+
+@contextmanager
+def raft_world(
+    folder: Path, seed: int, plant: Callable[[pytest.MonkeyPatch], None] | None = None, **sizes: Any
+) -> Iterator[World]:
+    """A world whose clock is everybody's; `plant` leaves a rule out first."""
+    world = World(folder, seed, Sizes(**sizes))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pysyncobj.syncobj, "monotonicTime", world.read_clock)
+        patch.setattr(raft_node, "monotonic", world.read_clock)
+        patch.setattr(pysyncobj.syncobj.random, "random", world.random.random)
+        patch.setattr(raft_node, "BATCH_BYTES", world.sizes.batch_bytes)
+        patch.setattr(raft_node, "PIECE_BYTES", world.sizes.piece_bytes)
+        if plant is not None:
+            plant(patch)
+        patch.setattr("controller.consensus.log_face.Journal", world.watched())
+        patch.setattr(raft_node, "save", _both(world, raft_node.save))
+        world.disk.patch(patch)
+        yield world
+        for journal in world.journals.values():
+            if journal.open:
+                os.close(journal._descriptor)
+
+
+def _both(world: World, save: Callable[..., None]) -> Callable[..., None]:
+    def judged(path: Path, content: Any) -> None:
+        world.judge.snapshot(content)
+        save(path, content)
+
+    return judged
