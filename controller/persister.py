@@ -53,6 +53,10 @@ class Persister:
         if self._written != self._state.revision:
             self._changed.set()
 
+    def has(self, revision: int) -> bool:
+        """Whether the state of this revision is on disk."""
+        return self._written >= revision
+
     async def durable(self) -> None:
         """Wait until the state as it is now is on disk; `Refused` when it cannot be written."""
         revision = self._state.revision
