@@ -7,6 +7,8 @@ thread (the source's own process on the driver).
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from dataclasses import replace
 
 from remoting.protocol.bounds_body import (
     QueueBoundsReply,
@@ -19,13 +21,15 @@ from remoting.protocol.commands import Command
 from remoting.protocol.route_body import ClusterInfo, decode_body
 from remoting.transport.failures import split_address
 from spark_connector.connections import Address, ask, check, say_address
-from spark_connector.errors import BrokerUnreachable
+from spark_connector.errors import BrokerMoved, BrokerRefused, BrokerUnreachable
 from spark_connector.offsets import QueueKey
 from spark_connector.option_table import ConnectionOptions
 from spark_connector.selection import Bounds, Selection
 
 MASTER_ID = 0
 """RocketMQ's number for the master of a broker group."""
+LOOK_TIMEOUT_MS = 2_000
+"""Longest wait for a name server while a master is silent."""
 
 
 def find_brokers(options: ConnectionOptions) -> dict[str, Address]:
@@ -53,6 +57,29 @@ def find_brokers(options: ConnectionOptions) -> dict[str, Address]:
             return found
         failures.append(f"the name server at {say_address(server)} knows no broker with a master: is one running?")
     raise BrokerUnreachable("; ".join(failures))
+
+
+def watch_master(address: Address, options: ConnectionOptions) -> Callable[[], None]:
+    """What to call while the master at an address is silent: raises BrokerMoved when another one took its place.
+
+    A broker that stands still, or is cut off, says nothing of that itself.
+    """
+    quick = replace(options, pull_timeout_ms=min(options.pull_timeout_ms, LOOK_TIMEOUT_MS), fetch_retries=0)
+
+    def look() -> None:
+        try:
+            masters = find_brokers(quick)
+        except (BrokerUnreachable, BrokerRefused):
+            return  # nobody knows a master now: it may still be this one
+        if "" not in masters and address not in masters.values():
+            raise BrokerMoved(f"the broker at {say_address(address)} is silent and no longer the master of its group")
+
+    return look
+
+
+def ask_master(address: Address, command: Command, options: ConnectionOptions) -> Command:
+    """`ask` a master, for as long as it is the master."""
+    return ask(address, command, options, while_silent=watch_master(address, options))
 
 
 class BoundsWatch:
@@ -108,7 +135,8 @@ class BoundsWatch:
     def _ask(self, address: Address, request: QueueBoundsRequest) -> dict[QueueKey, Bounds]:
         """Ask one broker for the queues to read; after a failure the next question looks the brokers up again."""
         try:
-            answer = ask(address, Command(RequestCode.QUEUE_BOUNDS, body=encode_bounds_request(request)), self._options)
+            command = Command(RequestCode.QUEUE_BOUNDS, body=encode_bounds_request(request))
+            answer = ask_master(address, command, self._options)
         except BrokerUnreachable:
             self._brokers = []
             raise

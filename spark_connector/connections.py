@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from remoting.client.blocking import BlockingConnection
@@ -41,16 +41,27 @@ class Pool:
 
     @contextmanager
     def borrow(
-        self, address: Address, timeout_ms: int, *, signer: Signer | None = None, tls: ClientTls | None = None
+        self,
+        address: Address,
+        timeout_ms: int,
+        *,
+        signer: Signer | None = None,
+        tls: ClientTls | None = None,
+        while_silent: Callable[[], None] | None = None,
     ) -> Iterator[BlockingConnection]:
-        """Lend a connection that speaks as asked; it is closed when the block fails or leaves answers behind."""
+        """Lend a connection that speaks as asked; it is closed when the block fails or leaves answers behind.
+
+        `while_silent` is called now and then while it waits in vain; what it raises ends the wait.
+        """
         manner = (signer, tls)
         connection = self._take(address, manner) or BlockingConnection(*address, timeout_ms, signer=signer, tls=tls)
+        connection.while_silent = while_silent
         done = False
         try:
             yield connection
             done = True
         finally:
+            connection.while_silent = None
             if done and not connection.closed and connection.in_flight == 0:
                 self._give(address, manner, connection)
             else:
@@ -101,19 +112,33 @@ def say_address(address: Address) -> str:
     return join_address(*address)
 
 
-def ask(address: Address, command: Command, options: ConnectionOptions, *, refusal_is_error: bool = True) -> Command:
+def ask(
+    address: Address,
+    command: Command,
+    options: ConnectionOptions,
+    *,
+    refusal_is_error: bool = True,
+    while_silent: Callable[[], None] | None = None,
+) -> Command:
     """Send one request that may safely be repeated and return its answer.
 
-    Raises BrokerUnreachable naming the address once the retries are used up, and BrokerRefused for a "no" unless the
-    caller wants to look at the code itself.
+    `while_silent` is called while nothing is heard and before each repetition; what it raises ends the question. Raises
+    BrokerUnreachable naming the address once the retries are used up, and BrokerRefused for a "no" unless the caller
+    wants to look at the code itself.
     """
     failure: Exception | None = None
     for attempt in range(options.fetch_retries + 1):
         if attempt:
             time.sleep(options.fetch_retry_interval_ms / 1000)
+            if while_silent is not None:
+                while_silent()
         try:
             with POOL.borrow(
-                address, options.pull_timeout_ms, signer=options.signer, tls=options.client_tls
+                address,
+                options.pull_timeout_ms,
+                signer=options.signer,
+                tls=options.client_tls,
+                while_silent=while_silent,
             ) as connection:
                 reply = connection.request(command)
             return check(reply, address) if refusal_is_error else reply

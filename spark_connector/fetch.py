@@ -36,7 +36,7 @@ from remoting.protocol.pull_body import (
     encode_multi_pull,
     encode_range_pull,
 )
-from spark_connector.brokers import find_brokers
+from spark_connector.brokers import find_brokers, watch_master
 from spark_connector.connections import POOL, Address, ask, check, unreachable
 from spark_connector.errors import BrokenRecord, BrokerRefused, BrokerUnreachable, DataLost
 from spark_connector.options import ReadOptions
@@ -89,8 +89,9 @@ class RangeFetcher:
             address, is_reader = self._places.of(broker), self._places.is_reader(broker)
             timeout_ms = self._places.timeout_ms(broker, self._options.pull_timeout_ms)
             try:
+                watch = None if is_reader else watch_master(address, self._options)
                 with POOL.borrow(
-                    address, timeout_ms, signer=self._options.signer, tls=self._options.client_tls
+                    address, timeout_ms, signer=self._options.signer, tls=self._options.client_tls, while_silent=watch
                 ) as connection:
                     yield from self._pull_from(address, connection, is_reader=is_reader)
             except (OSError, LightMQError) as failure:

@@ -18,6 +18,7 @@ from remoting.client.blocking import BlockingConnection
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
+from spark_connector.brokers import watch_master
 from spark_connector.connections import POOL, Address, check, unreachable
 from spark_connector.entries import EncodedRows
 from spark_connector.errors import BrokerRefused
@@ -138,7 +139,14 @@ class RowSender:
     def _borrowed(self) -> BlockingConnection:
         if self._connection is None:
             options = self._options
-            lending = POOL.borrow(self._address, options.pull_timeout_ms, signer=options.signer, tls=options.client_tls)
+            watch = None if self._locate is None else watch_master(self._address, options)
+            lending = POOL.borrow(
+                self._address,
+                options.pull_timeout_ms,
+                signer=options.signer,
+                tls=options.client_tls,
+                while_silent=watch,
+            )
             self._connection = self._lent.enter_context(lending)
         return self._connection
 

@@ -22,8 +22,8 @@ from remoting.protocol import sink_body
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.sink_body import Planned, StageHandle
-from spark_connector.brokers import find_brokers
-from spark_connector.connections import Address, ask
+from spark_connector.brokers import ask_master, find_brokers
+from spark_connector.connections import Address
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options import WriteOptions
 
@@ -63,7 +63,9 @@ def check_replay(sink: str, batch: int, last: int) -> None:
 def ledger_of(address: Address, sink: str, options: WriteOptions) -> sink_body.LedgerState:
     """What one broker knows of a sink."""
     body = sink_body.encode(sink_body.Ledger(sink))
-    return sink_body.decode(sink_body.LedgerState, ask(address, Command(RequestCode.LEDGER, body=body), options).body)
+    return sink_body.decode(
+        sink_body.LedgerState, ask_master(address, Command(RequestCode.LEDGER, body=body), options).body
+    )
 
 
 def commit_batch(
@@ -78,7 +80,7 @@ def commit_batch(
 ) -> sink_body.BatchCommitted:
     """Make the listed attempts visible, or prepare that; repeating it is harmless."""
     body = sink_body.encode(sink_body.CommitBatch(sink, batch, list(handles), list(plan), prepare))
-    reply = ask(address, Command(RequestCode.COMMIT_BATCH, body=body), options)
+    reply = ask_master(address, Command(RequestCode.COMMIT_BATCH, body=body), options)
     return sink_body.decode(sink_body.BatchCommitted, reply.body)
 
 
@@ -121,7 +123,9 @@ def _at(home: SinkHome, group: str) -> Address:
 
 def abort_batch(address: Address, sink: str, batch: int, options: WriteOptions) -> None:
     """Drop what is staged for a batch, but not what is prepared for its commit."""
-    ask(address, Command(RequestCode.ABORT_BATCH, body=sink_body.encode(sink_body.AbortBatch(sink, batch))), options)
+    ask_master(
+        address, Command(RequestCode.ABORT_BATCH, body=sink_body.encode(sink_body.AbortBatch(sink, batch))), options
+    )
 
 
 def forget_sink(address: Address, sink: str, options: WriteOptions) -> None:

@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -31,6 +32,12 @@ __all__ = ["BlockingConnection", "checked", "cluster", "topic_route"]
 
 TIMEOUT_MS = 10_000
 """Longest silence of the server while something is asked of it."""
+
+CONNECT_TIMEOUT_MS = 5_000
+"""Longest wait for a connection, however long an answer may take."""
+
+LOOK_MS = 2_000
+"""How long a server is silent before `while_silent` is called, and how often then."""
 
 RECEIVE_BYTES = 1024 * 1024
 """How much is read from the socket at once."""
@@ -56,6 +63,8 @@ class BlockingConnection:
         self.pushes: deque[Command] = deque(maxlen=PUSHES_MAX)
         """Commands the server sent on its own."""
         self.pushes_dropped = 0
+        self.while_silent: Callable[[], None] | None = None
+        """Called now and then while an answer is waited for and nothing comes; what it raises ends the connection."""
         self._host, self._port = host, port
         self._timeout_ms = timeout_ms
         self._signer = signer
@@ -66,7 +75,8 @@ class BlockingConnection:
         self._failed: str | None = None
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         try:
-            self._socket = socket.create_connection((host, port), timeout_ms / 1000)
+            self._socket = socket.create_connection((host, port), min(timeout_ms, CONNECT_TIMEOUT_MS) / 1000)
+            self._socket.settimeout(timeout_ms / 1000)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
                 self._socket = _secured(self._socket, tls, host, port)
@@ -164,7 +174,7 @@ class BlockingConnection:
 
     def _read(self, code: int) -> None:
         try:
-            size = self._socket.recv_into(self._buffer)
+            size = self._received()
         except TimeoutError:
             self._fail(f"no answer within {self._timeout_ms} ms")
             raise RequestTimeout(code, self.address, self._timeout_ms) from None
@@ -182,6 +192,32 @@ class BlockingConnection:
                 self.pushes.append(command)
             elif command.opaque in self._sent:
                 self._arrived[command.opaque] = command
+
+    def _received(self) -> int:
+        """Bytes read into the buffer. Raises TimeoutError after the longest silence."""
+        if self.while_silent is None:
+            return self._socket.recv_into(self._buffer)
+        left_ms = self._timeout_ms
+        try:
+            while left_ms > LOOK_MS:
+                self._socket.settimeout(LOOK_MS / 1000)
+                with contextlib.suppress(TimeoutError):
+                    return self._socket.recv_into(self._buffer)
+                left_ms -= LOOK_MS
+                self._look()
+            self._socket.settimeout(left_ms / 1000)
+            return self._socket.recv_into(self._buffer)
+        finally:
+            with contextlib.suppress(OSError):  # it may have been closed
+                self._socket.settimeout(self._timeout_ms / 1000)
+
+    def _look(self) -> None:
+        assert self.while_silent is not None
+        try:
+            self.while_silent()
+        except BaseException as error:
+            self._fail(str(error))
+            raise
 
     def _check_open(self) -> None:
         if self._failed is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import msgspec
@@ -11,8 +12,8 @@ from remoting.protocol.bounds_body import decode_bounds_reply, encode_bounds_rep
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.route_body import BrokerData, ClusterInfo
-from spark_connector.brokers import BoundsWatch, find_brokers
-from spark_connector.errors import BrokerUnreachable
+from spark_connector.brokers import BoundsWatch, ask_master, find_brokers
+from spark_connector.errors import BrokerMoved, BrokerUnreachable
 from spark_connector.options import ReadOptions, parse_read
 from spark_connector.selection import light_key, select
 from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
@@ -106,3 +107,25 @@ def test_the_same_answer_is_not_read_again(broker: ToyBroker, read_options: Opti
     second = watch.read()
     assert sum(one.max for one in second.values()) == 2
     assert all(one is other for one, other in zip(first, second, strict=True)), "the keys are the same objects"
+
+
+def test_a_master_that_stands_still_is_left_when_another_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name server still names it, then nobody, then another one: only that ends the wait."""
+    monkeypatch.setattr("remoting.client.blocking.LOOK_MS", 5)
+    silent, server, goes_on = ToyBroker(), ToyBroker(), threading.Event()
+    host, port = silent.address
+    tables = [
+        {"a": BrokerData("c", "a", {0: f"{host}:{port}"})}, {"a": BrokerData("c", "a", {1: "h:1"})},
+        {"a": BrokerData("c", "a", {0: "h2:2"})},
+    ]  # fmt: skip
+    bodies = [msgspec.json.encode(ClusterInfo(table)) for table in tables]
+    server.faults = [lambda command, body=body: command.reply(body=body) for body in bodies]
+    silent.faults = [lambda _command: goes_on.wait(30) and None]
+    options = parse_read({"topic": "t", "nameServer": f"{server.address[0]}:{server.address[1]}"})
+    with pytest.raises(BrokerMoved, match="silent and no longer the master"):
+        ask_master(silent.address, Command(RequestCode.QUEUE_BOUNDS), options)
+    goes_on.set()
+    assert server.faults == []
+    assert len(silent.requests) == 1
+    for each in (silent, server):
+        each.close()

@@ -134,3 +134,28 @@ def test_routes(port):
         assert blocking.cluster(connection) == ClusterInfo()
         with pytest.raises(Refused, match="no such topic"):
             blocking.topic_route(connection, "u")
+
+
+def test_a_silent_server_is_asked_about_now_and_then(port, monkeypatch):
+    """What the question raises ends the connection; without it the longest silence does, as ever."""
+    monkeypatch.setattr(blocking, "LOOK_MS", 5)
+    with BlockingConnection("127.0.0.1", port, 10_000) as connection:
+        looks = []
+
+        def look():
+            looks.append(1)
+            if len(looks) == 3:
+                raise Refused(1, "enough")
+
+        connection.while_silent = look
+        assert connection.request(Command(LAST)).body == b"last"
+        looks.clear()
+        with pytest.raises(Refused, match="enough"):
+            connection.request(Command(SILENT))
+        assert len(looks) == 3
+        assert connection.closed
+    with BlockingConnection("127.0.0.1", port, 23) as connection:
+        connection.while_silent = lambda: looks.append(2)
+        with pytest.raises(RequestTimeout):
+            connection.request(Command(SILENT))
+        assert looks.count(2) == 4

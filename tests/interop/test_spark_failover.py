@@ -1,0 +1,61 @@
+"""A Spark stream from a broker group into it, while masters die or stand still: every row once, offsets go on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.spark_failover import SparkOnGroup
+from tests.processes.broker_group import Broker
+from tests.processes.rig import no_traceback
+
+pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def parts(spark: Any, tmp_path: Path) -> Iterator[SparkOnGroup]:
+    """Three brokers, of which two have every acknowledged message."""
+    made = SparkOnGroup(spark, tmp_path)
+    try:
+        made.start()
+        made.flowing()
+        yield made
+    finally:
+        made.end()
+
+
+def master(parts: SparkOnGroup) -> Broker:
+    return parts.group.settle()
+
+
+def test_the_master_is_killed_under_a_stream(parts: SparkOnGroup) -> None:
+    """The query goes on by itself, at the same offsets; what it had staged is there once."""
+    master(parts).kill()
+    parts.flowing(3)
+    assert parts.account() > 0
+    no_traceback(*parts.group.brokers)
+
+
+@pytest.mark.slow
+def test_masters_die_and_stand_still_and_the_query_is_started_again(parts: SparkOnGroup) -> None:
+    """SIGKILL, SIGSTOP with SIGCONT later, and a driver that begins again from its checkpoint at a new master."""
+    for turn in range(6):
+        broker = master(parts)
+        if turn % 2:
+            assert broker.process is not None
+            broker.process.send_signal(signal.SIGSTOP)
+            parts.flowing(3)
+            broker.process.send_signal(signal.SIGCONT)
+        else:
+            broker.kill()
+            if turn == 2:
+                parts.query.stop()
+                parts.start_query()
+            parts.flowing(3)
+            broker.start()
+    assert parts.account() > 0
+    no_traceback(*parts.group.brokers)
