@@ -14,11 +14,16 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightmq.ports import PortTaken, check_free
 from remoting.hot.choice import REBUILD
 from remoting.protocol.errors import LightMQError
+from remoting.transport.failures import TlsFailed
 from runtime.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from lightmq.cli.link import ServerTarget
 
 OK = "ok"
 WARNING = "warning"
@@ -44,7 +49,9 @@ class Finding:
     remedy: str = ""
 
 
-def examine(data: Path, ports: dict[str, int], host: str, server: str, *, spark: bool = True) -> Iterator[Finding]:
+def examine(
+    data: Path, ports: dict[str, int], host: str, server: ServerTarget, *, spark: bool = True
+) -> Iterator[Finding]:
     """Run every check; ports are given by the option that sets them."""
     yield check_python()
     yield check_environment()
@@ -199,17 +206,23 @@ def fsync_latencies_ms(directory: Path, clock: Clock) -> list[float]:
         Path(name).unlink()
 
 
-def check_server(server: str) -> Finding:
+def check_server(target: ServerTarget) -> Finding:
     """A name server answers and knows a broker."""
-    from lightmq.cli.link import ServerTarget, brokers
+    from lightmq.cli.link import brokers
 
     remedy = "start one with: lightmq up"
+    how = f"{target.server} with TLS" if target.tls else target.server
     try:
-        with brokers(ServerTarget(server=server, timeout=2.0)) as found:
+        with brokers(target) as found:
             names = ", ".join(f"{broker.name} at {broker.address}" for broker in found)
+    except TlsFailed as error:
+        remedy = "say whom to trust with --tls-ca FILE or broker.dial_tls.ca, and the name with --tls-server-name"
+        return Finding("broker", WARNING, f"{how}: {str(error).partition(':')[0]}", remedy)
     except LightMQError as error:
-        return Finding("broker", WARNING, f"none reachable through {server} ({str(error).partition(':')[0]})", remedy)
-    return Finding("broker", OK, f"{names} (through {server})")
+        if not target.tls and "TLS" in str(error):
+            remedy = "it takes TLS only: use --tls --tls-ca FILE, or broker.dial_tls in the configuration"
+        return Finding("broker", WARNING, f"none reachable through {how} ({str(error).partition(':')[0]})", remedy)
+    return Finding("broker", OK, f"{names} (through {how})")
 
 
 def check_port(host: str, port: int, option: str, *, is_running: bool) -> Finding:

@@ -18,18 +18,16 @@ from remoting.client.blocking import BlockingConnection, checked, cluster
 from remoting.client.key_file import read_signer
 from remoting.client.tls import ClientTls
 from remoting.protocol.commands import Command
+from remoting.protocol.route_body import BrokerData
+from remoting.transport.failures import ConnectionLost, RequestTimeout
 from remoting.transport.signature import Signer
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ServerTarget:
-    """Where the name server answers."""
+class Security:
+    """What a command shows to servers, and what they have to show."""
 
-    server: Annotated[str, Parameter(name=["--server", "-s"], help="Name server (controller) as host:port.")] = (
-        "127.0.0.1:9876"
-    )
-    timeout: Annotated[float, Parameter(help="Seconds to wait for an answer.")] = 10.0
     access_key_file: Annotated[
         Path | None,
         Parameter(
@@ -72,6 +70,17 @@ class ServerTarget:
         )
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServerTarget(Security):
+    """Where the name server answers."""
+
+    server: Annotated[
+        str, Parameter(name=["--server", "-s"], help="Name server (controller) as host:port; several with commas.")
+    ] = "127.0.0.1:9876"
+    timeout: Annotated[float, Parameter(help="Seconds to wait for an answer.")] = 10.0
+
+
 @dataclass(frozen=True, slots=True)
 class Broker:
     """One broker group's master and the connection to it."""
@@ -95,6 +104,22 @@ def dial(
         raise CommandFailed(str(error)) from error
 
 
+def _known(
+    stack: contextlib.ExitStack, target: ServerTarget, timeout_ms: int, signer: Signer | None
+) -> dict[str, BrokerData]:
+    """The broker groups that the first name server knows which answers. Raises what the last one failed with."""
+    addresses = target.server.split(",")
+    for address in addresses:
+        try:
+            return cluster(
+                stack.enter_context(dial(address.strip(), timeout_ms, signer, target.client_tls))
+            ).broker_addr_table
+        except (ConnectionLost, RequestTimeout):
+            if address is addresses[-1]:
+                raise
+    raise AssertionError("no address was tried")
+
+
 @contextlib.contextmanager
 def brokers(target: ServerTarget) -> Iterator[list[Broker]]:
     """Connections to the masters of all broker groups, by name.
@@ -104,9 +129,8 @@ def brokers(target: ServerTarget) -> Iterator[list[Broker]]:
     signer = read_signer(target.access_key_file) if target.access_key_file is not None else None
     timeout_ms = int(target.timeout * 1000)
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(dial(target.server, timeout_ms, signer, target.client_tls))
         opened = []
-        for name, data in sorted(cluster(server).broker_addr_table.items()):
+        for name, data in sorted(_known(stack, target, timeout_ms, signer).items()):
             address = data.master()
             if address is not None:
                 connection = stack.enter_context(dial(address, timeout_ms, signer, target.client_tls))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -112,6 +113,26 @@ def test_every_part_comes_by_tls(authority: Authority, processes: Callable[[Serv
     for server in reversed(parts.all()):
         assert server.end(signal.SIGTERM) == 0
         no_traceback(server)
+
+
+def looked_at(controllers: str, *options: str) -> dict[str, str]:
+    """What `lightmq doctor` finds of the broker."""
+    found = lightmq("doctor", "--json", "--server", controllers, *options)
+    findings = json.loads(found.stdout)["findings"]
+    return next(finding for finding in findings if finding["name"] == "broker")
+
+
+def test_the_doctor_looks_through_tls(
+    authority: Authority, processes: Callable[[Server], Server], tmp_path: Path
+) -> None:
+    """With the options or the configuration for it; else it says what is missing."""
+    parts = Parts(tmp_path, authority, processes)
+    trusting = ["--tls", "--tls-ca", str(authority.certificate)]
+    assert looked_at(parts.controllers, *trusting)["state"] == "ok"
+    assert looked_at(parts.controllers, *dialling("broker", authority))["state"] == "ok"
+    assert "--tls-ca" in looked_at(parts.controllers, "--tls")["remedy"]
+    assert "--tls" in looked_at(parts.controllers)["remedy"]
+    assert looked_at(f"127.0.0.1:1,{parts.controllers}", *trusting)["state"] == "ok", "the first one that answers"
 
 
 def until_served(port: int, tls: ClientTls) -> None:

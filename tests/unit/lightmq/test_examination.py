@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from lightmq import examination
+from lightmq.cli.link import ServerTarget
 from lightmq.examination import FAILED, OK, WARNING
 from runtime.clock import ManualClock
 
 
 def test_everything_is_examined_and_what_is_not_fine_has_a_remedy(tmp_path: Path) -> None:
-    findings = list(examination.examine(tmp_path, {"--mqtt-port": 0}, "127.0.0.1", "127.0.0.1:1", spark=False))
+    target = ServerTarget(server="127.0.0.1:1")
+    findings = list(examination.examine(tmp_path, {"--mqtt-port": 0}, "127.0.0.1", target, spark=False))
     assert [finding.name for finding in findings] == [
         "python",
         "environment",

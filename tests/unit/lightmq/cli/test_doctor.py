@@ -30,3 +30,23 @@ def test_a_failed_check_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, caps
         run(["doctor"])
     assert raised.value.code == 1
     assert "FAILED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tls", "ca"),
+    [
+        ([], False, None),
+        (["--set", "broker.dial_tls.enabled=true", "--set", "broker.dial_tls.ca=ca.pem"], True, "ca.pem"),
+        (["--tls", "--tls-ca", "mine.pem", "--set", "broker.dial_tls.enabled=true"], True, "mine.pem"),
+    ],
+)
+def test_it_looks_through_tls_where_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], tls: bool, ca: str | None
+) -> None:
+    """By options, else by the configuration; so with the key."""
+    seen = []
+    monkeypatch.setattr(module, "examine", lambda _data, _ports, _host, target: seen.append(target) or [])
+    assert run(["doctor", "--server", "h:1", "--set", "broker.access_key_file=k", *arguments]) == 0
+    (target,) = seen
+    assert (target.server, target.tls, target.access_key_file) == ("h:1", tls, Path("k"))
+    assert target.tls_ca == (None if ca is None else Path(ca))
