@@ -23,15 +23,20 @@ INFLATED_BYTES_MAX = 64 * 1024 * 1024
 _I32 = struct.Struct(">i")
 _CRC_MASK = 0x7FFF_FFFF
 _WORDS_MIN = 5
+_DEFLATED = b"\x78"
+"""What a zlib stream begins with, and no JSON object does."""
 
 
 def decode_registration(body: bytes, *, compressed: bool, crc32: int = 0) -> TopicConfigTable | None:
-    """Topics and version of a registration, None when the body is empty; `crc32` 0 is not checked."""
+    """Topics and version of a registration, None when the body is empty; `crc32` 0 is not checked.
+
+    RocketMQ 5's brokers say that a body is not compressed that is, so the body's own first byte counts as well.
+    """
     if crc32 != 0 and zlib.crc32(body) & _CRC_MASK != crc32:
         raise RemoteViolation("the body's checksum is not the one in bodyCrc32")
     if not body:
         return None
-    if compressed:
+    if compressed or body.startswith(_DEFLATED):
         return _decode_inflated(_inflate(body))
     return decode_body(body, RegisterBrokerBody).topic_config_serialize_wrapper
 

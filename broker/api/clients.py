@@ -1,4 +1,5 @@
-"""RocketMQ clients that come and go: 34 heartbeat, 35 unregister, 38 members of a group, 41/42 queue locks.
+"""RocketMQ clients that come and go: 34 heartbeat, 35 unregister, 38 members of a group, 41/42 queue locks,
+46 subscriptions that are checked.
 
 A group is created by its first heartbeat together with its retry topic, whose route is published at once, because
 clients ask for it right away. Bodies are read leniently: enums as names or numbers, missing sets as empty.
@@ -13,6 +14,7 @@ import msgspec
 from broker.api.access import CONSUME
 from broker.api.fields import text
 from broker.api.resources import of_group
+from broker.api.selection import TAG, selection
 from broker.meta.clients import Client
 from remoting.protocol import fastjson
 from remoting.protocol.codes import ResponseCode
@@ -48,6 +50,14 @@ def heartbeat(broker: Broker, peer: Peer, command: Command) -> None:
     changed = broker.clients.heartbeat(client, producers, consumers)
     fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
     broker.reply_at(broker.store.end_position, peer, command.reply(fields=fields))
+
+
+def check_client(_broker: Broker, _peer: Peer, command: Command) -> Command:
+    """46: whether a subscription is one that can be served; a client asks before it starts."""
+    given = json_body(command).get("subscriptionData")
+    if isinstance(given, dict):
+        selection(str(given.get("subString") or "*"), str(given.get("expressionType") or TAG))
+    return command.reply()
 
 
 def unregister(broker: Broker, _peer: Peer, command: Command) -> Command:

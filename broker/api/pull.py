@@ -1,9 +1,10 @@
 """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): messages for RocketMQ clients, with a long poll that ends on time.
 
 Outcome: FOUND 0 | everything filtered out 20 | at the end 19, after the wait the client asked for | offset outside the
-queue, or at messages that are damaged, 21 with the corrected one. The tag filter compares the tag itself (the hash is
-what clients send, the text is at hand). Light queues are pulled by their name as topic, queue 0. Records become
-RocketMQ's layout only here; a batch becomes its messages, of which an answer may hold the first or the last few.
+queue, or at messages that are damaged, 21 with the corrected one. A tag filter compares the tag itself (the hash is
+what clients send, the text is at hand), an SQL92 filter looks at the properties. Light queues are pulled by their name
+as topic, queue 0. Records become RocketMQ's layout only here; a batch becomes its messages, of which an answer may hold
+the first or the last few.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from broker.api.fields import number, text
 from broker.api.long_poll import ANY_QUEUE
 from broker.api.queues import find_queue, is_light, require_readable
 from broker.api.resources import of_topic
+from broker.api.selection import TAG, Selection, selection
 from broker.api.stored_message import stored_message
 from broker.store.errors import UnreadableOffsets
 from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL
@@ -49,7 +51,8 @@ class _Pull:
     offset: int
     count_max: int
     bytes_max: int
-    tags: frozenset[bytes] | None
+    wanted: Selection | None
+    """None for all."""
     wait_ms: int
 
 
@@ -90,27 +93,22 @@ def _parse(broker: Broker, command: Command) -> _Pull:
         offset=number(fields, "queueOffset"),
         count_max=max(1, min(number(fields, "maxMsgNums", 32), MESSAGES_MAX)),
         bytes_max=max(1, min(number(fields, "maxMsgBytes", BYTES_DEFAULT), limit)),
-        tags=_tags(broker, command, system_flag, group, topic),
+        wanted=_wanted(broker, command, system_flag, group, topic),
         wait_ms=number(fields, "suspendTimeoutMillis", 0) if system_flag & SUSPEND else 0,
     )
 
 
-def _tags(broker: Broker, command: Command, system_flag: int, group: str, topic: str) -> frozenset[bytes] | None:
-    """The tags wanted; None for all. From the request or, without it, from the group's heartbeats."""
+def _wanted(broker: Broker, command: Command, system_flag: int, group: str, topic: str) -> Selection | None:
+    """What the request says or, without it, the group's heartbeats."""
     if system_flag & SUBSCRIPTION or command.code == RequestCode.LITE_PULL_MESSAGE:
         expression = command.fields.get("subscription", "*")
-        kind = command.fields.get("expressionType") or "TAG"
+        kind = command.fields.get("expressionType") or TAG
     else:
         known = broker.clients.subscription(group, topic)
         if known is None:
             raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: {group}")
-        expression, kind = known.get("subString") or "*", known.get("expressionType") or "TAG"
-    if kind != "TAG":
-        raise Refused(ResponseCode.SYSTEM_ERROR, "The broker does not support consumer to filter message by " + kind)
-    wanted = [tag.strip() for tag in expression.split("||")]
-    if "*" in wanted or not any(wanted):
-        return None
-    return frozenset(tag.encode() for tag in wanted if tag)
+        expression, kind = known.get("subString") or "*", known.get("expressionType") or TAG
+    return selection(expression, kind)
 
 
 def _commit(broker: Broker, command: Command, request: _Pull) -> None:
@@ -157,7 +155,7 @@ def _convert(broker: Broker, request: _Pull, queue_id: int, found: ReadResult) -
     messages = [
         stored_message(view, request.index, offset, store_host)
         for offset, view in enumerate(views, found.first_offset)
-        if request.tags is None or bytes(view.tags) in request.tags
+        if request.wanted is None or request.wanted(view)
     ]
     return messages, found.next_offset
 
@@ -172,7 +170,7 @@ def _convert_batches(
     at = begin
     try:
         for offset, view in broker.unpacker.messages(views, queue_id, begin, end):
-            if request.tags is None or bytes(view.tags) in request.tags:
+            if request.wanted is None or request.wanted(view):
                 message = stored_message(view, request.index, offset, store_host)
                 room -= len(message)
                 if room < 0 and at > begin:

@@ -81,6 +81,7 @@ TABLE: dict[int, BrokerHandler] = {
     Code.QUERY_CONSUME_QUEUE: query.query_consume_queue,
     Code.HEART_BEAT: clients.heartbeat,
     Code.UNREGISTER_CLIENT: clients.unregister,
+    Code.CHECK_CLIENT_CONFIG: clients.check_client,
     Code.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_list,
     Code.LOCK_BATCH_MQ: clients.lock_batch,
     Code.UNLOCK_BATCH_MQ: clients.unlock_batch,

@@ -138,10 +138,10 @@ class Judge:
         predicate = self._sql
         if predicate is None:
             return np.ones(len(starts), bool)
-        return _each(blob, starts, lambda view: predicate(_properties(view)) is True)
+        return _each(blob, starts, lambda view: predicate(properties_of(view)) is True)
 
 
-def _properties(view: RecordView) -> sql92.Properties:
+def properties_of(view: RecordView) -> sql92.Properties:
     """The properties of a record by name; of a repeated one the last."""
     found: dict[str, str] | None = None
 

@@ -45,6 +45,7 @@ NOT_RUN = {
     "docs/howto/decode.md": 1,
     "docs/howto/deploy.md": 3,
     "docs/howto/find-messages.md": 1,
+    "docs/howto/rocketmq.md": 1,
     "docs/howto/run-as-processes.md": 1,
     "docs/howto/spark.md": 2,
     "docs/howto/spark-cluster.md": 5,

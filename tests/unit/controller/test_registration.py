@@ -32,6 +32,12 @@ def test_plain():
     assert decode_registration(b"", compressed=True) is None
 
 
+def test_compressed_and_not_said_to_be():
+    # What RocketMQ 5 sends with compressedRegister=true: the field says "false".
+    body = compressed(b"t 8 8 6 SINGLE_TAG {}")
+    assert decode_registration(body, compressed=False) == decode_registration(body, compressed=True)
+
+
 def test_compressed():
     body = compressed(b"t 8 8 6 SINGLE_TAG", b'u 1 2 4 MULTI_TAG {"message.type":"FIFO"}')
     table = decode_registration(body, compressed=True, crc32=zlib.crc32(body) & 0x7FFFFFFF)

@@ -71,3 +71,19 @@ async def test_bodies_of_old_java_clients_are_read(running) -> None:
     connection = running.connect()
     body = b"{clientID:'old',producerDataSet:[{groupName:'p'}],consumerDataSet:[]}"
     assert (await connection.request(Command(RequestCode.HEART_BEAT, body=body))).code == 0
+
+
+async def test_a_subscription_is_checked_before_it_is_used(running) -> None:
+    """46: in the forms a client may start with, an expression that cannot be parsed has its own code."""
+    connection = running.connect()
+
+    async def check(**subscription: str) -> int:
+        body = {"clientId": "c", "group": "g", "subscriptionData": {"topic": "t", **subscription}}
+        command = Command(RequestCode.CHECK_CLIENT_CONFIG, body=msgspec.json.encode(body))
+        return (await connection.request(command)).code
+
+    assert await check(subString="a || b", expressionType="TAG") == 0
+    assert await check(subString="speed > 3 AND line = 'a'", expressionType="SQL92") == 0
+    assert await check(subString="speed >", expressionType="SQL92") == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert await check(subString="x", expressionType="CLASS") == ResponseCode.SYSTEM_ERROR
+    assert (await connection.request(Command(RequestCode.CHECK_CLIENT_CONFIG, body=b"{}"))).code == 0

@@ -8,6 +8,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.record import RecordView
 from remoting.protocol.stored_message import iter_stored
+from tests.unit.broker.api.test_clients import beat
 
 
 def pulling(topic: str, offset: int = 0, *, queue: int = 0, wait_ms: int = 0, tags: str = "*", **more: str) -> Command:
@@ -52,12 +53,30 @@ async def test_the_outcomes(running) -> None:
     assert (beyond.code, beyond.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
 
 
+async def test_an_sql_filter_looks_at_the_properties(running) -> None:
+    """In the request, and as the group's heartbeats have it."""
+    connection = running.connect()
+    running.broker.topics.ensure("t", 1)
+    for tags in ("red", "blue"):
+        await send(connection, tags)
+    chosen = await connection.request(pulling("t", tags="TAGS = 'blue'", expressionType="SQL92"))
+    assert [message.body for message in iter_stored(chosen.body)] == [b"blue"]
+    none = await connection.request(pulling("t", tags="speed > 3", expressionType="SQL92"))
+    assert (none.code, none.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "2")
+    subscription = {"topic": "t", "subString": "TAGS IS NOT NULL AND TAGS <> 'blue'", "expressionType": "SQL92"}
+    await connection.request(beat("one", consumerDataSet=[{"groupName": "g", "subscriptionDataSet": [subscription]}]))
+    noted = await connection.request(pulling("t", sysFlag="0"))
+    assert [message.body for message in iter_stored(noted.body)] == [b"red"]
+
+
 async def test_refusals_carry_rocketmqs_codes(running) -> None:
     connection = running.connect()
     running.broker.topics.ensure("t", 1)
     assert (await connection.request(pulling("none"))).code == ResponseCode.TOPIC_NOT_EXIST
     assert (await connection.request(pulling("t", queue=1))).code == ResponseCode.INVALID_PARAMETER
-    assert (await connection.request(pulling("t", expressionType="SQL92"))).code == ResponseCode.SYSTEM_ERROR
+    assert (await connection.request(pulling("t", expressionType="CLASS"))).code == ResponseCode.SYSTEM_ERROR
+    wrong = pulling("t", tags="speed >", expressionType="SQL92")
+    assert (await connection.request(wrong)).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert (await connection.request(pulling("t", sysFlag="0"))).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
     assert (await connection.request(pulling("t", queueOffset="x"))).code == ResponseCode.INVALID_PARAMETER
 
