@@ -1,0 +1,125 @@
+"""What MQTT promises, over `kill -9` of the master of a broker group: QoS 2, shared, wills, delayed, retained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import paho.mqtt.client as mqtt
+import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from tests.processes.broker_group import BrokerGroup
+from tests.processes.exact_client import ExactClient
+from tests.processes.failovers import failover
+from tests.processes.rig import Client, Stream, no_traceback
+from tests.processes.test_shared_subscriptions import TOPIC, member, until_all
+
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+
+FAILOVERS = 2
+WILL_DELAY_S = 4
+"""Longer than a failover takes, so that the next master is the one that has to know."""
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[BrokerGroup]:
+    """Three brokers, of which two have every acknowledged message."""
+    made = BrokerGroup(tmp_path, brokers=3, in_sync_min=2)
+    try:
+        made.start()
+        yield made
+        no_traceback(made.proxy, *made.brokers, *made.controllers)
+    finally:
+        made.end()
+
+
+def test_qos_2_is_taken_once_and_in_order(group: BrokerGroup) -> None:
+    """Both exchanges are under way when the master dies: clients of raw packets repeat what was not answered, only."""
+    subscriber = ExactClient("subscriber", lambda: group.proxy.port, subscribe_to="exact/#").run()
+    publisher = ExactClient("publisher", lambda: group.proxy.port, publish_to="exact/x")
+    try:
+        subscriber.until(lambda: subscriber.subscribed)
+        publisher.run()
+        for turn in range(1, FAILOVERS + 1):
+            master = group.settle()
+            subscriber.until(lambda turn=turn: len(subscriber.taken) >= 200 * turn)
+            master.kill()
+            publisher.until(lambda sent=publisher.completed: publisher.completed >= sent + 200)
+            master.start()
+        publisher.limit = 0
+        publisher.until(lambda: publisher.completed == publisher.next_number)
+        subscriber.until(lambda: len(subscriber.taken) >= publisher.next_number)
+        assert subscriber.taken == list(range(publisher.next_number))
+        assert not subscriber.lost_session
+        assert not publisher.lost_session
+    finally:
+        publisher.stop()
+        subscriber.stop()
+
+
+def test_a_shared_group_goes_on_where_it_was(group: BrokerGroup) -> None:
+    """Every acknowledged message reaches a member; what comes again is what was under way."""
+    members = [member(group.proxy, f"m{index}", clean=index == 0) for index in range(3)]
+    stream = Stream(group.proxy, TOPIC)
+    for _ in range(FAILOVERS):
+        failover(group, stream)
+    count = stream.end()
+    seen = until_all(members, count)
+    assert sum(seen.values()) < 2 * count
+    for client in members:
+        client.close()
+
+
+def test_wills_delayed_and_retained_messages_come_from_the_new_master(group: BrokerGroup) -> None:
+    """All were given to a master that is dead when they are due: each comes once, and the newest is what is kept."""
+    watcher = Client(group.proxy, "watcher", clean=False)
+    watcher.subscribe(("wills/#", 1), ("later/#", 1), ("marker", 1))
+    sender = Client(group.proxy, "sender")
+    for number in range(20):
+        sender.publish(f"state/{number % 5}", b"%d" % number, 2, retain=True)
+    sender.publish("state/gone", b"x", 1, retain=True)
+    sender.publish("state/gone", b"", 1, retain=True)
+    stays = Client(group.proxy, "stays", will=("wills/stays", b"gone", 1, True))
+    leaves = Leaving(group.proxy.port)
+    for number in range(5):
+        sender.publish(f"$delayed/{WILL_DELAY_S}/later/{number}", b"due", 1)
+    master = group.settle()
+    leaves.close()
+    master.kill()
+    stays.vanish()
+    wanted = Counter([f"later/{number}" for number in range(5)] + ["wills/stays", "wills/leaves"])
+    watcher.until(lambda: len(watcher.messages) >= wanted.total())
+    sender.publish("marker", b"behind them all")
+    watcher.until(lambda: "marker" in watcher.latest)
+    assert Counter(one.topic for one in watcher.messages) == wanted + Counter(["marker"])
+    fresh = Client(group.proxy, "fresh")
+    fresh.subscribe(("state/#", 1), ("wills/#", 1))
+    fresh.until(lambda: len(fresh.messages) >= 6)
+    kept = {one.topic: one.payload for one in fresh.messages if one.retain}
+    assert kept == {f"state/{number % 5}": b"%d" % number for number in range(15, 20)} | {"wills/stays": b"gone"}
+    for client in (watcher, sender, fresh):
+        client.close()
+
+
+class Leaving:
+    """A client of MQTT 5 whose will is due some time after it has gone."""
+
+    def __init__(self, port: int) -> None:
+        self.client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, "leaves", protocol=mqtt.MQTTv5)
+        will = Properties(PacketTypes.WILLMESSAGE)
+        will.WillDelayInterval = WILL_DELAY_S
+        self.client.will_set("wills/leaves", b"gone", 1, False, properties=will)
+        connect = Properties(PacketTypes.CONNECT)
+        connect.SessionExpiryInterval = 3_600
+        self.client.connect("127.0.0.1", port, properties=connect)
+        self.client.loop_start()
+        self.client.publish("nobody/hears", b"", 1).wait_for_publish(30)
+
+    def close(self) -> None:
+        """Leave without a word that takes the will back."""
+        reason = mqtt.ReasonCode(PacketTypes.DISCONNECT, "Disconnect with will message")
+        self.client.disconnect(reasoncode=reason)
+        self.client.loop_stop()
