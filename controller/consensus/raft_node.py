@@ -208,6 +208,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         if node == self._getLeader():
             # It is most likely dead: ask soon, at random, instead of waiting for the silence to be long.
             self._leader_heard = 0.0
+            self._SyncObj__raftLeader = None
             soon = monotonic() + (self._SyncObj__generateRaftTimeout() - self._timers.election) / 2
             self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, soon)
 

@@ -33,6 +33,8 @@ class Judge:
         self._entries: dict[tuple[int, int], bytes] = {}
         self._before: dict[tuple[int, int], int] = {}
         self._committed: dict[int, Entry] = {}
+        self._committed_in: dict[int, int] = {}
+        """Term in which each was."""
         self._committed_here: dict[str, int] = {}
         self._states: dict[int, bytes] = {}
         self._votes: dict[str, tuple[int, str | None]] = {}
@@ -146,7 +148,9 @@ class Judge:
             journal = node._face.journal
             first = journal[0][1]
             for index, entry in self._committed.items():
-                if index >= first and (index > journal[-1][1] or journal[index - first] != entry):
+                # Late votes may still make a leader of a term that is over; it can commit nothing.
+                earlier = self._committed_in[index] < term
+                if earlier and index >= first and (index > journal[-1][1] or journal[index - first] != entry):
                     raise Violation("leader completeness", f"{node_id} leads term {term} without entry {index}")
         elif known != node_id:
             raise Violation("one leader per term", f"{known} and {node_id} in term {term}")
@@ -158,6 +162,7 @@ class Judge:
             raise Violation("what is committed is there", f"{node_id} commits {commit} of {end}")
         for index in range(max(first, self._committed_here.get(node_id, 0) + 1), commit + 1):
             entry = journal[index - first]
+            self._committed_in.setdefault(index, node.raftCurrentTerm)
             if self._committed.setdefault(index, entry) != entry:
                 raise Violation("one committed log", f"{node_id} commits another entry {index}")
         self._committed_here[node_id] = max(commit, self._committed_here.get(node_id, 0))

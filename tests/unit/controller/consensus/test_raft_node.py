@@ -161,6 +161,18 @@ def test_a_leader_that_nobody_follows_stops_to_lead(world):
     assert world.leader() != leader
 
 
+def test_who_is_left_alone_knows_no_leader(world):
+    """At once: it must neither say that it is ready nor send anybody to a controller that is gone."""
+    leader, other = world.leader(), follower(world)
+    assert world.nodes[other].leader_id == leader
+    for each in IDS:
+        world.disconnect(other, each)
+    assert world.nodes[other].leader_id is None
+    world.pass_time(1.0)
+    world.heal()
+    assert world.nodes[other].leader_id == world.leader()
+
+
 def test_a_wiped_node_votes_for_no_log_it_cannot_judge(world):
     """Together with a node that lags it must not elect a log without what was answered."""
     leader, wiped = world.leader(), follower(world)
