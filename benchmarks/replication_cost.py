@@ -1,23 +1,28 @@
-"""What replication costs the master: CPU of its loop per 100-byte message, with no, one and two replicas, and the rate.
+"""What replication costs: CPU per 100-byte message of master and replica, with no, one and two replicas, and the rate.
 
 The replicas are processes of their own over loopback, in the SyncStateSet, so that every message is confirmed only when
-all of them have flushed it. Per turn of the loop one batch is appended; `loop` is the CPU time of the master's loop
-thread per message, the last column what the replicas add to it. Rates are wall clock and share the machine.
+all of them have flushed it. Per turn of the loop one batch is appended. `loop` is the CPU time of a process's loop
+thread per message, `all` that of all its threads, of the replicas' the mean; `added` is what the replicas add to the
+master's loop. Rates are wall clock and share the machine. `fdatasync` costs CPU of whoever calls it, which differs from
+disk to disk: `TMPDIR=/dev/shm` leaves it out, without a disk to wait for.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
+from benchmarks.cpu_clocks import loop_cpu_s, process_cpu_s
 from benchmarks.stores import META
 from broker.replication.acknowledge import Acknowledge
 from broker.replication.follower import Identity
@@ -30,12 +35,24 @@ from broker.store.settings import StoreSettings
 from broker.store.store_message import StoreMessage
 from remoting.transport.turn import soon
 from runtime.clock import SystemClock
+from runtime.event_loop import run, settle_garbage
 from runtime.faults import FaultPoints
 
 LOG = structlog.get_logger()
 BODY = bytes(100)
 BEHIND_BYTES_MAX = 8 * 1024 * 1024
 ROUNDS = 5
+COLUMNS = "master loop  master all  replica loop  replica all"
+
+
+class Cost(NamedTuple):
+    """CPU us per message, and messages a second."""
+
+    master_loop: float
+    master_all: float
+    replica_loop: float
+    replica_all: float
+    rate: float
 
 
 def open_store(directory: Path, flush: str, **role: object) -> LogStore:
@@ -55,13 +72,14 @@ async def replicate(directory: Path, broker: int, port: int, flush: str) -> None
         superseded=lambda _epoch: None, failed=lambda error: sys.exit(str(error)), log=LOG,
     )  # fmt: skip
     client.start()
+    settle_garbage()
     await asyncio.to_thread(sys.stdin.read)
     await client.stop()
     store.close()
 
 
-async def lead(directory: Path, replicas: int, options: argparse.Namespace) -> dict[int, tuple[float, float]]:
-    """Batch size -> (CPU us per message of the loop, messages per second)."""
+async def lead(directory: Path, replicas: int, options: argparse.Namespace) -> dict[int, Cost]:
+    """Batch size -> what a message costs."""
     store = open_store(directory / "1", options.flush, epoch=1)
     server = HaServer(SystemClock(), LOG, keys={}, open_to_all=True, superseded=lambda _epoch: None)
     port = await server.start("127.0.0.1", 0)
@@ -78,12 +96,14 @@ async def lead(directory: Path, replicas: int, options: argparse.Namespace) -> d
         )
         for broker in range(2, 2 + replicas)
     ]
-    await until(lambda: sum(each.acknowledged >= 0 for each in leader.replicas()) == replicas)
     queue = store.open_queue(b"q")
+    await confirmed(store)  # by all of them
+    settle_garbage()
     found = {}
     for batch in options.batches:
-        rounds = [await one_round(store, queue, batch, options.messages) for _ in range(ROUNDS)]
-        found[batch] = (min(cpu for cpu, _ in rounds), statistics.median(rate for _, rate in rounds))
+        processes = [child.pid for child in children]
+        rounds = [await one_round(store, queue, batch, options.messages, processes) for _ in range(ROUNDS)]
+        found[batch] = Cost(*map(min, list(zip(*rounds, strict=True))[:-1]), statistics.median(r.rate for r in rounds))
     for child in children:
         await child.communicate(b"")
     await server.stop()
@@ -91,25 +111,34 @@ async def lead(directory: Path, replicas: int, options: argparse.Namespace) -> d
     return found
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Look now and then."""
-    while not condition():  # noqa: ASYNC110 - what is looked at belongs to the store, which sets no event
-        await asyncio.sleep(0.001)
+async def confirmed(store: LogStore, behind_bytes: int = 0) -> None:
+    """Wait until all but the newest bytes are confirmed."""
+    done = asyncio.get_running_loop().create_future()
+    store.when_confirmed(store.end_position - behind_bytes, done.set_result)
+    await done
 
 
-async def one_round(store: LogStore, queue: int, batch: int, total: int) -> tuple[float, float]:
+async def one_round(store: LogStore, queue: int, batch: int, total: int, replicas: Sequence[int]) -> Cost:
     """Append, let the loop turn, and wait until all is confirmed."""
     count = (total // 8 if batch == 1 else total) // batch
     group = [StoreMessage((queue,), 1, 9, 0, 1, 5, 0, 0, 35, META, BODY) for _ in range(batch)]
-    started, cpu = time.perf_counter(), time.thread_time()
+    started, before = time.perf_counter(), spent_s(replicas)
     for _ in range(count):
         store.append(group)
         await asyncio.sleep(0)
         if store.end_position - store.confirm_position > BEHIND_BYTES_MAX:
-            await until(lambda: store.end_position - store.confirm_position <= BEHIND_BYTES_MAX)
-    await until(lambda: store.confirm_position >= store.end_position)
-    used, wall = time.thread_time() - cpu, time.perf_counter() - started
-    return used * 1e6 / (count * batch), count * batch / wall
+            await confirmed(store, BEHIND_BYTES_MAX)
+    await confirmed(store)
+    spent, wall_s = spent_s(replicas), time.perf_counter() - started
+    used = [(after - earlier) * 1e6 / (count * batch) for earlier, after in zip(before, spent, strict=True)]
+    return Cost(*used, count * batch / wall_s)
+
+
+def spent_s(replicas: Sequence[int]) -> list[float]:
+    """CPU seconds so far: of the loop here, of this process, and the mean of both over the replicas."""
+    each = max(1, len(replicas))
+    loops, processes = sum(map(loop_cpu_s, replicas)) / each, sum(map(process_cpu_s, replicas)) / each
+    return [loop_cpu_s(os.getpid()), process_cpu_s(os.getpid()), loops, processes]
 
 
 def main() -> None:
@@ -125,16 +154,18 @@ def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     if options.replica:
         directory = options.directory / str(options.replica)
-        asyncio.run(replicate(directory, options.replica, options.port, options.flush))
+        run(replicate(directory, options.replica, options.port, options.flush))
         return
-    alone: dict[int, tuple[float, float]] = {}
-    print("replicas  batch   loop us/message   messages/s   added us/message")
+    alone: dict[int, Cost] = {}
+    print(f"CPU us per message\nreplicas  batch  {COLUMNS}   added   messages/s")
     for replicas in (0, 1, 2):
         with tempfile.TemporaryDirectory(prefix="lightmq-bench-") as name:
-            found = asyncio.run(lead(Path(name), replicas, options))
+            found = run(lead(Path(name), replicas, options))
         alone = alone or found
-        for batch, (cpu, rate) in found.items():
-            print(f"{replicas:8}  {batch:5}  {cpu:16.3f}  {rate:11,.0f}  {cpu - alone[batch][0]:17.3f}", flush=True)
+        for batch, cost in found.items():
+            used = f"{cost.master_loop:11.3f} {cost.master_all:11.3f} {cost.replica_loop:13.3f} {cost.replica_all:12.3f}"
+            added = cost.master_loop - alone[batch].master_loop
+            print(f"{replicas:8}  {batch:5}  {used}  {added:6.3f}  {cost.rate:11,.0f}", flush=True)
 
 
 if __name__ == "__main__":
