@@ -163,7 +163,9 @@ def main() -> None:
             found = run(lead(Path(name), replicas, options))
         alone = alone or found
         for batch, cost in found.items():
-            used = f"{cost.master_loop:11.3f} {cost.master_all:11.3f} {cost.replica_loop:13.3f} {cost.replica_all:12.3f}"
+            used = (
+                f"{cost.master_loop:11.3f} {cost.master_all:11.3f} {cost.replica_loop:13.3f} {cost.replica_all:12.3f}"
+            )
             added = cost.master_loop - alone[batch].master_loop
             print(f"{replicas:8}  {batch:5}  {used}  {added:6.3f}  {cost.rate:11,.0f}", flush=True)
 

@@ -20,15 +20,16 @@
        |   <- TRANSFER* |
        | ACK* ->        |
 
-Invariant: whatever arrives becomes frames or one RemoteViolation, and a frame that comes out was sent like that; a
-decoder buffers at most one frame. Pure: bytes in, values out; one decoder per connection and direction.
+Invariant: what does not follow the table is a RemoteViolation when it arrives, and LocalMisuse before it is sent. How
+frames are found in a stream: `decoder`. Pure: bytes in, values out.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from crc32c import crc32c
 
@@ -48,14 +49,15 @@ EPOCHS_MAX = 65_536
 TEXT_BYTES_MAX = 512
 """Length of a name or remark."""
 
-_FRAME = struct.Struct(">IBBHII")
-_CRC_AT = 12
+HEAD = struct.Struct(">IBBHII")
+CRC_AT = 12
 _HELLO = struct.Struct(f">HHQIQQ{NONCE_BYTES}s")
 _WELCOME = struct.Struct(">IQQI")
 _ENTRY = struct.Struct(">IQ")
 _REFUSAL = struct.Struct(">HI")
 _POSITION = struct.Struct(">IQ")
 _TRANSFER = struct.Struct(">IQQQQQ")
+TRANSFER_HEAD_BYTES = _TRANSFER.size
 _LENGTH = struct.Struct(">H")
 
 PAYLOAD_BYTES_MAX = {
@@ -158,7 +160,7 @@ Frame = Greeting | Hello | Welcome | Refusal | Ready | Transfer | Ack
 
 
 def _framed(kind: int, payload: bytes, data: bytes | memoryview = b"") -> bytes:
-    head = _FRAME.pack(MAGIC, kind, 0, 0, len(payload) + len(data), 0)[:_CRC_AT]
+    head = HEAD.pack(MAGIC, kind, 0, 0, len(payload) + len(data), 0)[:CRC_AT]
     return head + crc32c(data, crc32c(payload, crc32c(head))).to_bytes(4, "big") + payload
 
 
@@ -224,68 +226,6 @@ def encode_transfer_head(transfer: Transfer) -> bytes:
 # -- in -------------------------------------------------------------------------------------------------------------
 
 
-class Decoder:
-    """Frames out of arbitrary chunks of bytes, of the kinds that may come from that side."""
-
-    def __init__(self, kinds: frozenset[int], data_bytes_max: int = DATA_BYTES_MAX) -> None:
-        self._limits = {kind: PAYLOAD_BYTES_MAX[kind] for kind in kinds}
-        if TRANSFER in kinds:
-            self._limits[TRANSFER] = _TRANSFER.size + data_bytes_max
-        self._buffer = bytearray()
-        self._failed: RemoteViolation | None = None
-
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes of the frame that has not arrived in full."""
-        return len(self._buffer)
-
-    def feed(self, chunk: bytes | bytearray | memoryview) -> Iterator[Frame]:
-        """Yield the frames that `chunk` completes. Raises RemoteViolation, then and ever after."""
-        if self._failed is not None:
-            raise self._failed
-        buffer = self._buffer
-        buffer += chunk
-        at = 0
-        try:
-            while len(buffer) - at >= _FRAME.size:
-                length = self._length(at)
-                end = at + _FRAME.size + length
-                if len(buffer) < end:
-                    break
-                frame = self._frame(at, end)
-                at = end
-                yield frame
-        except RemoteViolation as violation:
-            self._failed = violation
-            buffer.clear()
-            raise
-        finally:
-            del buffer[:at]
-
-    def _length(self, at: int) -> int:
-        magic, kind, flags, zero, length, _ = _FRAME.unpack_from(self._buffer, at)
-        if magic != MAGIC:
-            raise RemoteViolation(f"not a replication frame: magic {magic:#010x}")
-        limit = self._limits.get(kind)
-        if limit is None or flags or zero:
-            raise RemoteViolation(f"unexpected frame: kind {kind}, flags {flags}")
-        if length > limit:
-            raise RemoteViolation(f"frame of kind {kind}: {length} bytes are more than {limit}")
-        return int(length)
-
-    def _frame(self, at: int, end: int) -> Frame:
-        start = at + _FRAME.size
-        payload = bytes(memoryview(self._buffer)[start:end])
-        checksum = int.from_bytes(self._buffer[at + _CRC_AT : start], "big")
-        if crc32c(payload, crc32c(bytes(self._buffer[at : at + _CRC_AT]))) != checksum:
-            raise RemoteViolation("a replication frame fails its checksum")
-        kind = self._buffer[at + 4]
-        try:
-            return _READERS[kind](payload)
-        except (struct.error, UnicodeDecodeError) as error:
-            raise RemoteViolation(f"frame of kind {kind}: {error}") from error
-
-
 def _exactly(payload: bytes, size: int, what: str) -> None:
     if len(payload) != size:
         raise RemoteViolation(f"{what}: {len(payload)} bytes instead of {size}")
@@ -342,21 +282,21 @@ def _refusal(payload: bytes) -> Refusal:
     return Refusal(reason, epoch, remark)
 
 
-def _ready(payload: bytes) -> Ready:
+def _ready(payload: memoryview) -> Ready:
     epoch, position = _POSITION.unpack(payload)
     _place("ready", position)
     return Ready(epoch, position)
 
 
-def _ack(payload: bytes) -> Ack:
+def _ack(payload: memoryview) -> Ack:
     epoch, end = _POSITION.unpack(payload)
     _place("ack", end)
     return Ack(epoch, end)
 
 
-def _transfer(payload: bytes) -> Transfer:
+def _transfer(payload: memoryview) -> Transfer:
     epoch, epoch_start, position, confirm, base, size = _TRANSFER.unpack_from(payload)
-    data = memoryview(payload)[_TRANSFER.size :]
+    data = payload[_TRANSFER.size :]
     _place("transfer", epoch_start, position + len(data), confirm, base + size)
     if data and not (epoch_start <= position and base <= position and position + len(data) <= base + size):
         raise RemoteViolation(
@@ -366,7 +306,7 @@ def _transfer(payload: bytes) -> Transfer:
     return Transfer(epoch, epoch_start, position, confirm, base, size, data)
 
 
-_READERS: dict[int, Callable[[bytes], Frame]] = {
+_READERS: dict[int, Callable[[Any], Frame]] = {
     GREETING: _greeting,
     HELLO: _hello,
     WELCOME: _welcome,
@@ -375,3 +315,15 @@ _READERS: dict[int, Callable[[bytes], Frame]] = {
     TRANSFER: _transfer,
     ACK: _ack,
 }
+
+
+_NUMBERS = frozenset((READY, TRANSFER, ACK))
+"""Frames without texts, which are read from anything that has bytes."""
+
+
+def read_frame(kind: int, payload: memoryview) -> Frame:
+    """Return the frame; the bytes of a TRANSFER are a view of the payload. Raises RemoteViolation."""
+    try:
+        return _READERS[kind](payload if kind in _NUMBERS else bytes(payload))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise RemoteViolation(f"frame of kind {kind}: {error}") from error

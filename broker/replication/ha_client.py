@@ -16,7 +16,8 @@ from typing import Any
 
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.follower import Action, Confirm, Cut, Follower, Identity, Over, Reset, Send, Write
-from broker.replication.frames import FROM_MASTER, OLD_EPOCH, Decoder
+from broker.replication.frames import OLD_EPOCH, Frame
+from broker.replication.ha_link import MasterLink
 from broker.replication.proof import NONCE_BYTES
 from broker.store.errors import StoreError, StoreFailed
 from broker.store.log_store import LogStore
@@ -30,9 +31,6 @@ RETRY_S = 0.05
 """Pause before the master is dialled again; doubles while no byte comes, and half of it is left to chance."""
 RETRY_S_MAX = 0.4
 CONNECT_TIMEOUT_S = 2.0
-READ_BYTES = 1 << 20
-DATA_BYTES_MAX = 64 * 1024 * 1024
-"""Log bytes of one transfer: a part is at most as large as the master's, and the rest of one record."""
 
 
 class HaClient:
@@ -70,7 +68,7 @@ class HaClient:
         self._tls = tls
         self._task: asyncio.Task[None] | None = None
         self._follower: Follower | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._link: MasterLink | None = None
         self._moved = asyncio.Event()
         self._said = ""
         self._over = ""
@@ -91,8 +89,8 @@ class HaClient:
         """The same master elsewhere, or in a newer epoch: the present connection ends."""
         self.address, self._epoch = address, max(self._epoch, epoch)
         self._moved.set()
-        if self._writer is not None:
-            self._writer.transport.abort()
+        if self._link is not None:
+            self._link.abort("the master is elsewhere now")
 
     async def _follow(self) -> None:
         pause_s = RETRY_S
@@ -126,34 +124,38 @@ class HaClient:
     async def _connection(self) -> str:
         """One connection from its first to its last byte; why it ended."""
         host, port = split_address(self.address)
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(host, port, limit=READ_BYTES, **self._security(host))
-        self._writer, self._over = writer, ""
+        self._over, security = "", self._security(host)
+        self._link = link = MasterLink(self._opened, self._received, self._silence_s)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await asyncio.get_running_loop().create_connection(lambda: link, host, port, **security)
+            return await link.ended
+        finally:
+            self._link = None
+            link.abort()
+
+    def _opened(self, link: MasterLink) -> None:
+        if self._task is None or link is not self._link:
+            link.abort()
+            return
         store = self._store
-        extent = Extent(store.begin_position, store.end_position, Epochs(store.epochs))
-        self._follower = follower = Follower(
+        self._follower = Follower(
             self._identity,
-            extent,
+            Extent(store.begin_position, store.end_position, Epochs(store.epochs)),
             flushed=store.flushed_position,
             confirm=store.confirm_position,
             epoch=self._epoch,
             nonce=secrets.token_bytes(NONCE_BYTES),
         )
-        decoder = Decoder(FROM_MASTER, DATA_BYTES_MAX)
-        try:
-            while True:
-                async with asyncio.timeout(self._silence_s):
-                    data = await reader.read(READ_BYTES)
-                if not data:
-                    return "the master closed the connection"
-                for frame in decoder.feed(data):
-                    self._act(follower, follower.receive(frame))
-                    if self._over:
-                        return self._over
-                self.master_end = follower.master_end
-        finally:
-            self._writer = None
-            writer.transport.abort()
+
+    def _received(self, frame: Frame) -> str:
+        """Do what a frame asks for; why the connection is to end then, or nothing."""
+        follower = self._follower
+        if follower is None:
+            return "the replica stops"
+        self._act(follower, follower.receive(frame))
+        self.master_end = follower.master_end
+        return self._over
 
     def _security(self, host: str) -> dict[str, Any]:
         """What makes the connection one with TLS, where that is configured."""
@@ -168,8 +170,8 @@ class HaClient:
         """Carry out what the follower decided, in order."""
         for action in actions:
             if isinstance(action, Send):
-                if self._writer is not None:
-                    self._writer.write(action.data)
+                if self._link is not None:
+                    self._link.write(action.data)
             elif isinstance(action, Write):
                 self._write(action)
             elif isinstance(action, Confirm):
@@ -182,11 +184,7 @@ class HaClient:
     def _write(self, action: Write) -> None:
         transfer = action.transfer
         part = RawPart(
-            transfer.position,
-            transfer.segment_base,
-            transfer.segment_size,
-            transfer.epoch,
-            memoryview(transfer.data),
+            transfer.position, transfer.segment_base, transfer.segment_size, transfer.epoch, memoryview(transfer.data)
         )
         self._store.append_raw(part)
         self.received_bytes += len(transfer.data)

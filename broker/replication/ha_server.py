@@ -16,13 +16,13 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from broker.replication.decoder import Decoder
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.frames import (
     FROM_REPLICA,
     NO_PROOF_GIVEN,
     NOT_MASTER,
     Ack,
-    Decoder,
     Frame,
     Greeting,
     Hello,
@@ -37,17 +37,17 @@ from broker.replication.frames import (
 )
 from broker.replication.ha_door import Doors
 from broker.replication.leader import Leader
+from broker.replication.pieces import Pieces
 from broker.replication.proof import NONCE_BYTES, prove, proved
 from broker.store.log_store import LogStore
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.server.peer import is_loopback
 from remoting.server.tls import ServerTls
+from remoting.transport.turn import soon, turn_of
 from runtime.clock import Clock
 
 TICK_S = 0.1
 """How often silence is counted."""
-WRITE_HIGH_BYTES = 4 * 1024 * 1024
-"""Bytes in a socket's buffer above which nothing more is put into it."""
 CONNECTIONS_MAX = 64
 """Connections, those included that have not said who they are; the next one is closed at once."""
 HELLO_MS_MAX = 3_000
@@ -86,7 +86,10 @@ class HaServer:
         self._store: LogStore | None = None
         self._epochs = Epochs()
         self._ids = 0
+        self._limit: int | None = None
+        """What the store may confirm, as it was told last."""
         self._pump_due = False
+        self._pieces = Pieces()
 
     async def start(self, host: str, port: int) -> int:
         """Listen; the port. Raises OSError when it is taken."""
@@ -128,7 +131,8 @@ class HaServer:
 
         store.on_written(written)
         store.on_flushed(flushed)
-        self.confirm()
+        self._limit = leader.limit(store.flushed_position)
+        store.limit_confirm(self._limit)
 
     def step_down(self, reason: str) -> None:
         """Serve nobody: connections end, what they had is forgotten."""
@@ -181,14 +185,22 @@ class HaServer:
         leader = self._known()
         refusal = leader.ready(connection.number, ready, self.extent(), self.now_ms())
         if refusal is None:
-            self.pump(connection)
+            self.refill(connection)
         return refusal
 
     def acknowledged(self, connection: ReplicaConnection, ack: Ack) -> None:
-        """The replica's disk has more."""
+        """The replica's disk has more; `advance` follows."""
         self._known().acknowledged(connection.number, ack, self.now_ms())
+
+    def refill(self, connection: ReplicaConnection) -> None:
+        """Send what the replica lacks, as much as it may get now."""
+        self._pump(connection)
+        self._pieces.forget()
+
+    def advance(self, connection: ReplicaConnection) -> None:
+        """Confirm what its acknowledgements allow, send what waited for them."""
         self.confirm()
-        self.pump(connection)
+        self.refill(connection)
 
     def gone(self, connection: ReplicaConnection) -> None:
         """The connection has ended."""
@@ -207,41 +219,40 @@ class HaServer:
         """Let the store confirm what the rule of the group allows now."""
         leader, store = self._leader, self._store
         if leader is not None and store is not None:
-            store.limit_confirm(leader.limit(store.flushed_position))
+            limit = leader.limit(store.flushed_position)
+            if limit != self._limit:
+                self._limit = limit
+                store.limit_confirm(limit)
 
-    def pump(self, connection: ReplicaConnection) -> None:
-        """Send what the replica lacks, as much as it may get now."""
+    def _pump(self, connection: ReplicaConnection) -> None:
         leader, store = self._leader, self._store
         while leader is not None and store is not None and connection.has_room:
             demand = leader.demand(connection.number, store.end_position)
             if demand is None:
                 return
-            position, bytes_max = demand
             try:
-                part = store.raw(position, bytes_max)
+                piece = self._pieces.at(store, self._epochs, *demand)
             except LocalMisuse:
                 connection.refuse(leader.expired(self.extent()))
                 return
-            if part is None:
+            if piece is None:
                 return
-            _, start = self._epochs.at(position) or (part.epoch, position)
-            transfer = Transfer(
-                part.epoch, start, position, store.confirm_position, part.segment_base, part.segment_size, part.data
-            )
-            connection.send(encode_transfer_head(transfer), part.data)
-            self.sent_bytes += len(part.data)
-            leader.sent(connection.number, len(part.data), store.end_position, self.now_ms())
+            size = len(piece.data)
+            connection.send(piece.head, piece.data)
+            self.sent_bytes += size
+            leader.sent(connection.number, size, store.end_position, self.now_ms())
 
     def _pump_soon(self) -> None:
         if not self._pump_due and self.connections:
             self._pump_due = True
-            asyncio.get_running_loop().call_soon(self._pump_all)
+            soon(self._pump_all)
 
     def _pump_all(self) -> None:
         self._pump_due = False
         for connection in list(self.connections):
             if connection.is_replica:
-                self.pump(connection)
+                self._pump(connection)
+        self._pieces.forget()
 
     async def _tick(self) -> None:
         while True:
@@ -301,7 +312,7 @@ class ReplicaConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say the first word."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._transport.set_write_buffer_limits(high=0)  # at once, and what the socket does not take is the last
         name = transport.get_extra_info("peername")
         self.address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "local"
         if len(self._server.connections) >= CONNECTIONS_MAX:
@@ -313,11 +324,22 @@ class ReplicaConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Frames of the replica; one that breaks the rules ends its connection."""
+        turn = turn_of(asyncio.get_running_loop())
+        turn.hold()
+        has_acknowledged = False
         try:
             for frame in self._decoder.feed(data):
-                self._received(frame)
+                if isinstance(frame, Ack):
+                    self._server.acknowledged(self, frame)
+                    has_acknowledged = True
+                else:
+                    self._received(frame)
+            if has_acknowledged:
+                self._server.advance(self)
         except RemoteViolation as violation:
             self.abort(violation.reason)
+        finally:
+            turn.run()
 
     def _received(self, frame: Frame) -> None:
         if isinstance(frame, Hello):
@@ -326,8 +348,6 @@ class ReplicaConnection(asyncio.Protocol):
             refusal = self._server.ready(self, frame)
             if refusal is not None:
                 self.refuse(refusal)
-        elif isinstance(frame, Ack):
-            self._server.acknowledged(self, frame)
 
     def _hello(self, hello: Hello) -> None:
         if self.is_replica:
@@ -350,9 +370,9 @@ class ReplicaConnection(asyncio.Protocol):
             self._transport.close()
 
     def send(self, head: bytes, data: bytes | memoryview = b"") -> None:
-        """Queue bytes; those of the log are copied, because its files may be closed before they are out."""
+        """Queue bytes; those of the log are not copied, a file that is dropped meanwhile stays mapped until then."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(head + data if len(data) else head)
+            self._transport.writelines((head, data)) if len(data) else self._transport.write(head)
 
     def abort(self, reason: str) -> None:
         """Close at once."""
@@ -367,7 +387,7 @@ class ReplicaConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """It does again."""
         self.has_room = True
-        self._server.pump(self)
+        self._server.refill(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         """It has ended."""

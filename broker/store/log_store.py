@@ -24,12 +24,12 @@ class LogStore(GroupDoor):
     """The commit log with its queue index and state tables; made by :meth:`open`."""
 
     def _written(self) -> None:
+        if self._written_listeners:  # before the flush: what they send is on its way then
+            self._tell_written()
         self._flusher.request()
         if self._is_async and not self._confirm_pending and not self._role.replica:
             self._confirm_pending = True
             (self._soon or self._schedule)(self._confirm_written)
-        if self._written_listeners:
-            self._tell_written()
 
     # -- append -------------------------------------------------------------------------------------------------------
 

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from broker.replication.decoder import Decoder
 from broker.replication.frames import (
     FROM_REPLICA,
     Ack,
-    Decoder,
     Frame,
     Greeting,
     Hello,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from broker.replication import frames
+from broker.replication.decoder import Decoder
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.follower import Confirm, Cut, Follower, Identity, Over, Reset, Send, Stage, Write
-from broker.replication.frames import Ack, Decoder, Greeting, Hello, Ready, Refusal, Transfer, Welcome
+from broker.replication.frames import Ack, Greeting, Hello, Ready, Refusal, Transfer, Welcome
 from broker.replication.proof import prove
 
 LOG = Extent(0, 130, Epochs([(1, 0), (2, 100)]))

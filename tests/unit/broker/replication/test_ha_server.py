@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.replication import frames, ha_server
-from broker.replication.frames import FROM_MASTER, Decoder, Greeting, Hello, Refusal, Transfer, Welcome
+from broker.replication.decoder import Decoder
+from broker.replication.frames import FROM_MASTER, Greeting, Hello, Refusal, Transfer, Welcome
 from broker.replication.proof import prove
 from remoting.protocol.errors import LocalMisuse
 from runtime.clock import ManualClock
