@@ -26,6 +26,7 @@ BENCHMARKS = {
     "batch": "benchmarks.batch_records",
     "arrow": "benchmarks.gather_read",
     "replication": "benchmarks.replication_cost",
+    "group": "benchmarks.group_load",
     "requests": "benchmarks.broker_requests",
     "spark": "benchmarks.spark_read",
     "spark_write": "benchmarks.spark_write",

@@ -103,7 +103,8 @@ async def lead(directory: Path, replicas: int, options: argparse.Namespace) -> d
     for batch in options.batches:
         processes = [child.pid for child in children]
         rounds = [await one_round(store, queue, batch, options.messages, processes) for _ in range(ROUNDS)]
-        found[batch] = Cost(*map(min, list(zip(*rounds, strict=True))[:-1]), statistics.median(r.rate for r in rounds))
+        best = Cost._make(map(min, zip(*rounds, strict=True)))
+        found[batch] = best._replace(rate=statistics.median(each.rate for each in rounds))
     for child in children:
         await child.communicate(b"")
     await server.stop()
@@ -131,7 +132,7 @@ async def one_round(store: LogStore, queue: int, batch: int, total: int, replica
     await confirmed(store)
     spent, wall_s = spent_s(replicas), time.perf_counter() - started
     used = [(after - earlier) * 1e6 / (count * batch) for earlier, after in zip(before, spent, strict=True)]
-    return Cost(*used, count * batch / wall_s)
+    return Cost._make((*used, count * batch / wall_s))
 
 
 def spent_s(replicas: Sequence[int]) -> list[float]:
