@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -18,9 +19,15 @@ from remoting.client.blocking import BlockingConnection, checked, cluster
 from remoting.client.key_file import read_signer
 from remoting.client.tls import ClientTls
 from remoting.protocol.commands import Command
+from remoting.protocol.errors import LightMQError
 from remoting.protocol.route_body import BrokerData
-from remoting.transport.failures import ConnectionLost, RequestTimeout
+from remoting.transport.failures import ConnectionLost, RequestTimeout, not_master
 from remoting.transport.signature import Signer
+
+ATTEMPTS_MAX = 100
+"""How often a master is looked for before a command gives up."""
+PAUSE_S = 0.2
+"""Pause before each of these attempts."""
 
 
 @Parameter(name="*")
@@ -81,17 +88,52 @@ class ServerTarget(Security):
     timeout: Annotated[float, Parameter(help="Seconds to wait for an answer.")] = 10.0
 
 
-@dataclass(frozen=True, slots=True)
 class Broker:
     """One broker group's master and the connection to it."""
 
-    name: str
-    address: str
-    connection: BlockingConnection
+    def __init__(self, name: str, address: str, target: ServerTarget, signer: Signer | None = None) -> None:
+        """Connect. Raises as `dial`."""
+        self.name = name
+        self.address = address
+        self._target = target
+        self._signer = signer
+        self.connection = dial(address, _timeout_ms(target), signer, target.client_tls)
 
     def ask(self, command: Command) -> Command:
         """A request and its answer. Raises Refused when the broker says no."""
         return checked(self.connection.request(command))
+
+    def ask_again(self, code: int, body: bytes) -> Command:
+        """`ask` what may be asked twice: a lost connection is made again, to the group's master at that time.
+
+        Raises ConnectionLost or RequestTimeout when there was none for too long.
+        """
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                answer = self.connection.request(Command(code, body=body))
+                refusal = not_master(answer)
+                if refusal is None:
+                    return checked(answer)
+                failure: LightMQError = refusal
+            except (ConnectionLost, RequestTimeout) as error:
+                failure = error
+            self.connection.close()
+            Event().wait(PAUSE_S)
+            with contextlib.suppress(ConnectionLost, RequestTimeout):
+                self._move()
+        raise failure
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    def _move(self) -> None:
+        """Connect to the group's master of now; nothing changes while nobody knows one."""
+        found = _known(self._target, self._signer).get(self.name)
+        address = found.master() if found is not None else None
+        if address is not None:
+            self.connection = dial(address, _timeout_ms(self._target), self._signer, self._target.client_tls)
+            self.address = address
 
 
 def dial(
@@ -104,16 +146,17 @@ def dial(
         raise CommandFailed(str(error)) from error
 
 
-def _known(
-    stack: contextlib.ExitStack, target: ServerTarget, timeout_ms: int, signer: Signer | None
-) -> dict[str, BrokerData]:
+def _timeout_ms(target: ServerTarget) -> int:
+    return int(target.timeout * 1000)
+
+
+def _known(target: ServerTarget, signer: Signer | None) -> dict[str, BrokerData]:
     """The broker groups that the first name server knows which answers. Raises what the last one failed with."""
     addresses = target.server.split(",")
     for address in addresses:
         try:
-            return cluster(
-                stack.enter_context(dial(address.strip(), timeout_ms, signer, target.client_tls))
-            ).broker_addr_table
+            with dial(address.strip(), _timeout_ms(target), signer, target.client_tls) as server:
+                return cluster(server).broker_addr_table
         except (ConnectionLost, RequestTimeout):
             if address is addresses[-1]:
                 raise
@@ -127,14 +170,12 @@ def brokers(target: ServerTarget) -> Iterator[list[Broker]]:
     Raises CommandFailed when there is none, LocalMisuse for a key file that may not be used.
     """
     signer = read_signer(target.access_key_file) if target.access_key_file is not None else None
-    timeout_ms = int(target.timeout * 1000)
     with contextlib.ExitStack() as stack:
         opened = []
-        for name, data in sorted(_known(stack, target, timeout_ms, signer).items()):
+        for name, data in sorted(_known(target, signer).items()):
             address = data.master()
             if address is not None:
-                connection = stack.enter_context(dial(address, timeout_ms, signer, target.client_tls))
-                opened.append(Broker(name, address, connection))
+                opened.append(stack.enter_context(contextlib.closing(Broker(name, address, target, signer))))
         if not opened:
             raise CommandFailed(f"{target.server} knows no broker with a master; is one running and registered there?")
         yield opened

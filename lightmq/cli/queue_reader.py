@@ -18,7 +18,6 @@ from remoting.protocol.bounds_body import (
     encode_bounds_request,
 )
 from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.pull_body import STATUS_NO_SUCH_QUEUE, decode_range_pull_reply, encode_range_pull
 from remoting.protocol.record import RecordView, check_record, iter_records
@@ -112,7 +111,7 @@ class QueueReader:
             known=self._known if wait_ms else None,
             wait_ms=wait_ms,
         )
-        reply = self._broker.ask(Command(RequestCode.QUEUE_BOUNDS, body=encode_bounds_request(request)))
+        reply = self._broker.ask_again(RequestCode.QUEUE_BOUNDS, encode_bounds_request(request))
         return decode_bounds_reply(reply.body)
 
     def _newest_of(self, queue_id: int, lowest: int, end: int, count: int) -> list[LogMessage]:
@@ -128,7 +127,7 @@ class QueueReader:
     def _read(self, queue_id: int, start: int, end: int) -> Iterator[LogMessage]:
         while start < end:
             body = encode_range_pull(queue_id, start, end, PULL_BYTES)
-            pulled = decode_range_pull_reply(self._broker.ask(Command(RequestCode.RANGE_PULL, body=body)).body)
+            pulled = decode_range_pull_reply(self._broker.ask_again(RequestCode.RANGE_PULL, body).body)
             records = map(_checked, iter_records(pulled.blob))
             at = max(start, pulled.first_offset)
             try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +16,7 @@ from paho.mqtt.properties import Properties
 from tests.processes.broker_group import BrokerGroup
 from tests.processes.exact_client import ExactClient
 from tests.processes.failovers import failover
-from tests.processes.rig import Client, Stream, no_traceback
+from tests.processes.rig import ROOT, Client, Stream, no_traceback
 from tests.processes.test_shared_subscriptions import TOPIC, member, until_all
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
@@ -123,3 +125,23 @@ class Leaving:
         reason = mqtt.ReasonCode(PacketTypes.DISCONNECT, "Disconnect with will message")
         self.client.disconnect(reasoncode=reason)
         self.client.loop_stop()
+
+
+def test_a_tail_goes_on_at_the_new_master(group: BrokerGroup) -> None:
+    """`lightmq tail --follow` prints every message once, in order, over a failover."""
+    stream = Stream(group.proxy, TOPIC)
+    stream.flowing()
+    command = [sys.executable, "-m", "lightmq", "tail", TOPIC, "--follow", "--offset", "0", "--count", "2000"]
+    tail = subprocess.Popen([*command, "--server", group.addresses], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert tail.stdout is not None
+        first = tail.stdout.readline()
+        failover(group, stream)
+        while len(stream.sent) < 2_000:
+            stream.flowing()
+        offsets = [int(line.split()[0]) for line in (first, *tail.stdout)]
+        assert tail.wait(60) == 0
+        assert offsets == list(range(2_000))
+    finally:
+        tail.kill()
+        stream.end()

@@ -5,10 +5,14 @@ from typing import Any
 
 import pytest
 
+from lightmq.cli import link
 from lightmq.cli.link import ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed
+from remoting.protocol.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError, Refused
+from remoting.transport.failures import ConnectionLost
 
 
 def test_brokers_are_found_and_closed(log_server: Any) -> None:
@@ -36,3 +40,28 @@ def test_a_key_that_may_not_be_used_is_said_before_anything_is_asked(tmp_path: P
     target = ServerTarget(server="127.0.0.1:1", access_key_file=key)
     with pytest.raises(LightMQError, match="chmod 600"), brokers(target):
         pass
+
+
+def test_what_may_be_asked_twice_goes_on_at_the_next_master(log_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a lost connection and after NOT_MASTER, until nobody was found for too long."""
+    monkeypatch.setattr(link, "PAUSE_S", 0.001)
+    monkeypatch.setattr(link, "ATTEMPTS_MAX", 4)
+    refusals = [Refused(ResponseCode.NOT_MASTER, "not me")] * 2
+
+    def refuse() -> None:
+        if refusals:
+            raise refusals.pop()
+
+    log_server.on_bounds = refuse
+    body = encode_bounds_request(QueueBoundsRequest(topics=["plant"], known={}, wait_ms=1))
+    with brokers(ServerTarget(server=f"127.0.0.1:1,{log_server.address}")) as found:
+        (broker,) = found
+        broker.connection.close()
+        assert decode_bounds_reply(broker.ask_again(RequestCode.QUEUE_BOUNDS, body).body).broker == "broker-a"
+        assert refusals == []
+        with pytest.raises(Refused, match="not supported"):
+            broker.ask_again(777, b"")
+        log_server.with_broker = False
+        refusals += [Refused(ResponseCode.NOT_MASTER, "not me")] * 9
+        with pytest.raises(ConnectionLost):
+            broker.ask_again(RequestCode.QUEUE_BOUNDS, body)

@@ -76,7 +76,8 @@ class BatchBroker:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def ask(self, command: Command) -> Command:
+    def ask_again(self, code: int, body: bytes) -> Command:
+        command = Command(code, body=body)
         if command.code == RequestCode.QUEUE_BOUNDS:
             queue = QueueBounds(topic="t", queue=0, id=1, min=10, max=17)
             reply = QueueBoundsReply(broker="b", epoch=1, confirm=0, queues=[queue])
