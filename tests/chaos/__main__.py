@@ -1,12 +1,13 @@
 """``python -m tests.chaos --minutes 60 --seed 7``: break a cluster for a while and say what survived.
 
-Writes events.jsonl (every fault, with its time), report.txt, report.json and timeline.svg to the folder; the exit
-status is 0 when every judge is content.
+Writes events.jsonl (every fault, with its time), report.txt, report.json and timeline.svg to the folder, and what the
+run's own clients log to clients.log; the exit status is 0 when every judge is content.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import tempfile
 from pathlib import Path
@@ -45,6 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
         network=given.network, scale=given.scale, silence_ms=given.silence_ms,
         command=f"python -m tests.chaos {' '.join(words)}",
     )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(filename=folder / "clients.log", format="%(asctime)s %(name)s %(message)s")
     report = Run(options).execute()
     print(report.text())
     print(f"written to {folder}")

@@ -29,6 +29,7 @@ GROUP = "broker-a"
 SEGMENT_BYTES = 32 * 1024 * 1024
 DISK_BYTES = 640 * 1024 * 1024
 """Least size of the file system of a broker that may be filled."""
+CONTROLLER_DISK_BYTES = 64 * 1024 * 1024
 KEPT_SEGMENT_BYTES = 4 * 1024 * 1024
 """Segments of a run in which the log is cleaned; a whole one goes at a time."""
 
@@ -158,8 +159,8 @@ class Cluster:
     ) -> None:
         """``names``: node -> role, controllers first; a learner is a broker that is never in sync.
 
-        ``disk_bytes``: each broker has a file system of this size, 0: none; ``silence_ms``: when a broker counts as
-        dead, 0 as shipped; ``kept_bytes``: how much of the log is kept, 0: all of it.
+        ``disk_bytes``: each broker has a file system of this size and each controller a small one, 0: none;
+        ``silence_ms``: when a broker counts as dead, 0 as shipped; ``kept_bytes``: how much of the log is kept, 0: all.
         """
         self.silence_ms = silence_ms
         self.kept_bytes = kept_bytes
@@ -205,10 +206,15 @@ class Cluster:
 
     def status(self, node: Node) -> dict[str, Any]:
         """The /status page. Raises OSError."""
-        url = f"http://{self.network.listen_host(node.name)}:{node.ports['admin']}/status"
+        found: dict[str, Any] = json.loads(self.page(node, "status"))
+        return found
+
+    def page(self, node: Node, name: str) -> bytes:
+        """A page of the administration port. Raises OSError when there is none, or it says no."""
+        url = f"http://{self.network.listen_host(node.name)}:{node.ports['admin']}/{name}"
         with urllib.request.urlopen(url, timeout=5) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
+            content: bytes = answer.read()
+            return content
 
     def close(self) -> None:
         """Kill what lives and take the network and the disks down."""
@@ -271,8 +277,9 @@ class Cluster:
         secret.write_text("what the controllers of this run know")
         secret.chmod(0o600)
 
-    def _mount_disks(self, size_bytes: int) -> None:
-        for node in self.of("broker"):
+    def _mount_disks(self, broker_bytes: int) -> None:
+        for node in (*self.of("broker"), *self.of("controller")):
+            size_bytes = broker_bytes if node.role == "broker" else CONTROLLER_DISK_BYTES
             command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(node.data)]
             subprocess.run(command, check=True)
             self.mounted.append(node.data)

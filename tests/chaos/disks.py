@@ -1,16 +1,18 @@
-"""What a power cut or a bad disk leaves of a broker's data directory, done to one whose process has ended.
+"""What a power cut or a bad disk leaves of a server's data directory, done to one whose process has ended.
 
     lost tail    what was written to the log and never flushed is gone, or its first bytes are there and the rest is not
     lost epochs  the list of epochs is cut short, or missing
     bit flip     one bit of a flushed record is another one
+    torn journal behind the entries of a controller's journal stands the beginning of one that was never written whole
 
-Up to where the log was flushed the broker itself tells: the largest position its files prove. What is proved is never
+Up to where the log was flushed a broker itself tells: the largest position its files prove. What is proved is never
 touched but by the bit flip. Thread rule: blocks; the directory belongs to nobody meanwhile.
 """
 
 from __future__ import annotations
 
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,10 @@ from broker.store.checkpoint import load_checkpoint
 from broker.store.durable_mark import load_mark
 from broker.store.epoch_file import NAME as EPOCHS
 from broker.store.queue_index.tail import read_durable
+from controller.consensus.journal import MAGIC
 
 TORN_BYTES_MAX = 3_000
+_ENTRY_HEAD = struct.Struct("<III")
 FLIP_BYTES = 8 * 1024 * 1024
 """A flip lies so close below the flushed end: what is older may be about to expire."""
 
@@ -77,6 +81,15 @@ def flip_bit(data: Path, chance: random.Random) -> dict[str, Any]:
         stream.seek(position - base)
         stream.write(bytes([byte]))
     return {"position": position, "bit": bit}
+
+
+def tear_journal(data: Path, chance: random.Random) -> dict[str, Any]:
+    """Put the beginning of an entry behind a controller's journal; says how much of it."""
+    entry = _ENTRY_HEAD.pack(MAGIC, 200, 0) + bytes(range(1, 200))
+    torn = entry[: chance.randrange(1, len(entry))]
+    with (data / "consensus" / "journal").open("ab") as stream:
+        stream.write(torn)
+    return {"torn_bytes": len(torn)}
 
 
 def _segments(data: Path) -> list[tuple[int, Path]]:

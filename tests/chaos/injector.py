@@ -35,6 +35,7 @@ DAMAGES: dict[str, Callable[[Path, random.Random], dict[str, Any]]] = {
     "lost_tails": disks.lose_tail,
     "lost_epochs": disks.lose_epochs,
     "bit_flip": disks.flip_bit,
+    "torn_journal": disks.tear_journal,
 }
 
 
@@ -106,7 +107,7 @@ class Injector:
 
     def _begin_one(self, fault: Fault, node: Node) -> None:
         match fault.kind:
-            case "pause" | "pause_most":
+            case "pause" | "pause_most" | "pause_long":
                 node.pause()
             case "leave":
                 self._record.note("left", node=node.name, status=node.stop())
@@ -115,12 +116,8 @@ class Injector:
             case "learner_anew":
                 node.kill()
                 node.wipe()
-            case "wipe":
-                if others_in_sync(self._cluster, node.name) < WIPE_OTHERS_MIN:
-                    self._record.note("spared", node=node.name, why="others may lack what it has")
-                    return
-                node.kill()
-                node.wipe()
+            case "wipe" | "wipe_controller":
+                self._wipe(node)
             case "full_disk":
                 fill(node.data)
             case "clock_jump":
@@ -158,6 +155,19 @@ class Injector:
         for node in nodes:
             self._record.note("damaged", node=node.name, kind=fault.kind, **DAMAGES[fault.kind](node.data, chance))
 
+    def _wipe(self, node: Node) -> None:
+        """Lose a disk, if others have everything that was on it."""
+        if node.role == "controller":
+            is_spare = all(is_ready(self._cluster, each) for each in self._cluster.of("controller"))
+        else:
+            is_spare = others_in_sync(self._cluster, node.name) >= WIPE_OTHERS_MIN
+        if not is_spare:
+            self._record.note("spared", node=node.name, why="others may lack what it has")
+            return
+        node.kill()
+        node.wipe()
+        self._record.note("wiped", node=node.name)
+
     def _leave_behind(self, node: Node) -> None:
         """Keep a broker away until the log of all others begins behind the end of its own."""
         node.kill()
@@ -193,6 +203,15 @@ class Injector:
                 network.reset(name)
             case _:
                 raise AssertionError(f"nobody knows how to do {fault.kind}")
+
+
+def is_ready(cluster: Cluster, node: Node) -> bool:
+    """Whether a server says it can do its work: a controller, that it has caught up."""
+    try:
+        cluster.page(node, "readyz")
+    except OSError:
+        return False
+    return True
 
 
 def log_begin(node: Node) -> int:

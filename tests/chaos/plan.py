@@ -13,14 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ALWAYS = ("kill", "pause", "restart_loop", "kill_most", "pause_most", "kill_role", "kill_all", "leave")
-OF_DISKS = frozenset({"full_disk", "wipe", "lost_tail", "lost_tails", "lost_epochs", "bit_flip", "left_behind"})
+OF_DISKS = frozenset({"wipe", "lost_tail", "lost_tails", "lost_epochs", "bit_flip", "left_behind"})
 """Those of the disks of brokers."""
-OF_SEEDS = frozenset({"lost_tail", "lost_tails", "lost_epochs", "bit_flip"})
+OF_CONTROLLERS = frozenset({"wipe_controller", "torn_journal"})
+OF_SEEDS = frozenset({"lost_tail", "lost_tails", "lost_epochs", "bit_flip", "torn_journal"})
 """Those that draw for themselves."""
 TIMES = {
     "kill": (0.0, 3.0), "kill_most": (0.0, 3.0), "kill_role": (0.0, 3.0), "kill_all": (0.0, 2.0), "pause": (0.5, 6.0),
     "reset": (0.0, 0.0), "lost_tail": (0.0, 2.0), "lost_tails": (0.0, 2.0), "lost_epochs": (0.0, 2.0),
     "bit_flip": (0.0, 2.0), "learner_anew": (0.0, 3.0), "left_behind": (0.0, 0.0),
+    "torn_journal": (0.0, 2.0), "wipe_controller": (0.0, 2.0), "pause_long": (10.0, 60.0),
 }  # fmt: skip
 OTHER_TIMES = (1.0, 5.0)
 CALM = (0.5, 2.0)
@@ -66,9 +68,11 @@ class Plan:
     def _role_for(self, kind: str) -> str:
         if kind in OF_DISKS:
             return "broker"
+        if kind in OF_CONTROLLERS:
+            return "controller"
         if kind == "learner_anew":
             return "learner"
-        if kind in ("partial_cut", "slow_disk"):
+        if kind in ("partial_cut", "slow_disk", "full_disk"):
             return self._chance.choice(("broker", "controller"))
         present = [role for role in WEIGHTS if role in self._roles.values()]
         return self._chance.choices(present, [WEIGHTS[role] for role in present])[0]

@@ -225,6 +225,13 @@ class Final:
     """Everything the log holds in the end."""
 
     bodies: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
+    """(topic, id of the queue) -> offset -> body."""
+    ids: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(topic, number of its queue, as producers are told) -> id of the queue."""
+
+    def placed(self) -> dict[tuple[str, int], dict[int, bytes]]:
+        """Bodies by (topic, number of its queue)."""
+        return {(topic, number): self.bodies.get((topic, found), {}) for (topic, number), found in self.ids.items()}
 
     def complete(self, seen: Mapping[str, Seen]) -> None:
         """Put what was seen before the log was cleaned in front of the rest."""
@@ -259,4 +266,5 @@ def final_reading(topics: list[str], address: str) -> Final:
             for message in reader.from_offset(0):
                 offsets = final.bodies.setdefault((topic, message.queue_id), {})
                 offsets[message.offset] = bytes(message.record.body)
+            final.ids |= {(topic, queue.queue): queue.id for queue in reader._ask_bounds(0).queues}
     return final

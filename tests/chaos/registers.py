@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -174,14 +174,22 @@ def clients(
 ) -> list[RegisterClient]:
     """Clients of every register; ``controllers``: name -> address."""
     registers: list[Register] = [AddressRegister(name, list(controllers.values())) for name in GROUPS]
-    registers += [KeyRegister(f"key of {name}", [address]) for name, address in controllers.items()]
+    registers += [KeyRegister(key_of(name), [address]) for name, address in controllers.items()]
     return [RegisterClient(f"r{number}", registers, now, seed * 100 + number) for number in range(count)]
 
 
-def histories(found: list[RegisterClient]) -> dict[str, History]:
-    """Register -> everything that anybody did with it."""
+def histories(found: list[RegisterClient], wipes: Sequence[tuple[str, float]] = ()) -> dict[str, History]:
+    """Register -> everything that anybody did with it; a controller's key is another one after each of its wipes."""
     joined: dict[str, History] = {}
     for client in found:
         for name, history in client.histories.items():
-            joined.setdefault(name, []).extend(history)
+            times = [at for controller, at in wipes if name == key_of(controller)]
+            for each in history:
+                lives = sum(at < each.called for at in times)
+                joined.setdefault(f"{name}, wiped {lives} times" if lives else name, []).append(each)
     return joined
+
+
+def key_of(controller: str) -> str:
+    """How the register is called that this controller keeps for itself."""
+    return f"key of {controller}"

@@ -32,6 +32,8 @@ UP_S = 180.0
 """Longest time until a cluster that nobody disturbs takes messages; machines are slow and loaded."""
 POLL_S = 0.05
 DISK_BYTES_PER_MESSAGE = 400
+FULL_SCALE = 0.5
+"""A run with shorter faults is in a hurry and does without those that last for a minute."""
 LONG_S = 7_200.0
 """A longer run with small disks must clean its log."""
 
@@ -120,6 +122,8 @@ class Run:
         kinds |= {"full_disk"} if self.cluster.mounted else set()
         kinds |= {"clock_jump", "slow_disk"} if self.cluster.is_preloaded else set()
         kinds |= {"wipe"} if options.brokers > WIPE_OTHERS_MIN else set()
+        kinds |= {"torn_journal"} | ({"wipe_controller"} if options.controllers > 2 else set())
+        kinds |= {"pause_long"} if options.scale >= FULL_SCALE else set()
         kinds |= {"learner_anew"} if options.learners else set()
         kinds |= {"left_behind"} if options.kept_mb and options.brokers > WIPE_OTHERS_MIN else set()
         return frozenset(kinds)
@@ -204,6 +208,8 @@ class Run:
         if self.options.brokers > 1:
             self.until("replicas and learners", self._is_level, UP_S)
         self.report.verdicts = verdicts(self.load, final, self._end)
+        wipes = [(each["node"], each["at"]) for each in self.record.of("wiped")]
+        self.report.verdicts.append(judges.registers(histories(self.load.registers, wipes)))
         self.report.problems += self.load.sight.problems[:20]
         for role in ("proxy", "broker", "controller"):  # so that nobody waits for who has gone
             for node in self.cluster.of(role):
@@ -293,8 +299,7 @@ def verdicts(load: Load, final: Final, end: int) -> list[judges.Verdict]:
         judges.order("order in the queues", final.by_queue()),
         judges.order("order at the subscriber", received),
         judges.same_bytes(observed, final.checksums(), {}),
-        judges.places(over_remoting, final.bodies),
-        judges.registers(histories(load.registers)),
+        judges.places(over_remoting, final.placed()),
     ]
     if load.watch is not None:
         found.append(visibility(load.watch.samples, end))

@@ -11,7 +11,8 @@ from broker.store.checkpoint import Checkpoint, save_checkpoint
 from broker.store.durable_mark import DurableMark, Mark
 from broker.store.epoch_file import load_epochs, save_epochs
 from broker.store.errors import CorruptIndex
-from tests.chaos.disks import flip_bit, flushed_end, lose_epochs, lose_tail
+from controller.consensus.journal import Journal
+from tests.chaos.disks import flip_bit, flushed_end, lose_epochs, lose_tail, tear_journal
 
 SEGMENT_BYTES = 64 * 1024
 FLUSHED = SEGMENT_BYTES + 8_000
@@ -95,3 +96,21 @@ def test_one_bit_flips(data: Path, seed: int) -> None:
     assert changed == [told["position"]]
     assert changed[0] < FLUSHED
     assert before[changed[0]] ^ after[changed[0]] == 1 << told["bit"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_torn_journal_keeps_its_entries(tmp_path: Path, seed: int) -> None:
+    """Whatever length the rest has."""
+    path = tmp_path / "consensus" / "journal"
+    path.parent.mkdir()
+    journal = Journal(path)
+    journal.add((b"command", 1, 1))
+    journal.sync()
+    journal.close()
+    whole = path.stat().st_size
+    assert path.stat().st_size == whole
+    told = tear_journal(tmp_path, random.Random(seed))
+    assert path.stat().st_size == whole + told["torn_bytes"]
+    again = Journal(path)
+    assert [again[place] for place in range(len(again))] == [(b"command", 1, 1)]
+    again.close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import islice
 
 from tests.chaos.network import NamespaceNetwork, ProxiedNetwork
-from tests.chaos.plan import ALWAYS, OF_DISKS, Fault, Plan
+from tests.chaos.plan import ALWAYS, OF_CONTROLLERS, OF_DISKS, Fault, Plan
 
 ROLES = {"c1": "controller", "c2": "controller", "b1": "broker", "b2": "broker", "p1": "proxy", "l1": "learner"}
-KINDS = NamespaceNetwork.kinds | ProxiedNetwork.kinds | OF_DISKS | {"clock_jump", "slow_disk", "learner_anew"}
+KINDS = NamespaceNetwork.kinds | ProxiedNetwork.kinds | OF_DISKS | OF_CONTROLLERS
+KINDS |= {"clock_jump", "full_disk", "slow_disk", "learner_anew", "pause_long"}
 
 
 def plan(seed: int, count: int) -> list[Fault]:
@@ -32,9 +33,13 @@ def test_targets_exist_and_times_are_bounded() -> None:
     faults = plan(5, 500)
     for fault in [*faults, *[fault.together for fault in faults if fault.together is not None]]:
         assert set(fault.targets) <= set(ROLES)
-        assert 0 <= fault.lasts_s <= 6
+        assert 0 <= fault.lasts_s <= (60 if fault.kind == "pause_long" else 6)
         if fault.kind in OF_DISKS:
             assert {ROLES[name] for name in fault.targets} == {"broker"}
+        if fault.kind in OF_CONTROLLERS:
+            assert {ROLES[name] for name in fault.targets} == {"controller"}
+        if fault.kind in ("full_disk", "slow_disk"):
+            assert ROLES[fault.targets[0]] in ("broker", "controller")
         if fault.kind == "learner_anew":
             assert fault.targets == ("l1",)
         if fault.kind in ("ring", "bridge"):

@@ -54,6 +54,16 @@ def test_what_is_written_is_read_and_a_killed_controller_answers_nothing(cluster
         assert judges.registers({name: lied}).counts["impossible"] == 1
 
 
+def test_a_wiped_controller_begins_anew() -> None:
+    """What it kept for itself is another register then; what all agreed on is not."""
+    [client] = clients({"c1": "127.0.0.1:1"}, lambda: 0.0, seed=1, count=1)
+    for name in client.histories:
+        client.histories[name] += [Operation("r", 1.0, 2.0, "a", is_write=True), Operation("r", 5.0, 6.0, None, False)]
+    verdict = judges.registers(histories([client], [("c1", 3.0), ("c2", 3.0)]))
+    assert verdict.counts["impossible"] == len(GROUPS)
+    assert judges.registers(histories([client])).counts["impossible"] == len(GROUPS) + 1
+
+
 def until_answered(made: list[RegisterClient], more: int) -> None:
     """Wait until so many more operations are answered."""
     wanted, end = sum(client.answered for client in made) + more, time.monotonic() + DEADLINE_S
