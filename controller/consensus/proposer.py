@@ -45,6 +45,7 @@ class Proposer:
         """Return when the machine here has everything that was committed before the call. Raises as `propose`."""
         if self._next_barrier is None:
             self._next_barrier = asyncio.get_running_loop().create_task(self._pass_barrier(self._barrier))
+            self._next_barrier.add_done_callback(_failure_of)  # every reader may have left, and then nobody asks
         await asyncio.shield(self._next_barrier)
 
     async def _pass_barrier(self, before: asyncio.Task[None] | None) -> None:
@@ -62,3 +63,7 @@ class Proposer:
                     raise NotLeading(self._engine.leader) from None
                 self.repeats += 1
         raise Refused(ResponseCode.SYSTEM_BUSY, "the controllers did not agree in time: ask again")
+
+
+def _failure_of(task: asyncio.Task[None]) -> BaseException | None:
+    return None if task.cancelled() else task.exception()

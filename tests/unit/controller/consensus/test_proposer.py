@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import msgspec
 import pytest
@@ -92,3 +93,23 @@ async def test_a_barrier_that_fails_fails_its_readers_only():
     leaver.cancel()
     engine.gate.set()
     await stayer
+
+
+async def test_a_barrier_that_fails_when_all_readers_have_left_is_no_fault_of_the_loop():
+    """They were cut off, and then the lead was lost."""
+    told = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+    engine = Scripted(NotLeading("n3"))
+    engine.gate.clear()
+    proposer = Proposer(engine, "c")
+    leaver = asyncio.ensure_future(proposer.barrier())
+    while not engine.requests:
+        await asyncio.sleep(0)
+    leaver.cancel()
+    await asyncio.gather(leaver, return_exceptions=True)
+    engine.gate.set()
+    while proposer._barrier is not None and not proposer._barrier.done():
+        await asyncio.sleep(0)
+    proposer._barrier = None
+    gc.collect()
+    assert told == []
