@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
-from lightmq.cli.link import Broker
 from remoting.batches.unpack import Unpacker, split_position
 from remoting.protocol.bounds_body import (
     QueueBoundsReply,
@@ -18,6 +18,7 @@ from remoting.protocol.bounds_body import (
     encode_bounds_request,
 )
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.commands import Command
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.pull_body import STATUS_NO_SUCH_QUEUE, decode_range_pull_reply, encode_range_pull
 from remoting.protocol.record import RecordView, check_record, iter_records
@@ -52,10 +53,18 @@ class LogMessage:
     record: RecordView
 
 
+class Asked(Protocol):
+    """Who holds the queues: a broker's connection, or one that follows the master of a group."""
+
+    def ask_again(self, code: int, body: bytes) -> Command:
+        """The answer to a question that may be asked twice."""
+        ...
+
+
 class QueueReader:
     """One selection on one broker."""
 
-    def __init__(self, broker: Broker, selection: Selection) -> None:
+    def __init__(self, broker: Asked, selection: Selection) -> None:
         self._broker = broker
         self._selection = selection
         self._next: dict[int, int] = {}

@@ -17,9 +17,9 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lightmq.cli.link import Broker
 from lightmq.cli.queue_reader import LogMessage, QueueReader, Selection
-from remoting.client.blocking import BlockingConnection
+from remoting.client.blocking import BlockingConnection, checked
+from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
 from remoting.transport.failures import split_address
 from tests.chaos.load import ANSWER_S, PAUSE_S, connected
@@ -204,15 +204,25 @@ class Follower:
             self._stop.wait(PAUSE_S)
 
     def _reader(self, topic: str, link: BlockingConnection) -> QueueReader:
-        broker = Broker("broker-a", link.address, link)
         reader = self._readers.get(topic)
         if reader is None:
-            reader = self._readers[topic] = QueueReader(broker, Selection(topic, is_parent=True))
+            reader = self._readers[topic] = QueueReader(OneBroker(link), Selection(topic, is_parent=True))
             reader._next.update(self._sight.ends(topic))  # the positions stay, whoever is the master
         return reader
 
     def _see(self, topic: str, message: LogMessage) -> None:
         self._sight.see(self._name, queue_name(topic, message.queue_id), message.offset, bytes(message.record.body))
+
+
+class OneBroker:
+    """What a reader asks: this broker and no other, so that what it says is its own."""
+
+    def __init__(self, link: BlockingConnection) -> None:
+        self._link = link
+
+    def ask_again(self, code: int, body: bytes) -> Command:
+        """The answer. Raises Refused, and what a lost connection raises."""
+        return checked(self._link.request(Command(code, body=body)))
 
 
 def queue_name(topic: str, queue_id: int) -> str:
@@ -262,7 +272,7 @@ def final_reading(topics: list[str], address: str) -> Final:
     final = Final()
     with BlockingConnection.dial(address, 60_000) as link:
         for topic in topics:
-            reader = QueueReader(Broker("broker-a", address, link), Selection(topic, is_parent=True))
+            reader = QueueReader(OneBroker(link), Selection(topic, is_parent=True))
             for message in reader.from_offset(0):
                 offsets = final.bodies.setdefault((topic, message.queue_id), {})
                 offsets[message.offset] = bytes(message.record.body)
