@@ -44,7 +44,7 @@ BrokerId = Annotated[int, Parameter(help="Id of the broker, see: lightmq cluster
 
 @cluster.command
 def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
-    """Show the controllers and one line per broker group: its master, its epoch, how many replicas are in sync.
+    """Show the controllers, and which of them cannot be reached from here, and one line per broker group.
 
     The exit status is 1 when a group has no master or a replica is not in sync.
     """
@@ -52,11 +52,18 @@ def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
         groups = found.groups()
         rows = [summary(name, state) for name, state in groups.items()]
         known = peers(found)
+        dead = found.unreachable(each.partition("-")[2] for each in known)
     if json_output:
-        lead = {"leader": found.address, "leaderId": found.metadata.controller_leader_id, "peers": known}
+        lead = {
+            "leader": found.address,
+            "leaderId": found.metadata.controller_leader_id,
+            "peers": known,
+            "unreachable": sorted(dead),
+        }
         _print_json([{**lead, "groups": rows}])
     else:
-        sys.stdout.write(f"controllers: {', '.join(known) or found.address}; {found.address} leads\n")
+        shown = [f"{each} (cannot be reached)" if each.partition("-")[2] in dead else each for each in known]
+        sys.stdout.write(f"controllers: {', '.join(shown) or found.address}; {found.address} leads\n")
         cells = [(row["group"], *_master_cells(row), str(row["epoch"]), _share(row), row["state"]) for row in rows]
         sys.stdout.write(columns(("GROUP", "MASTER", "ADDRESS", "EPOCH", "IN SYNC", "STATE"), cells))
     if any(row["state"] != "ok" for row in rows):

@@ -7,7 +7,7 @@ opened here is closed when the ``with`` block ends; a lead that moved meanwhile 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -31,6 +31,8 @@ from remoting.transport.signature import Signer
 
 CLUSTER_DEFAULT = "DefaultCluster"
 """Of a group that has registered no route."""
+PEER_TIMEOUT_MS = 2_000
+"""How long a controller that does not lead may take to be called reachable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,17 @@ class Controllers:
         except LightMQError as error:
             return str(error)
 
+    def unreachable(self, addresses: Iterable[str]) -> set[str]:
+        """Those of these controllers that nobody can connect to from here."""
+        dead = set()
+        for address in addresses:
+            try:
+                if address != self.address:
+                    dial(address, min(self.timeout_ms, PEER_TIMEOUT_MS), self.signer).close()
+            except LightMQError:
+                dead.add(address)
+        return dead
+
 
 @contextlib.contextmanager
 def controllers(target: ServerTarget) -> Iterator[Controllers]:
@@ -108,7 +121,12 @@ def controllers(target: ServerTarget) -> Iterator[Controllers]:
                 silent[address] = "it answers, but no controller leads: is more than half of them running?"
                 continue
             else:
-                connection = stack.enter_context(_leader(leader, timeout_ms, signer))
+                try:
+                    connection = stack.enter_context(dial(leader, timeout_ms, signer))
+                except LightMQError as error:
+                    # It may have died a moment ago: another controller may know who leads now.
+                    silent[address] = f"the controller that it says leads cannot be reached: {error}"
+                    continue
             yield Controllers(metadata, leader, connection, timeout_ms, signer, silent)
             return
     raise CommandFailed(
@@ -121,10 +139,3 @@ def _metadata(connection: BlockingConnection) -> ControllerMetadata:
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise CommandFailed(f"{connection.address} is no controller: it does not know who leads")
     return from_fields(checked(answer).fields, ControllerMetadata)
-
-
-def _leader(address: str, timeout_ms: int, signer: Signer | None) -> BlockingConnection:
-    try:
-        return dial(address, timeout_ms, signer)
-    except LightMQError as error:
-        raise CommandFailed(f"the controller that is said to lead cannot be reached: {error}") from error

@@ -23,11 +23,13 @@ def test_status_names_leader_master_and_what_is_missing(controller: Any, capsys:
     assert ended.value.code == 1
     lines = out(capsys)
     assert lines[0][-2:] == [controller.address, "leads"]
+    assert " ".join(lines[0]).startswith(f"controllers: n1-{controller.address}, n2-h:1 (cannot be reached); ")
     assert lines[2] == ["broker-a", "1", controller.address, "7", "2", "of", "3", "degraded"]
     controller.in_sync, controller.behind, controller.alive = [1, 2, 3], [], {1, 2, 3}
     assert run(["cluster", "status", "--json", "--server", controller.address]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["leader"], told["leaderId"], len(told["peers"])) == (controller.address, "n1", 2)
+    assert told["unreachable"] == ["h:1"]
     assert told["groups"] == [
         {"group": "broker-a", "master": 1, "address": controller.address, "epoch": 7, "inSync": 3, "replicas": 3,
          "state": "ok"},

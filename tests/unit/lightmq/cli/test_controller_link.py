@@ -48,11 +48,19 @@ def test_without_a_leader_everybody_is_named(follower: FakeController) -> None:
 
 
 def test_a_leader_that_is_not_there(follower: FakeController) -> None:
-    """It was named and cannot be reached."""
+    """It was named and cannot be reached; another controller may know who leads since."""
     follower.leader = unused()
     target = ServerTarget(server=follower.address)
-    with pytest.raises(CommandFailed, match="said to lead cannot be reached"), controllers(target):
+    with pytest.raises(CommandFailed, match="it says leads cannot be reached"), controllers(target):
         pass
+
+
+def test_the_next_address_is_asked_when_a_named_leader_is_gone(follower: FakeController, controller: Any) -> None:
+    """A follower that has not noticed yet does not end the command."""
+    follower.leader = unused()
+    with controllers(ServerTarget(server=f"{follower.address},{controller.address}")) as found:
+        assert found.address == controller.address
+        assert found.unreachable([controller.address, follower.address, follower.leader]) == {follower.leader}
 
 
 def test_what_is_no_controller_is_said(controller: Any) -> None:
