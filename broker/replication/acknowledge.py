@@ -7,6 +7,7 @@
 | all   | every member of the effective SyncStateSet has flushed it, and at  | no, with at least two   |
 |       | least `in_sync_min` are members                                    |                         |
 
+A broker with `flush = "async"` counts as flushed what is written: it survives a killed process, not a machine.
 Invariant: with `all` nothing is acknowledged, nor shown, that an elected master could lack. Pure values.
 """
 

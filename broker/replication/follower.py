@@ -10,7 +10,8 @@
 | STREAMING | Transfer         | Write, Confirm; a heartbeat: Send ack of the flushed end                     |
 | STREAMING | flushed          | Send ack                                                                     |
 
-Invariant: an ack names the log's flushed end as the store reported it, nothing computed. Bytes are taken only at the
+The flushed end is what the store reports as kept: with `flush = "async"` what is written.
+Invariant: an ack names that end as the store reported it, nothing computed. Bytes are taken only at the
 log's end, from a master whose epoch is at least the newest this broker has heard of, and of epochs that never fall. A
 cut below the confirm position is done, because the master's log is the truth, but it is reported: in the safe mode it
 never happens. Pure: the shell does the actions in their order and reports; one instance per connection.

@@ -2,7 +2,7 @@
 
 The decisions are those of `follower`; here its actions are carried out on the store and the socket, in their order. A
 lost connection is made again until `stop`, each time with a handshake of its own.
-Invariant: what is acknowledged is what the store said it has flushed; after `stop` the store is not touched any more.
+Invariant: what is acknowledged is what the store said it keeps; after `stop` the store is not touched any more.
 Loop rule: all on the loop's thread.
 """
 
@@ -75,7 +75,7 @@ class HaClient:
 
     def start(self) -> None:
         """Begin to follow."""
-        self._store.on_flushed(self._flushed)
+        self._store.on_kept(self._kept)
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def stop(self) -> None:
@@ -142,7 +142,7 @@ class HaClient:
         self._follower = Follower(
             self._identity,
             Extent(store.begin_position, store.end_position, Epochs(store.epochs)),
-            flushed=store.flushed_position,
+            flushed=store.kept_position,
             confirm=store.confirm_position,
             epoch=self._epoch,
             nonce=secrets.token_bytes(NONCE_BYTES),
@@ -210,14 +210,14 @@ class HaClient:
             raise StoreFailed(f"the log cannot be cut at {action.position}: {error}") from error
         self.connected, self._said = True, ""
         self._log.info("master_followed", address=self.address, epoch=follower.epoch, position=store.end_position)
-        self._act(follower, follower.cut(store.end_position, store.flushed_position))
+        self._act(follower, follower.cut(store.end_position, store.kept_position))
 
     def _ended(self, over: Over) -> None:
         self._over = over.remark or "ended"
         if over.reason == OLD_EPOCH and over.epoch > self._epoch:
             self._superseded(over.epoch)
 
-    def _flushed(self, end: int) -> None:
+    def _kept(self, end: int) -> None:
         follower = self._follower
         if follower is not None and self._task is not None:
             with contextlib.suppress(StoreError, RemoteViolation):

@@ -125,13 +125,13 @@ class HaServer:
             if self._store is store:
                 self._pump_soon()
 
-        def flushed(_end: int) -> None:
+        def kept(_end: int) -> None:
             if self._store is store:
                 self.confirm()
 
         store.on_written(written)
-        store.on_flushed(flushed)
-        self._limit = leader.limit(store.flushed_position)
+        store.on_kept(kept)
+        self._limit = leader.limit(store.kept_position)
         store.limit_confirm(self._limit)
 
     def step_down(self, reason: str) -> None:
@@ -219,7 +219,7 @@ class HaServer:
         """Let the store confirm what the rule of the group allows now."""
         leader, store = self._leader, self._store
         if leader is not None and store is not None:
-            limit = leader.limit(store.flushed_position)
+            limit = leader.limit(store.kept_position)
             if limit != self._limit:
                 self._limit = limit
                 store.limit_confirm(limit)

@@ -77,7 +77,7 @@ class Replica:
     sent: int = -1
     """Up to where it was sent the log; -1 before it is ready."""
     acknowledged: int = -1
-    """Its flushed end in this epoch; -1 before it said one."""
+    """Its end in this epoch, as far as it is kept; -1 before it said one."""
     parts: deque[int] = field(default_factory=deque)
     """Ends of the transfers that are not acknowledged, of those that held all there was: others may end within a group,
     which is acknowledged as a whole."""

@@ -7,8 +7,8 @@
 
 Some codes are answered in every role (`always`): what controllers and operators ask. What waits to be confirmed when
 the master's role ends may stay or go: it is answered with code 14, who is the master, and outcome=unknown
-(`giving_up`). Invariant: no connection that was answered in one role is answered in another; `serve` and `refuse` close all of them,
-and what was not answered by then fails at its sender as with any lost connection. Loop thread only.
+(`giving_up`). Invariant: no connection that was answered in one role is answered in another; `serve` and `refuse` close
+all of them, and what was not answered by then fails at its sender as with any lost connection. Loop thread only.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Who this broker is in its group, and the newest master epoch it has heard of: one small file, replaced as a whole.
 
-    GROUP   {"crc": n, "state": {cluster, group, broker_id, check_code, is_applied, epoch, clean}}      JSON
+    GROUP   {"crc": n, "state": {cluster, group, broker_id, check_code, is_applied, epoch, clean, machine_boot, flush}}
 
 The id is written before it is applied for (`is_applied` false), so that a crash in between applies for the same one
-again with the same check code. `clean` says that the process before stopped in order, with everything on the disk.
+again with the same check code. `clean` says that the process before stopped in order, with everything on the disk;
+`machine_boot` and `flush` say in which start of the machine, and how durably, the last process wrote that registered.
 Invariant: what `save` was given is on the disk when it returns; a file that is not whole is refused, never guessed at:
 a second broker under one id would be worse than one that does not start. Blocks.
 """
@@ -32,6 +33,8 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_applied: bool = False
     epoch: int = 0
     clean: bool = False
+    machine_boot: str = ""
+    flush: str = ""
 
 
 class _Stored(msgspec.Struct):

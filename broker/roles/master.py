@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.replication.acknowledge import Acknowledge
 from broker.replication.ha_server import HaServer
-from broker.replication.leader import SMALL_BYTES, Leader, LeaderSettings
+from broker.replication.leader import Leader, LeaderSettings
 from broker.replication.sync_state_set import Proposal, SyncStateSet
 from broker.roles.steps import View
 from remoting.protocol.codes import ResponseCode
@@ -85,8 +85,6 @@ class MasterOfGroup:
                 silence_ms=settings.stream_silence_limit_ms,
                 lag_ms=settings.lag_limit_ms,
                 absence_ms=settings.absence_limit_ms,
-                # Replicas that flush now and then acknowledge now and then: nothing may wait for that.
-                small_bytes=0 if config.store.flush == "async" else SMALL_BYTES,
             ),
             cluster=config.cluster_name,
             group=config.broker_name,
@@ -154,7 +152,7 @@ class MasterOfGroup:
         pauses = [self.leader.settings.absence_ms / 1_000, FIRST_LOOK_S]
         while True:
             await asyncio.sleep(min(pauses.pop(), self._interval_s) if pauses else self._interval_s)
-            proposal = self.leader.check(self._store.flushed_position, self._server.now_ms())
+            proposal = self.leader.check(self._store.kept_position, self._server.now_ms())
             if proposal is not None:
                 await self._propose(proposal)
             self._server.confirm()

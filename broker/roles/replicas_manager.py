@@ -21,6 +21,7 @@ import msgspec
 
 from broker.roles.controllers import Connect, Controllers
 from broker.roles.identity_file import Identity, IdentityFile
+from broker.roles.machine_boot import machine_boot
 from broker.roles.steps import Ask, ReplicaSteps, Role, SetNews, Stage, View
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
@@ -112,7 +113,12 @@ class ReplicasManager:
         self._log = log
         self._file = IdentityFile(config.data_directory)
         self.identity: Identity = self._file.load(config.cluster_name, config.broker_name)
-        self.was_clean = self.identity.clean
+        self._machine_boot = machine_boot()
+        same_machine = self._machine_boot != "" and self._machine_boot == self.identity.machine_boot
+        self.was_clean = self.identity.clean or same_machine
+        """Whether all that the process before had written is there: it stopped in order, or the machine ran on."""
+        self.was_flushed = (self.identity.flush or config.store.flush) == "sync"
+        """Whether it flushed what it acknowledged."""
         self.boot_id = secrets.token_hex(8)
         self.steps = ReplicaSteps(
             self.identity.broker_id,
@@ -251,9 +257,11 @@ class ReplicasManager:
             state.end,
             self.boot_id,
             self.was_clean,
-            self._config.store.flush == "sync",
+            self.was_flushed,
         )
         answer = await self._answer(RequestCode.CONTROLLER_REGISTER_BROKER, header)
+        # Only now: a process that dies before it has told that its machine was off must not hide it from the next one.
+        self._save(machine_boot=self._machine_boot, flush=self._config.store.flush)
         self._log.info("registered_as_replica", id=steps.broker_id, controller=self.controllers.leader)
         steps.registered(self._now())
         self._told(_view(answer))
@@ -341,8 +349,9 @@ class ReplicasManager:
             self.controllers.beat_now()
 
     def _save(self, **changes: object) -> None:
-        self.identity = msgspec.structs.replace(self.identity, **changes)
-        self._file.save(self.identity)
+        before, self.identity = self.identity, msgspec.structs.replace(self.identity, **changes)
+        if self.identity != before:
+            self._file.save(self.identity)
 
 
 def msgspec_view(view: View, said: SyncStateSet) -> View:

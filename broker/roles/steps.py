@@ -210,6 +210,8 @@ class ReplicaSteps:
         """Take in what a controller says of the group; what changes for us by it."""
         if view.epoch < self.epoch or self.broker_id is None or not self.is_applied:
             return None
+        if self.stage in (Stage.INITIAL, Stage.FIRST_TIME_SYNC_DONE):
+            return None  # what is said before they know of this start may count on what it has lost
         if view.epoch == self.epoch:
             return self._same_epoch(view)
         self.epoch, self.view = view.epoch, view

@@ -46,9 +46,9 @@ class GroupDoor(StoreBase):
         """Call `listener(end position)` after every append, before it is flushed."""
         self._written_listeners.append(listener)
 
-    def on_flushed(self, listener: Heard) -> None:
-        """Call `listener(flushed position)` each time it has moved and what it allows has been confirmed."""
-        self._flushed_listeners.append(listener)
+    def on_kept(self, listener: Heard) -> None:
+        """Call `listener(kept position)` each time it may have moved and what it allows has been confirmed."""
+        self._kept_listeners.append(listener)
 
     def append_raw(self, part: RawPart) -> int:
         """Take over the next bytes of the master's log; return where the log ends then.
@@ -94,7 +94,7 @@ class GroupDoor(StoreBase):
 
     def _rebuild(self, change: Callable[[Truncation], None]) -> None:
         """Put the parts to rest, change the directory and make them anew; what fails leaves a store that is closed."""
-        listeners, self._flushed_listeners = self._flushed_listeners, []  # they shall not acknowledge what goes
+        listeners, self._kept_listeners = self._kept_listeners, []  # they shall not acknowledge what goes
         try:
             self._dismantle()
             change(Truncation(self.directory, self._log, self._epochs, self._faults, self._events))
@@ -104,16 +104,15 @@ class GroupDoor(StoreBase):
             self._abandon(error)
             raise
         finally:
-            self._flushed_listeners = listeners
+            self._kept_listeners = listeners
 
     def limit_confirm(self, position: int | None) -> None:
         """Confirm up to `position` at most, None: as far as this node by itself would; what is confirmed stays so."""
         if self._given_up:
             return
         self._limit = UNLIMITED if position is None else position
-        local = self._log.end if self._is_async and not self._role.replica else self._flushed
         if self._writer.failure is None and not self._closed:
-            self._advance(local)
+            self._advance(self._kept)
 
     def give_up(self, reason: GivenUp) -> None:
         """Tell all who wait to have something confirmed, and all who ask later, that it may stay or go: see `GivenUp`.
@@ -133,6 +132,6 @@ class GroupDoor(StoreBase):
         for listener in self._written_listeners:
             listener(end)
 
-    def _tell_flushed(self) -> None:
-        for listener in self._flushed_listeners:
-            listener(self._flushed)
+    def _tell_kept(self) -> None:
+        for listener in self._kept_listeners:
+            listener(self._kept)

@@ -27,7 +27,7 @@ class LogStore(GroupDoor):
         if self._written_listeners:  # before the flush: what they send is on its way then
             self._tell_written()
         self._flusher.request()
-        if self._is_async and not self._confirm_pending and not self._role.replica:
+        if self._is_async and not self._confirm_pending:
             self._confirm_pending = True
             (self._soon or self._schedule)(self._confirm_written)
 
@@ -145,13 +145,19 @@ class LogStore(GroupDoor):
     def _confirm_written(self) -> None:
         self._confirm_pending = False
         if self._writer.failure is None and not self._closed:
-            self._advance(self._log.end)
+            self._keep(self._index.end_position)  # the end of whole groups
 
     def _on_flushed(self, position: int) -> None:
         self._flushed = position = self._whole_below(position)
-        self._advance(position)
-        if self._flushed_listeners:
-            self._tell_flushed()
+        self._keep(position)
+
+    def _keep(self, position: int) -> None:
+        """What stands below is as safe as the settings ask."""
+        if position > self._kept:
+            self._kept = position
+        self._advance(self._kept)
+        if self._kept_listeners:
+            self._tell_kept()
 
     def _advance(self, position: int) -> None:
         limit = self._limit

@@ -68,7 +68,7 @@ class StoreBase:
         self._role = role or Role()
         self._listeners: list[tuple[Listener, Sized | None]] = []
         self._written_listeners: list[Callable[[int], None]] = []
-        self._flushed_listeners: list[Callable[[int], None]] = []
+        self._kept_listeners: list[Callable[[int], None]] = []
         self._thread = IndexThread(schedule)
         try:
             self._mount()
@@ -125,7 +125,7 @@ class StoreBase:
         self._log, self._index, self._registry = opened.log, opened.index, opened.registry
         self.state: StateTables = opened.tables
         self.replayed_records, self._epochs = opened.replayed_records, opened.epochs
-        end = self._flushed = self._log.durable = self._log.end
+        end = self._flushed = self._kept = self._log.durable = self._log.end
         self._limit = opened.confirmed if grouped else UNLIMITED
         self._confirm = Confirm(opened.confirmed, self._index.tail, self._events)
         for listener, among in self._listeners:
@@ -152,7 +152,7 @@ class StoreBase:
         self._assemble_upkeep(opened)
         self._flusher = Flusher(
             self._log.sync,
-            interval_ms=self.settings.flush_interval_ms if self._is_async and not self._role.replica else 0,
+            interval_ms=self.settings.flush_interval_ms if self._is_async else 0,
             schedule=self._schedule,
             on_flushed=self._on_flushed,
             on_failed=self._writer.flush_failed,
@@ -265,6 +265,11 @@ class StoreBase:
         return self._flushed
 
     @property
+    def kept_position(self) -> int:
+        """All below it, whole groups, is as safe as the settings ask: flushed, or with flush = "async" written."""
+        return self._kept
+
+    @property
     def begin_position(self) -> int:
         """Position of the oldest byte that has not expired."""
         return self._log.begin
@@ -296,7 +301,7 @@ class StoreBase:
         self._log.growing = False
         self._flusher.close()
         if self._writer.failure is None:
-            self._advance(self._flushed)
+            self._advance(self._kept)
             self._maintenance.settle()
         self._closed = True
         self._thread.close()

@@ -1,4 +1,4 @@
-"""Run schedules by command: `python -m tests.sim.cluster --schedules N --seed S [--plant NAME] [--trace]`.
+"""Run schedules: `python -m tests.sim.cluster --schedules N --seed S [--plant NAME] [--async-flush] [--trace]`.
 
 A schedule that breaks a rule prints its seed and the command that replays it; `--trace` tells its story. Exit status: 1
 when a rule was broken without a planted bug, or none was broken with one.
@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections import Counter
 
+from tests.sim.cluster.broker import Build
 from tests.sim.cluster.plants import PLANTS, SELDOM
 from tests.sim.cluster.schedule import Result, run
 
@@ -17,11 +18,10 @@ SHOWN_MAX = 10
 PROGRESS_EVERY = 5_000
 
 
-def told(result: Result, plant: str | None) -> str:
+def told(result: Result, plant: str | None, *, is_async: bool = False) -> str:
     """What broke, and how to see it again."""
-    again = f"python -m tests.sim.cluster --schedules 1 --seed {result.seed} --trace" + (
-        f" --plant {plant}" if plant else ""
-    )
+    again = f"python -m tests.sim.cluster --schedules 1 --seed {result.seed} --trace"
+    again += (f" --plant {plant}" if plant else "") + (" --async-flush" if is_async else "")
     return f"seed {result.seed}: {result.detail}\n  replay: {again}"
 
 
@@ -31,9 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--schedules", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first schedule; the next ones follow")
     parser.add_argument("--plant", choices=sorted(PLANTS | SELDOM), help="a bug to plant; stops when it is caught")
+    parser.add_argument("--async-flush", action="store_true", help="brokers count what is written, flushed or not")
     parser.add_argument("--trace", action="store_true", help="tell what happens, event by event")
     asked = parser.parse_args(arguments)
-    build = (PLANTS | SELDOM)[asked.plant] if asked.plant else None
+    build = (PLANTS | SELDOM)[asked.plant] if asked.plant else Build(is_async=asked.async_flush)
     broken: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     for number in range(asked.schedules):
@@ -45,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         if result.rule:
             broken[result.rule] += 1
             if broken.total() <= SHOWN_MAX:
-                print(told(result, asked.plant), flush=True)
+                print(told(result, asked.plant, is_async=asked.async_flush), flush=True)
             if asked.plant:
                 break
         if (number + 1) % PROGRESS_EVERY == 0:

@@ -37,6 +37,8 @@ class Build:
     follower: type[Follower] = Follower
     members: type[SyncStateSet] = SyncStateSet
     epochs: type[Epochs] = Epochs
+    is_async: bool = False
+    """Brokers count what is written, flushed or not; only power cuts that leave a broker in sync its memory happen."""
 
 
 @dataclass(slots=True)
@@ -66,10 +68,10 @@ class Broker(Node):
         super().__init__(cluster.world, f"b{ident}")
         self.cluster, self.ident, self.is_learner = cluster, ident, is_learner
         self.flags = cluster.build.flags
-        self.log = ModelLog(cluster.world.chance, self.flags, cluster.build.epochs)
+        self.log = ModelLog(cluster.world.chance, self.flags, cluster.build.epochs, is_async=cluster.build.is_async)
         self.flush_ms = self.usual_flush_ms = self.world.chance.choice((0.5, 0.5, 5.0, 30.0))
         self.safe = True
-        """False after its disk was replaced."""
+        """False after its disk was replaced, or forgot what counted, until the controllers know."""
         self._clear()
 
     def _clear(self) -> None:
@@ -101,6 +103,8 @@ class Broker(Node):
             return
         if power:
             self.log.power_cut(mood)
+            if self.cluster.build.is_async:
+                self.safe = False
         else:
             self.log.kill()
         self.stop()
@@ -131,8 +135,9 @@ class Broker(Node):
     # -- the controllers ----------------------------------------------------------------------------------------------
 
     def _registration(self) -> RegisterReplica:
+        safe = self.safe or "unclean-stays" in self.flags
         return RegisterReplica(
-            CLUSTER, GROUP, self.ident, self.name, self.name, f"boot-{self.boot}", self.log.epochs.last, self.safe
+            CLUSTER, GROUP, self.ident, self.name, self.name, f"boot-{self.boot}", self.log.epochs.last, safe
         )
 
     def _beat(self) -> None:

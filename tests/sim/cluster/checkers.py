@@ -2,7 +2,8 @@
 
 acknowledged messages      every one is in the log at its place, once; per queue offsets follow each other
 same offset, same bytes    whatever anybody was shown at a position is what everybody is shown there, for ever
-nothing above confirm      what is shown is on the disk of every broker that could be elected at that moment
+nothing above confirm      what is shown is on the disk of every broker that could be elected at that moment; where
+                           what is written counts, in the memory of its machine
 one master per epoch       an epoch is begun by one process, once
 controllers                what reads return is one history in real time
 replicas                   byte for byte equal after healing
@@ -93,7 +94,7 @@ class Judge:
 
     def _has(self, member: Broker, start: int, end: int) -> None:
         first = max(start, member.log.begin)
-        if first < end and member.safe and member.log.durable(first, end) != bytes(self._proof[first:end]):
+        if first < end and member.safe and member.log.held(first, end) != bytes(self._proof[first:end]):
             raise Violation(
                 "nothing visible above confirm", f"{first}..{end} was shown, and {member.name} could be elected without"
             )

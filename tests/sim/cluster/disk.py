@@ -34,7 +34,11 @@ def encode(queue: int, epoch: int, position: int, offset: int, ident: int, filli
 class ModelLog:
     """The log of one broker; `flags` are the planted bugs of its disk."""
 
-    def __init__(self, chance: random.Random, flags: frozenset[str], epochs: type[Epochs] = Epochs) -> None:
+    def __init__(
+        self, chance: random.Random, flags: frozenset[str], epochs: type[Epochs] = Epochs, *, is_async: bool = False
+    ) -> None:
+        self.is_async = is_async
+        """What is written counts, flushed or not."""
         self._chance = chance
         self._flags = flags
         self._epochs_type = epochs
@@ -85,6 +89,11 @@ class ModelLog:
         self.starts.append(record[0])
         self.records.append(record)
         self.next_offsets[record[1]] = record[2] + 1
+
+    @property
+    def kept(self) -> int:
+        """Everything below it is as safe as it was asked for."""
+        return self.end if self.is_async else self.flushed
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -184,8 +193,8 @@ class ModelLog:
         self.settle()
 
     def settle(self) -> None:
-        """Show what is flushed and below the limit."""
-        shown = self.flushed if self.limit is None else min(self.flushed, self.limit)
+        """Show what is kept and below the limit."""
+        shown = self.kept if self.limit is None else min(self.kept, self.limit)
         if shown > self.confirm:
             at = bisect_right(self.starts, shown)
             whole = self.end if at == len(self.starts) and shown >= self.end else self.starts[at - 1] if at else 0
@@ -212,6 +221,10 @@ class ModelLog:
     def wipe(self) -> None:
         """Another disk is in its place."""
         self._platter, self._epoch_file, self._begin_file, self.floors = bytearray(), [], 0, {}
+
+    def held(self, position: int, end: int) -> bytes:
+        """What counts: on the platter, or in the cache where what is written counts and the machine runs."""
+        return bytes(self.cache[position:end]) if self.is_async else self.durable(position, end)
 
     def durable(self, position: int, end: int) -> bytes:
         """What the platter has."""

@@ -95,8 +95,16 @@ class Faults:
 
     # -- kinds --------------------------------------------------------------------------------------------------------
 
+    def _may_lose_power(self, broker: Broker) -> bool:
+        """Whether all that counts is elsewhere too: what is only in the memory of machines needs one that runs on."""
+        if not self._schedule.cluster.build.is_async:
+            return True
+        in_sync = self._controllers.view().in_sync
+        return any(each is not broker and each.safe for each in self._brokers if each.ident in in_sync)
+
     def _kill(self, *, power: bool = False) -> str:
         broker = self._broker()
+        power = power and self._may_lose_power(broker)
         broker.crash(power=power)
         self._later(self._while(20, 4_000), lambda: self._revive(broker))
         return f"{'power cut' if power else 'kill'} of {broker.name}"
@@ -105,7 +113,7 @@ class Faults:
         return self._kill(power=True)
 
     def _kill_all(self) -> str:
-        power = self._world.chance.random() < 0.5
+        power = self._world.chance.random() < 0.5 and not self._schedule.cluster.build.is_async
         for broker in self._brokers:
             broker.crash(power=power)
             self._later(self._while(20, 2_000), lambda broker=broker: self._revive(broker))

@@ -70,7 +70,7 @@ class MasterSide(Side):
         self._decoder = Decoder(FROM_MASTER)
         self.core: Follower = broker.cluster.build.follower(
             Identity(broker=broker.ident, cluster=CLUSTER, group=GROUP, is_learner=broker.is_learner),
-            log.extent(), flushed=log.flushed, confirm=log.confirm, epoch=broker.epoch, nonce=bytes(16),
+            log.extent(), flushed=log.kept, confirm=log.confirm, epoch=broker.epoch, nonce=bytes(16),
         )  # fmt: skip
         self.stream: Stream = broker.cluster.network.connect(broker, following.master, following.master.accept)
         self.stream.sides[0] = self
@@ -97,8 +97,8 @@ class MasterSide(Side):
         self._following.broker.flush()
 
     def flushed(self) -> None:
-        """Everything the log says is flushed may be acknowledged."""
-        self._do(self.core.flushed(self._following.broker.log.flushed))
+        """Everything the log says is kept may be acknowledged."""
+        self._do(self.core.flushed(self._following.broker.log.kept))
 
     def _do(self, actions: Sequence[Action]) -> None:
         broker = self._following.broker
@@ -109,7 +109,7 @@ class MasterSide(Side):
             elif isinstance(action, Write):
                 transfer = action.transfer
                 log.append_raw(transfer.position, transfer.epoch, transfer.epoch_start, bytes(transfer.data))
-                if "ack-before-fsync" in broker.flags:
+                if log.is_async or "ack-before-fsync" in broker.flags:
                     self._do(self.core.flushed(log.end))
             elif isinstance(action, Confirm):
                 log.limit = action.position
@@ -135,4 +135,4 @@ class MasterSide(Side):
             log.truncate(action.position)
         broker.epoch = max(broker.epoch, self.core.epoch)
         broker.cluster.judge.was_cut(broker)
-        self._do(self.core.cut(log.end, log.flushed))
+        self._do(self.core.cut(log.end, log.kept))

@@ -72,12 +72,14 @@ class Leading:
             self._waiting.append((end, taken))
         for side in list(self.sides.values()):
             side.pump()
+        if broker.log.is_async:
+            self.update()
         broker.flush()
 
     def update(self) -> None:
         """Positions moved: confirm, answer, show."""
         log = self.broker.log
-        own = log.end if "counts-own-unflushed" in self.broker.flags else log.flushed
+        own = log.end if "counts-own-unflushed" in self.broker.flags else log.kept
         log.limit = self.core.limit(own)
         log.settle()
         waiting = self._waiting
@@ -95,7 +97,7 @@ class Leading:
             self.sides[connection].heartbeat()
         self._ticks += 1
         if self._ticks % CHECK_TICKS == 0:
-            proposal = self.core.check(self.broker.log.flushed, now_ms)
+            proposal = self.core.check(self.broker.log.kept, now_ms)
             if proposal is not None:
                 self.broker.propose(self, proposal)
 

@@ -158,6 +158,7 @@ PLANTS: dict[str, Build] = {
     "counts-own-unflushed": Build(frozenset({"counts-own-unflushed"})),
     "acknowledges-at-write": Build(frozenset({"acknowledges-at-write"})),
     "stale-controller": Build(frozenset({"stale-reads"})),
+    "unclean-stays-in-sync": Build(frozenset({"unclean-stays"}), is_async=True),
 }
 
 SELDOM: dict[str, Build] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,17 @@ async def test_what_only_the_old_master_had_is_cut_when_it_comes_back(tmp_path: 
         assert count(other) == 2
         assert again._member.client.cuts == 1
         assert again._member.store.epochs == other._member.store.epochs
+
+
+async def test_async_waits_for_no_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the master's nor the replicas': what all have written is acknowledged."""
+    store = replace(STORE, flush="async", flush_interval_ms=3_600_000)
+    monkeypatch.setattr("tests.unit.broker.roles.cluster.STORE", store)
+    async with cluster(tmp_path, 2, in_sync_min=2) as group:
+        assert await group.publish(b"1", b"2") == 0
+        for app in group.brokers.values():
+            await until(lambda app=app: count(app) == 2)
+            assert app._member.manager.identity.flush == "async"
 
 
 async def test_who_waits_for_a_master_that_is_replaced_is_told_at_once(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.config import BrokerConfig, ReplicationConfig
+from broker.roles import replicas_manager
 from broker.roles.replicas_manager import ReplicasManager
 from broker.roles.steps import Role, View
 from controller.app import ControllerApp
@@ -121,7 +122,7 @@ async def test_the_first_is_master_the_next_follows_and_takes_over(tmp_path: Pat
         assert two.roles[-1].view.epoch > view.epoch
         assert two.manager.identity.epoch == two.roles[-1].view.epoch
         again = FakeMember(tmp_path / "1", address, 1001)
-        assert (again.manager.steps.broker_id, again.manager.was_clean) == (1, False)
+        assert (again.manager.steps.broker_id, again.manager.identity.clean) == (1, False)
         again.manager.start()
         await again.until(lambda: bool(again.roles))
         assert not again.roles[-1].is_master
@@ -163,6 +164,38 @@ async def test_without_controllers_the_role_stays_and_afterwards_it_goes_on(tmp_
         await one.manager.stop()
 
 
+async def test_a_killed_process_lost_nothing_unless_the_machine_went_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which start of the machine it was is noted with the registration; so is how the log was flushed."""
+    boots = iter(["m1", "m1", "m2", "m2", "m2"])
+    monkeypatch.setattr(replicas_manager, "machine_boot", lambda: next(boots))
+    async with controller(tmp_path / "c") as app:
+        address, found = (f"127.0.0.1:{app.port}",), []
+        for registers in (True, True, False, True, False):
+            one = FakeMember(tmp_path / "1", address, 1001)
+            found.append((one.manager.was_clean, one.manager.identity.machine_boot, one.manager.identity.flush))
+            if registers:
+                one.manager.start()
+                await one.until(lambda one=one: bool(one.roles))
+                await one.manager.stop()
+    assert found == [
+        (False, "", ""),
+        (True, "m1", "sync"),
+        (False, "m1", "sync"),
+        (False, "m1", "sync"),
+        (True, "m2", "sync"),
+    ]
+
+
+def test_what_a_process_flushed_is_told_by_its_own_setting(tmp_path: Path) -> None:
+    """Not by that of the next one."""
+    one = FakeMember(tmp_path / "1", ("127.0.0.1:1",), 1001)
+    assert one.manager.was_flushed
+    one.manager._save(flush="async")
+    assert not FakeMember(tmp_path / "1", ("127.0.0.1:1",), 1001).manager.was_flushed
+
+
 async def test_a_push_over_any_connection_is_a_role(tmp_path: Path) -> None:
     """Of our group; one that is overtaken before it is begun is left out, and one that fails ends the broker."""
     one = FakeMember(tmp_path / "1", ("127.0.0.1:1",), 1001)
@@ -173,6 +206,9 @@ async def test_a_push_over_any_connection_is_a_role(tmp_path: Path) -> None:
         header = RoleChanged(epoch, 1, master, "h:1", "h:2", broker_name=group)
         one.manager.pushed(Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields=to_fields(header)))
 
+    push(2, 1)
+    assert one.manager.steps.view is None, "they do not know yet what its log has lost"
+    one.manager.steps.registered(0)
     push(3, 2)
     push(4, 1)
     push(9, 2, "another")

@@ -278,13 +278,43 @@ def test_listeners_hear_of_writes_and_flushes(tmp_path: Path) -> None:
     written: list[int] = []
     flushed: list[int] = []
     master.store.on_written(written.append)
-    replica.store.on_flushed(flushed.append)
+    replica.store.on_kept(flushed.append)
     end = master.store.append_state([StateChange(4, b"k", b"v")])
     assert written == [end]
     pull(master.store, replica.store, 1 << 20)
     assert flushed == []
     replica.flush()
     assert flushed == [end]
+    replica.close()
+    master.close()
+
+
+def test_async_counts_what_is_written(tmp_path: Path) -> None:
+    """Before any flush, to the end of whole groups; what the files prove durable is still only what was flushed."""
+    settings = {"flush": "async", "flush_interval_ms": 3_600_000}
+    master = ReplicaBench(tmp_path / "master", epoch=1, **settings)
+    replica = ReplicaBench(tmp_path / "replica", role="replica", **settings)
+    kept: list[int] = []
+    replica.store.on_kept(kept.append)
+    queue = master.store.open_queue(b"q")
+    start = master.store.end_position
+    pull(master.store, replica.store, 1 << 20)
+    end = master.store.append([message([queue], bytes(900)) for _ in range(4)], atomic=True).end_position
+    part = master.store.raw(start, 1_000)
+    assert part is not None
+    replica.store.append_raw(part)
+    for bench in (master, replica):
+        bench.turn()
+    assert (master.store.kept_position, replica.store.kept_position, kept) == (end, start, [start])
+    pull(master.store, replica.store, 1 << 20)
+    replica.turn()
+    assert kept == [start, end]
+    assert (replica.store.kept_position, replica.store.flushed_position) == (end, 0)
+    for store in (master.store, replica.store):
+        store.limit_confirm(end)
+        assert (store.confirm_position, store.bounds(queue)) == (end, (0, 4))
+    replica.close()
+    assert replica.open().kept_position == end
     replica.close()
     master.close()
 

@@ -207,7 +207,7 @@ def test_listeners_stay_and_nobody_acknowledges_what_goes(tmp_path: Path) -> Non
     replica = ReplicaBench(tmp_path / "replica", role="replica")
     flushed: list[int] = []
     moved: list[object] = []
-    replica.store.on_flushed(flushed.append)
+    replica.store.on_kept(flushed.append)
     replica.store.on_advance(moved.append)
     pull(master.store, replica.store, 1)
     replica.flush()
