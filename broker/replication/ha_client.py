@@ -58,7 +58,11 @@ class HaClient:
         self.cuts = 0
         self.lost_confirmed_bytes = 0
         """Bytes that were confirmed here and are not in the master's log; in the safe mode there are none."""
+        self.damaged_bytes = 0
+        """Bytes from the first damage of the log on that were given up to be taken from the master again."""
         self._store = store
+        self._damage_at = store.sound_end if store.quarantined else None
+        """Where the log is given up; damage that is found later is the next client's."""
         self._identity = identity
         self._epoch = epoch
         self._silence_s = silence_ms / 1_000
@@ -139,11 +143,12 @@ class HaClient:
             link.abort()
             return
         store = self._store
+        extent = self._sound_extent()
         self._follower = Follower(
             self._identity,
-            Extent(store.begin_position, store.end_position, Epochs(store.epochs)),
-            flushed=store.kept_position,
-            confirm=store.confirm_position,
+            extent,
+            flushed=min(store.kept_position, extent.end),
+            confirm=min(store.confirm_position, extent.end),
             epoch=self._epoch,
             nonce=secrets.token_bytes(NONCE_BYTES),
         )
@@ -165,6 +170,13 @@ class HaClient:
             return {"ssl": self._tls.context(), "server_hostname": self._tls.name_for(host)}
         except CertificateProblem as problem:  # files that are being replaced are there again soon
             raise ConnectionLost(str(problem)) from problem
+
+    def _sound_extent(self) -> Extent:
+        """The log up to its first damage: from there on the master's is taken."""
+        store, end = self._store, self._damage_at
+        if end is None:
+            return Extent(store.begin_position, store.end_position, Epochs(store.epochs))
+        return Extent(store.begin_position, end, Epochs([each for each in store.epochs if each[1] < end]))
 
     def _act(self, follower: Follower, actions: Sequence[Action]) -> None:
         """Carry out what the follower decided, in order."""
@@ -190,15 +202,15 @@ class HaClient:
         self.received_bytes += len(transfer.data)
 
     def _cut(self, follower: Follower, action: Cut | Reset) -> None:
-        store = self._store
-        if isinstance(action, Reset) or action.position < store.end_position:
+        store, end = self._store, self._store.end_position
+        if isinstance(action, Reset) or action.position < end:
             self.cuts += 1
             self.lost_confirmed_bytes += action.below_confirm
             self._log.warning(
                 "log_cut",
                 kind=type(action).__name__.lower(),
                 position=action.position,
-                end=store.end_position,
+                end=end,
                 confirmed_bytes=action.below_confirm,
             )
         try:
@@ -208,6 +220,10 @@ class HaClient:
                 store.truncate(action.position)  # also at the end: an epoch without a byte there is not the master's
         except OSError as error:
             raise StoreFailed(f"the log cannot be cut at {action.position}: {error}") from error
+        if self._damage_at is not None:
+            self.damaged_bytes += end - action.position
+            self._damage_at = None
+            self._log.warning("damaged_log_given_up", position=action.position, end=end)
         self.connected, self._said = True, ""
         self._log.info("master_followed", address=self.address, epoch=follower.epoch, position=store.end_position)
         self._act(follower, follower.cut(store.end_position, store.kept_position))

@@ -8,6 +8,7 @@ Invariant: each proposal is sent at most once. Loop thread only.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.replication.acknowledge import Acknowledge
@@ -60,7 +61,10 @@ class MasterOfGroup:
         server: HaServer,
         alter: Alter,
         log: Any,
+        *,
+        damaged: Callable[[], None] = lambda: None,
     ) -> None:
+        """`damaged` is called once when the log is, and another broker in sync can be the master instead."""
         settings = config.replication
         self.view = view
         self.set_changes = 0
@@ -71,7 +75,8 @@ class MasterOfGroup:
         self._server, self._store, self._alter, self._log = server, store, alter, log
         self._interval_s = settings.check_interval_ms / 1_000
         self._task: asyncio.Task[None] | None = None
-        self._is_short = self._is_full = False
+        self._is_short = self._is_full = self._has_resigned = False
+        self._damaged = damaged
         self._unconfirmed_bytes_max = settings.unconfirmed_bytes_max
         epoch_start = store.epochs[-1][1]
         self.leader = Leader(
@@ -156,6 +161,18 @@ class MasterOfGroup:
             if proposal is not None:
                 await self._propose(proposal)
             self._server.confirm()
+            self._look_for_damage()
+
+    def _look_for_damage(self) -> None:
+        """Let another broker be the master of a log that is damaged here, if one has all that is confirmed."""
+        leader, store = self.leader, self._store
+        if self._has_resigned or not store.quarantined:
+            return
+        committed, confirm = leader.members.committed, leader.confirm_position
+        if any(each.broker in committed and each.acknowledged >= confirm for each in leader.replicas()):
+            self._has_resigned = True
+            self._log.error("master_log_damaged", position=store.sound_end, end=store.end_position)
+            self._damaged()
 
     async def _propose(self, proposal: Proposal) -> None:
         members = self.leader.members

@@ -35,6 +35,7 @@ from broker.roles.steps import Role, View
 from broker.store.confirm import NEVER
 from broker.store.errors import GivenUp, StoreFailed
 from broker.store.log_store import LogStore
+from broker.store.role import UNLIMITED
 from remoting.client.key_file import read_signer
 from remoting.client.tls import ClientTls
 from remoting.protocol.codes import RequestCode as Code
@@ -163,7 +164,8 @@ class GroupMember:
         else:
             self._former = view.master
             await self._to_replica(view.address, view.epoch)
-            self._follow(view)
+            if self.manager.steps.is_heard:
+                self._follow(view)
 
     def set_news(self, view: View) -> None:
         """The controllers have committed another set, or the master has moved."""
@@ -180,8 +182,9 @@ class GroupMember:
         store = await self._open("writer", view.epoch)
         assert self.manager.steps.broker_id is not None
         self.master = MasterOfGroup(
-            self.config, self.manager.steps.broker_id, view, store, self.replicas, self.manager.alter, self._log
-        )
+            self.config, self.manager.steps.broker_id, view, store, self.replicas, self.manager.alter, self._log,
+            damaged=self.manager.lost_something,
+        )  # fmt: skip
         self.serving = serving = Serving(self.config, store, self._clock, self._registry, self._log, self._connect)
         serving.tell_address(self._host, self.port)
         serving.start()
@@ -311,6 +314,8 @@ class GroupMember:
     async def _open_replica(self) -> None:
         store = await self._open("replica")
         BrokerMetrics(self._registry).watch_store(store)
+        if store.quarantined:
+            self.manager.lost_something()
         self._upkeep = asyncio.get_running_loop().create_task(self._maintain(store))
 
     def _close(self) -> Exception | None:
@@ -325,9 +330,21 @@ class GroupMember:
 
     async def _maintain(self, store: LogStore) -> None:
         interval_s = self.config.maintain_interval_ms / 1_000
+        known = store.sound_end if store.quarantined else UNLIMITED
         while True:
             await asyncio.sleep(interval_s)
             await upkeep(store, self._clock.now_ms(), interval_s, self._log)
+            before, known = known, store.sound_end if store.quarantined else UNLIMITED
+            if known < before:
+                await self._found_damage(store)
+
+    async def _found_damage(self, store: LogStore) -> None:
+        """Leave the replicas in sync; the next role cuts the damage off and takes the master's bytes again."""
+        self._log.error("replica_log_damaged", position=store.sound_end, end=store.end_position)
+        client, self.client = self.client, None
+        self.manager.lost_something()
+        if client is not None:
+            await client.stop()
 
     # -- what others ask -----------------------------------------------------------------------------------------------
 

@@ -81,6 +81,12 @@ def declare_metrics(registry: Registry, member: GroupMember) -> None:
         function=lambda: 0 if member.client is None else member.client.lost_confirmed_bytes,
     )
 
+    gauge(
+        "rocketmq_replica_damaged_bytes",
+        "Bytes from the first damage of this replica's log on that it gave up to take the master's again",
+        function=lambda: 0 if member.client is None else member.client.damaged_bytes,
+    )
+
 
 def lag_bytes(member: GroupMember) -> int:
     """How much is missing."""

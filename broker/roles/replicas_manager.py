@@ -158,6 +158,17 @@ class ReplicasManager:
         """Everything is on the disk: a restart need not be distrusted."""
         self._save(clean=True)
 
+    def lost_something(self) -> None:
+        """The log was found damaged: to the controllers this is a new start that lost something.
+
+        They take this broker out of the replicas in sync, unless it is the last one, before it takes a role again.
+        """
+        self.was_clean = self.was_flushed = False
+        self.boot_id = secrets.token_hex(8)
+        self._wanted = None
+        self.steps.lost_something(self._now())
+        self._woken.set()
+
     # -- what members ask for ------------------------------------------------------------------------------------------
 
     async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> View:
@@ -246,6 +257,7 @@ class ReplicasManager:
         steps, state = self.steps, self._member.log_state()
         address, ha_address = self._addresses()
         assert steps.broker_id is not None
+        boot_id = self.boot_id
         header = RegisterReplica(
             self._config.cluster_name,
             self._config.broker_name,
@@ -255,11 +267,14 @@ class ReplicasManager:
             ha_address,
             state.epoch,
             state.end,
-            self.boot_id,
+            boot_id,
             self.was_clean,
             self.was_flushed,
         )
         answer = await self._answer(RequestCode.CONTROLLER_REGISTER_BROKER, header)
+        if boot_id != self.boot_id:
+            steps.refused(self._now())  # more was lost meanwhile: once more
+            return
         # Only now: a process that dies before it has told that its machine was off must not hide it from the next one.
         self._save(machine_boot=self._machine_boot, flush=self._config.store.flush)
         self._log.info("registered_as_replica", id=steps.broker_id, controller=self.controllers.leader)

@@ -188,6 +188,18 @@ class ReplicaSteps:
         self._is_registered = self._is_seen = False
         self._rest(now_ms, self._backed_off())
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether the controllers know of this broker's present start; before that no role is taken."""
+        return self.stage not in (Stage.INITIAL, Stage.FIRST_TIME_SYNC_DONE)
+
+    def lost_something(self, now_ms: int) -> None:
+        """What the controllers know of our log is not so any more: register anew, then take a role."""
+        self._is_registered = self._is_seen = False
+        self.stage = Stage.FIRST_TIME_SYNC_DONE if self._has_leader else Stage.INITIAL
+        self.role = self.view = None
+        self.hurry(now_ms)
+
     def hurry(self, now_ms: int) -> None:
         """Something has changed: ask now."""
         self._due_ms = min(self._due_ms, now_ms)
@@ -210,7 +222,7 @@ class ReplicaSteps:
         """Take in what a controller says of the group; what changes for us by it."""
         if view.epoch < self.epoch or self.broker_id is None or not self.is_applied:
             return None
-        if self.stage in (Stage.INITIAL, Stage.FIRST_TIME_SYNC_DONE):
+        if not self.is_heard:
             return None  # what is said before they know of this start may count on what it has lost
         if view.epoch == self.epoch:
             return self._same_epoch(view)

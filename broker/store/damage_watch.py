@@ -126,6 +126,14 @@ class DamageWatch:
             position = int(entries.positions[hit[0]])
             raise CorruptLog(self._path(position), position, known[int(at[hit[0]])].reason)
 
+    def scrubbed(self, damage: DamagedRange) -> None:
+        """Take note of damage that a pass over the log has found."""
+        if self._quarantine(damage):
+            self._events.error(
+                "log_damage_found", file=str(self._path(damage.start)), position=damage.start,
+                bytes=damage.end - damage.start, reason=damage.reason,
+            )  # fmt: skip
+
     def unreadable(self, error: CorruptLog, size: int) -> None:
         """Take note of a record of `size` bytes that cannot be read; the index thread looks how far the damage goes."""
         if not self._quarantine(DamagedRange(error.position, error.position + size, error.reason)):

@@ -35,6 +35,11 @@ class GroupDoor(StoreBase):
         """(epoch, position of its first byte) of the log, oldest first; the last one may have no byte yet."""
         return list(self._epochs)
 
+    @property
+    def sound_end(self) -> int:
+        """Where the first damage of the log begins that is known; its end when there is none."""
+        return min([each.start for each in self._damage.quarantine], default=self._log.end)
+
     def raw(self, position: int, bytes_max: int) -> RawPart | None:
         """Return the bytes from `position` on, None at the end of the log; see `raw_part`.
 

@@ -174,6 +174,9 @@ class LogStore(GroupDoor):
         if self._writer.failure is None and not self._closed:
             self._guard.check()
             self._maintenance.step(now_ms, self._flushed)
+            if self._scrub is not None:
+                self._scrub.step(now_ms, self._flushed)
+                return self._retention.working or self._scrub.working
         return self._retention.working
 
     def metrics(self) -> dict[str, int]:
@@ -198,4 +201,5 @@ class LogStore(GroupDoor):
             "failed": int(self._writer.failure is not None),
             **(self.keys.metrics() if self.keys is not None else {}),
             **self._damage.metrics(),
+            "scrubbed_bytes_total": self._scrub.bytes_total if self._scrub is not None else 0,
         }

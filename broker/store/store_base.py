@@ -27,6 +27,7 @@ from broker.store.reader import Reader
 from broker.store.replica_writer import ReplicaWriter
 from broker.store.retention import Retention
 from broker.store.role import UNLIMITED, WRITER, Role, role_of
+from broker.store.scrub import Scrub
 from broker.store.settings import StoreSettings
 from broker.store.state_log import StateChange
 from broker.store.state_tables import StateTables
@@ -184,6 +185,10 @@ class StoreBase:
             lambda: self._writer.last_store_ms, self.keys, self._certain if self._role.grouped else None,
         )  # fmt: skip
         self._writer.prepare = self._maintenance.prepare_next
+        self._scrub = (
+            Scrub(self._log, self._thread, self._damage.scrubbed, self._background_failed)
+            if self._role.replica else None
+        )  # fmt: skip
 
     def _confirmed(self) -> int:
         return self._confirm.position

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from remoting.client.masters import Masters
 from remoting.client.message import Message
 from tests.processes.broker_group import BrokerGroup, until
 from tests.processes.failovers import TOPIC, failover
-from tests.processes.rig import Client, Stream, expect_all, no_traceback
+from tests.processes.rig import Client, Process, Stream, expect_all, no_traceback
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 
@@ -141,3 +142,47 @@ async def produce(group: BrokerGroup) -> None:
     await producer.close()
     await connection.close()
     await masters.stop()
+
+
+def test_a_flipped_bit_of_a_replica_is_mended_from_the_master(tmp_path: Path) -> None:
+    """In the log file of a broker that was stopped: all logs are equal again, and it tells what it did."""
+    group = BrokerGroup(tmp_path, controllers=1, brokers=3, in_sync_min=2)
+    try:
+        group.start()
+        stream = Stream(group.proxy, TOPIC)
+        stream.flowing(500)
+        stream.end()
+        group.wait_equal()
+        replica = next(each for each in group.brokers if each is not group.master())
+        number = group.brokers.index(replica) + 1
+        replica.end(signal.SIGTERM)
+        flip_bit(tmp_path / f"broker-{number}-data" / "log")
+        replica.start()
+        until(lambda: "damaged_log_given_up" in replica.log.read_text(), "the damage was not found")
+        group.settle()
+        group.wait_equal()
+        equal_logs(group)
+        assert "log_damage" in replica.log.read_text()
+        assert page_value(replica, "rocketmq_replica_damaged_bytes") > 0
+        assert page_value(replica, "rocketmq_replica_cut_bytes") == 0
+        no_traceback(group.proxy, *group.brokers, *group.controllers)
+    finally:
+        group.end()
+
+
+def flip_bit(log: Path) -> None:
+    """Change one bit in the middle of what the first file holds."""
+    path = min(each for each in log.iterdir() if each.name.isdigit())
+    middle = len(path.read_bytes().rstrip(b"\0")) // 2
+    with path.open("r+b") as file:
+        file.seek(middle)
+        byte = file.read(1)[0]
+        file.seek(middle)
+        file.write(bytes([byte ^ 16]))
+
+
+def page_value(broker: Process, name: str) -> float:
+    """A metric of a broker."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.ports['admin']}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    return next(float(line.split()[-1]) for line in lines if line.startswith(name + " "))
