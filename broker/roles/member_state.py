@@ -58,6 +58,12 @@ def declare_metrics(registry: Registry, member: GroupMember) -> None:
         "How long the replica that is furthest behind has been behind",
         function=lambda: lag_ms(member) / 1_000,
     )
+    _declare_group(registry, member)
+
+
+def _declare_group(registry: Registry, member: GroupMember) -> None:
+    """Declare what the group and the log are like."""
+    gauge = registry.gauge
     gauge("rocketmq_replica_in_sync", "Brokers in the SyncStateSet of the master", function=lambda: in_sync(member))
     gauge(
         "rocketmq_replica_sync_state_set_changes",
