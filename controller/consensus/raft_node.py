@@ -68,12 +68,10 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         self._machine = machine
         self._timers = timers
         self._face = LogFace(directory, tuple(sorted(transport.nodes)))
-        self._conflict = False
+        self._conflict = self._elect_now = False
         self._leader_heard = 0.0
         self._canvass = Canvass(transport.own.node_id, len(transport.nodes))
-        self._elect_now = False
-        self._pieces = SnapshotPieces()
-        self.snapshots = 0
+        self._pieces, self.snapshots = SnapshotPieces(), 0
         conf = SyncObjConf(
             autoTick=False,
             raftMinTimeout=timers.election,
@@ -130,10 +128,10 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def propose(self, command: bytes, done: Callable[[object, int], None]) -> None:
         """Add a command; `done(answer, reason)` follows, `reason` being one of the library's."""
-        if not self._isLeader():
-            done(None, FAIL_REASON.NOT_LEADER)
-        else:
+        if self._isLeader():
             self._applyCommand(command, done)
+        else:
+            done(None, FAIL_REASON.NOT_LEADER)
 
     def tick(self) -> None:
         """Let time count and everything that is possible happen."""
@@ -332,7 +330,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         self._give_up(index)
 
     def _give_up(self, index: float) -> None:
-        """Tell those who wait for entries up to this one that their fate is not known here."""
+        """Tell who waits for entries up to this one that their fate is not known here."""
         waiting = self._SyncObj__commandsWaitingCommit
         for each in [each for each in waiting if each <= index]:
             for _, done in waiting.pop(each):
@@ -354,8 +352,11 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
     def _ask_before_election(self, now: float) -> None:
         self._SyncObj__raftElectionDeadline = now + self._SyncObj__generateRaftTimeout()
         self._SyncObj__raftLeader = None
-        self._canvass.begin()
         _, index, term = self._face[-1]
+        if self._face.voter and not self._may_vote(index):
+            self._canvass.end()
+            return
+        self._canvass.begin()
         for node in self.otherNodes:
             self._peers.say(node, PreVote(self.raftCurrentTerm + 1, index, term))
 
@@ -367,9 +368,9 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         rival = self._canvass.asks and same and node.id > self.selfNode.id
         if message.term <= self.raftCurrentTerm:
             self._peers.say(node, NextIndex(self.raftCurrentTerm, 0, reset=False, success=False))
-        elif not self._may_vote(message.last_index):
+        elif not self._face.voter and not self._may_vote(message.last_index):
             self._peers.say(node, Newcomer(message.term))
-        elif theirs >= mine and not rival and not self._hears_leader():
+        elif theirs >= mine and self._may_vote(message.last_index) and not rival and not self._hears_leader():
             self._canvass.end()
             self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
             self._peers.say(node, PreGranted(message.term))
@@ -390,7 +391,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
                 self._peers.say(each, Founded(self.raftCurrentTerm))
 
     def _may_vote(self, last_index: int) -> bool:
-        return self._face.voter or last_index == FIRST_ENTRY[1]
+        """Newcomers for empty logs only; voters, who know that there is more, for no empty one, not even their own."""
+        return bool(self._face.voter != (last_index == FIRST_ENTRY[1]))
 
     def _hears_leader(self) -> bool:
         if self._isLeader():

@@ -194,6 +194,17 @@ def test_a_wiped_node_votes_for_no_log_it_cannot_judge(world):
     assert world.nodes[wiped]._face.voter
 
 
+def test_a_wiped_node_and_one_that_never_had_anything_elect_nobody(tmp_path):
+    """The one that never had anything was told that there is more, by who has it; so an empty log is none to lead."""
+    with raft_world(tmp_path, 6) as world:
+        for node_id in ("n1", "n2"):
+            world.boot(node_id)
+        world.nodes["n2"]._face.become_voter()
+        world.pass_time(5.0)
+        assert not any(node._isLeader() for node in world.nodes.values())
+        assert world.nodes["n1"]._face[-1][1] == world.nodes["n2"]._face[-1][1] == 1
+
+
 def test_a_first_start_that_was_interrupted_is_gone_on_with(tmp_path):
     """Newcomers elect nobody while one is away that may have more; when all have answered they do."""
     with raft_world(tmp_path, 5) as world:
