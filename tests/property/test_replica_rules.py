@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from controller.replicas.commands import (
     AlterSyncStateSet,
@@ -41,6 +41,17 @@ class Rules(RuleBasedStateMachine):
         self.master: int | None = None
         self.epoch = self.set_epoch = self.floor = 0
         self.in_sync: set[int] = set()
+
+    @initialize(begun=st.booleans())
+    def begin(self, begun: bool) -> None:
+        """Half of the stories begin with three brokers in sync and a master, which chance alone seldom makes."""
+        if not begun:
+            return
+        for broker in (1, 2, 3):
+            self.apply_id(broker, "x")
+            self.register(broker, -1)
+        self.elect({1: Live(0, 0)}, 1, False, False)
+        self.alter(0, 0, 1, {2, 3}, {1, 2, 3}, True)
 
     def agree(self) -> None:
         group = self.machine.groups.get("g")
