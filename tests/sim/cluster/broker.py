@@ -17,7 +17,7 @@ from broker.replication.sync_state_set import Proposal, SyncStateSet
 from controller.replicas.commands import AlterSyncStateSet, ElectMaster, Live, RegisterReplica
 from controller.replicas.group import GroupView
 from tests.sim.cluster.checkers import Judge
-from tests.sim.cluster.controllers import CLUSTER, GROUP, Controllers
+from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER, Controllers
 from tests.sim.cluster.disk import ModelLog
 from tests.sim.cluster.following import Following
 from tests.sim.cluster.leading import Leading
@@ -165,7 +165,7 @@ class Broker(Node):
         def arrived(code: int, view: GroupView | None) -> None:
             if not once and self._waits == number[2]:
                 self._waits = None
-            if view is not None and code != -1 and what is None and "follows-older" not in self.flags:
+            if view is not None and code != NOT_LEADER and what is None and "follows-older" not in self.flags:
                 self.cluster.judge.read_register(started, self.world.now, view)
             if number[:2] == (self.ident, self.boot):
                 answer(code, view)
@@ -198,7 +198,10 @@ class Broker(Node):
                 return
             if view is not None and view.master_epoch == leading.core.epoch and view.master == self.ident:
                 leading.learn(view)
-            if code != 0 and leading.core.members.open is proposal:
+            if code == NOT_LEADER and "believes-former-leaders" not in self.flags:
+                # Its double may have found a leader that committed it and could not say so.
+                leading.core.members.unanswered(proposal)
+            elif code != 0:
                 leading.core.members.refused(proposal)
             leading.update()
 

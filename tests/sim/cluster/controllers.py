@@ -29,8 +29,9 @@ from tests.sim.cluster.pace import Pace
 from tests.sim.cluster.world import Node, World
 
 GROUP, CLUSTER = "g", "c"
+NOT_LEADER = -1
 Answer = Callable[[int, GroupView | None], None]
-"""Takes a response code, -1 for "not the leader", and the group."""
+"""Takes a response code, or NOT_LEADER, and the group."""
 
 
 class Controllers:
@@ -160,7 +161,7 @@ class Controllers:
 
         if node is not self.leader:
             stale = self._old_view if "stale-reads" in self.flags and what is None else None
-            reply(0 if stale else -1, stale)
+            reply(0 if stale else NOT_LEADER, stale)
             return
         if number in self._seen:
             return

@@ -135,7 +135,7 @@ class KeepsWhatNobodyShares(Follower):
         return actions
 
 
-RARE: dict[str, int] = {"expand-without-epoch-start": 560}
+RARE: dict[str, int] = {"expand-without-epoch-start": 560, "believes-former-leaders": 88823}
 """Where the search for a bug begins that few seeds show."""
 
 PLANTS: dict[str, Build] = {
@@ -158,6 +158,7 @@ PLANTS: dict[str, Build] = {
     "counts-own-unflushed": Build(frozenset({"counts-own-unflushed"})),
     "acknowledges-at-write": Build(frozenset({"acknowledges-at-write"})),
     "stale-controller": Build(frozenset({"stale-reads"})),
+    "believes-former-leaders": Build(frozenset({"believes-former-leaders"})),
     "unclean-stays-in-sync": Build(frozenset({"unclean-stays"}), is_async=True),
 }
 
