@@ -180,6 +180,9 @@ class GroupMember:
         await self._leave_role(good_bye=False)
         self._close()
         store = await self._open("writer", view.epoch)
+        latest = self.manager.steps.view
+        if latest is not None and latest.epoch == view.epoch:
+            view = latest  # a set was committed while the log opened; nobody will tell us of it again
         assert self.manager.steps.broker_id is not None
         self.master = MasterOfGroup(
             self.config, self.manager.steps.broker_id, view, store, self.replicas, self.manager.alter, self._log,
