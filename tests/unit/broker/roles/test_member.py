@@ -10,8 +10,10 @@ import pytest
 
 from broker.app import BrokerApp
 from broker.config import BrokerConfig, ReplicationConfig
+from broker.roles.member import GroupMember
 from broker.roles.steps import View
 from broker.store.errors import UnreadableOffsets
+from broker.store.log_store import LogStore
 from remoting.client.connection import connect
 from remoting.protocol import names
 from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
@@ -113,6 +115,25 @@ async def test_who_waits_for_a_master_that_is_replaced_is_told_at_once(tmp_path:
             assert "may be kept or lost" in answer.remark
         await direct.close()
         await client.close()
+
+
+async def test_a_set_that_is_committed_while_the_log_opens_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody tells of it again, and with the former one every change would be refused."""
+    open_store = GroupMember._open
+
+    async def interrupted(self: GroupMember, role: str, epoch: int | None = None) -> LogStore:
+        store = await open_store(self, role, epoch)
+        view = self.manager.steps.view
+        if role == "writer" and view is not None:
+            self.manager._told(replace(view, set_epoch=view.set_epoch + 5))
+        return store
+
+    monkeypatch.setattr(GroupMember, "_open", interrupted)
+    async with cluster(tmp_path, 1) as group:
+        member = group.master()._member
+        assert member.master.leader.members.set_epoch == member.manager.steps.view.set_epoch > 5
 
 
 async def test_too_few_in_sync_take_no_messages_and_say_so(tmp_path: Path) -> None:
