@@ -1,7 +1,8 @@
 """`make test`: style, types, layering, then the quick test suite, each shown with its time.
 
 Invariant: every check runs even when an earlier one failed, so that one run tells everything; the exit status is the
-worst. pytest comes last, so that its summary is the last thing printed. A few tests that fail among thousands on a
+worst. pytest comes last, so that its summaries are the last things printed. It runs twice side by side, because the
+tests that start servers mostly wait while those of single parts compute. A few tests that fail among thousands on a
 busy machine are run once more by themselves: those that pass then are named as unsteady, which is work to do but no
 reason to hold a change back. Suites that look for lost messages by chance (`JUDGED_ONCE`) never get a second run.
 """
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +36,13 @@ raise SystemExit("; ".join(sorted({each.TYPED.reason for each in (broker, mqtt_p
 """
 """Says why a package runs uncompiled; nothing, with status 0, when none does."""
 QUICK_MARKS = "not slow"
-FAILURES = bootstrap.ROOT / ".pytest_cache/v/cache/lastfailed"
+SERVERS = ("tests/interop", "tests/processes", "tests/chaos")
+"""Suites that start servers, in this order: when the one that judges their times begins the others have ended."""
+HALVES: dict[str, list[str]] = {
+    "servers": list(SERVERS),
+    "parts": ["tests", *(f"--ignore={folder}" for folder in SERVERS)],
+}
+CACHE = bootstrap.ROOT / ".pytest_cache"
 REPEATED_MAX = 4
 """More failures than these are no matter of a busy machine."""
 JUDGED_ONCE = ("tests/fuzz/", "tests/sim/", "tests/property/", "tests/chaos/")
@@ -63,10 +71,11 @@ def checks() -> dict[str, list[str]]:
 
 
 def run_tests(arguments: Sequence[str]) -> int:
-    """Run pytest on the quick suite with the caller's further arguments; return its exit status."""
-    FAILURES.unlink(missing_ok=True)
-    status = run_pytest(["-m", QUICK_MARKS, *arguments])
-    unsteady = repeatable(FAILURES) if status == 1 else []
+    """Run pytest on the quick suite, or with the caller's arguments alone; return its exit status."""
+    if arguments:
+        return run_pytest(["-m", QUICK_MARKS, *arguments])
+    status, failed = run_halves()
+    unsteady = repeatable(failed) if status == 1 else []
     if not unsteady:
         return status
     print(f"once more, alone: {', '.join(unsteady)}", flush=True)
@@ -76,21 +85,51 @@ def run_tests(arguments: Sequence[str]) -> int:
     return status
 
 
+def run_halves() -> tuple[int, list[str]]:
+    """Run the quick suite in two halves side by side; return the worse exit status and the tests that failed."""
+    caches = {name: CACHE / name for name in HALVES}
+    for cache in caches.values():
+        shutil.rmtree(cache, ignore_errors=True)
+
+    def options(name: str) -> list[str]:
+        return ["-m", QUICK_MARKS, "-o", f"cache_dir={caches[name]}", *HALVES[name]]
+
+    with tempfile.TemporaryFile() as said:
+        beside = subprocess.Popen(pytest_command(options("servers")), cwd=bootstrap.ROOT, stdout=said, stderr=said)
+        try:
+            status = run_pytest(options("parts"))
+            print("the tests that start servers are still running", flush=True)
+            status = max(status, beside.wait(), key=abs)
+        finally:
+            beside.kill()
+            beside.wait()
+        said.seek(0)
+        print(said.read().decode(errors="replace"), flush=True)
+    return status, [name for cache in caches.values() for name in failures(cache / "v/cache/lastfailed")]
+
+
+def pytest_command(arguments: Sequence[str]) -> list[str]:
+    """Return the command that runs pytest."""
+    return [str(BIN / "python"), "-m", "pytest", "-q", *arguments]
+
+
 def run_pytest(arguments: Sequence[str]) -> int:
     """Run pytest; return its exit status."""
-    return subprocess.run(
-        [str(BIN / "python"), "-m", "pytest", "-q", *arguments], cwd=bootstrap.ROOT, check=False
-    ).returncode
+    return subprocess.run(pytest_command(arguments), cwd=bootstrap.ROOT, check=False).returncode
 
 
-def repeatable(failures: Path) -> list[str]:
-    """Return the tests that failed, if all of them may be run once more; none otherwise."""
+def failures(path: Path) -> list[str]:
+    """Return the names of the tests that pytest's cache says have failed."""
     try:
-        failed = sorted(json.loads(failures.read_text()))
+        return sorted(json.loads(path.read_text()))
     except FileNotFoundError:
         return []
+
+
+def repeatable(failed: Sequence[str]) -> list[str]:
+    """Return the tests that failed, if all of them may be run once more; none otherwise."""
     few = len(failed) <= REPEATED_MAX and all("::" in name for name in failed)
-    return failed if few and not any(name.startswith(JUDGED_ONCE) for name in failed) else []
+    return list(failed) if few and not any(name.startswith(JUDGED_ONCE) for name in failed) else []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

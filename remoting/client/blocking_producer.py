@@ -4,7 +4,8 @@ It is given the address of a broker, or those of the controllers: then it is wit
 that is, and what a lost master did not answer is sent to the next one.
 
 `send` hands a message over and returns at once with a `concurrent.futures.Future` of its place, or waits while
-`memory_bytes_max` is taken (`when_full` = `refuse`: raises). Messages of one thread keep their order per queue.
+`memory_bytes_max` is taken (`when_full` = `refuse`: raises). Messages of one thread keep their order per queue; behind
+one whose future fails others may be stored, so who sends it again in order waits for each.
 Invariant: every future ends, at the latest with `close`. Thread rule: every method may be called from any thread but
 the producer's own.
 """

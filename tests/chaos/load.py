@@ -203,7 +203,15 @@ class ProducerSource(Source):
         self._created = True
 
     def _store(self, producer: BlockingProducer, numbers: list[int]) -> None:
-        """Hand messages over as one request and wait for their places."""
+        """Hand messages over, the first by itself and the others as one request, and wait for their places.
+
+        With the first one the producer learns the topic again if it must; it could fail at that alone, and the others
+        be stored behind it.
+        """
+        for together in (numbers[:1], numbers[1:]):
+            self._store_together(producer, together)
+
+    def _store_together(self, producer: BlockingProducer, numbers: list[int]) -> None:
         topic, source = self.ledger.topic, self.ledger.source
         sent = [
             producer.send(Message(topic=topic, body=payload(source, number), queue=self._queue)) for number in numbers

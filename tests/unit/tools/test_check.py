@@ -31,20 +31,44 @@ def failures(tmp_path: Path, names: list[str]) -> Path:
 def test_a_few_failures_are_run_again(check: Any, tmp_path: Path) -> None:
     """In a fixed order, as pytest names them."""
     path = failures(tmp_path, ["tests/unit/b.py::two", "tests/processes/a.py::one[x]"])
-    assert check.repeatable(path) == ["tests/processes/a.py::one[x]", "tests/unit/b.py::two"]
+    assert check.repeatable(check.failures(path)) == ["tests/processes/a.py::one[x]", "tests/unit/b.py::two"]
 
 
 @pytest.mark.parametrize("room", ["fuzz", "sim", "property", "chaos"])
-def test_a_loss_found_by_chance_is_never_run_away_from(check: Any, tmp_path: Path, room: str) -> None:
+def test_a_loss_found_by_chance_is_never_run_away_from(check: Any, room: str) -> None:
     """One such failure forbids the second run altogether."""
-    assert check.repeatable(failures(tmp_path, [f"tests/{room}/a.py::one", "tests/unit/b.py::two"])) == []
+    assert check.repeatable([f"tests/{room}/a.py::one", "tests/unit/b.py::two"]) == []
 
 
 def test_many_failures_and_broken_files_stand(check: Any, tmp_path: Path) -> None:
     """They are no matter of a busy machine."""
-    assert check.repeatable(failures(tmp_path, [f"tests/unit/a.py::{number}" for number in range(5)])) == []
-    assert check.repeatable(failures(tmp_path, ["tests/unit/a.py"])) == []
-    assert check.repeatable(tmp_path / "none") == []
+    assert check.repeatable([f"tests/unit/a.py::{number}" for number in range(5)]) == []
+    assert check.repeatable(["tests/unit/a.py"]) == []
+    assert check.failures(tmp_path / "none") == []
+
+
+def test_the_halves_are_the_whole_suite(check: Any) -> None:
+    """What one half runs the other leaves out, and every folder that is named is there."""
+    servers, parts = check.HALVES["servers"], check.HALVES["parts"]
+    assert parts == ["tests", *(f"--ignore={folder}" for folder in servers)]
+    assert all((ROOT / folder).is_dir() for folder in servers)
+
+
+@pytest.mark.parametrize(("servers", "parts", "status"), [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
+def test_a_failure_in_either_half_counts(
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: int, parts: int, status: int
+) -> None:
+    """With the names of both, and what the one beside has said."""
+    for half, fails in (("servers", servers), ("parts", parts)):
+        (tmp_path / f"test_{half}.py").write_text(f"def test_it():\n    assert not {fails}\n")
+        monkeypatch.setitem(check.HALVES, half, ["-p", "no:randomly", str(tmp_path / f"test_{half}.py")])
+    monkeypatch.setattr(check, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(check, "BIN", Path(sys.executable).parent)
+    found, failed = check.run_halves()
+    assert found == status
+    assert [name.rpartition("/")[2] for name in failed] == [
+        f"test_{half}.py::test_it" for half, fails in (("servers", servers), ("parts", parts)) if fails
+    ]
 
 
 def test_what_is_not_compiled_is_found_where_it_could_be(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
