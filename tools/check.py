@@ -1,10 +1,11 @@
 """`make test`: style, types, layering, then the quick test suite, each shown with its time.
 
 Invariant: every check runs even when an earlier one failed, so that one run tells everything; the exit status is the
-worst. pytest comes last, so that its summaries are the last things printed. It runs twice side by side, because the
-tests that start servers mostly wait while those of single parts compute. A few tests that fail among thousands on a
-busy machine are run once more by themselves: those that pass then are named as unsteady, which is work to do but no
-reason to hold a change back. Suites that look for lost messages by chance (`JUDGED_ONCE`) never get a second run.
+worst. pytest comes last, so that its summaries are the last things printed: twice side by side, because the tests that
+start servers mostly wait while those of single modules compute, then for the suite that judges times. A few tests that
+fail among thousands on a busy machine are run once more by themselves: those that pass then are named as unsteady,
+which is work to do but no reason to hold a change back. Suites that look for lost messages by chance (`JUDGED_ONCE`)
+never get a second run.
 """
 
 from __future__ import annotations
@@ -36,12 +37,16 @@ raise SystemExit("; ".join(sorted({each.TYPED.reason for each in (broker, mqtt_p
 """
 """Says why a package runs uncompiled; nothing, with status 0, when none does."""
 QUICK_MARKS = "not slow"
-SERVERS = ("tests/interop", "tests/processes", "tests/chaos")
-"""Suites that start servers, in this order: when the one that judges their times begins the others have ended."""
-HALVES: dict[str, list[str]] = {
+SERVERS = ("tests/interop", "tests/processes")
+"""Suites that start servers, and mostly wait for them."""
+JUDGES_TIMES = "tests/chaos"
+"""The suite whose servers count as dead after two seconds: it has the machine to itself."""
+PARTS: dict[str, list[str]] = {
     "servers": list(SERVERS),
-    "parts": ["tests", *(f"--ignore={folder}" for folder in SERVERS)],
+    "modules": ["tests", *(f"--ignore={folder}" for folder in (*SERVERS, JUDGES_TIMES))],
+    "alone": [JUDGES_TIMES],
 }
+"""The quick suite: the first two side by side, the last one behind them."""
 CACHE = bootstrap.ROOT / ".pytest_cache"
 REPEATED_MAX = 4
 """More failures than these are no matter of a busy machine."""
@@ -74,7 +79,7 @@ def run_tests(arguments: Sequence[str]) -> int:
     """Run pytest on the quick suite, or with the caller's arguments alone; return its exit status."""
     if arguments:
         return run_pytest(["-m", QUICK_MARKS, *arguments])
-    status, failed = run_halves()
+    status, failed = run_parts()
     unsteady = repeatable(failed) if status == 1 else []
     if not unsteady:
         return status
@@ -85,27 +90,30 @@ def run_tests(arguments: Sequence[str]) -> int:
     return status
 
 
-def run_halves() -> tuple[int, list[str]]:
-    """Run the quick suite in two halves side by side; return the worse exit status and the tests that failed."""
-    caches = {name: CACHE / name for name in HALVES}
+def run_parts() -> tuple[int, list[str]]:
+    """Run the quick suite in its parts; return the worst exit status and the tests that failed."""
+    caches = {name: CACHE / name for name in PARTS}
     for cache in caches.values():
         shutil.rmtree(cache, ignore_errors=True)
 
     def options(name: str) -> list[str]:
-        return ["-m", QUICK_MARKS, "-o", f"cache_dir={caches[name]}", *HALVES[name]]
+        return ["-m", QUICK_MARKS, "-o", f"cache_dir={caches[name]}", *PARTS[name]]
 
     with tempfile.TemporaryFile() as said:
         beside = subprocess.Popen(pytest_command(options("servers")), cwd=bootstrap.ROOT, stdout=said, stderr=said)
         try:
-            status = run_pytest(options("parts"))
+            statuses = [run_pytest(options("modules"))]
             print("the tests that start servers are still running", flush=True)
-            status = max(status, beside.wait(), key=abs)
+            statuses.append(beside.wait())
         finally:
             beside.kill()
             beside.wait()
         said.seek(0)
         print(said.read().decode(errors="replace"), flush=True)
-    return status, [name for cache in caches.values() for name in failures(cache / "v/cache/lastfailed")]
+    statuses.append(run_pytest(options("alone")))
+    return max(statuses, key=abs), [
+        name for cache in caches.values() for name in failures(cache / "v/cache/lastfailed")
+    ]
 
 
 def pytest_command(arguments: Sequence[str]) -> list[str]:

@@ -47,28 +47,26 @@ def test_many_failures_and_broken_files_stand(check: Any, tmp_path: Path) -> Non
     assert check.failures(tmp_path / "none") == []
 
 
-def test_the_halves_are_the_whole_suite(check: Any) -> None:
-    """What one half runs the other leaves out, and every folder that is named is there."""
-    servers, parts = check.HALVES["servers"], check.HALVES["parts"]
-    assert parts == ["tests", *(f"--ignore={folder}" for folder in servers)]
-    assert all((ROOT / folder).is_dir() for folder in servers)
+def test_the_parts_are_the_whole_suite(check: Any) -> None:
+    """What one runs the others leave out, and every folder that is named is there."""
+    named = [*check.PARTS["servers"], *check.PARTS["alone"]]
+    assert check.PARTS["modules"] == ["tests", *(f"--ignore={folder}" for folder in named)]
+    assert all((ROOT / folder).is_dir() for folder in named)
 
 
-@pytest.mark.parametrize(("servers", "parts", "status"), [(0, 0, 0), (1, 0, 1), (0, 1, 1)])
-def test_a_failure_in_either_half_counts(
-    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: int, parts: int, status: int
+@pytest.mark.parametrize("failing", ["", "servers", "modules", "alone"])
+def test_a_failure_in_any_part_counts(
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    """With the names of both, and what the one beside has said."""
-    for half, fails in (("servers", servers), ("parts", parts)):
-        (tmp_path / f"test_{half}.py").write_text(f"def test_it():\n    assert not {fails}\n")
-        monkeypatch.setitem(check.HALVES, half, ["-p", "no:randomly", str(tmp_path / f"test_{half}.py")])
+    """With its name, whichever part it is in."""
+    for part in list(check.PARTS):
+        (tmp_path / f"test_{part}.py").write_text(f"def test_it():\n    assert {part != failing}\n")
+        monkeypatch.setitem(check.PARTS, part, ["-p", "no:randomly", str(tmp_path / f"test_{part}.py")])
     monkeypatch.setattr(check, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(check, "BIN", Path(sys.executable).parent)
-    found, failed = check.run_halves()
-    assert found == status
-    assert [name.rpartition("/")[2] for name in failed] == [
-        f"test_{half}.py::test_it" for half, fails in (("servers", servers), ("parts", parts)) if fails
-    ]
+    status, failed = check.run_parts()
+    assert status == bool(failing)
+    assert [name.rpartition("/")[2] for name in failed] == [f"test_{failing}.py::test_it"] * bool(failing)
 
 
 def test_what_is_not_compiled_is_found_where_it_could_be(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
