@@ -23,7 +23,7 @@ from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Connection, Handler
 from runtime.clock import Clock, SystemClock
-from runtime.files import DirectoryLock
+from runtime.files import DirectoryLock, make_directory
 from runtime.logs import get_logger
 from runtime.metrics import Registry
 from runtime.tls_metrics import declare_tls_metrics
@@ -71,7 +71,7 @@ class ControllerApp:
     async def start(self) -> None:
         """Restore the metadata, then answer requests."""
         config = self.config
-        config.data_directory.mkdir(parents=True, exist_ok=True)
+        make_directory(config.data_directory)
         self._lock = DirectoryLock(config.data_directory)
         try:
             self._name_server = NameServer(config, self._clock, MetadataFile(config.data_directory))

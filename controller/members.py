@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remoting.protocol.errors import LocalMisuse
+from runtime.files import fsync_dir, make_directory
 
 MEMBERS_MAX = 7
 """Controllers of one installation; more make every decision slower and none safer."""
@@ -85,15 +86,19 @@ def _make_secret(path: Path) -> None:
     """Another controller may do the same now: whoever comes first made it, and nobody sees half a file."""
     if path.exists():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.touch(mode=0o600)
     try:
-        temporary.write_text(secrets.token_urlsafe(32))
+        with temporary.open("w") as file:
+            file.write(secrets.token_urlsafe(32))
+            file.flush()
+            os.fsync(file.fileno())  # a power cut must not leave the name of an empty file: no start would replace it
         with contextlib.suppress(FileExistsError):
             os.link(temporary, path)
     finally:
         temporary.unlink()
+    fsync_dir(path.parent)
 
 
 def _parse(text: str) -> Member:

@@ -34,7 +34,7 @@ from remoting.transport.contracts import Connection, Handler
 from runtime.admin import AdminServer
 from runtime.clock import Clock, SystemClock
 from runtime.faults import parse_faults
-from runtime.files import DirectoryLock
+from runtime.files import DirectoryLock, make_directory
 from runtime.metrics import Registry
 from runtime.service import ServiceGroup
 from runtime.tls_metrics import declare_tls_metrics
@@ -89,7 +89,7 @@ class AllInOne:
     async def start(self) -> None:
         """Start every part; raises what kept one from starting, with everything stopped again."""
         up = self._configuration.up
-        up.data_directory.mkdir(parents=True, exist_ok=True)
+        make_directory(up.data_directory)
         self._lock = DirectoryLock(up.data_directory)
         try:
             await self._group.begin("controller", self._controller, ready=self._controller.ready)

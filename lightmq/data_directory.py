@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from remoting.protocol.errors import LocalMisuse
+from runtime.files import make_directory
 
 MODE = 0o700
 
@@ -20,7 +21,7 @@ class DirectoryUnusable(LocalMisuse):
 def prepare(directory: Path, option: str) -> None:
     """Make ``directory`` if it is not there and see that it can be written. Raises DirectoryUnusable."""
     try:
-        directory.mkdir(mode=MODE, parents=True, exist_ok=True)
+        make_directory(directory, mode=MODE)
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:

@@ -1,7 +1,8 @@
 """Files that survive a power cut, and the lock that keeps two processes out of one directory.
 
 Invariant of :func:`atomic_replace`: at every instant the path holds either the whole old content or the whole new one,
-and when the call returns the new one is on the disk. Thread rule: all calls block; none belongs on a busy event loop.
+and when the call returns the new one is on the disk. A file is only as durable as the names above it: data directories
+are made by :func:`make_directory`. Thread rule: all calls block; none belongs on a busy event loop.
 """
 
 from __future__ import annotations
@@ -35,6 +36,22 @@ def fsync_dir(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_directory(directory: Path, *, mode: int = 0o777) -> None:
+    """Make `directory` with permission bits ``mode``, its parents where they are missing, and all these names durable.
+
+    The name of `directory` is made durable although it is there already: the start that made it may have been killed
+    before it got so far. Raises OSError.
+    """
+    missing = [directory]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for each in reversed(missing):
+        there = each is directory and each.is_dir()
+        each.mkdir(mode=mode if each is directory else 0o777, exist_ok=True)
+        with contextlib.suppress(PermissionError) if there else contextlib.nullcontext():
+            fsync_dir(each.parent)
 
 
 def atomic_replace(path: Path, data: bytes, *, mode: int = 0o644) -> None:

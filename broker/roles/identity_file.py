@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from remoting.protocol.errors import LocalMisuse
-from runtime.files import atomic_replace
+from runtime.files import atomic_replace, make_directory
 
 FILE_NAME = "GROUP"
 
@@ -71,7 +71,7 @@ class IdentityFile:
     def save(self, identity: Identity) -> None:
         """Replace the file. Raises OSError."""
         state = msgspec.json.encode(identity)
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(self.path.parent, mode=0o700)
         atomic_replace(self.path, msgspec.json.encode(_Stored(zlib.crc32(state), msgspec.Raw(state))))
 
 

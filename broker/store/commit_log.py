@@ -19,7 +19,7 @@ from pathlib import Path
 from broker.store.errors import CorruptLog, StoreFailed
 from broker.store.segment import Segment, allocate, list_segments, segment_path
 from runtime.faults import FaultPoints
-from runtime.files import fsync_dir
+from runtime.files import fsync_dir, make_directory
 
 Piece = tuple[Segment, int, bytes | memoryview]
 """A segment, a position in it, and the bytes to write there."""
@@ -32,7 +32,7 @@ class CommitLog:
         self, directory: Path, segment_size: int, faults: FaultPoints, *, zeroed: bool, lacking: Iterable[int] = ()
     ) -> None:
         """Open what there is; files at the bases `lacking` may be too short and get their size by `fill`."""
-        directory.mkdir(mode=0o700, exist_ok=True)
+        make_directory(directory, mode=0o700)
         self.directory = directory
         self.end = 0
         self.durable = 0

@@ -26,7 +26,7 @@ from crc32c import crc32c
 from broker.store.errors import CorruptIndex
 from broker.store.name_table import QueueColumns
 from broker.store.state_tables import FrozenTables, StateTables
-from runtime.files import atomic_write
+from runtime.files import atomic_write, make_directory
 
 NAME = "SNAPSHOT"
 _MAGIC = b"LMQSTAT2"
@@ -48,7 +48,7 @@ class Snapshot:
 
 def save_snapshot(directory: Path, position: int, tables: FrozenTables) -> int:
     """Replace the snapshot durably, piece by piece; return its size. Raises OSError."""
-    directory.mkdir(mode=0o700, exist_ok=True)
+    make_directory(directory, mode=0o700)
     atomic_write(directory / NAME, _sealed(_pieces(position, tables)), mode=0o600)
     return snapshot_size(directory)
 

@@ -36,7 +36,7 @@ from broker.store.time_search import TimeSearch
 from broker.store.writer import Writer
 from runtime.clock import Clock
 from runtime.faults import FaultPoints
-from runtime.files import DirectoryLock
+from runtime.files import DirectoryLock, make_directory
 
 
 class StoreBase:
@@ -109,7 +109,7 @@ class StoreBase:
         damaged below its durable position), LocalMisuse (the epoch was used before), OSError.
         """
         wanted = role_of(role, epoch)
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directory, mode=0o700)
         lock = DirectoryLock(directory)
         try:
             check_format(directory)

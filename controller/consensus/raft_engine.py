@@ -26,6 +26,7 @@ from controller.consensus.single import REGULAR, check_members
 from controller.consensus.wire import stretch
 from controller.members import Member
 from remoting.protocol.errors import LightMQError
+from runtime.files import make_directory
 from runtime.logs import get_logger
 
 TICKS_PER_HEARTBEAT = 4
@@ -112,7 +113,7 @@ class RaftEngine:
         """Restore and take part. Raises LocalMisuse, OSError."""
         self._home = asyncio.get_running_loop()
         self._started, self._ended, self._failure = (self._home.create_future() for _ in range(3))
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         check_members(self._directory, tuple(sorted(self._members)))
         self._thread = threading.Thread(target=self._run, name="consensus", daemon=True)
         self._thread.start()

@@ -18,6 +18,7 @@ from controller.consensus.engine import COMMAND_BYTES_MAX, ConsensusFailed, Mach
 from controller.consensus.journal import Journal
 from controller.consensus.small_files import Snapshot, Vote, load, save
 from remoting.protocol.errors import LocalMisuse
+from runtime.files import make_directory
 from runtime.logs import get_logger
 
 JOURNAL_FILE = "journal"
@@ -71,7 +72,7 @@ class SingleEngine:
         """Restore the snapshot and apply what follows it."""
         self._failure = asyncio.get_running_loop().create_future()
         check_members(self._directory, (self.node_id,))
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self._directory)
         journal = self._journal = Journal(self._directory / JOURNAL_FILE)
         snapshot = load(self._directory / SNAPSHOT_FILE, Snapshot)
         if snapshot is None and not len(journal):

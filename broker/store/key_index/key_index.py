@@ -20,6 +20,7 @@ from broker.store.errors import CorruptIndex
 from broker.store.hot.contracts import KeyChunk
 from broker.store.key_index.key_manifest import KeyManifest, load_key_manifest
 from broker.store.key_index.key_run import KeyRun, key_run_path
+from runtime.files import make_directory
 
 Found = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 """Positions and store times in seconds, in log order."""
@@ -38,7 +39,7 @@ class KeyIndex:
     """Runs plus chunks of one data directory. Raises CorruptIndex when a file it needs is unreadable."""
 
     def __init__(self, directory: Path, chunk_entries: int, begin: int) -> None:
-        directory.mkdir(mode=0o700, exist_ok=True)
+        make_directory(directory, mode=0o700)
         self.directory = directory
         self.manifest = load_key_manifest(directory) or KeyManifest()
         self.runs = [self._open_run(file_id) for file_id in self.manifest.runs]

@@ -26,6 +26,7 @@ from broker.store.queue_index.next_offsets import Floors, next_offsets_of
 from broker.store.queue_index.run import Run, run_path
 from broker.store.queue_index.tail import Tail
 from broker.store.queue_index.tail import read_durable as read_durable_of_tail
+from runtime.files import make_directory
 
 TAIL_NAME = "tail"
 MINIMUMS_MAX = 65_536
@@ -51,7 +52,7 @@ class QueueIndex:
     """Runs plus tail of one data directory. Raises CorruptIndex when a file it needs is unreadable."""
 
     def __init__(self, directory: Path, tail_entries: int, begin: int) -> None:
-        directory.mkdir(mode=0o700, exist_ok=True)
+        make_directory(directory, mode=0o700)
         self.directory = directory
         self.proved_durable = read_durable_of_tail(directory / TAIL_NAME)
         self.manifest = load_manifest(directory) or Manifest()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from controller.members import Member, is_local, parse_members, read_secret
@@ -45,6 +48,18 @@ def test_a_secret_on_one_machine_is_made_once(tmp_path):
     assert len(first) > 30
     assert (tmp_path / "raft.secret").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["raft.secret"]
+
+
+def test_a_secret_has_its_name_only_once_its_bytes_are_on_the_disk(tmp_path, monkeypatch):
+    """And the name is durable too when the call returns."""
+    steps = []
+    fsync, link = os.fsync, os.link
+    monkeypatch.setattr(os, "fsync", lambda fd: (steps.append(str(Path(f"/proc/self/fd/{fd}").readlink())), fsync(fd)))
+    monkeypatch.setattr(os, "link", lambda *paths: (steps.append("link"), link(*paths)))
+    read_secret(None, parse_members(THREE, "n1"), tmp_path / "c1")
+    at = steps.index("link")
+    assert any(".tmp" in step for step in steps[:at]), steps
+    assert steps[at + 1 :] == [str(tmp_path)]
 
 
 def test_between_machines_a_secret_must_be_given(tmp_path):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.files import DirectoryLock, DirectoryLocked, atomic_replace, atomic_write, fsync_dir
+from runtime import files
+from runtime.files import DirectoryLock, DirectoryLocked, atomic_replace, atomic_write, fsync_dir, make_directory
 
 
 def test_replace_writes_whole_content_with_the_mode_asked_for(tmp_path: Path) -> None:
@@ -37,6 +38,34 @@ def test_fsync_of_a_directory(tmp_path: Path) -> None:
     fsync_dir(tmp_path)
     with pytest.raises(FileNotFoundError):
         fsync_dir(tmp_path / "nowhere")
+
+
+def test_every_name_above_a_new_directory_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each parent is fsynced after it got its new entry; a leaf that is there already has its name fsynced again."""
+    leaf = tmp_path / "a" / "b" / "data"
+    synced: list[tuple[Path, list[str]]] = []
+    monkeypatch.setattr(files, "fsync_dir", lambda path: synced.append((path, [each.name for each in path.iterdir()])))
+    make_directory(leaf, mode=0o700)
+    assert synced == [(tmp_path, ["a"]), (leaf.parent.parent, ["b"]), (leaf.parent, ["data"])]
+    assert stat.S_IMODE(leaf.stat().st_mode) == 0o700
+    synced.clear()
+    make_directory(leaf, mode=0o700)
+    assert synced == [(leaf.parent, ["data"])]
+    (leaf / "file").touch()
+    with pytest.raises(FileExistsError):
+        make_directory(leaf / "file")
+
+
+def test_a_parent_that_may_not_be_read_is_no_obstacle_once_the_directory_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(files, "fsync_dir", refuse)
+    make_directory(tmp_path)
+    with pytest.raises(PermissionError):
+        make_directory(tmp_path / "new")
 
 
 def test_a_locked_directory_names_its_owner_and_can_be_taken_after_close(tmp_path: Path) -> None:
