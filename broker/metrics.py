@@ -49,6 +49,11 @@ class BrokerMetrics:
         self.delayed_failures = registry.counter(
             "rocketmq_delayed_failures_total", "Passes over the waiting messages that failed and were tried again"
         )
+        self.unpublished = registry.counter(
+            "rocketmq_topics_unpublished_total",
+            "Topics acknowledged before every controller had their route, by reason",
+            labels=("reason",),
+        )
         self.dropped = registry.counter(
             "rocketmq_broker_drops_total", "What was dropped, by reason", labels=("reason",)
         )

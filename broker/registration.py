@@ -1,16 +1,21 @@
-"""Tells the controllers that this broker lives and which topics it serves (codes 103, 904, 104).
+"""Tells the controllers that this broker lives and which topics it serves (codes 103, 904, 322, 104).
 
-Each controller has its own task: connect, register all topics, then a heartbeat each `heartbeat_interval_ms`; a changed
-topic table is registered at once (changes of one moment together), and everything anew each `register_interval_ms`. A
-controller that cannot be reached is tried again; the broker serves meanwhile, because the control plane is never on the
-data path. Invariant: a topic is registered only when its creation is confirmed. Loop thread only.
+Each controller has its own task: connect, register all topics, then a heartbeat each `heartbeat_interval_ms`. A topic
+that is created or changed is registered alone as soon as it is confirmed, with all others that changed while the
+request before was under way; the controller keeps what it knows of the rest. Each `register_interval_ms` the version of
+the whole table is compared (322), and everything is registered anew where it differs. A controller that cannot be
+reached is tried again; the broker serves meanwhile, because the control plane is never on the data path.
+
+Invariant: a topic is registered only when its creation is confirmed; the version that goes with a registration counts
+the changes that it and those before it on the same connection told. Loop thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.meta.topics import DEFAULT_TOPIC, PERMISSION_INHERIT, TopicConfig
@@ -29,13 +34,30 @@ if TYPE_CHECKING:
 MASTER_ID = 0
 RETRY_SECONDS = 0.5
 """Pause before a controller that could not be reached is tried again."""
-GATHER_SECONDS = 0.02
-"""Topic changes within this time are registered together."""
 REQUEST_TIMEOUT_MS = 3_000
 LIFETIMES = 10
 """A broker counts as gone after so many heartbeats were missed."""
 
 Connect = Callable[[str], Awaitable[Connection]]
+
+
+class _Controller:
+    """One controller, and the confirmed topics it has not been told of on this connection."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.changed: dict[str, int] = {}
+        self.news = asyncio.Event()
+
+    def tell(self, name: str, version: int) -> None:
+        self.changed[name] = version
+        self.news.set()
+
+    def take(self) -> dict[str, int]:
+        """What is to be told now; it is on its way from here on."""
+        changed, self.changed = self.changed, {}
+        self.news.clear()
+        return changed
 
 
 class Registration:
@@ -45,9 +67,10 @@ class Registration:
         self._broker = broker
         self._connect = make_connection
         self._tasks: list[asyncio.Task[None]] = []
-        self._changed: list[asyncio.Event] = []
+        self._controllers: list[_Controller] = []
         self._registered: set[str] = set()
         self._says_good_bye = True
+        self._confirmed_version = 0
         broker.topics.on_change(self._topic_changed)
 
     @property
@@ -58,9 +81,10 @@ class Registration:
     def start(self, addresses: tuple[str, ...]) -> None:
         """Begin to register with each controller."""
         for address in addresses:
-            changed = asyncio.Event()
-            self._changed.append(changed)
-            self._tasks.append(asyncio.get_running_loop().create_task(self._keep(address, changed)))
+            controller = _Controller(address)
+            self._controllers.append(controller)
+            self._broker.publication.watch(address)
+            self._tasks.append(asyncio.get_running_loop().create_task(self._keep(controller)))
 
     async def stop(self, *, good_bye: bool = True) -> None:
         """Say good-bye to the controllers that can be reached, then stop.
@@ -70,19 +94,33 @@ class Registration:
         self._says_good_bye = good_bye
         for task in self._tasks:
             task.cancel()
+        self._broker.publication.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+        self._controllers.clear()
 
-    def _topic_changed(self, _name: str, _created: bool) -> None:
-        for changed in self._changed:
-            changed.set()
+    def _topic_changed(self, name: str, _created: bool) -> None:
+        topics = self._broker.topics
+        if topics.get(name) is None:
+            return  # its route goes by a request of its own (216)
+        version = topics.version
+        self._broker.publication.changed(name, version)
+        self._broker.store.when_confirmed(topics.position(name), partial(self._topic_confirmed, name, version))
 
-    async def _keep(self, address: str, changed: asyncio.Event) -> None:
+    def _topic_confirmed(self, name: str, version: int, error: Exception | None) -> None:
+        if error is None:
+            self._confirmed_version = max(self._confirmed_version, version)
+            for controller in self._controllers:
+                controller.tell(name, version)
+
+    async def _keep(self, controller: _Controller) -> None:
+        address, publication = controller.address, self._broker.publication
         warned = False
         while True:
             try:
                 connection = await self._connect(address)
             except (LightMQError, OSError) as error:
+                publication.unreachable(address)
                 if not warned:
                     self._broker.log.warning("controller_unreachable", controller=address, error=str(error))
                 warned = True
@@ -90,8 +128,9 @@ class Registration:
                 continue
             warned = False
             try:
-                await self._serve(connection, address, changed)
+                await self._serve(connection, controller)
             except (LightMQError, OSError) as error:
+                publication.unreachable(address)
                 self._broker.log.warning("controller_lost", controller=address, error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
             finally:
@@ -99,32 +138,57 @@ class Registration:
                 with contextlib.suppress(LightMQError, OSError):
                     await self._leave(connection)
 
-    async def _serve(self, connection: Connection, address: str, changed: asyncio.Event) -> None:
-        config = self._broker.config
-        loop = asyncio.get_running_loop()
+    async def _serve(self, connection: Connection, controller: _Controller) -> None:
+        config, loop, address = self._broker.config, asyncio.get_running_loop(), controller.address
+        await self._register_all(connection, controller)
+        self._registered.add(address)
+        self._broker.log.info("registered", controller=address, topics=len(self._broker.topics))
+        due = loop.time() + config.register_interval_ms / 1_000
         while True:
-            changed.clear()
-            await self._register(connection)
-            if address not in self._registered:
-                self._registered.add(address)
-                self._broker.log.info("registered", controller=address, topics=len(self._broker.topics))
-            due = loop.time() + config.register_interval_ms / 1_000
-            while not changed.is_set() and loop.time() < due:
+            if controller.news.is_set():
+                await self._register_changed(connection, controller)
+            elif loop.time() < due:
                 await self._heartbeat(connection)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), config.heartbeat_interval_ms / 1_000)
-            if changed.is_set():
-                await asyncio.sleep(GATHER_SECONDS)
+            else:
+                if await self._differs(connection):
+                    await self._register_all(connection, controller)
+                due = loop.time() + config.register_interval_ms / 1_000
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(controller.news.wait(), config.heartbeat_interval_ms / 1_000)
 
-    async def _register(self, connection: Connection) -> None:
+    async def _register_all(self, connection: Connection, controller: _Controller) -> None:
         await self._confirmed()
-        broker = self._broker
-        table = {config.name: _topic_body(config) for config in (*broker.topics, self._template())}
-        version = DataVersion(broker.store.epoch, broker.started_ms, broker.topics.version)
-        body = RegisterBrokerBody(TopicConfigTable(table, version))
+        topics, confirmed = self._broker.topics, self._broker.store.confirm_position
+        known = [config for config in topics if topics.position(config.name) <= confirmed]
+        version = self._confirmed_version
+        controller.take()
+        await self._register(connection, (*known, self._template()), version)
+        # What is newer than this was not among them, or is told once more.
+        self._broker.publication.acknowledged(controller.address, {config.name: version for config in known})
+
+    async def _register_changed(self, connection: Connection, controller: _Controller) -> None:
+        version, changed = self._confirmed_version, controller.take()
+        configs = [config for config in map(self._broker.topics.get, changed) if config is not None]
+        if configs:
+            await self._register(connection, configs, version)
+        self._broker.publication.acknowledged(controller.address, changed)
+
+    async def _register(self, connection: Connection, topics: Iterable[TopicConfig], version: int) -> None:
+        body = RegisterBrokerBody(
+            TopicConfigTable({config.name: _topic_body(config) for config in topics}, self._data_version(version))
+        )
         command = Command(RequestCode.REGISTER_BROKER, fields=self._identity(), body=encode_body(body))
         command.fields |= {"haServerAddr": "", "compressed": "false", "bodyCrc32": "0", "enableActingMaster": "false"}
         checked(await connection.request(command, REQUEST_TIMEOUT_MS))
+
+    async def _differs(self, connection: Connection) -> bool:
+        """Whether the controller has another version of the topics than was told to it."""
+        body = encode_body(self._data_version(self._confirmed_version))
+        command = Command(RequestCode.QUERY_DATA_VERSION, fields=self._identity(), body=body)
+        return checked(await connection.request(command, REQUEST_TIMEOUT_MS)).fields.get("changed") != "false"
+
+    def _data_version(self, version: int) -> DataVersion:
+        return DataVersion(self._broker.store.epoch, self._broker.started_ms, version)
 
     async def _heartbeat(self, connection: Connection) -> None:
         store = self._broker.store

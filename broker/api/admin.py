@@ -14,7 +14,7 @@ import msgspec
 from broker.api.access import ADMIN
 from broker.api.clients import json_body
 from broker.api.fields import flag, number, text
-from broker.meta.groups import GroupConfig
+from broker.meta.groups import GroupConfig, retry_topic
 from broker.meta.topic_attributes import changed
 from broker.meta.topics import TopicConfig
 from remoting.protocol import fastjson
@@ -34,7 +34,7 @@ _encode = msgspec.json.encode
 
 
 def update_topic(broker: Broker, peer: Peer, command: Command) -> None:
-    """17: create or change a topic; attributes that are not named stay; answered when it is confirmed."""
+    """17: create or change a topic; attributes that are not named stay; answered when it has its route."""
     fields = command.fields
     name = text(fields, "topic")
     broker.authorizer.authorize(peer, command, ADMIN, name)
@@ -55,7 +55,7 @@ def update_topic(broker: Broker, peer: Peer, command: Command) -> None:
     if config.write_queue_count > QUEUES_PER_TOPIC_MAX:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues")
     broker.topics.put(config)
-    broker.reply_at(broker.store.end_position, peer, command.reply())
+    broker.reply_found_at(broker.store.end_position, (name,), peer, command.reply())
 
 
 def delete_topic(broker: Broker, peer: Peer, command: Command) -> None:
@@ -136,7 +136,7 @@ def update_group(broker: Broker, peer: Peer, command: Command) -> None:
     except msgspec.ValidationError as error:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"the group's configuration is malformed: {error}") from error
     broker.groups.put(config)
-    broker.reply_at(broker.store.end_position, peer, command.reply())
+    broker.reply_found_at(broker.store.end_position, (retry_topic(config.group_name),), peer, command.reply())
 
 
 def all_groups(broker: Broker, _peer: Peer, command: Command) -> Command:

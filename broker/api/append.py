@@ -21,7 +21,7 @@ from remoting.protocol.append_body import KIND_BATCH, KIND_MQTT, AppendEntry, de
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
-from remoting.protocol.record import FLAG_FORMAT_SHIFT, FLAG_RETAIN, tag_hash
+from remoting.protocol.record import FLAG_FORMAT_SHIFT, FLAG_MQTT, FLAG_RETAIN, tag_hash
 from remoting.transport.contracts import Peer
 from remoting.transport.direct import Stored
 from remoting.transport.turn import soon
@@ -248,9 +248,21 @@ def _append(
         placed = [(message.queues[0], offsets[first + index]) for index, message in enumerate(messages)]
         for at in left_out:
             placed.insert(at, NOT_STORED)
-        peer.send(command.reply(body=encode_append_reply(appended.end_position, placed)))
+        reply = command.reply(body=encode_append_reply(appended.end_position, placed))
+        if broker.publication.pending:
+            broker.publication.when_published(_queue_topics(messages), partial(peer.send, reply))
+        else:
+            peer.send(reply)
 
     broker.appender.add(messages, done, exact)
+
+
+def _queue_topics(messages: list[StoreMessage]) -> set[str]:
+    """The topics of a producer's messages; none of MQTT's, whose acknowledgements must come in their order."""
+    if any(message.flags & FLAG_MQTT for message in messages):
+        return set()
+    places = (slice(4 * message.n_props, 4 * message.n_props + message.topic_len) for message in messages)
+    return {message.meta[place].decode("utf-8", "replace") for message, place in zip(messages, places, strict=True)}
 
 
 def exact_ids(broker: Broker, peer: Peer, entries: list[AppendEntry]) -> tuple[ExactIds, list[int]]:

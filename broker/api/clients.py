@@ -16,6 +16,7 @@ from broker.api.fields import text
 from broker.api.resources import of_group
 from broker.api.selection import TAG, selection
 from broker.meta.clients import Client
+from broker.meta.groups import retry_topic
 from remoting.protocol import fastjson
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
@@ -31,7 +32,7 @@ GROUPS_PER_HEARTBEAT_MAX = 1_000
 
 
 def heartbeat(broker: Broker, peer: Peer, command: Command) -> None:
-    """34: note producers and consumers; answered when the groups it created are confirmed."""
+    """34: note producers and consumers; answered when the groups it created are confirmed and have their routes."""
     body = json_body(command)
     client_id = str(body.get("clientID") or "")
     if not client_id:
@@ -49,7 +50,8 @@ def heartbeat(broker: Broker, peer: Peer, command: Command) -> None:
     client = Client(client_id, peer, command.language, command.version, broker.clock.now_ms())
     changed = broker.clients.heartbeat(client, producers, consumers)
     fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
-    broker.reply_at(broker.store.end_position, peer, command.reply(fields=fields))
+    retried = [retry_topic(group) for group in consumers]
+    broker.reply_found_at(broker.store.end_position, retried, peer, command.reply(fields=fields))
 
 
 def check_client(_broker: Broker, _peer: Peer, command: Command) -> Command:

@@ -7,7 +7,8 @@ lets an answer wait for the confirm position. Loop thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.api.access import Authorizer
@@ -41,6 +42,7 @@ from broker.meta.stages import Stages
 from broker.meta.topic_retention import TopicRetention
 from broker.meta.topics import Topics
 from broker.metrics import BrokerMetrics
+from broker.publication import Publication
 from remoting.batches.unpack import Unpacker
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
@@ -87,6 +89,7 @@ class Broker:
         """Where messages go: topics, filters, dispatch, placement."""
         config, store, now_ms = self.config, self.store, self.started_ms
         self.topics = Topics(store, topics_max=limits.topics_max)
+        self.publication = Publication(wait_ms=config.registration_wait_ms, missed=self._unpublished)
         self.topic_retention = TopicRetention(store, self.topics)
         self.filters = Filters(
             store, expiry_ms=config.filter_expiry_s * 1_000, filters_max=limits.filters_max, now_ms=now_ms
@@ -225,6 +228,11 @@ class Broker:
 
         self.store.when_confirmed(position, confirmed)
 
+    def reply_found_at(self, position: int, names: Collection[str], peer: Peer, reply: Command) -> None:
+        """As `reply_at`, and not before the controllers within reach have the routes of these topics."""
+        send = partial(peer.send, reply)
+        self.when_confirmed(position, peer, reply, partial(self.publication.when_published, names, send))
+
     def say_at(self, position: int, answer: T, said: Said[T]) -> None:
         """Say an answer once everything below `position` is confirmed, at once if it is; else what the store said."""
 
@@ -291,6 +299,9 @@ class Broker:
             if count:
                 dropped.child(reason).value += count
                 self.log.info("expired", reason=reason, count=count)
+
+    def _unpublished(self, reason: str, topics: int) -> None:
+        self.metrics.unpublished.child(reason).value += topics
 
     def _group_changed(self, group: str) -> None:
         for client in self.clients.clients_of(group):

@@ -2,11 +2,13 @@
 
 RocketMQ clients get what RocketMQ's broker would tell them: message id, queue, offset; unknown topics are created from
 their wish where that is allowed. A message that names a time (`delay_wish`) waits for it; its answer says the place
-it waits at. Not served yet: transactional messages (refused). Answered when the message is confirmed.
+it waits at. Not served yet: transactional messages (refused). Answered when the message is confirmed and, for a topic
+that was just created, when the name servers know its route.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.api.access import CONSUME, PUBLISH
@@ -57,7 +59,7 @@ def send_message(broker: Broker, peer: Peer, command: Command) -> None:
         message.body = body
         messages.append(broker.placement.place(message, KIND_QUEUE, index))
     unique = parts[0][1][UNIQUE_KEY].decode("utf-8", "replace")
-    broker.appender.add(messages, _answer(broker, peer, command, messages, index, unique))
+    broker.appender.add(messages, _answer(broker, peer, command, messages, config.name, index, unique))
 
 
 def send_back(broker: Broker, peer: Peer, command: Command) -> None:
@@ -86,7 +88,10 @@ def send_back(broker: Broker, peer: Peer, command: Command) -> None:
     placed = broker.placement.place_now(message, KIND_QUEUE, 0)
 
     def done(_appended: Appended | None, _first: int, refused: Refused | None) -> None:
-        peer.send(command.reply(refused.code, refused.remark, refused.fields) if refused else command.reply())
+        if refused is not None:
+            peer.send(command.reply(refused.code, refused.remark, refused.fields))
+        else:
+            _send_found(broker, target, peer, command.reply())
 
     broker.appender.add([placed], done)
 
@@ -111,6 +116,7 @@ def _answer(
     peer: Peer,
     command: Command,
     messages: list[StoreMessage],
+    topic: str,
     index: int,
     unique: str,
 ) -> Done:
@@ -129,9 +135,17 @@ def _answer(
             "transactionId": unique,
             **REGION,
         }
-        peer.send(command.reply(0, None, fields))
+        _send_found(broker, topic, peer, command.reply(0, None, fields))
 
     return done
+
+
+def _send_found(broker: Broker, topic: str, peer: Peer, reply: Command) -> None:
+    """Answer who made a message known, once the topic's route is known too."""
+    if broker.publication.pending:
+        broker.publication.when_published((topic,), partial(peer.send, reply))
+    else:
+        peer.send(reply)
 
 
 def _message_ids(broker: Broker, queue_id: int, offset: int, count: int) -> str:

@@ -5,7 +5,8 @@ when it arrives, so that a topic that cannot be written to, or a delay that is t
 commit. A repeated STAGE frame may carry the field `first` (rows of this attempt staged before the frame): what is
 there already is then not staged twice. COMMIT_BATCH with `prepare` shows nothing and keeps what it names; with a plan
 it decides the batch for other broker groups too, and every later answer about that batch says the plan that counts.
-Invariant: STAGE and COMMIT_BATCH are answered when what they did is confirmed. Loop thread only.
+Invariant: STAGE and COMMIT_BATCH are answered when what they did is confirmed; a commit also when every topic created
+before it has its route. Loop thread only.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ def _run_commit(broker: Broker, peer: Peer, command: Command, run: CommitRun) ->
         broker.metrics.commits.value += 1
         broker.metrics.messages_in.value += run.total
     reply = command.reply(body=encode(BatchCommitted(already=False, count=run.total, plan=_planned(run.plan))))
-    broker.reply_at(run.position, peer, reply)
+    broker.reply_found_at(run.position, list(broker.publication.pending), peer, reply)
 
 
 def _continue_commit(broker: Broker, peer: Peer, command: Command, run: CommitRun) -> None:
