@@ -60,7 +60,7 @@ def main() -> None:
     """Run until stopped."""
     from deltalake import DeltaTable
 
-    from lightmq.spark import session
+    from lightmq.spark import run_forever, session
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--server", default="127.0.0.1:9876")
@@ -68,8 +68,8 @@ def main() -> None:
     parser.add_argument("--checkpoint", default="checkpoints/delta-sink")
     parser.add_argument("--once", action="store_true")
     options = parser.parse_args()
-    query = start(session("delta-sink"), options.server, options.table, options.checkpoint, once=options.once)
-    query.awaitTermination()
+    spark = session("delta-sink")
+    run_forever(lambda: start(spark, options.server, options.table, options.checkpoint, once=options.once))
     print("rows in the table:", DeltaTable(options.table).to_pyarrow_table().num_rows)
 
 

@@ -103,15 +103,15 @@ def start(spark: SparkSession, server: str, checkpoint: str, *, once: bool) -> S
 
 def main() -> None:
     """Run until stopped."""
-    from lightmq.spark import session
+    from lightmq.spark import run_forever, session
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--server", default="127.0.0.1:9876")
     parser.add_argument("--checkpoint", default="checkpoints/device-sessions")
     parser.add_argument("--once", action="store_true")
     options = parser.parse_args()
-    query = start(session("device-sessions"), options.server, options.checkpoint, once=options.once)
-    query.awaitTermination()
+    spark = session("device-sessions")
+    run_forever(lambda: start(spark, options.server, options.checkpoint, once=options.once))
     print("sessions written")
 
 
