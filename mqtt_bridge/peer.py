@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paho.mqtt.client import MQTT_CLEAN_START_FIRST_ONLY, Client, MQTTMessage
+from paho.mqtt.client import MQTT_CLEAN_START_FIRST_ONLY, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -24,6 +24,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from mqtt_bridge.config import ConnectionConfig
 from mqtt_bridge.message import Outgoing
+from mqtt_bridge.paho_client import CheckedClient, in_words, why_ended
 from mqtt_bridge.paho_properties import to_paho
 from remoting.protocol.errors import LightMQError
 
@@ -183,9 +184,9 @@ class Peer:
         self._deliver()
         self._finish("closed by this side")
 
-    def _make(self, client_id: str, password: str | None) -> Client:
+    def _make(self, client_id: str, password: str | None) -> CheckedClient:
         config = self._config
-        client = Client(
+        client = CheckedClient(
             CallbackAPIVersion.VERSION2,
             client_id,
             clean_session=None if config.is_v5 else not self._persistent,
@@ -226,7 +227,7 @@ class Peer:
 
     def _connected(self, _client: Any, _data: Any, flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
-            self._post(self._finish, f"the peer refused the connection: {reason}")
+            self._post(self._finish, f"the peer refused the connection: {in_words(reason, properties)}")
             return
         welcome = Welcome(
             bool(flags.session_present),
@@ -237,8 +238,9 @@ class Peer:
         )
         self._post(self._greet, welcome)
 
-    def _disconnected(self, _client: Any, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
-        self._post(self._finish, f"the connection ended: {reason}")
+    def _disconnected(self, _client: Any, _data: Any, flags: Any, reason: Any, properties: Any) -> None:
+        why = why_ended(flags, reason, properties, is_v5=self._config.is_v5)
+        self._post(self._finish, f"the connection ended: {why}")
 
     def _received(self, _client: Any, _data: Any, message: MQTTMessage) -> None:
         try:

@@ -13,12 +13,14 @@ import asyncio
 from collections import deque
 
 from paho.mqtt.client import MQTTMessage
+from paho.mqtt.packettypes import PacketTypes
 
 from mqtt_bridge.config import IN, ConnectionConfig
 from mqtt_bridge.inbox import Arrived, Inbox
 from mqtt_bridge.mapping import InMapping, wrong_topic
 from mqtt_bridge.message import entry
 from mqtt_bridge.metrics import BridgeMetrics
+from mqtt_bridge.paho_client import FAILURE, code_in_words
 from mqtt_bridge.paho_properties import from_paho
 from mqtt_bridge.peer import Peer, PeerLostError, Welcome
 from mqtt_bridge.trail import client_id, place_of, why_not_in
@@ -37,7 +39,6 @@ FAULTS_OF_A_MESSAGE = frozenset(
     {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER}
 )
 """Refusals that concern the message and would come again."""
-FAILURE = 0x80
 
 
 class Receiver:
@@ -117,7 +118,8 @@ class Receiver:
         codes = await peer.subscribe(wanted)
         for (name, qos), code in zip(wanted, codes, strict=False):
             if code >= FAILURE:
-                raise PeerLostError(f"the peer refused the subscription to {name!r} with code {code:#04x}")
+                reason = code_in_words(PacketTypes.SUBACK, code)
+                raise PeerLostError(f"the peer refused the subscription to {name!r}: {reason}")
             if code < qos:
                 self._log.warning("subscription_weaker", connection=self._config.name, filter=name, granted=code)
         self._has_subscribed = True

@@ -13,12 +13,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from paho.mqtt.packettypes import PacketTypes
+
 from mqtt_bridge.config import OUT, ConnectionConfig
 from mqtt_bridge.log_reader import LogReader
 from mqtt_bridge.mapping import OutMapping, wrong_topic
 from mqtt_bridge.message import EXPIRED, Outgoing, outgoing
 from mqtt_bridge.metrics import BridgeMetrics
 from mqtt_bridge.outbox import Cursor, Key, Outbox
+from mqtt_bridge.paho_client import FAILURE, code_in_words
 from mqtt_bridge.peer import Peer, PeerLostError, Welcome
 from mqtt_bridge.trail import REASONS, place_of
 from remoting.protocol.record import RecordView
@@ -28,8 +31,6 @@ from runtime.logs import get_logger
 
 LOOK_WAIT_MS = 5_000
 """How long one request for news is held by our broker."""
-FAILURE = 0x80
-"""Reason codes from here on are refusals."""
 LASTING = frozenset({0x87, 0x90, 0x95, 0x99})
 """Not authorized, topic name invalid, packet too large, payload format invalid: it would be refused again."""
 
@@ -179,11 +180,12 @@ class Sender:
             tries = self._refusals.get(place, 0) + 1
             if code not in LASTING and tries < self._config.refusals_max:
                 self._refusals[place] = tries
-                self._log.warning("message_refused", connection=self._config.name, code=code, tries=tries)
+                reason = code_in_words(PacketTypes.PUBACK, code)
+                self._log.warning("message_refused", connection=self._config.name, reason=reason, tries=tries)
                 assert self._peer is not None
-                self._peer.give_up(f"the peer refused a message with code {code:#04x}")
+                self._peer.give_up(f"the peer refused a message: {reason}")
                 return
-            self._drop("peer_refused", place[0].queue_id, place[1], code)
+            self._drop("peer_refused", place[0].queue_id, place[1], code_in_words(PacketTypes.PUBACK, code))
         else:
             self._sent.value += 1
         self._refusals.pop(place, None)

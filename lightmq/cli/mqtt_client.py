@@ -1,5 +1,6 @@
 """What ``pub`` and ``sub`` share: a connected paho-mqtt client and its errors in words.
 
+Invariant: a connection that this side has not closed is never taken for an orderly end, whatever code the server gave.
 Thread rule: paho's callbacks run on its network thread and only set events or put into queues.
 """
 
@@ -21,12 +22,16 @@ from lightmq.cli.outcome import CommandFailed
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
+    from paho.mqtt.properties import Properties
+    from paho.mqtt.reasoncodes import ReasonCode
 
 CONNECT_TIMEOUT_S = 10.0
 IN_FLIGHT_MAX = 1_000
 VERSIONS = ("3.1.1", "5")
 SESSION_EXPIRY_S = 0xFFFF_FFFF
 """With MQTT 5 and --persistent: as long as the server keeps sessions."""
+NO_SUBSCRIPTION = "lightmq/no/subscription"
+"""A filter nobody subscribed to on this connection."""
 USER_VARIABLE = "LIGHTMQ_USER"
 PASSWORD_VARIABLE = "LIGHTMQ_PASSWORD"  # noqa: S105  # a name, not a password
 
@@ -63,11 +68,12 @@ class MqttTarget:
 
 
 class MqttLink:
-    """One connection; ``lost`` is set when the server ends it."""
+    """One connection; ``lost`` is set when it ends without our doing, and ``why_lost`` says why."""
 
     def __init__(self, target: MqttTarget, *, persistent: bool = False) -> None:
-        from paho.mqtt.client import Client
         from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+
+        from mqtt_bridge.paho_client import CheckedClient
 
         if target.mqtt_version not in VERSIONS:
             raise CommandFailed(f"-V must be {' or '.join(VERSIONS)}, not {target.mqtt_version}")
@@ -75,7 +81,7 @@ class MqttLink:
             raise CommandFailed("--persistent needs --client-id: the session belongs to that id")
         self.target = target
         self._persistent = persistent
-        self.client = Client(
+        self.client = CheckedClient(
             CallbackAPIVersion.VERSION2,
             client_id=target.client_id,
             clean_session=None if target.is_v5 else not persistent,
@@ -91,6 +97,8 @@ class MqttLink:
             self.client.username_pw_set(target.user, _password(target.user))
         self.session_present = False
         self.lost = threading.Event()
+        self.why_lost = ""
+        self._closing = False
         self._answered = threading.Event()
         self._refusal = ""
         self.on_lost: Callable[[], None] = lambda: None
@@ -118,8 +126,24 @@ class MqttLink:
 
     def close(self) -> None:
         """Say DISCONNECT and end the network thread."""
+        self._closing = True
         self.client.disconnect()
         self.client.loop_stop()
+
+    def await_reading(self, timeout_s: float) -> None:
+        """Wait until the server has read all that was sent before. Raises CommandFailed when it ended the connection.
+
+        A server takes packets in their order, so its answer to this UNSUBSCRIBE comes after those; what is sent with
+        QoS 0 has no answer of its own.
+        """
+        done = threading.Event()
+        self.client.on_unsubscribe = lambda *_: done.set()
+        self.on_lost = done.set
+        self.client.unsubscribe(NO_SUBSCRIPTION)
+        if not self.lost.is_set() and not done.wait(timeout_s):
+            raise CommandFailed(f"the server did not answer UNSUBSCRIBE within {timeout_s:g} s")
+        if self.lost.is_set():
+            raise CommandFailed(f"{self.why_lost}; not all that was sent may have been accepted")
 
     def _connect(self) -> None:
         if not self.target.is_v5:
@@ -142,19 +166,31 @@ class MqttLink:
         except (OSError, ValueError) as error:
             raise CommandFailed(f"cannot use --cafile, --cert or --key: {error}") from error
 
-    def _on_connect(self, _client: Client, _data: Any, flags: Any, reason: Any, _properties: Any) -> None:
+    def _on_connect(
+        self, _client: Client, _data: Any, flags: Any, reason: ReasonCode, properties: Properties | None
+    ) -> None:
+        from mqtt_bridge.paho_client import in_words
+
         self.session_present = bool(flags.session_present)
         if reason.is_failure:
-            self._refusal = str(reason)
+            self._refusal = in_words(reason, properties)
         self._answered.set()
 
-    def _on_disconnect(self, _client: Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
-        if reason.is_failure:
-            if not self._answered.is_set():
-                self._refusal = f"closed before the answer ({reason})"
-                self._answered.set()
-            self.lost.set()
-            self.on_lost()
+    def _on_disconnect(
+        self, _client: Client, _data: Any, flags: Any, reason: ReasonCode, properties: Properties | None
+    ) -> None:
+        from mqtt_bridge.paho_client import why_ended
+
+        if self._closing or self.lost.is_set():
+            return
+        if not self._answered.is_set():
+            self._refusal = "the connection ended before the server answered CONNECT; is it an MQTT port without TLS?"
+            if self.target.uses_tls:
+                self._refusal = "the connection ended before the server answered CONNECT; is it an MQTT port with TLS?"
+            self._answered.set()
+        self.why_lost = why_ended(flags, reason, properties, is_v5=self.target.is_v5)
+        self.lost.set()
+        self.on_lost()
 
 
 def _password(user: str) -> str:

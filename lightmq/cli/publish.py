@@ -1,14 +1,17 @@
-"""``lightmq pub``: publish over MQTT and say whether every message was acknowledged.
+"""``lightmq pub``: publish over MQTT and say what became of every message.
 
-Exit status 0 means: with QoS 1 the server acknowledged each message (so it is on its disk), with QoS 0 all were sent.
+Exit status 0 means: with QoS 1 and 2 the server acknowledged each message with a code of success (so it is on its
+disk), with QoS 0 all were sent. Refused messages are counted by reason; the others are still sent, and the status is 1.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -20,11 +23,60 @@ from runtime.clock import SystemClock
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessageInfo
     from paho.mqtt.properties import Properties
+    from paho.mqtt.reasoncodes import ReasonCode
 
 PAYLOAD_BYTES_MAX = 268_435_455
 POLL_S = 0.05
 """How soon a lost connection is noticed while waiting."""
+REASONS_MAX = 100
+"""Different reasons that are counted apart; servers word them freely. Further ones count as `OTHER_REASONS`."""
+OTHER_REASONS = "other reasons"
 HERE = MqttTarget()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the messages of one topic."""
+
+    topic: str
+    qos: int
+    sent: int = 0
+    settled: int = 0
+    """Messages the server decided about; with QoS 0, those the socket has taken."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Messages refused, by reason; written on the network thread before a message counts as settled."""
+
+    def refuse(self, reason: str) -> None:
+        """One message was refused; the first of each reason is reported at once."""
+        if reason not in self.refused:
+            if len(self.refused) >= REASONS_MAX:
+                reason = OTHER_REASONS
+            elif self.sent > 1:
+                sys.stderr.write(f"refused: {reason}\n")
+        self.refused[reason] += 1
+
+    def report(self, error: str = "") -> dict[str, Any]:
+        """As `--json` prints it."""
+        refused = self.refused.total()
+        found: dict[str, Any] = {"topic": self.topic, "qos": self.qos}
+        found["acknowledged" if self.qos else "sent"] = self.settled - refused
+        if self.qos:
+            found["refused"] = refused
+        if refused:
+            found["reasons"] = dict(self.refused)
+        if self.sent > self.settled:
+            found["unanswered"] = self.sent - self.settled
+        return {**found, "error": error} if error else found
+
+    def verdict(self) -> str:
+        """Why the command failed; empty when every message was accepted."""
+        refused = self.refused.total()
+        if not refused:
+            return ""
+        if self.settled == 1:
+            return f"the server refused the message: {next(iter(self.refused))}"
+        reasons = "; ".join(f"{count} x {reason}" for reason, count in self.refused.most_common())
+        return f"the server refused {refused} of {self.settled} messages: {reasons}"
 
 
 def publish(
@@ -52,15 +104,24 @@ def publish(
     properties = said.properties(is_v5=target.is_v5)
     link = MqttLink(target)
     link.open()
+    outcome = Outcome(topic, qos)
+    error = ""
+    window = Window(link, outcome, retain=retain, properties=properties, timeout_s=timeout)
     try:
-        window = Window(link, topic, qos, retain=retain, properties=properties, timeout_s=timeout)
-        done = window.send_all(payloads(message, count))
+        window.send_all(payloads(message, count))
+    except CommandFailed as failure:
+        error = str(failure)
     finally:
         link.close()
+    window.count_the_rest()
+    error = "; ".join(filter(None, (outcome.verdict(), error)))
     if json_output:
-        sys.stdout.write(json.dumps({"topic": topic, "acknowledged" if qos else "sent": done, "qos": qos}) + "\n")
-    elif done != 1:
+        sys.stdout.write(json.dumps(outcome.report(error)) + "\n")
+    elif outcome.sent != 1:
+        done = outcome.settled - outcome.refused.total()
         sys.stderr.write(f"{done} messages {'acknowledged' if qos else 'sent'}\n")
+    if error:
+        raise CommandFailed(error)
 
 
 def payloads(message: str | None, count: int) -> Iterator[bytes]:
@@ -77,38 +138,53 @@ class Window:
     """Publishes one topic's messages, so many of them unacknowledged at a time."""
 
     def __init__(
-        self, link: MqttLink, topic: str, qos: int, *, retain: bool, properties: Properties | None, timeout_s: float
+        self, link: MqttLink, outcome: Outcome, *, retain: bool, properties: Properties | None, timeout_s: float
     ) -> None:
         self._link = link
+        self._outcome = outcome
         self._timeout_s = timeout_s
         self._send: Callable[[bytes], MQTTMessageInfo] = lambda payload: link.client.publish(
-            topic, payload, qos=qos, retain=retain, properties=properties
+            outcome.topic, payload, qos=outcome.qos, retain=retain, properties=properties
         )
+        link.client.on_publish = self._decided
+        self._window: list[MQTTMessageInfo] = []
 
-    def send_all(self, items: Iterator[bytes]) -> int:
-        """Publish all; the answer is how many. Raises CommandFailed."""
-        done = 0
-        window: list[MQTTMessageInfo] = []
+    def send_all(self, items: Iterator[bytes]) -> None:
+        """Publish all; the outcome counts. Raises CommandFailed when not every message was decided about."""
         for payload in items:
             if len(payload) > PAYLOAD_BYTES_MAX:
                 raise CommandFailed(f"a payload of {len(payload)} bytes does not fit into an MQTT packet")
-            window.append(self._send(payload))
-            if len(window) >= IN_FLIGHT_MAX:
-                done += settle(self._link, window, self._timeout_s, done)
-        return done + settle(self._link, window, self._timeout_s, done)
+            self._outcome.sent += 1
+            self._window.append(self._send(payload))
+            if len(self._window) >= IN_FLIGHT_MAX:
+                self._settle()
+        self._settle()
+        if not self._outcome.qos:
+            self._link.await_reading(self._timeout_s)
 
+    def count_the_rest(self) -> None:
+        """After a failure and the end of the network thread: what was decided about all the same."""
+        self._outcome.settled += sum(info.is_published() for info in self._window)
 
-def settle(link: MqttLink, window: list[MQTTMessageInfo], timeout_s: float, before: int) -> int:
-    """Wait until each message of the window is acknowledged (QoS 0: sent), and empty it. Raises CommandFailed."""
-    clock = SystemClock()
-    for number, info in enumerate(window, before + 1):
-        deadline_ns = clock.monotonic_ns() + int(timeout_s * 1e9)
-        while not info.is_published():
-            if link.lost.is_set():
-                raise CommandFailed(f"the connection was lost; message {number} and later ones are not acknowledged")
-            if clock.monotonic_ns() >= deadline_ns:
-                raise CommandFailed(f"message {number} was not acknowledged within {timeout_s:g} s")
-            info.wait_for_publish(POLL_S)
-    count = len(window)
-    window.clear()
-    return count
+    def _settle(self) -> None:
+        """Wait until each message of the window is decided about (QoS 0: sent), and empty it. Raises CommandFailed."""
+        clock = SystemClock()
+        what = "acknowledged" if self._outcome.qos else "sent"
+        before = self._outcome.sent - len(self._window)
+        for number, info in enumerate(self._window, before + 1):
+            deadline_ns = clock.monotonic_ns() + int(self._timeout_s * 1e9)
+            while not info.is_published():
+                if self._link.lost.is_set():
+                    raise CommandFailed(f"{self._link.why_lost}; message {number} and later ones are not {what}")
+                if clock.monotonic_ns() >= deadline_ns:
+                    raise CommandFailed(f"message {number} was not {what} within {self._timeout_s:g} s")
+                info.wait_for_publish(POLL_S)
+        self._outcome.settled += len(self._window)
+        self._window.clear()
+
+    def _decided(self, _client: Any, _data: Any, _mid: int, reason: ReasonCode, properties: Properties | None) -> None:
+        """On the network thread, before paho marks the message as published."""
+        if reason.is_failure:
+            from mqtt_bridge.paho_client import in_words
+
+            self._outcome.refuse(in_words(reason, properties))

@@ -20,6 +20,8 @@ from lightmq.cli.outcome import CommandFailed
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
 
+Granted = tuple[list[Any], Any]
+"""Codes and properties of a SUBACK."""
 QUEUE_MAX = 10_000
 """Messages between the network thread and the printing one; a full queue stops reading the socket."""
 HERE = MqttTarget()
@@ -44,14 +46,19 @@ def subscribe(
     messages: queue.Queue[MQTTMessage | CommandFailed] = queue.Queue(QUEUE_MAX)
     link = MqttLink(target, persistent=persistent)
     link.client.on_message = lambda _client, _data, message: messages.put(message)
-    link.on_lost = lambda: messages.put(CommandFailed("the server closed the connection"))
-    granted: queue.Queue[list[Any]] = queue.Queue()
-    link.client.on_subscribe = lambda _client, _data, _mid, codes, _properties: granted.put(codes)
+    granted: queue.Queue[Granted | CommandFailed] = queue.Queue()
+
+    def lost() -> None:
+        granted.put(CommandFailed(link.why_lost))
+        messages.put(CommandFailed(link.why_lost))
+
+    link.on_lost = lost
+    link.client.on_subscribe = lambda _client, _data, _mid, codes, said: granted.put((codes, said))
     link.open()
     try:
         link.client.subscribe([(topic_filter, qos) for topic_filter in topic])
-        _check_granted(topic, granted)
-        sys.stderr.write(f"subscribed to {', '.join(topic)}\n")
+        taken = check_granted(topic, qos, granted, is_v5=target.is_v5)
+        sys.stderr.write(f"subscribed to {', '.join(taken)}\n")
         seen = 0
         while not count or seen < count:
             message = messages.get()
@@ -65,14 +72,30 @@ def subscribe(
         link.close()
 
 
-def _check_granted(filters: list[str], granted: queue.Queue[list[Any]]) -> None:
+def check_granted(
+    filters: list[str], qos: int, granted: queue.Queue[Granted | CommandFailed], *, is_v5: bool
+) -> list[str]:
+    """The filters as they were granted. Raises CommandFailed when one was refused, with the reason of each."""
+    from mqtt_bridge.paho_client import CAUSES_OF_3_1_1_SUBACK, in_words
+
     try:
-        codes = granted.get(timeout=CONNECT_TIMEOUT_S)
+        answer = granted.get(timeout=CONNECT_TIMEOUT_S)
     except queue.Empty:
         raise CommandFailed(f"the server did not answer SUBSCRIBE within {CONNECT_TIMEOUT_S:.0f} s") from None
-    refused = [name for name, code in zip(filters, codes, strict=True) if code.is_failure]
+    if isinstance(answer, CommandFailed):
+        raise CommandFailed(f"SUBSCRIBE was not answered: {answer}")
+    codes, said = answer
+    if len(codes) != len(filters):
+        raise CommandFailed(f"the server answered {len(codes)} of {len(filters)} filters in SUBACK")
+    pairs = list(zip(filters, codes, strict=True))
+    refused = [f"{name}: {in_words(code, said)}" for name, code in pairs if code.is_failure]
     if refused:
-        raise CommandFailed(f"the server refused to subscribe to {', '.join(refused)}")
+        kept = [name for name, code in pairs if not code.is_failure]
+        text = f"the server refused to subscribe to {'; '.join(refused)}"
+        if kept:
+            text += f" (it granted {', '.join(kept)})"
+        raise CommandFailed(text if is_v5 else f"{text}; {CAUSES_OF_3_1_1_SUBACK}")
+    return [name if code.value == qos else f"{name} with QoS {code.value} instead of {qos}" for name, code in pairs]
 
 
 def render(message: MQTTMessage, *, json_output: bool, verbose: bool) -> bytes:

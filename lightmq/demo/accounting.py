@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lightmq.demo.rule import SensorState, step
-from remoting.client.blocking import BlockingConnection
+from remoting.client.blocking import BlockingConnection, checked
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 
@@ -101,7 +101,7 @@ def decide_again(rows: Iterable[LedgerRow]) -> set[str]:
 
 def broker_addresses(nameserver: BlockingConnection) -> list[str]:
     """Addresses of the masters that the name server knows."""
-    answer = nameserver.request(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO))
+    answer = checked(nameserver.request(Command(code=RequestCode.GET_BROKER_CLUSTER_INFO)))
     table = json.loads(answer.body)["brokerAddrTable"]
     return [data["brokerAddrs"]["0"] for data in table.values() if "0" in data["brokerAddrs"]]
 
@@ -133,7 +133,7 @@ def bounds(broker: BlockingConnection, question: Mapping[str, object]) -> dict[s
     body = json.dumps(
         {"topics": [], "filter": None, "at_ms": None, "known": {}, "wait_ms": 0} | dict(question)
     ).encode()
-    answer = broker.request(Command(code=RequestCode.QUEUE_BOUNDS, body=body))
+    answer = checked(broker.request(Command(code=RequestCode.QUEUE_BOUNDS, body=body)))
     parsed: dict[str, Any] = json.loads(answer.body)
     return parsed
 

@@ -100,7 +100,7 @@ class CsvFeed:
 
     def _replay(self) -> None:
         for time_ms, value in self._series:
-            while self._device.sent - self._device.acknowledged > UNACKNOWLEDGED_MAX and not self._stopped.wait(0.005):
+            while self._device.unanswered > UNACKNOWLEDGED_MAX and not self._stopped.wait(0.005):
                 continue
             if self._stopped.is_set():
                 return

@@ -61,8 +61,8 @@ class Demo:
                 self._view = view
                 accounting, notes = self._run_on(installation)
             print_summary(self._console, accounting, self._device.round_trips_ms, notes)
-            return 0 if accounting.holds else 1
-        except (StackFailed, InstallationFailed, SparkFailed, BadSeries, TimeoutError, RuntimeError) as failure:
+            return 0 if accounting.holds and not self._device.problems() else 1
+        except (StackFailed, InstallationFailed, SparkFailed, BadSeries, OSError, RuntimeError) as failure:
             self._console.print(f"[red]demo failed:[/red] {failure}", highlight=False, soft_wrap=True)
             return 1
         finally:
@@ -171,7 +171,7 @@ class Demo:
             deliveries=device.commands,
         )
         self._spark.stop()
-        return accounting, self._draw(rows)
+        return accounting, [*self._device.problems(), *self._draw(rows)]
 
     def _drain(self) -> None:
         """Process everything: a command's acknowledgement is a reading again, so go on until the log stands still."""

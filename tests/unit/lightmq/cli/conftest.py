@@ -36,7 +36,11 @@ class MqttServer:
         self.session_present = 0
         self.connack_tail = b""
         self.acknowledge = True
-        self.granted = 1
+        self.granted: int | bytes = 1
+        self.puback_codes: dict[bytes, bytes] = {}
+        """MQTT 5: payload -> what follows the packet id in PUBACK or PUBREC."""
+        self.disconnect_with: bytes | None = None
+        """MQTT 5: the body of a DISCONNECT that answers PUBLISH and SUBSCRIBE."""
         self.deliver: list[tuple[bytes, bytes, int]] = []
         self.close_after_publish = False
         self.received: list[tuple[int, bytes]] = []
@@ -91,20 +95,32 @@ class MqttServer:
                 size = 2 + len(self.connack_tail)
                 client.sendall(bytes((0x20, size, self.session_present, self.connack)) + self.connack_tail)
                 return self.connack == 0
-            case 3 if kind & 6:
-                at = 2 + int.from_bytes(body[:2], "big")
-                if self.close_after_publish:
-                    return False
-                if self.acknowledge:
-                    client.sendall(b"\x40\x02" + body[at : at + 2])
+            case 3 | 8 if self.disconnect_with is not None:
+                client.sendall(bytes((0xE0, len(self.disconnect_with))) + self.disconnect_with)
+                return False
+            case 3:
+                client.sendall(self._acknowledgement(kind, body))
+                return not self.close_after_publish
+            case 6:
+                client.sendall(b"\x70\x02" + body[:2])
+            case 10:
+                client.sendall(b"\xb0\x02" + body[:2])
             case 8:
-                client.sendall(bytes((0x90, 3)) + body[:2] + bytes((self.granted,)))
+                granted = bytes((self.granted,)) if isinstance(self.granted, int) else self.granted
+                client.sendall(bytes((0x90, 2 + len(granted))) + body[:2] + granted)
                 for number, (topic, payload, qos) in enumerate(self.deliver, 1):
                     rest = len(topic).to_bytes(2, "big") + topic + (number.to_bytes(2, "big") if qos else b"") + payload
                     client.sendall(bytes((0x30 | qos << 1, len(rest))) + rest)
             case 14:
                 return False
         return True
+
+    def _acknowledgement(self, kind: int, body: bytes) -> bytes:
+        if self.close_after_publish or not self.acknowledge or not kind & 6:
+            return b""
+        at = 2 + int.from_bytes(body[:2], "big")
+        said = body[at : at + 2] + self.puback_codes.get(body[at + 3 :], b"")
+        return bytes((0x50 if kind & 4 else 0x40, len(said))) + said
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lightmq.cli.application import run
+from lightmq.cli.publish import OTHER_REASONS, REASONS_MAX, Outcome
 
 
 def test_messages_are_numbered_and_acknowledged(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,7 +27,7 @@ def test_messages_are_numbered_and_acknowledged(mqtt_server: Any, capsys: pytest
         "--json",
     ]
     assert run(arguments) == 0
-    assert json.loads(capsys.readouterr().out) == {"topic": "a/b", "acknowledged": 5000, "qos": 1}
+    assert json.loads(capsys.readouterr().out) == {"topic": "a/b", "qos": 1, "acknowledged": 5000, "refused": 0}
     assert mqtt_server.payloads() == [b"n%d" % number for number in range(1, 5001)]
 
 
@@ -47,7 +48,9 @@ def test_without_an_acknowledgement_the_status_says_so(mqtt_server: Any, capsys:
 def test_a_lost_connection_is_told(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     mqtt_server.close_after_publish = True
     assert run(["pub", "-p", str(mqtt_server.port), "-t", "a", "-m", "x"]) == 1
-    assert "connection was lost; message 1" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "MQTT 3.1.1 does not say why; likely causes: the access list" in said
+    assert "message 1 and later ones are not acknowledged" in said
 
 
 def test_message_or_input_but_not_both(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,3 +69,68 @@ def test_properties_need_version_5(capsys: pytest.CaptureFixture[str]) -> None:
     assert "add -V 5" in capsys.readouterr().err
     assert run(["pub", "-t", "a", "-m", "x", "-V", "4"]) == 1
     assert "-V must be 3.1.1 or 5, not 4" in capsys.readouterr().err
+
+
+NOT_AUTHORIZED = bytes((0x87, 0))
+QUOTA = bytes((0x97, 10, 0x1F, 0, 7)) + b"too far"
+
+
+@pytest.mark.parametrize("qos", ["1", "2"])
+def test_refused_messages_are_counted_by_reason(mqtt_server: Any, capsys: pytest.CaptureFixture[str], qos: str) -> None:
+    mqtt_server.connack_tail = b"\0"
+    mqtt_server.puback_codes = {b"2": NOT_AUTHORIZED, b"3": QUOTA, b"4": NOT_AUTHORIZED, b"5": b"\x10\0"}
+    arguments = ["pub", "-p", str(mqtt_server.port), "-V", "5", "-q", qos, "-t", "a", "-m", "{n}", "--count", "5"]
+    assert run([*arguments, "--json"]) == 1
+    out, err = capsys.readouterr()
+    said = json.loads(out)
+    assert said.pop("error") in err
+    assert said == {
+        "topic": "a",
+        "qos": int(qos),
+        "acknowledged": 2,
+        "refused": 3,
+        "reasons": {"not authorized (0x87)": 2, "quota exceeded (0x97): too far": 1},
+    }
+    assert "lightmq: the server refused 3 of 5 messages: 2 x not authorized (0x87); 1 x quota exceeded" in err
+    released = [body for kind, body in mqtt_server.received if kind >> 4 == 6]
+    assert len(released) == (2 if qos == "2" else 0)  # a refused PUBREC gets no PUBREL
+
+
+def test_one_refused_message_is_told_with_its_reason(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    mqtt_server.connack_tail = b"\0"
+    mqtt_server.puback_codes = {b"x": QUOTA}
+    assert run(["pub", "-p", str(mqtt_server.port), "-V", "5", "-t", "a", "-m", "x"]) == 1
+    assert capsys.readouterr().err == "lightmq: the server refused the message: quota exceeded (0x97): too far\n"
+
+
+def test_a_disconnect_of_the_server_is_told_in_words(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    mqtt_server.connack_tail = b"\0"
+    mqtt_server.disconnect_with = b"\x8e\0"
+    assert run(["pub", "-p", str(mqtt_server.port), "-V", "5", "-t", "a", "-m", "x", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert "the server ended the connection: session taken over (0x8e); message 1" in err
+    said = json.loads(out)
+    assert (said["acknowledged"], said["refused"], said["unanswered"]) == (0, 0, 1)
+    mqtt_server.disconnect_with = b"\0\0"  # "normal disconnection" is no acknowledgement either
+    assert run(["pub", "-p", str(mqtt_server.port), "-V", "5", "-t", "a", "-m", "x"]) == 1
+    assert "normal disconnection (0x00)" in capsys.readouterr().err
+
+
+def test_qos_0_is_sent_and_not_acknowledged(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["pub", "-p", str(mqtt_server.port), "-q", "0", "-t", "a", "-m", "x", "--count", "3"]
+    assert run([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"topic": "a", "qos": 0, "sent": 3}
+    assert run(arguments) == 0
+    assert capsys.readouterr().err == "3 messages sent\n"
+    mqtt_server.close_after_publish = True
+    assert run(arguments) == 1
+    assert "likely causes" in capsys.readouterr().err
+
+
+def test_reasons_that_are_counted_apart_have_a_limit() -> None:
+    outcome = Outcome("a", 1, sent=1)
+    for number in range(REASONS_MAX + 5):
+        outcome.refuse(f"reason {number}")
+    outcome.settled = REASONS_MAX + 5
+    assert len(outcome.refused) == REASONS_MAX + 1
+    assert outcome.report()["reasons"][OTHER_REASONS] == 5

@@ -26,4 +26,30 @@ def test_plain_output_is_the_payload(mqtt_server: Any, capfdbinary: Any) -> None
 def test_a_refused_filter_is_told(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     mqtt_server.granted = 0x80
     assert run(["sub", "-p", str(mqtt_server.port), "-t", "a"]) == 1
-    assert "refused to subscribe to a" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "refused to subscribe to a: unspecified error (0x80); MQTT 3.1.1 does not say why; likely causes: " in said
+
+
+def test_each_refused_filter_is_told_with_its_reason(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    mqtt_server.connack_tail = b"\0"
+    mqtt_server.granted = b"\0\x01\x87\x8f"
+    assert run(["sub", "-p", str(mqtt_server.port), "-V", "5", "-t", "a", "-t", "b", "-t", "c"]) == 1
+    assert capsys.readouterr().err == (
+        "lightmq: the server refused to subscribe to b: not authorized (0x87); c: topic filter invalid (0x8f) "
+        "(it granted a)\n"
+    )
+
+
+def test_a_lower_qos_than_asked_is_told(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    mqtt_server.granted = 0
+    mqtt_server.deliver = [(b"a", b"one", 0)]
+    assert run(["sub", "-p", str(mqtt_server.port), "-t", "a", "-n", "1"]) == 0
+    assert "subscribed to a with QoS 0 instead of 1" in capsys.readouterr().err
+
+
+def test_the_end_of_the_connection_ends_the_command(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    mqtt_server.connack_tail = b"\0"
+    for body, words in ((b"\x8b\0", "server shutting down (0x8b)"), (b"\0\0", "normal disconnection (0x00)")):
+        mqtt_server.disconnect_with = body
+        assert run(["sub", "-p", str(mqtt_server.port), "-V", "5", "-t", "a"]) == 1
+        assert f"SUBSCRIBE was not answered: the server ended the connection: {words}" in capsys.readouterr().err

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import paho.mqtt.publish
 import pytest
@@ -12,6 +14,7 @@ from lightmq.demo.accounting import stored_counts
 from lightmq.demo.device import Device
 from lightmq.demo.stack import Ports
 from runtime.clock import SystemClock
+from tests.processes.rig import Server
 
 pytestmark = pytest.mark.processes
 
@@ -49,3 +52,68 @@ def test_nobody_there_is_said_at_once() -> None:
     """A port where nothing listens is an error, not a wait."""
     with pytest.raises(OSError, match="refused"):
         Device("nobody", SystemClock()).connect("127.0.0.1", 1)
+
+
+ACCESS = """topic write machines/+/heat
+topic read machines/listener/commands
+"""
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose access list takes one sensor and gives one device its commands."""
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "acl").write_text(ACCESS)
+    server = Server(folder / "data", "--acl-file", str(folder / "acl"))
+    server.start()
+    yield server
+    server.kill_if_running()
+
+
+def test_refused_readings_are_not_acknowledged(guarded: Server) -> None:
+    """The count of what is published is the count of what was accepted, and the reason is there in words."""
+    device = Device("listener", SystemClock())
+    device.connect("127.0.0.1", guarded.port)
+    for sensor in ("heat", "cold", "heat", "cold", "heat"):
+        device.publish(sensor, 1.0, 1)
+    assert device.wait_acknowledged(10)
+    device.close()
+    assert (device.sent, device.acknowledged, device.refused.total(), device.unanswered) == (5, 3, 2, 0)
+    (sentence,) = device.problems()
+    assert sentence.startswith("2 readings were refused: not authorized (0x87)")
+
+
+def test_a_refused_subscription_ends_connect(guarded: Server) -> None:
+    """A device that would never receive a command says so instead of waiting."""
+    with pytest.raises(ConnectionError, match=r"refused the subscription to machines/deaf/commands: .*0x80"):
+        Device("deaf", SystemClock()).connect("127.0.0.1", guarded.port)
+
+
+def test_readings_without_an_answer_are_told_with_the_end_of_the_connection(tmp_path: Path) -> None:
+    """The server is gone: what it did not acknowledge is counted, and why the connection ended."""
+    server = Server(tmp_path / "data")
+    server.start()
+    try:
+        device = Device("orphan", SystemClock())
+        device.connect("127.0.0.1", server.port)
+        assert device.problems() == []
+        server.kill()
+        device.publish("heat", 1.0, 1)
+        assert not device.wait_acknowledged(0.5)
+        problems = device.problems()
+        device.close()
+        assert problems[0] == "1 readings were not acknowledged"
+        assert any("the connection was" in one for one in problems[1:])
+    finally:
+        server.kill_if_running()
+
+
+def test_a_refused_connection_ends_connect(tmp_path: Path) -> None:
+    """CONNACK's code is in the error."""
+    server = Server(tmp_path / "data", "--set", f"broker.store.free_space_bytes_min={1 << 60}")
+    server.start()
+    try:
+        with pytest.raises(ConnectionError, match="refused the connection: server unavailable"):
+            Device("stranger", SystemClock()).connect("127.0.0.1", server.port)
+    finally:
+        server.kill_if_running()

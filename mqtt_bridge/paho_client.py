@@ -1,0 +1,93 @@
+"""A paho-mqtt client that reports every reason code, and those codes in words.
+
+paho 2 ignores the reason code of PUBREC: it answers a refusal with PUBREL and reports the message as published when the
+PUBCOMP comes. Here a refused PUBREC ends the exchange, as [MQTT-4.3.3-4] asks, and `on_publish` receives its code.
+Invariant: `on_publish` is called once per message, with the code that decided about it. Thread rule: as paho's own;
+the method below runs on the network thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paho.mqtt.client import Client
+from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.exception import MQTTException
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+FAILURE = 0x80
+"""Reason codes from here on are refusals."""
+PUBREC_CODE_AT = 2
+"""Where the reason code stands in PUBREC, behind the packet id; a shorter packet means success."""
+PUBREC_PROPERTIES_AT = 3
+CAUSES_OF_3_1_1 = (
+    "MQTT 3.1.1 does not say why; likely causes: the access list denies it, the disk is full, a quota or the size "
+    "limit is exceeded, or another client uses the same client id; MQTT 5 and the server's log give the reason"
+)
+
+CAUSES_OF_3_1_1_SUBACK = (
+    "MQTT 3.1.1 does not say why; likely causes: the access list denies it, the share name is invalid, or there are "
+    "too many filters; MQTT 5 and the server's log give the reason"
+)
+
+
+class CheckedClient(Client):
+    """`Client` that looks at the reason code of PUBREC."""
+
+    def _handle_pubrec(self) -> MQTTErrorCode:
+        body = self._in_packet["packet"]
+        if self._protocol == MQTTProtocolVersion.MQTTv5 and len(body) > PUBREC_CODE_AT:
+            code = body[PUBREC_CODE_AT]
+            if code >= FAILURE:
+                return self._refused(int.from_bytes(body[:PUBREC_CODE_AT], "big"), code, body[PUBREC_PROPERTIES_AT:])
+        return super()._handle_pubrec()
+
+    def _refused(self, packet_id: int, code: int, rest: bytes | bytearray) -> MQTTErrorCode:
+        properties = Properties(PacketTypes.PUBREC)  # type: ignore[no-untyped-call]
+        try:
+            reason = ReasonCode(PacketTypes.PUBREC, identifier=code)
+            if rest:
+                properties.unpack(rest)  # type: ignore[no-untyped-call]
+        except (LookupError, ValueError, MQTTException):
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        with self._out_message_mutex:
+            if packet_id in self._out_messages:
+                return self._do_on_publish(packet_id, reason, properties)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+
+def in_words(reason: ReasonCode, properties: Properties | None = None) -> str:
+    """A reason code as people read it, with the server's reason string if there is one."""
+    name = reason.getName()
+    text = f"{name[0].lower()}{name[1:]} ({reason.value:#04x})".replace("qoS", "QoS")
+    said = getattr(properties, "ReasonString", "")
+    return f"{text}: {said}" if said else text
+
+
+def code_in_words(packet_type: int, code: int) -> str:
+    """A code of PUBACK or SUBACK as people read it."""
+    try:
+        return in_words(ReasonCode(packet_type, identifier=code))
+    except (LookupError, ValueError):
+        return f"unknown code ({code:#04x})"
+
+
+HINTS = {0x83: "usually its disk is full or a limit of the broker is reached; its log says which"}
+"""Codes of DISCONNECT that leave open what happened."""
+
+
+def why_ended(flags: Any, reason: ReasonCode, properties: Properties | None, *, is_v5: bool) -> str:
+    """Why a connection ended that this side did not end, as `on_disconnect` is told."""
+    if flags.is_disconnect_packet_from_server:
+        hint = HINTS.get(reason.value, "")
+        text = f"the server ended the connection: {in_words(reason, properties)}"
+        return f"{text}; {hint}" if hint and not hasattr(properties, "ReasonString") else text
+    if not reason.is_failure:
+        return "closed by this side"
+    if reason.getName() == "Keep alive timeout":
+        return "the server did not answer within the keep-alive time"
+    if reason.getName() == "Protocol error":
+        return "the server sent what is no valid MQTT"
+    return "the connection was lost" if is_v5 else f"the connection was closed; {CAUSES_OF_3_1_1}"
