@@ -100,6 +100,8 @@ class Session:
     """Inbound QoS 2: block -> bits of the packet ids taken and not released."""
     removed: dict[str, int] | None = None
     """Reason -> messages the session did not get."""
+    continued: int = 0
+    """The epoch that the connection holding it named when it took it again; 0 for one that came anew."""
     wake_ms: int = 0
     """When the expiry looks at this session next; 0: not scheduled."""
 

@@ -120,7 +120,7 @@ class Sessions:
 
     def held_elsewhere(self, request: SessionOpen, owner: object, now_ms: int) -> Session | None:
         """The session if somebody else holds it who has to hand it in first. Raises Refused as `open` does."""
-        known = self._known(request, owner, now_ms)
+        known = self._known(request, now_ms)
         if known is None or known.owner in (None, owner) or request.clean or request.continues:
             return None
         return known if known.durable and known.expiry_s > 0 else None
@@ -132,8 +132,8 @@ class Sessions:
             Refused: NO_PERMISSION when it belongs to another user, SYSTEM_BUSY when `sessions_max` is reached,
                 ILLEGAL_OPERATION when a connection wants to go on whose session was taken over.
         """
-        known = self._known(request, owner, now_ms)
-        fenced = self._fence(known)
+        known = self._known(request, now_ms)
+        fenced = self._fence(known, request, owner)
         present = known is not None and known.durable and known.expiry_s > 0 and not request.clean
         if known is not None and not present:
             self._drop(known, now_ms)
@@ -141,7 +141,7 @@ class Sessions:
         previous_epoch, session.epoch = session.epoch, self._next_epoch()
         session.expiry_s = min(request.expiry_s, self._expiry_s_max)
         session.closed_ms = 0
-        session.owner = owner
+        session.owner, session.continued = owner, request.continues
         self._owned.setdefault(owner, set()).add(session.client_id)
         changes = self._hold_will(request, session, now_ms, present=present)
         if present:
@@ -272,7 +272,7 @@ class Sessions:
 
     # ---- inner parts
 
-    def _known(self, request: SessionOpen, owner: object, now_ms: int) -> Session | None:
+    def _known(self, request: SessionOpen, now_ms: int) -> Session | None:
         known = self._sessions.get(request.client_id)
         if known is not None and known.owner is None and due_ms(known) <= now_ms:
             self._drop(known, now_ms)
@@ -284,7 +284,8 @@ class Sessions:
             return None
         if known.user != request.user:
             raise Refused(ResponseCode.NO_PERMISSION, "the session of this client id belongs to another user")
-        if request.continues and known.owner not in (None, owner) and known.epoch != request.continues:
+        is_held = request.continues and known.owner is not None
+        if is_held and request.continues not in (known.epoch, known.continued):
             raise Refused(ResponseCode.ILLEGAL_OPERATION, "the session was taken over by another connection")
         return known
 
@@ -307,11 +308,13 @@ class Sessions:
             proxy=session.owner,
         )
 
-    def _fence(self, session: Session | None) -> tuple[object, int] | None:
+    def _fence(self, session: Session | None, request: SessionOpen, owner: object) -> tuple[object, int] | None:
         if session is None or session.owner is None:
             return None
         fenced = (session.owner, session.epoch)
         self._disown(session)
+        if request.continues and fenced[0] is owner:
+            return None  # the same connection asks again: the answer did not reach it in time
         self.taken_over += 1
         return fenced
 

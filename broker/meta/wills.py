@@ -10,8 +10,9 @@ WILL   key = client id, 0x00, epoch of the connection u64 LE     value = msgpack
 Rules (MQTT 5 §3.1.2.5, §3.1.3.2.2, §3.14.2.1): the delay counts from the loss of the connection and ends at the latest
 with the session; a session that continues within it cancels the will, one that begins anew does not. A proxy that is
 lost gets `grace_ms` to come back, and so does every connection when the broker starts: the proxy's next SESSION_OPEN
-names the epoch it continues, and the will is held again under the new one. A will that is gone is not held again, so it
-is published at most once; it is gone with its message in one group, so it is published at least once.
+names the epoch it continues, and the will is held again under the new one. A proxy that did not get the answer names
+the same epoch once more, so a will is found by the epoch it was continued from too. A will that is gone is not held
+again, so it is published at most once; it is gone with its message in one group, so it is published at least once.
 
 Invariant: every will in memory is a WILL record, except those a full disk refused. Loop thread only.
 """
@@ -44,6 +45,8 @@ class WillRecord(msgspec.Struct, array_like=True):
     expiry_s: int
     due_ms: int
     spec: WillSpec
+    continues: int = 0
+    """The epoch under which the same connection held it before; 0 for its first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +57,7 @@ class Will:
     epoch: int
     value: bytes
     due_ms: int = 0
+    continues: int = 0
     is_asked: bool = False
     """Whether it was due once: only its own connection's return or its verdict ends it then."""
     proxy: Any = None
@@ -111,14 +115,15 @@ class Wills:
     ) -> list[StateChange]:
         """A connection holds the session now; `present`: it is the same session as before."""
         changes = []
-        earlier = self.get(client_id, continues) if continues else None
+        earlier = self._continued(client_id, continues) if continues else None
         if earlier is not None:
             changes.append(self.remove(earlier))
         for will in list(self.of(client_id)):
             changes += self._superseded(will, now_ms, present=present)
         if record is None or (continues and earlier is None):
             return changes
-        held = Will(client_id, epoch, _encode(record), proxy=proxy)
+        record.continues = continues
+        held = Will(client_id, epoch, _encode(record), continues=continues, proxy=proxy)
         self.keep(held)
         changes.append(StateChange(state_kinds.WILL, held.key, held.value))
         return changes
@@ -181,11 +186,16 @@ class Wills:
 
     # ---- inner parts
 
+    def _continued(self, client_id: str, continues: int) -> Will | None:
+        """The will a connection left under that epoch, or under the next one if it never learned of that."""
+        return next((will for will in self.of(client_id) if continues in (will.epoch, will.continues)), None)
+
     def _load(self, key: bytes, value: bytes, now_ms: int) -> None:
         client_id, epoch = key[:-9].decode(), _EPOCH.unpack_from(key, len(key) - 8)[0]
-        will = Will(client_id, epoch, value)
+        record = _decode(value)
+        will = Will(client_id, epoch, value, continues=record.continues)
         self.keep(will)
-        due_ms = will.record().due_ms
+        due_ms = record.due_ms
         if due_ms:
             self._wait(will, max(due_ms, now_ms))
         else:

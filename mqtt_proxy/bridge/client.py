@@ -256,22 +256,33 @@ class Client(Connecting):
             if self._exact is not None:
                 self._exact.end()
             self._hold.close(self._session, delivery, will_due=will_due)
+            if self._hold.closing is not None and not self._services.link.up:
+                self._services.owners.close_later(self)
         delivery.release()
         delivery.let_go()
 
     # -- a broker that comes back --------------------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """The broker was lost and is back: take the session again and go on at our own cursors."""
-        if self._hold.is_open and not self._ended:
-            self._services.spawn(self._guarded(self._reopen, None))
+        """The broker was lost and is back: take the session again and go on at our own cursors, or close it."""
+        if self._hold.is_open and (not self._ended or self._hold.closing is not None):
+            self._services.spawn(self._guarded(self._reopen, self._hold.retake()))
 
-    async def _reopen(self, _event: None) -> None:
+    async def _reopen(self, number: int) -> None:
         try:
             await self._do_reopen()
         except LinkDownError as error:
-            # It is lost again, or was not the master: the next one is asked.
             LOG.info("session_not_reopened", client_id=self._client_id, error=str(error))
+            self._reopen_again(number)
+
+    def _reopen_again(self, number: int) -> None:
+        if number != self._hold.retakes:
+            return  # asked again already
+        if self._services.link.up:
+            self.reopen()  # the broker is there, but did not answer in time
+        elif self._hold.closing is not None:
+            self._services.owners.close_later(self)
+        # Else the broker is lost again, or was not the master: the next one is asked.
 
     async def _do_reopen(self) -> None:
         assert self._subscriptions is not None
@@ -280,9 +291,9 @@ class Client(Connecting):
         taken: asyncio.Future[SessionOpened] = asyncio.get_running_loop().create_future()
         self._hold.take(self._may.identity, partial(_settle, taken), clean=not self._hold.durable)
         opened = await taken
-        if self._ended or self._taken_meanwhile(opened.epoch):
+        if self._taken_meanwhile(opened.epoch) or not self._hold.retaken(opened.epoch) or self._ended:
             return
-        self._hold.epoch = self._subscriptions.epoch = opened.epoch
+        self._subscriptions.epoch = opened.epoch
         stored = {subscription.filter for subscription in opened.subscriptions}
         if stored != set(self._subscriptions.by_filter):
             await self._subscriptions.subscribe_again()

@@ -1,8 +1,12 @@
 """A connection's hold on its session at the broker: taking it, taking it again after a loss, giving it back.
 
+    lost, back -> retake -> SESSION_OPEN (continues the old epoch) -> retaken: the new epoch
+                        a connection that ends in between: its SESSION_CLOSE waits for the new epoch
+
 Invariant: what is said about the session carries the epoch under which this connection holds it; the broker hears of
 nobody else. A hold that is taken again names the epoch it continues, so that neither its will nor a session that
-another connection has meanwhile is touched. Loop rule: on the loop's thread.
+another connection has meanwhile is touched. Whatever is retaken by a connection that has ended is closed at once, for
+otherwise the broker would keep its will as that of a live client. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -28,7 +32,10 @@ from remoting.transport.direct import Said
 class Hold:
     """One connection and its session."""
 
-    __slots__ = ("_left_expiry_s", "_services", "_will", "client_id", "durable", "epoch", "expiry_s", "is_open")
+    __slots__ = (
+        "_left_expiry_s", "_services", "_will", "client_id", "closing", "durable", "epoch", "expiry_s", "is_open",
+        "is_retaking", "retakes",
+    )  # fmt: skip
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -40,6 +47,12 @@ class Hold:
         self.epoch = 0
         self.is_open = False
         """Whether the client was told that it has the session."""
+        self.is_retaking = False
+        """Whether the broker was lost and has not given the session again yet."""
+        self.retakes = 0
+        """How often the broker came back."""
+        self.closing: SessionClose | None = None
+        """What is to be said once the session has been taken again; the connection has ended."""
 
     def want(self, event: ConnectRequested) -> None:
         """What a CONNECT asks for."""
@@ -60,6 +73,23 @@ class Hold:
         request = SessionOpen(self.client_id, clean, user, self.expiry_s, will, self.epoch)
         self._services.calls.open(request, said)
 
+    def retake(self) -> int:
+        """The broker is back and will be asked for the session: a close waits from now on. The number of this time."""
+        self.is_retaking = True
+        self.retakes += 1
+        return self.retakes
+
+    def retaken(self, epoch: int) -> bool:
+        """The broker gave the session again; False if the connection has ended meanwhile, which the broker is told."""
+        self.is_retaking = False
+        self.epoch = epoch
+        closing, self.closing = self.closing, None
+        if closing is None:
+            return True
+        closing.epoch = epoch
+        self._say(closing)
+        return False
+
     def give_back(self, opened: SessionOpened) -> None:
         """The client left before its session was open: leave the session as it was found."""
         if self._services.link.up:
@@ -67,9 +97,12 @@ class Hold:
 
     def close(self, session: Session, delivery: Delivery, *, will_due: bool) -> None:
         """The connection has ended: hand in how far the client has come."""
-        if not (self.is_open and self._services.link.up):
+        is_up = self._services.link.up
+        # While the broker is away it notices by itself that clients are lost, but not that one took its leave.
+        if not self.is_open or not (is_up or (self._will is not None and not will_due)):
             return
-        self._services.tools.shared.flush()  # what its client has acknowledged counts
+        if is_up:
+            self._services.tools.shared.flush()  # what its client has acknowledged counts
         closing = SessionClose(self.client_id, self.epoch, self.durable, [], [])
         closing.expiry_s = self._left_expiry_s
         closing.will = WILL_DUE if will_due else WILL_DISCARD
@@ -88,7 +121,10 @@ class Hold:
                     cursors.append((run.queue_id, run.cursor))
             closing.inflight = resume.note(cursors, again, delivery.retained_to_note())
             closing.removed = delivery.removed.take()
-        self._say(closing)
+        if is_up and not self.is_retaking:
+            self._say(closing)
+        else:
+            self.closing = closing
 
     def _say(self, closing: SessionClose) -> None:
         self._services.calls.close(closing)

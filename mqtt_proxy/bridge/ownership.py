@@ -4,6 +4,7 @@ A CONNECT takes its client id: an earlier connection of this proxy ends at once 
 new SESSION_OPEN, so the new one resumes exactly where the old one stood). When the client comes back through another
 proxy, the broker raises the session's epoch and tells us with SESSION_FENCED; our connection ends then. In both cases
 the old connection's will goes out, as after any close without DISCONNECT [MQTT-3.1.4-2].
+A client that takes its leave while the broker is away is remembered until the broker is back: its will must not go out.
 Invariant: a client id names at most one owner here. Loop rule: on the loop's thread.
 """
 
@@ -21,6 +22,8 @@ from remoting.protocol.commands import Command
 from remoting.protocol.session_body import SessionFenced, decode
 from runtime.logs import get_logger
 
+CLOSED_LATER_MAX = 10_000
+"""Clients that left while the broker was away, of which it is to hear; above it the wills of the first ones go out."""
 REVISED_PER_TURN_MAX = 200
 """Connections whose subscriptions are judged again in one loop turn after a change of the rules, some 10 ms of work."""
 
@@ -46,7 +49,7 @@ class Owner(Protocol):
         """Give up what may not be read any more."""
 
     def reopen(self) -> None:
-        """The broker was lost and is back: take the session again."""
+        """The broker was lost and is back: take the session again, or close it if the client has left meanwhile."""
 
 
 class Owners:
@@ -58,6 +61,7 @@ class Owners:
         self._log = get_logger("proxy.ownership")
         self._was_up = False
         self._unrevised: deque[Owner] = deque()
+        self._left: dict[Owner, None] = {}
         link.on_push(RequestCode.SESSION_FENCED, self._fenced)
         link.on_up(self._reopen)
 
@@ -84,6 +88,14 @@ class Owners:
         """The connection has ended; nothing happens if the id has another owner by now."""
         if self._owners.get(client_id) is owner:
             del self._owners[client_id]
+
+    def close_later(self, owner: Owner) -> None:
+        """The connection has ended while the broker was away, and the broker is to be told when it is back."""
+        if len(self._left) >= CLOSED_LATER_MAX:
+            del self._left[next(iter(self._left))]
+            self._metrics.will_failures.child("leave_unsaid").value += 1
+            self._log.warning("leave_unsaid", remembered_max=CLOSED_LATER_MAX)
+        self._left[owner] = None
 
     def rules_changed(self) -> None:
         """The rules have changed: each connection looks again at what it was allowed, many in the same turn.
@@ -114,7 +126,8 @@ class Owners:
         owner.fence(fenced.epoch, hand_over=fenced.hand_over)
 
     def _reopen(self) -> None:
+        left, self._left = self._left, {}
         if self._was_up:
-            for owner in self:
+            for owner in (*left, *self):
                 owner.reopen()
         self._was_up = True

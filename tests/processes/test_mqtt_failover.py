@@ -13,7 +13,7 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.processes.broker_group import BrokerGroup
+from tests.processes.broker_group import BrokerGroup, until
 from tests.processes.exact_client import ExactClient
 from tests.processes.failovers import failover
 from tests.processes.rig import ROOT, Client, Stream, no_traceback
@@ -85,14 +85,18 @@ def test_wills_delayed_and_retained_messages_come_from_the_new_master(group: Bro
     sender.publish("state/gone", b"x", 1, retain=True)
     sender.publish("state/gone", b"", 1, retain=True)
     stays = Client(group.proxy, "stays", will=("wills/stays", b"gone", 1, True))
+    hangs_on = Client(group.proxy, "hangs_on", will=("wills/hangs_on", b"gone", 1, False))
     leaves = Leaving(group.proxy.port)
     for number in range(5):
         sender.publish(f"$delayed/{WILL_DELAY_S}/later/{number}", b"due", 1)
     master = group.settle()
     leaves.close()
+    hangs_on.client.loop_stop()
     master.kill()
     stays.vanish()
-    wanted = Counter([f"later/{number}" for number in range(5)] + ["wills/stays", "wills/leaves"])
+    until(group.master, "no new master")
+    hangs_on.vanish()  # while the proxy takes the sessions again
+    wanted = Counter([f"later/{number}" for number in range(5)] + ["wills/stays", "wills/hangs_on", "wills/leaves"])
     watcher.until(lambda: len(watcher.messages) >= wanted.total())
     sender.publish("marker", b"behind them all")
     watcher.until(lambda: "marker" in watcher.latest)

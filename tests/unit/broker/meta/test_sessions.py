@@ -33,8 +33,8 @@ def make(store, now_ms: int = 0, **limits) -> tuple[Filters, Sessions]:
     return filters, Sessions(store, filters, now_ms=now_ms, **(defaults | limits))
 
 
-def opening(client_id="c", *, clean=False, user=None, expiry_s=100) -> SessionOpen:
-    return SessionOpen(client_id, clean, user, 0 if clean else expiry_s)
+def opening(client_id="c", *, clean=False, user=None, expiry_s=100, continues=0) -> SessionOpen:
+    return SessionOpen(client_id, clean, user, 0 if clean else expiry_s, continues=continues)
 
 
 def wanted(*filters: tuple[str, int]) -> list[FilterRequest]:
@@ -47,6 +47,27 @@ def test_present_is_true_exactly_for_a_durable_session_that_was_there(bench) -> 
     assert sessions.open(opening(), "p", 0).reply.present
     assert not sessions.open(opening(clean=True), "p", 0).reply.present
     assert not sessions.open(opening(), "p", 0).reply.present
+
+
+def test_a_proxy_that_asks_again_for_the_same_connection_does_not_fence_itself(bench) -> None:
+    """It takes a session again after a loss, hears nothing within its time limit and asks once more."""
+    _filters, sessions = make(bench.store)
+    first = sessions.open(opening(), "lost", 0).reply.epoch
+    sessions.owner_gone("lost", 0)
+    again = [sessions.open(opening(continues=first), "back", 0) for _ in range(3)]
+    assert [one.fenced for one in again] == [None, None, None]
+    assert sessions.taken_over == 0
+    assert sessions.require("c", again[-1].reply.epoch)
+
+
+def test_a_connection_that_was_followed_by_another_one_does_not_take_the_session_back(bench) -> None:
+    """The same proxy has both; what the first one asks late is refused."""
+    _filters, sessions = make(bench.store)
+    first = sessions.open(opening(), "p", 0).reply.epoch
+    second = sessions.open(opening(), "p", 0).reply.epoch
+    with pytest.raises(Refused, match="taken over"):
+        sessions.open(opening(continues=first), "p", 0)
+    assert sessions.require("c", second)
 
 
 def test_a_take_over_raises_the_epoch_and_fences_the_previous_owner(bench) -> None:

@@ -129,6 +129,21 @@ def test_a_lost_proxy_has_time_to_come_back_and_goes_on_with_the_same_will(at) -
     assert at.due() == [2]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_proxy_that_never_heard_the_new_epoch_goes_on_with_the_same_will(at, restarts) -> None:
+    """The answer is lost on its way, alone or with the broker: the proxy names the epoch it knows once more."""
+    at.open(1)
+    at.open(2, continues=1)
+    if restarts:
+        at.restart()
+    at.open(3, continues=1)
+    at.open(4, continues=1)
+    at.now += 10**9
+    assert at.due() == []
+    at.close(4)
+    assert at.due() == [4]
+
+
 def test_a_lost_proxy_that_stays_away_has_its_wills_published(at) -> None:
     at.open(1, delay_s=2)
     at.wills.proxy_lost("c", 1, at.now)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
+
+from mqtt_proxy.bridge.link import LinkDownError
 from mqtt_proxy.bridge.wills import will_spec
 from mqtt_proxy.mqtt import packets
 from mqtt_proxy.mqtt.events import NEVER, ConnectRequested, Disconnected
 from remoting.access.identity import ANONYMOUS, Identity
-from remoting.protocol.session_body import WILL_DISCARD, WILL_DUE, SessionOpened
-from tests.unit.mqtt_proxy.bridge.rig import Wire, running, settle
+from remoting.protocol.session_body import WILL_DISCARD, WILL_DUE, SessionOpen, SessionOpened
+from remoting.transport.direct import Said
+from tests.unit.mqtt_proxy.bridge.rig import Rig, Wire, running, settle
 
 WILL = packets.Will(b"w", b"gone", 1, False)
+
+
+def leave(client: Wire) -> None:
+    """DISCONNECT."""
+    client.send(packets.Disconnect())
+    client.close("disconnect")
 
 
 async def test_a_clean_session_has_no_expiry_and_another_has_the_proxys() -> None:
@@ -53,6 +63,79 @@ async def test_after_a_loss_of_the_broker_it_names_the_epoch_it_continues() -> N
         await settle()
         assert [one.continues for one in rig.broker.opened] == [0, epoch]
         assert rig.broker.opened[1].will is not None
+
+
+async def came_back(rig: Rig) -> None:
+    """The broker's connection is lost and there again; nobody has been asked anything on the new one."""
+    await rig.broker.connections[-1].close()
+    while not rig.link.up:
+        await settle(1)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("turns", range(8))
+async def test_who_is_lost_while_the_session_is_taken_again_has_its_will_published(turns: int, durable: bool) -> None:
+    """At whichever turn of the loop it ends, the broker hears of the end under the epoch that it gave."""
+    async with running() as rig:
+        client = await rig.client("a", clean=not durable, will=WILL)
+        await came_back(rig)
+        await settle(turns)
+        client.lose()
+        await settle()
+        assert [one.allowed for one in rig.broker.verdicts] == [True]
+        session = rig.broker.sessions.get("a")
+        assert session is None or session.owner is None
+        assert (session is not None) == durable
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_who_takes_its_leave_while_the_session_is_taken_again_leaves_no_will(turns: int) -> None:
+    async with running() as rig:
+        client = await rig.client("a", will=WILL)
+        await came_back(rig)
+        await settle(turns)
+        leave(client)
+        await settle()
+        assert (rig.broker.wills, rig.broker.sessions, rig.broker.verdicts) == ({}, {}, [])
+
+
+async def test_who_takes_its_leave_while_the_broker_is_away_leaves_no_will() -> None:
+    """Also when the broker is lost once more before it has heard of that."""
+    async with running() as rig:
+        left, lost = await rig.client("left", will=WILL), await rig.client("lost", will=WILL)
+        await rig.broker.connections[-1].close()
+        while rig.link.up:
+            await settle(1)
+        leave(left)
+        lost.lose()
+        while not rig.link.up:
+            await settle(1)
+        await came_back(rig)
+        await settle()
+        assert [client_id for client_id, _epoch in rig.broker.wills] == ["lost"]
+        assert list(rig.broker.sessions) == ["lost"]
+
+
+async def test_a_broker_that_does_not_answer_in_time_is_asked_again() -> None:
+    async with running() as rig:
+        client = await rig.client("a", will=WILL)
+        calls = rig.services.calls
+        ask, asked = calls.open, []
+
+        def slow(request: SessionOpen, said: Said[SessionOpened]) -> None:
+            asked.append(request.continues)
+            if len(asked) < 3:
+                said(None, LinkDownError("no answer within 10000 ms"))
+            else:
+                ask(request, said)
+
+        calls.open = slow  # type: ignore[method-assign]
+        await came_back(rig)
+        await settle()
+        assert asked == [1, 1, 1]
+        client.lose()
+        await settle()
+        assert [one.allowed for one in rig.broker.verdicts] == [True]
 
 
 async def test_who_leaves_before_the_session_is_open_gives_it_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mqtt_proxy.bridge import ownership
 from mqtt_proxy.bridge.ownership import REVISED_PER_TURN_MAX, Owners
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
@@ -79,3 +80,16 @@ async def test_a_large_fleet_is_revised_in_slices() -> None:
         owners.rules_changed()
         await settle()
         assert [owner.told.count("revise") for owner in fleet] == [2] * REVISED_PER_TURN_MAX + [1] * 50
+
+
+async def test_of_those_who_left_while_the_broker_was_away_a_bounded_number_is_remembered(monkeypatch) -> None:
+    monkeypatch.setattr(ownership, "CLOSED_LATER_MAX", 2)
+    async with running() as rig:
+        owners, left = Owners(rig.link, rig.metrics), [Owner() for _ in range(3)]
+        owners._reopen()
+        for owner in left:
+            owners.close_later(owner)
+        assert rig.count("wills_failed_total{leave_unsaid}") == 1
+        owners._reopen()
+        owners._reopen()
+        assert [owner.told for owner in left] == [[], ["reopen"], ["reopen"]], "each once"
