@@ -126,8 +126,8 @@ class ConnectionConfig:
     """How often the place up to which the peer has everything is stored; after a crash the rest is sent again."""
     reconnect_delay_ms_min: int = setting(500, minimum=10)
     """Pause after the first failure; it doubles with each further one."""
-    reconnect_delay_ms_max: int = setting(60_000, minimum=10)
-    """Longest pause between two attempts."""
+    reconnect_delay_ms_max: int = setting(4_000, minimum=10)
+    """Longest pause between two attempts: with it a peer that answers again is connected within 5 s."""
     refusals_max: int = setting(3, minimum=1)
     """How often a message is offered that the peer refuses for a reason that may pass; then it is dropped."""
     start: str = setting("latest", choices=("latest", "earliest"))

@@ -29,7 +29,10 @@ from mqtt_bridge.paho_properties import to_paho
 from remoting.protocol.errors import LightMQError
 
 CONNECT_TIMEOUT_S = 10.0
-"""How long the network connection and the answer to CONNECT may take, each."""
+"""How long the answer to a CONNECT or SUBSCRIBE may take."""
+DIAL_TIMEOUT_S = 5.0
+"""How long the network connection may take: a packet that asks for one and is lost is sent again after 1 and 3 s, and
+waiting for more would only delay the next attempt."""
 RECEIVE_MAXIMUM_DEFAULT = 65_535
 RETAIN_IF_NEW = 1
 """MQTT 5: send retained messages only when the subscription is a new one."""
@@ -195,7 +198,7 @@ class Peer:
             reconnect_on_failure=False,
             manual_ack=True,
         )
-        client.connect_timeout = CONNECT_TIMEOUT_S
+        client.connect_timeout = DIAL_TIMEOUT_S
         client.max_inflight_messages_set(0)  # the outbox keeps the window
         client.max_queued_messages_set(0)
         if config.transport == "websockets":

@@ -36,7 +36,7 @@ SPECIAL = {
     "itself: leave `$share/` and the group out",
     "$history": "is how MQTT 3.1.1 clients ask for history; Spark has the options 'startingOffsets' and "
     "'startingTimestamp'",
-    "$SYS": "is made by the MQTT server when it is asked for and is not in the log",
+    "$SYS": "is made by the MQTT server when it is asked for; read it, and the states of bridges, over MQTT",
     "$delayed": "is where MQTT clients publish to have a message later; it is in the log under its own topic",
 }
 """First levels that mean something to the MQTT server, and why they cannot be read."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from remoting.protocol import names
+from remoting.protocol import connection_state, names
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
 from remoting.protocol.topics import TopicTree, validate_topic_name
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 INNER_MULTI_DISPATCH = b"INNER_MULTI_DISPATCH"
 SERVER_TOPICS = b"$SYS/"
-"""What a proxy serves itself; a message there would pose as the server's word."""
+"""What a proxy serves itself; a message there would pose as the server's word, but for the state of a bridge."""
 SERVER_QUEUES = names.light_queue_name(SERVER_TOPICS)
 SLASH = names.escape(b"/")
 LIGHT_QUEUES_PER_MESSAGE_MAX = 1_024
@@ -93,7 +93,7 @@ class Dispatcher:
         wrong = validate_topic_name(topic)
         if wrong is not None:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, wrong)
-        if (topic + b"/").startswith(SERVER_TOPICS):
+        if (topic + b"/").startswith(SERVER_TOPICS) and connection_state.owner_of(topic) is None:
             raise Refused(ResponseCode.NO_PERMISSION, "topics below $SYS are the server's own, nobody publishes there")
         parent = names.parent_topic(topic).decode()
         config = self._topics.get(parent)

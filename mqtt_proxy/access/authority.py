@@ -1,6 +1,6 @@
 """The one place that decides what an identity may do: `authorize(identity, action, topic)`.
 
-    publish, will   topic name, QoS, retain    `$` topics are the server's own: never
+    publish, will   topic name, QoS, retain    `$` topics are the server's own: never, but for `connection_state`
     subscribe       filter                     `$share/group/filter` is judged as its filter
     history         filter                     the same, and the rule must give history
     deliver         topic name, retained       what a client gets outside the run of a subscription just allowed
@@ -20,7 +20,8 @@ from collections.abc import Callable
 
 from mqtt_proxy.access.counters import AccessCounters
 from remoting.access.identity import ANONYMOUS, Action, Identity
-from remoting.access.rules import Grants, RuleSet, Verdict
+from remoting.access.rules import ALLOWED, RETAINED_MASK, WRITE_ALL_MASK, Grants, RuleSet, Verdict
+from remoting.protocol import connection_state
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
@@ -83,7 +84,7 @@ class Authority:
         """The verdict alone: nothing is counted."""
         if action in (Action.PUBLISH, Action.WILL):
             if topic.startswith(b"$"):
-                return DOLLAR_TOPIC
+                return self._write_state(identity, topic, qos, retain=retain, will=action == Action.WILL)
             return self._grants_of(identity).write(topic, qos, retain=retain, will=action == Action.WILL)
         if action == Action.DELIVER:
             return self._grants_of(identity).deliver(topic, retained=retain)
@@ -94,7 +95,30 @@ class Authority:
 
     def write_mask(self, identity: Identity, topic: bytes) -> int:
         """Which messages the identity may publish to the topic, as bits of `rules.write_bit`; nothing is counted."""
-        return 0 if topic.startswith(b"$") else self._grants_of(identity).write_mask(topic)
+        if not topic.startswith(b"$"):
+            return self._grants_of(identity).write_mask(topic)
+        verdict = self._write_state(identity, topic, 0, retain=True)
+        if not verdict.allowed and verdict.reason != "qos_retain_or_will":
+            return 0
+        return RETAINED_MASK & (WRITE_ALL_MASK if verdict.rule is None else self._grants_of(identity).write_mask(topic))
+
+    def _write_state(self, identity: Identity, topic: bytes, qos: int, *, retain: bool, will: bool = False) -> Verdict:
+        """Whether the identity may say that a bridge is connected, retained as it must be.
+
+        Without an access list everybody may for its own client id. With one a rule has to name the topic, as any other;
+        a bridge that has proved its name needs none for its own client id.
+        """
+        owner = connection_state.owner_of(topic)
+        if owner is None or not retain:
+            return DOLLAR_TOPIC
+        own = owner == identity.client_id.encode("utf-8", "surrogatepass")
+        grants = self._grants_of(identity)
+        if grants is EVERYTHING:
+            return ALLOWED if own else DOLLAR_TOPIC
+        verdict = grants.write(topic, qos, retain=retain, will=will)
+        if verdict.reason == "no_rule" and own and identity.bridge and not identity.anonymous:
+            return ALLOWED
+        return verdict
 
     def _grants_of(self, identity: Identity) -> Grants:
         if self.rules.open and not identity.rules:

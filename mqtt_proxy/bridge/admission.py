@@ -7,15 +7,16 @@ says so, which says nothing about the password. Loop rule: on the loop's thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from mqtt_proxy.bridge.dialog import Dialog
 from mqtt_proxy.bridge.services import Access
 from mqtt_proxy.front.quotas import Quotas
-from mqtt_proxy.mqtt.events import ConnectRequested
+from mqtt_proxy.mqtt.events import ConnectRequested, Will
 from mqtt_proxy.mqtt.reason_codes import ReasonCode
 from remoting.access.identity import Action, Identity, Shown, Unproven
+from remoting.protocol.connection_state import says_something_else
 
 
 class Caller(Protocol):
@@ -75,10 +76,18 @@ def _judged(access: Access, event: ConnectRequested, identity: Identity | Unprov
         return Refusal(code, "authentication")
     if isinstance(identity, Unproven):
         return Refusal(ReasonCode.SERVER_BUSY, identity.value)
+    if event.bridge:
+        identity = replace(identity, bridge=True)
     will = event.will
-    if will is not None and not access.authorize(identity, Action.WILL, will.topic, qos=will.qos, retain=will.retain):
+    if will is not None and not _may_leave(access, identity, will):
         return Refusal(ReasonCode.NOT_AUTHORIZED, "will_topic")
     return identity
+
+
+def _may_leave(access: Access, identity: Identity, will: Will) -> bool:
+    if says_something_else(will.topic, will.payload):
+        return False
+    return bool(access.authorize(identity, Action.WILL, will.topic, qos=will.qos, retain=will.retain))
 
 
 def shown_by(event: ConnectRequested, caller: Caller, present: Callable[[], bool]) -> Shown:

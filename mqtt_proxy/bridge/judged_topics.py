@@ -2,8 +2,9 @@
 
 A device publishes to a handful of topics over and over; the first publish to each asks the access check, the others
 cost one look-up. What is remembered is a mask of the kinds of message allowed (QoS, retained), so that one entry
-answers for all of them. Invariant: what is remembered is what the rules in force say; `forget` when they change. Loop
-rule: on the loop's thread.
+answers for all of them; a mask that allows less than all leaves room for a look at what the message says, which only
+the state of a bridge wants. Invariant: what is remembered is what the rules in force say; `forget` when they change.
+Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Protocol
 from mqtt_proxy.mqtt.publish import Publish
 from remoting.access.identity import Identity
 from remoting.access.rules import WRITE_ALL_MASK
+from remoting.protocol.connection_state import says_something_else
 
 JUDGED_TOPICS_MAX = 256
 """Topics per connection whose permission is remembered. Beyond it all are judged again."""
@@ -50,7 +52,10 @@ class JudgedTopics:
             mask = masks.get(publish.topic)
             if mask is None:
                 mask = self._ask(publish.topic)
-            if mask != WRITE_ALL_MASK and not mask >> (publish.qos + RETAIN_SHIFT * publish.retain) & 1:
+            if mask != WRITE_ALL_MASK and (
+                not mask >> (publish.qos + RETAIN_SHIFT * publish.retain) & 1
+                or says_something_else(publish.topic, publish.payload)
+            ):
                 return publish
         return None
 

@@ -36,11 +36,14 @@ class Author(msgspec.Struct, array_like=True):
     client_id: str
     groups: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
+    bridge: bool = False
 
 
 def will_spec(will: Will, identity: Identity) -> WillSpec:
     """A will of a CONNECT as the broker keeps it."""
-    author = Author(identity.name, identity.anonymous, identity.client_id, identity.groups, identity.rules)
+    author = Author(
+        identity.name, identity.anonymous, identity.client_id, identity.groups, identity.rules, identity.bridge
+    )
     pairs = [] if will.properties is None else to_pairs(will.properties)
     return WillSpec(will.topic, will.payload, will.qos, will.retain, will.delay_s, pairs, encode(author))
 
@@ -48,7 +51,7 @@ def will_spec(will: Will, identity: Identity) -> WillSpec:
 def identity_of(author: bytes) -> Identity:
     """Who left a will. Raises RemoteViolation when that cannot be read."""
     given = decode(Author, author)
-    return Identity(given.name, given.anonymous, given.client_id, given.groups, given.rules)
+    return Identity(given.name, given.anonymous, given.client_id, given.groups, given.rules, bridge=given.bridge)
 
 
 class WillJudge:

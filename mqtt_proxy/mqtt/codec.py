@@ -13,11 +13,23 @@ from collections.abc import Callable
 
 from mqtt_proxy.mqtt import codec5, packets
 from mqtt_proxy.mqtt.encode import encode
-from mqtt_proxy.mqtt.packets import LEVEL_3, LEVEL_5, Packet
+from mqtt_proxy.mqtt.packets import BRIDGE_BIT, LEVEL_3, LEVEL_5, Packet
 from mqtt_proxy.mqtt.reason_codes import SUBSCRIBE_FAILURE, PacketViolation, Reason
 from mqtt_proxy.mqtt.wire import fixed_header, read_binary, read_packet_id, read_string
 
 __all__ = ["PROTOCOL_NAMES", "UnsupportedLevel", "decode", "encode", "level_of", "split"]
+
+_LEVELS = {
+    (b"MQTT", LEVEL_3): (LEVEL_3, False),
+    (b"MQTT", LEVEL_5): (LEVEL_5, False),
+    (b"MQTT", BRIDGE_BIT | LEVEL_3): (LEVEL_3, True),
+    (b"MQTT", BRIDGE_BIT | LEVEL_5): (LEVEL_5, True),
+    (b"MQIsdp", BRIDGE_BIT | 3): (LEVEL_3, True),
+}
+"""Protocol name and level of CONNECT -> the level to speak, and whether it is a bridge.
+
+Mosquitto's bridges begin with the high bit set, MQTT 3.1 included, whose packets are those of 3.1.1; with MQTT 5 they
+leave it out and EMQX's (`bridge_mode`) do not."""
 
 PROTOCOL_NAMES = (b"MQTT", b"MQIsdp")
 """Protocol names that get an answer; any other is not MQTT and is closed on."""
@@ -30,10 +42,11 @@ class UnsupportedLevel(PacketViolation):
 
     def __init__(self, name: bytes, level: int) -> None:
         super().__init__(
-            Reason.PROTOCOL_LEVEL, f"protocol {name.decode()} level {level}; this server speaks 4 (3.1.1) and 5"
+            Reason.PROTOCOL_LEVEL,
+            f"protocol {name.decode()} level {level}; this server speaks 4 (3.1.1) and 5",
         )
         self.level = level
-        self.is_later = name == b"MQTT" and LEVEL_5 < level < 0x80  # the high bit marks a bridge of 3.1.1
+        self.is_later = name == b"MQTT" and LEVEL_5 < level < BRIDGE_BIT
 
 
 def split(data: bytes) -> tuple[int, bytes]:
@@ -59,7 +72,7 @@ def decode(first: int, body: bytes, level: int = LEVEL_3) -> Packet:
 
 
 def _connect(_: int, body: bytes) -> Packet:
-    level, position = _protocol(body)
+    level, bridge, position = _protocol(body)
     if position + 3 > len(body):
         raise PacketViolation(Reason.MALFORMED, "CONNECT ends before its keep-alive")
     flags = body[position]
@@ -84,25 +97,26 @@ def _connect(_: int, body: bytes) -> Packet:
     if position != len(body):
         raise PacketViolation(Reason.MALFORMED, f"{len(body) - position} bytes behind the last field of CONNECT")
     clean = bool(flags & _FLAG_CLEAN)
-    return packets.Connect(client_id, clean, keep_alive_s, username, password, will, level, properties or None)
+    return packets.Connect(client_id, clean, keep_alive_s, username, password, will, level, properties or None, bridge)
 
 
-def _protocol(body: bytes) -> tuple[int, int]:
-    """Check protocol name and level; the level, and the position of the connect flags."""
+def _protocol(body: bytes) -> tuple[int, bool, int]:
+    """Check protocol name and level; the level to speak, whether it is a bridge's, and where the connect flags are."""
     name, position = read_binary(body, 0, "protocol name")
     if name not in PROTOCOL_NAMES:
         raise PacketViolation(Reason.PROTOCOL_NAME, f"protocol name {name[:32]!r} [MQTT-3.1.2-1]")
     if position >= len(body):
         raise PacketViolation(Reason.MALFORMED, "CONNECT ends before its protocol level")
     level = body[position]
-    if name != b"MQTT" or level not in (LEVEL_3, LEVEL_5):
+    spoken = _LEVELS.get((name, level))
+    if spoken is None:
         raise UnsupportedLevel(name, level)
-    return level, position + 1
+    return *spoken, position + 1
 
 
 def level_of(body: bytes) -> int:
     """The level to answer a CONNECT at, whatever else is wrong with it."""
-    return LEVEL_5 if body.startswith(b"\x00\x04MQTT\x05") else LEVEL_3
+    return LEVEL_5 if body.startswith((b"\x00\x04MQTT\x05", b"\x00\x04MQTT\x85")) else LEVEL_3
 
 
 def _check_connect_flags(flags: int, level: int) -> None:

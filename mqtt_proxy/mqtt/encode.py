@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mqtt_proxy.mqtt import encode5, packets
-from mqtt_proxy.mqtt.packets import LEVEL_3, LEVEL_5, Packet
+from mqtt_proxy.mqtt.packets import BRIDGE_BIT, LEVEL_3, LEVEL_5, Packet
 from mqtt_proxy.mqtt.wire import encode_binary, encode_length, encode_string
 
 PINGRESP_BYTES = b"\xd0\x00"
@@ -82,7 +82,8 @@ def _connect(packet: packets.Connect) -> tuple[int, bytes]:
         fields.append(encode_string(packet.username))
     if packet.password is not None:
         fields.append(encode_binary(packet.password))
-    return 0x10, b"\x00\x04MQTT\x04" + bytes((flags,)) + packet.keep_alive_s.to_bytes(2, "big") + b"".join(fields)
+    level = bytes((LEVEL_3 | BRIDGE_BIT * packet.bridge, flags))
+    return 0x10, b"\x00\x04MQTT" + level + packet.keep_alive_s.to_bytes(2, "big") + b"".join(fields)
 
 
 def _publish(packet: packets.Publish) -> tuple[int, bytes]:

@@ -114,7 +114,8 @@ def _connect(packet: packets.Connect) -> tuple[int, bytes]:
         fields.append(encode_string(packet.username))
     if packet.password is not None:
         fields.append(encode_binary(packet.password))
-    return 0x10, b"\x00\x04MQTT\x05" + bytes((flags,)) + packet.keep_alive_s.to_bytes(2, "big") + b"".join(fields)
+    level = bytes((packets.LEVEL_5 | packets.BRIDGE_BIT * packet.bridge, flags))
+    return 0x10, b"\x00\x04MQTT" + level + packet.keep_alive_s.to_bytes(2, "big") + b"".join(fields)
 
 
 def _publish(packet: packets.Publish) -> tuple[int, bytes]:

@@ -65,6 +65,7 @@ class ConnectRequested(msgspec.Struct):
     user: Pairs = []
     auth_method: str | None = None
     auth_data: bytes | None = None
+    bridge: bool = False
 
 
 class PublishBatch(msgspec.Struct):

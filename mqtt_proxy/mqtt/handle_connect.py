@@ -42,6 +42,7 @@ def connect(session: Session, packet: Packet) -> None:
     """Ask the owner about a CONNECT; everything behind it waits."""
     packet = cast("Connect", packet)
     found = packet.properties or {}
+    session.bridge = packet.bridge
     session.problem_information = found.get(props.REQUEST_PROBLEM_INFORMATION, 1) == 1
     session.packet_size_out_max = found.get(props.MAXIMUM_PACKET_SIZE, PACKET_SIZE_BYTES_MAX)
     client_id = _client_id(session, packet)
@@ -78,6 +79,7 @@ def connect(session: Session, packet: Packet) -> None:
             user=found.get(props.USER, []),
             auth_method=session.auth_method,
             auth_data=found.get(props.AUTH_DATA),
+            bridge=packet.bridge,
         )
     )
 

@@ -1,5 +1,7 @@
 """SUBSCRIBE and UNSUBSCRIBE: filters checked, options taken apart, the rest is the owner's.
 
+A bridge of 3.1.1 cannot ask for no local and retain as published, and means both: without the first a message would go
+round between two brokers for ever, without the second the other broker could not keep what is retained.
 Rule: every filter of a packet must be valid, or the connection is closed and none of them takes effect.
 """
 
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from mqtt_proxy.mqtt import properties as props
 from mqtt_proxy.mqtt.codec5 import RETAIN_HANDLING_SHIFT
 from mqtt_proxy.mqtt.events import SubscribeRequested, SubscriptionRequest, UnsubscribeRequested
-from mqtt_proxy.mqtt.packets import Packet, Subscribe, Unsubscribe
+from mqtt_proxy.mqtt.packets import LEVEL_3, Packet, Subscribe, Unsubscribe
 from mqtt_proxy.mqtt.reason_codes import PacketViolation, Reason
 from remoting.protocol.share_names import SHARE_PREFIX
 
@@ -27,12 +29,13 @@ def subscribe(session: Session, packet: Packet) -> None:
     for topic_filter, options in packet.filters:
         if options & _NO_LOCAL and topic_filter.startswith(SHARE_PREFIX):
             raise PacketViolation(Reason.PROTOCOL, "no local on a shared subscription")  # [MQTT-3.8.3-4]
+    is_bridge = session.bridge and session.level == LEVEL_3  # one of MQTT 5 has its own say
     requests = [
         SubscriptionRequest(
             topic_filter,
             options & 3,
-            bool(options & _NO_LOCAL),
-            bool(options & _RETAIN_AS_PUBLISHED),
+            bool(options & _NO_LOCAL) or (is_bridge and not topic_filter.startswith(SHARE_PREFIX)),
+            bool(options & _RETAIN_AS_PUBLISHED) or is_bridge,
             options >> RETAIN_HANDLING_SHIFT,
         )
         for topic_filter, options in packet.filters

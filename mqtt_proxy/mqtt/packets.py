@@ -21,6 +21,8 @@ LEVEL_3 = 4
 """Protocol level of MQTT 3.1.1."""
 LEVEL_5 = 5
 """Protocol level of MQTT 5."""
+BRIDGE_BIT = 0x80
+"""Set in the protocol level by brokers that connect as a bridge, as Mosquitto and RSMB do for MQTT 3.1 and 3.1.1."""
 
 CONNECT = 1
 CONNACK = 2
@@ -87,6 +89,8 @@ class Connect(msgspec.Struct, gc=False):
     will: Will | None = None
     level: int = LEVEL_3
     properties: dict[int, Any] | None = None
+    bridge: bool = False
+    """Whether the client is another broker and says so, with the high bit of the protocol level."""
 
 
 class Connack(msgspec.Struct, gc=False):

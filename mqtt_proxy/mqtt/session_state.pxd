@@ -14,7 +14,7 @@ cdef class SessionState:
     cdef public long long last_packet_ms
     cdef public Py_ssize_t packet_size_out_max, stray_acknowledgements, _needed_bytes
     cdef public int level
-    cdef public bint client_id_assigned, clean, challenged, problem_information
+    cdef public bint bridge, client_id_assigned, clean, challenged, problem_information
 
     cpdef emit(self, event)
     cpdef _add(self, event)

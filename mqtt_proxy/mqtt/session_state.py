@@ -37,6 +37,7 @@ class SessionState:
         "aliases_out",
         "assigned_client_id",
         "auth_method",
+        "bridge",
         "challenged",
         "clean",
         "client_id",
@@ -85,6 +86,8 @@ class SessionState:
         self.will: Will | None = None
         """The will that is due when the connection ends; None before acceptance and after DISCONNECT."""
         self.auth_method: str | None = None
+        self.bridge = False
+        """Whether the client is another broker: it is not sent what it published itself, and sees the retain flags."""
         self.challenged = False
         """Whether the owner waits for the client's AUTH."""
         self.problem_information = True

@@ -38,6 +38,8 @@ class Identity:
     """Rules that a token or hook has brought along, beside those of the access list."""
     until_ms: int | None = None
     """When what proved it expires (wall clock); None: never."""
+    bridge: bool = False
+    """Whether it said at CONNECT that it is another broker's bridge."""
 
 
 def always() -> bool:

@@ -33,6 +33,9 @@ EVERYTHING: Levels = ()
 WRITE_ALL_MASK = 0xFFF
 """All bits of `Grants.write_mask`: every QoS, retained or not, as message or as will."""
 
+RETAINED_MASK = 0b111_000_111_000
+"""Those of them that are for retained messages and wills."""
+
 
 @dataclass(slots=True, frozen=True)
 class Rule:

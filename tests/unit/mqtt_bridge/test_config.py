@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lightmq.configuration import load_configuration
+from mqtt_bridge.backoff import Backoff
 from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
 from runtime.config import ConfigError
 
@@ -118,3 +119,10 @@ def test_circles_are_refused_with_3_1_1_and_only_there() -> None:
     BridgeConfig(name="a", connections=(connection(out, name="x", version="3.1.1"), elsewhere))
     with pytest.raises(ValueError, match="use version 5"):
         BridgeConfig(name="a", connections=(connection(RuleConfig(direction="both", filter="t"), version="3.1.1"),))
+
+
+def test_a_peer_that_answers_again_is_found_within_five_seconds() -> None:
+    """However long it was away: a pause and an attempt together are shorter by default."""
+    config = ConnectionConfig(name="p", host="h", rules=(RuleConfig(filter="#"),))
+    backoff = Backoff(config.reconnect_delay_ms_min, config.reconnect_delay_ms_max, lambda: 1.0)
+    assert max(backoff.pause_ms() for _ in range(100)) <= 4_000

@@ -10,7 +10,7 @@ from mqtt_proxy.access.authority import DENIALS_LOGGED_PER_S_MAX, Authority, inn
 from mqtt_proxy.access.counters import AccessCounters
 from remoting.access.acl_file import parse
 from remoting.access.identity import Action, Identity
-from remoting.access.rules import RuleSet, write_bit
+from remoting.access.rules import RETAINED_MASK, RuleSet, write_bit
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 
@@ -154,3 +154,58 @@ def test_the_log_is_not_flooded() -> None:
     assert [one["event"] for one in said] == ["mqtt_denied"] * (DENIALS_LOGGED_PER_S_MAX + 1)
     assert said[-1]["not_logged"] == 30
     assert counters.denials.child("publish", "no_rule").value == DENIALS_LOGGED_PER_S_MAX + 31
+
+
+STATE = "$SYS/broker/connection/{}/state"
+BRIDGE = Identity("ann", False, "c1", bridge=True)
+STATE_LIST = b"""\
+user ann
+topic readwrite #
+user eve
+topic deny $SYS/broker/connection/c1/state
+user joe
+topic write qos=0 will=no $SYS/broker/connection/+/state
+"""
+
+
+@pytest.mark.parametrize("action", [Action.PUBLISH, Action.WILL])
+@pytest.mark.parametrize(
+    ("identity", "owner", "allowed"),
+    [
+        (BRIDGE, "c1", True),
+        (BRIDGE, "c2", False),
+        (Identity("ann", False, "c1"), "c1", False),  # `#` does not cover topics that begin with $
+        (Identity("", True, "c1", bridge=True), "c1", False),
+        (Identity("eve", False, "c1", bridge=True), "c1", False),
+    ],
+)
+def test_the_state_of_a_bridge(action: str, identity: Identity, owner: str, allowed: bool) -> None:
+    """A bridge with a proven name speaks for its own client id and nobody else, retained, unless it is denied."""
+    asked, _, _ = make(parse(STATE_LIST, name="acl"))
+    topic = STATE.format(owner)
+    assert bool(asked.authorize(identity, action, topic, qos=1, retain=True)) is allowed
+    assert not asked.authorize(identity, action, topic, qos=1)
+    assert asked.write_mask(identity, topic.encode()) == (RETAINED_MASK if allowed else 0)
+    assert not asked.authorize(identity, action, "$SYS/broker/version", retain=True)
+    assert not asked.authorize(identity, action, topic + "/more", retain=True)
+
+
+def test_a_rule_may_give_the_state_of_any_bridge() -> None:
+    """And narrow it as it narrows everything."""
+    asked, _, _ = make(parse(STATE_LIST, name="acl"))
+    joe = Identity("joe", False, "j")
+    topic = STATE.format("other")
+    assert asked.authorize(joe, Action.PUBLISH, topic, retain=True)
+    assert not asked.authorize(joe, Action.PUBLISH, topic, qos=1, retain=True)
+    assert not asked.authorize(joe, Action.WILL, topic, retain=True)
+    assert asked.write_mask(joe, topic.encode()) == write_bit(0, retain=True)
+
+
+def test_without_a_list_everybody_says_whether_it_is_there_itself() -> None:
+    """For its own client id."""
+    opened, _, _ = make(RuleSet(open=True))
+    assert opened.authorize(ANN, Action.WILL, STATE.format("c1"), qos=1, retain=True)
+    assert not opened.authorize(ANN, Action.WILL, STATE.format("c2"), qos=1, retain=True)
+    assert not opened.authorize(ANN, Action.PUBLISH, STATE.format("c1"))
+    assert opened.write_mask(ANN, STATE.format("c1").encode()) == RETAINED_MASK
+    assert opened.write_mask(ANN, STATE.format("c2").encode()) == 0

@@ -61,6 +61,18 @@ async def test_a_will_must_be_allowed() -> None:
     assert await admit(access, connect(None, Will(b"v", b"", 0, False)), Caller(), lambda: True, dialog()) is ANONYMOUS
 
 
+async def test_a_bridge_and_its_will() -> None:
+    """The identity says that it is one; the will says that it is gone, and nothing else."""
+    topic = b"$SYS/broker/connection/c/state"
+    event = connect("ann", Will(topic, b"0", 1, True))
+    event.bridge = True
+    admitted = await admit(FakeAccess(), event, Caller(), lambda: True, dialog())
+    assert admitted == Identity("ann", anonymous=False, bridge=True)
+    event.will = Will(topic, b"gone", 1, True)
+    refused = await admit(FakeAccess(), event, Caller(), lambda: True, dialog())
+    assert refused == Refusal(ReasonCode.NOT_AUTHORIZED, "will_topic")
+
+
 async def test_an_address_that_connects_too_fast_costs_no_password_check() -> None:
     """It is refused before anybody is asked."""
     caller = Caller()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mqtt_proxy.bridge.judged_topics import JUDGED_TOPICS_MAX, JudgedTopics
 from mqtt_proxy.mqtt.packets import Publish
 from remoting.access.identity import ANONYMOUS, Identity
-from remoting.access.rules import WRITE_ALL_MASK, write_bit
+from remoting.access.rules import RETAINED_MASK, WRITE_ALL_MASK, write_bit
 
 
 class Judge:
@@ -57,3 +57,15 @@ def test_what_is_remembered_is_bounded() -> None:
         topics.first_refused([publish(b"%d" % number)])
     topics.first_refused([publish(b"0")])
     assert asked.count(b"0") == 2
+
+
+def test_a_bridge_says_whether_it_is_connected_and_nothing_else() -> None:
+    """The payload counts where the topic is the state of a bridge."""
+    topics = JudgedTopics(Judge(RETAINED_MASK), ANONYMOUS)
+    state = b"$SYS/broker/connection/a/state"
+
+    def said(payload: bytes, *, retain: bool = True) -> Publish:
+        return Publish(state, payload, 1, retain, dup=False, packet_id=1)
+
+    good, bad = [said(b"1"), said(b"0"), said(b"")], [said(b"up"), said(b"1", retain=False)]
+    assert topics.sift(good + bad) == (good, bad)

@@ -12,7 +12,7 @@ from remoting.protocol.will_body import WillVerdict
 from tests.unit.mqtt_proxy.bridge.rig import running, settle
 
 RULE = Rule("token", "topic write w", b"w", allow=True, read=False, write=True)
-ANNA = Identity("anna", anonymous=False, client_id="a", groups=("fitters",), rules=(RULE,))
+ANNA = Identity("anna", anonymous=False, client_id="a", groups=("fitters",), rules=(RULE,), bridge=True)
 WILL = will_spec(Will(b"w", b"gone", 1, True), ANNA)
 
 

@@ -50,7 +50,9 @@ def test_rejected_ids(sent: packets.Connect) -> None:
     [
         (b"\0\x04MQTT\x06", b"\x20\x03\x00\x84\x00"),
         (b"\0\x04MQTT\x03", b"\x20\x02\x00\x01"),
-        (b"\0\x04MQTT\x84", b"\x20\x02\x00\x01"),
+        (b"\0\x04MQTT\x83", b"\x20\x02\x00\x01"),
+        (b"\0\x04MQTT\x86", b"\x20\x02\x00\x01"),
+        (b"\0\x06MQIsdp\x84", b"\x20\x02\x00\x01"),
         (b"\0\x06MQIsdp\x03", b"\x20\x02\x00\x01"),
         (b"\0\x04mqtt\x04", b""),
     ],
@@ -61,6 +63,23 @@ def test_other_protocols(head: bytes, answer: bytes) -> None:
     body = head + b"\x02\0\0\0\0\x01a"
     assert isinstance(session.feed(bytes((0x10, len(body))) + body, 0)[-1], Violated)
     assert session.take_bytes() == answer
+
+
+@pytest.mark.parametrize(
+    ("head", "properties", "level"),
+    [(b"\0\x06MQIsdp\x83", b"", 4), (b"\0\x04MQTT\x84", b"", 4), (b"\0\x04MQTT\x85", b"\0", 5)],
+)
+def test_bridges_are_known_by_the_high_bit(head: bytes, properties: bytes, level: int) -> None:
+    """They are spoken to at the level below it."""
+    session = fresh()
+    body = head + b"\x02\0\0" + properties + b"\0\x01a"
+    event = session.feed(bytes((0x10, len(body))) + body, 0)[-1]
+    assert isinstance(event, ConnectRequested)
+    assert (event.bridge, event.protocol_level, session.bridge, session.level) == (True, level, True, level)
+    sent = packets.Connect("a", True, 0, level=level, bridge=True)
+    assert fresh().feed(encode(sent), 0)[-1].bridge  # type: ignore[union-attr]
+    sent = packets.Connect("a", True, 0, level=level)
+    assert not fresh().feed(encode(sent), 0)[-1].bridge  # type: ignore[union-attr]
 
 
 def test_a_will_to_a_wildcard_is_refused() -> None:

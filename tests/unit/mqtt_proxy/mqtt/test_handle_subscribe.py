@@ -50,3 +50,15 @@ def test_no_local_on_a_shared_subscription_is_a_protocol_error() -> None:
     (goodbye,) = answers5(session)
     assert isinstance(goodbye, packets.Disconnect)
     assert goodbye.reason == 0x82
+
+
+@pytest.mark.parametrize(("level", "wanted"), [(4, True), (5, False)])
+def test_a_bridge_means_no_local_and_retain_as_published(level: int, wanted: bool) -> None:
+    """With 3.1.1 it cannot say so, with MQTT 5 it can; a shared subscription has no no-local."""
+    session = connected() if level == 4 else connected5()
+    session.bridge = True
+    (event,) = session.feed(encode(packets.Subscribe(5, [("a", 1), ("$share/g/a", 1)]), level), 0)
+    assert event.filters == [
+        SubscriptionRequest("a", 1, wanted, wanted),
+        SubscriptionRequest("$share/g/a", 1, False, wanted),
+    ]
