@@ -100,9 +100,9 @@ def mosquitto(_flush: str) -> Iterator[Running]:
     """Run mosquitto on a free port."""
     executable = shutil.which("mosquitto", path=PEER_PATH)
     assert executable is not None
-    port = _free_port()
+    port = free_port()
     with _process([executable, "-p", str(port)]) as (pid, _said):
-        _wait_listening(port)
+        wait_listening(port)
         yield port, [pid]
 
 
@@ -111,9 +111,9 @@ def amqtt(python: str) -> Server:
 
     @contextmanager
     def run(_flush: str) -> Iterator[Running]:
-        port = _free_port()
+        port = free_port()
         with _process([python, "-c", AMQTT_PROGRAM, str(port)]) as (pid, _said):
-            _wait_listening(port)
+            wait_listening(port)
             yield port, [pid]
 
     return run
@@ -124,14 +124,16 @@ def has_mosquitto() -> bool:
     return shutil.which("mosquitto", path=PEER_PATH) is not None
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-def _wait_listening(port: int) -> None:
+def wait_listening(port: int) -> None:
+    """Wait until something on this machine listens there."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline:
         with socket.socket() as attempt:

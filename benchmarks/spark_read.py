@@ -68,10 +68,10 @@ def lightmq_server() -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def lightmq_ports() -> Iterator[tuple[dict[str, int], int]]:
-    """The same; yields (ports by what they speak, process id)."""
+def lightmq_ports(data: Path | None = None) -> Iterator[tuple[dict[str, int], int]]:
+    """The same; yields (ports by what they speak, process id). `data`: where its data shall be instead."""
     with tempfile.TemporaryDirectory(prefix="lightmq-bench-") as folder:
-        command = [sys.executable, "-m", "lightmq", "up", "--json", "--data", folder]
+        command = [sys.executable, "-m", "lightmq", "up", "--json", "--data", str(data or folder)]
         for port in ("--mqtt-port", "--remoting-port", "--admin-port"):
             command += [port, "0"]
         with Path(folder, "log").open("w") as log:

@@ -1,0 +1,187 @@
+"""RocketMQ's own Java client as the load, against `lightmq up` and RocketMQ's broker: the server's CPU per message.
+
+Each server is started for one round on free ports and stopped after it, the servers in turn; what was measured in one
+round may be divided. The load (`benchmarks/java/ClientLoad.java`) writes messages as users do: with a key, a tag, a
+user property and the client's own unique key. Phases of a round: plain sends from 16 threads, batches of 32 from 4
+threads, a push consumer that reads it all from the first offset; before each of them the same phase runs unmeasured, so
+that a JVM has compiled what it needs. Printed are CPU per message of the server's process (RocketMQ's name server does
+nothing meanwhile and is not counted), the best and the median of the rounds, and the ratio of the best ones.
+
+Needs Java 17 and Maven; the jars are kept in the user's cache. The work is bounded by numbers of messages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.maven import compiled, jars, running
+from benchmarks.mqtt_servers import free_port, wait_listening
+
+OPENED = (
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+"""What RocketMQ's broker reaches for inside Java 17."""
+TOPIC = "load"
+BROKER_HEAP, OTHER_HEAP = ("-Xms1g", "-Xmx1g"), ("-Xms256m", "-Xmx512m")
+PEERS = {"rocketmq sync": "SYNC_FLUSH", "rocketmq async": "ASYNC_FLUSH"}
+OURS = {"lightmq sync": "sync", "lightmq async": "async"}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One line of the table: what the client is told, for so many messages, and before that for fewer."""
+
+    name: str
+    command: str
+    share: int
+    """Messages of the run are divided by this: dearer work gets less of it."""
+
+
+PHASES = (
+    Phase("16 threads, single", "send 16 1", 4),
+    Phase("4 threads, batches of 32", "send 4 32", 1),
+    Phase("push consumer", "push", 1),
+)
+
+
+def java(folder: Path, classes: Path, heap: Sequence[str], main: str, *arguments: str) -> list[str]:
+    """The command that runs a class; RocketMQ's logs go below `classes`."""
+    return [
+        "java", *heap, *OPENED, f"-Duser.home={classes}", f"-Drocketmq.home.dir={classes}",
+        "-cp", f"{classes}:{folder}/*", main, *arguments,
+    ]  # fmt: skip
+
+
+@contextmanager
+def lightmq(flush: str, scratch: Path) -> Iterator[tuple[str, int]]:
+    """`lightmq up`; (address of its name server, process id)."""
+    command = [sys.executable, "-m", "lightmq", "up", "--json", "--data", str(scratch / "data")]
+    command += [word for name in ("mqtt", "remoting", "admin") for word in (f"--{name}-port", "0")]
+    command += ["--set", f"broker.store.flush={flush}"]
+    with running(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        assert child.stdout is not None
+        ports = json.loads(child.stdout.readline())
+        yield f"127.0.0.1:{ports['remoting']}", child.pid
+
+
+@contextmanager
+def rocketmq(flush: str, scratch: Path, folder: Path, classes: Path) -> Iterator[tuple[str, int]]:
+    """RocketMQ's name server and broker, each a process; (address of the name server, process id of the broker)."""
+    address, port = free_port(), free_port()
+    (scratch / "namesrv.conf").write_text(f"listenPort={address}\n")
+    lines = [f"listenPort={port}", f"haListenPort={free_port()}", f"namesrvAddr=127.0.0.1:{address}"]
+    lines += ["brokerIP1=127.0.0.1", "brokerName=peer", "autoCreateTopicEnable=true", f"flushDiskType={flush}"]
+    lines += [f"storePathRootDir={scratch}/store", f"storePathCommitLog={scratch}/store/commitlog"]
+    (scratch / "broker.conf").write_text("\n".join(lines))
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    start = "org.apache.rocketmq.namesrv.NamesrvStartup", "org.apache.rocketmq.broker.BrokerStartup"
+    with ExitStack() as stack:
+        name_server = java(folder, classes, OTHER_HEAP, start[0], "-c", str(scratch / "namesrv.conf"))
+        stack.enter_context(running(name_server, **quiet))
+        wait_listening(address)
+        broker = java(folder, classes, BROKER_HEAP, start[1], "-c", str(scratch / "broker.conf"))
+        child = stack.enter_context(running(broker, **quiet))
+        wait_listening(port)
+        yield f"127.0.0.1:{address}", child.pid
+
+
+class Load:
+    """The Java client, told its phases one by one."""
+
+    def __init__(self, child: subprocess.Popen[str], server: int) -> None:
+        self._child, self._server = child, psutil.Process(server)
+        self._expect("ready")
+
+    def _expect(self, word: str) -> list[str]:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            if line.startswith(word):
+                return line.split()
+        raise SystemExit(f"the client ended with status {self._child.wait()}")
+
+    def run(self, command: str) -> tuple[float, float]:
+        """(CPU of the server in µs a message, messages a second)."""
+        assert self._child.stdin is not None
+        before = self._server.cpu_times()
+        self._child.stdin.write(command + "\n")
+        self._child.stdin.flush()
+        _done, messages, seconds = self._expect("done")
+        after = self._server.cpu_times()
+        used = after.user + after.system - before.user - before.system
+        return used / int(messages) * 1e6, int(messages) / float(seconds)
+
+
+def measure(name: str, folder: Path, classes: Path, messages: int) -> dict[str, tuple[float, float]]:
+    """All phases against one fresh server."""
+    figures, stored = {}, 0
+    with tempfile.TemporaryDirectory(prefix="lightmq-bench-") as made, ExitStack() as stack:
+        scratch = Path(made)
+        server = lightmq(OURS[name], scratch) if name in OURS else rocketmq(PEERS[name], scratch, folder, classes)
+        address, pid = stack.enter_context(server)
+        command = java(folder, classes, OTHER_HEAP, "ClientLoad", address, TOPIC)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        load = Load(stack.enter_context(running(command, **pipes)), pid)
+        for phase in PHASES:
+            count = messages // phase.share
+            if phase.command == "push":
+                load.run(f"push {stored}")
+                figures[phase.name] = load.run(f"push {stored}")
+                continue
+            load.run(f"{phase.command} {count // 2}")
+            figures[phase.name] = load.run(f"{phase.command} {count}")
+            stored += count // 2 + count
+    return figures
+
+
+def show(rounds: dict[str, list[dict[str, tuple[float, float]]]]) -> None:
+    """The table: one line per phase and server, ours with their ratio to the peer that flushes as they do."""
+    for phase in PHASES:
+        print(phase.name)
+        best = {name: min(each[phase.name][0] for each in measured) for name, measured in rounds.items()}
+        for name, measured in rounds.items():
+            costs = [each[phase.name][0] for each in measured]
+            rate = max(each[phase.name][1] for each in measured)
+            peer = name.replace("lightmq", "rocketmq")
+            ratio = f"{best[name] / best[peer]:.2f} of {peer}" if name in OURS and peer in best else ""
+            print(
+                f"  {name:<16}{min(costs):8.1f} best{statistics.median(costs):8.1f} median us{rate:12,.0f}/s  {ratio}"
+            )
+
+
+def main() -> int:
+    """Run the rounds and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--messages", type=int, default=320_000, help="messages of a phase; single sends: a quarter")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", action="append", default=[], help="part of a server's name; may be repeated")
+    options = parser.parse_args()
+    folder = jars("rocketmq")
+    if folder is None:
+        return 0
+    names = [name for name in (*OURS, *PEERS) if not options.only or any(part in name for part in options.only)]
+    rounds: dict[str, list[dict[str, tuple[float, float]]]] = {name: [] for name in names}
+    with tempfile.TemporaryDirectory() as made:
+        classes = Path(made)
+        compiled("ClientLoad", folder, classes)
+        for _ in range(options.rounds):
+            for name in names:
+                rounds[name].append(measure(name, folder, classes, options.messages))
+    show(rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
