@@ -25,28 +25,44 @@ CODECS = {"none": record.CODEC_NONE, "lz4": record.CODEC_LZ4, "zstd": record.COD
 
 
 def encode_batches(columns: Mapping[str, pa.Array], topic: str, codec: str, rows_max: int, born_ms: int) -> EncodedRows:
-    """Encode rows given as columns `body`, `key`, `tag`, `properties`; OptionError names what fits no message."""
+    """Encode rows given as columns `body`, `key`, `tag`, `properties` and `queue`, those of each queue by themselves.
+
+    Raises OptionError naming what fits no message.
+    """
     entries, counts = [], []
-    rows = _rows(columns)
-    for begin in range(0, rows.num_rows, rows_max):
-        for piece in _cut(rows.slice(begin, rows_max)):
-            try:
-                packed = body.encode(piece, CODECS[codec])
-            except LocalMisuse as error:
-                raise OptionError(str(error)) from error
-            counts.append(piece.num_rows)
-            entries.append(
-                append_body.encode_batch_entry(
-                    topic=topic.encode(),
-                    queue_index=append_body.QUEUE_INDEX_ANY,
-                    born_ms=born_ms,
-                    body=packed,
-                    count=piece.num_rows,
-                    codec=CODECS[codec],
+    for queue, own in _by_queue(columns):
+        rows = _rows(own)
+        for begin in range(0, rows.num_rows, rows_max):
+            for piece in _cut(rows.slice(begin, rows_max)):
+                try:
+                    packed = body.encode(piece, CODECS[codec])
+                except LocalMisuse as error:
+                    raise OptionError(str(error)) from error
+                counts.append(piece.num_rows)
+                entries.append(
+                    append_body.encode_batch_entry(
+                        topic=topic.encode(),
+                        queue_index=queue,
+                        born_ms=born_ms,
+                        body=packed,
+                        count=piece.num_rows,
+                        codec=CODECS[codec],
+                    )
                 )
-            )
     edges = np.concatenate([[0], np.cumsum([len(entry) for entry in entries])]).astype(np.int64)
     return EncodedRows(memoryview(b"".join(entries)), edges, np.array(counts, np.int64))
+
+
+def _by_queue(columns: Mapping[str, pa.Array]) -> Iterator[tuple[int, Mapping[str, pa.Array]]]:
+    """The rows of each queue, in their order."""
+    if "queue" not in columns:
+        yield append_body.QUEUE_INDEX_ANY, columns
+        return
+    queues = columns["queue"].to_numpy()
+    present = np.unique(queues).tolist()
+    for queue in present:
+        mask = None if len(present) == 1 else pa.array(queues == queue)
+        yield queue, columns if mask is None else {name: column.filter(mask) for name, column in columns.items()}
 
 
 def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -63,7 +63,7 @@ class Defaults:
 
 def encode_rows(columns: Mapping[str, pa.Array], rows: int, defaults: Defaults) -> EncodedRows:
     """Encode rows given as columns `topic`, `mqttTopic`, `key`, `tag`, `properties`, `contentType`, `delay` (ms),
-    `body`, `qos`, `retain`.
+    `body`, `qos`, `retain`, `queue` (its number, QUEUE_INDEX_ANY for whichever).
 
     All but `body` and one of the topics may be missing. Raises OptionError naming the column and value that is wrong.
     """
@@ -91,7 +91,7 @@ def encode_rows(columns: Mapping[str, pa.Array], rows: int, defaults: Defaults) 
     head = np.zeros(rows, HEADER)
     head["kind"] = np.where(flag, append_body.KIND_MQTT, append_body.KIND_QUEUE)
     head["flags"] = _flags(columns, flag, defaults)
-    head["queue_index"] = append_body.QUEUE_INDEX_ANY
+    head["queue_index"] = columns["queue"].to_numpy() if "queue" in columns else append_body.QUEUE_INDEX_ANY
     head["born_ms"] = defaults.born_ms
     head["n_props"] = counts + sum((_lengths(single[0]) > 0).astype(np.int64) for single in singles)
     for name, part in (("topic_len", topic), ("keys_len", key), ("tags_len", tag)):

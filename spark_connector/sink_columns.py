@@ -31,8 +31,15 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "delay": (("delay", "delayMs"), WHOLE),
     "qos": (("qos",), WHOLE),
     "retain": (("retain", "retained"), ("boolean",)),
+    "queueId": (("queueId", "partition"), WHOLE),
+    "broker": (("broker",), TEXT),
 }
 """Part of a message → (accepted column names, accepted Spark types)."""
+
+NOT_FOR_MQTT = (
+    "chooses a queue of a RocketMQ topic; the queue of an MQTT message follows from its topic, which keeps its order. "
+    "Drop the column, or make it null in the rows of MQTT topics."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,11 @@ class SinkColumns:
     topic: str | None
     mqtt_topic: str | None
     content_type: str | None = None
+
+    @property
+    def queue_column(self) -> str:
+        """What the column that chooses queues is called here."""
+        return self.parts.get("queueId", "queueId")
 
     def pick(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """Return the parts of a batch of rows; options stand for whole columns."""
@@ -78,6 +90,8 @@ def sink_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> Si
         raise OptionError("the sink needs a column 'body' (or 'value'), binary or string")
     if "delay" in parts and options.batch_codec is not None:
         raise OptionError(f"column {parts['delay']!r} is not for batch topics: a record of many rows does not wait")
+    if "queueId" not in parts:
+        parts.pop("broker", None)  # it says whose queue is meant; without one the topic's route decides
     return _with_topics(parts, options)
 
 
@@ -88,6 +102,8 @@ def _with_topics(parts: dict[str, str], options: WriteOptions) -> SinkColumns:
     wrong = "" if options.mqtt_topic is None else check_mqtt_topic(options.mqtt_topic)
     if wrong:
         raise OptionError(f"option 'mqttTopic': {options.mqtt_topic!r}: {wrong}")
+    if options.mqtt_topic is not None and "queueId" in parts:
+        raise OptionError(f"column {parts['queueId']!r} {NOT_FOR_MQTT}")
     if options.topic is not None or options.mqtt_topic is not None:
         parts = {part: name for part, name in parts.items() if part not in {"topic", "mqttTopic"}}
     elif "topic" not in parts and "mqttTopic" not in parts:

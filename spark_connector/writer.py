@@ -160,7 +160,9 @@ def write_task(
     rows = chain([first], filled)
     if options.delivery == "at-least-once":
         brokers = patiently(lambda: find_brokers(options), options)
-        _send(rows, columns, options, Spreading(brokers, next(iter(brokers)), attempt.attempt, options), brokers, None)
+        home_group = next(iter(brokers))
+        spreading = Spreading(brokers, home_group, attempt.attempt, options, queue_column=columns.queue_column)
+        _send(rows, columns, options, spreading, brokers, None)
         return left
     home = patiently(lambda: sink_home(sink, options), options)
     if home.last_batch >= batch:
@@ -168,7 +170,7 @@ def write_task(
             check_replay(sink, batch, home.last_batch)
         left.is_replay = True
         return left
-    spreading = Spreading(home.brokers, home.group, attempt.attempt, options)
+    spreading = Spreading(home.brokers, home.group, attempt.attempt, options, queue_column=columns.queue_column)
     left.counts = _send(rows, columns, options, spreading, home.brokers, attempt)
     return left
 

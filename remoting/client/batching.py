@@ -30,7 +30,8 @@ from remoting.protocol.append_body import decode_append_reply, encode_batch_entr
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused, RemoteViolation
-from remoting.protocol.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, tag_hash
+from remoting.protocol.key_queue import queue_of
+from remoting.protocol.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import ConnectionLost, RequestTimeout, checked
 
@@ -42,7 +43,6 @@ BATCH_BYTES_LIMIT = 8 * 1024 * 1024
 RETRY_PAUSE_MS = 100
 """Pause before a request is sent again; grows with each attempt."""
 _BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
-_SIGN = 0x8000_0000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,9 +383,3 @@ class BatchingProducer:
                     raise
                 await self._pause(attempt, error)
             attempt += 1
-
-
-def queue_of(key: bytes, queue_count: int) -> int:
-    """The queue of a key: as RocketMQ's SelectMessageQueueByHash, so that a Java producer chooses the same."""
-    value = tag_hash(key)
-    return abs(value - (value & _SIGN) * 2) % queue_count

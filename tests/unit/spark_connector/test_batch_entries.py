@@ -16,12 +16,13 @@ from spark_connector.errors import OptionError
 MAP = pa.map_(pa.string(), pa.string())
 
 
-def rows_of(encoded: EncodedRows) -> list[list[BatchRow]]:
+def rows_of(encoded: EncodedRows, queues: tuple[int, ...] | None = None) -> list[list[BatchRow]]:
     """Rows of each entry; the entries are checked as a broker does."""
     entries = decode_entries(len(encoded).to_bytes(4, "little") + bytes(encoded.data))
     found = []
     for index, entry in enumerate(entries):
-        assert (entry.kind, entry.queue_index, entry.topic, entry.born_ms) == (KIND_BATCH, QUEUE_INDEX_ANY, b"t", 77)
+        queue = QUEUE_INDEX_ANY if queues is None else queues[index]
+        assert (entry.kind, entry.queue_index, entry.topic, entry.born_ms) == (KIND_BATCH, queue, b"t", 77)
         assert entry.count == encoded.rows(index, index + 1)
         batch = body.decode(entry.body, entry.flags >> 4, entry.count)
         found.append(body.to_rows(batch, entry.born_ms))
@@ -69,6 +70,16 @@ def test_columns_without_a_value_are_left_out() -> None:
     assert rows == [BatchRow(b"x", 77)]
     nothing = encode_batches({"body": pa.array([], pa.binary())}, "t", "none", 10, 77)
     assert (len(nothing), nothing.rows(0, 0)) == (0, 0)
+
+
+def test_rows_of_each_queue_make_records_of_their_own() -> None:
+    columns = {
+        "body": pa.array([b"%d" % n for n in range(6)]),
+        "queue": pa.array([3, 0, 3, QUEUE_INDEX_ANY, 0, 3], pa.uint16()),
+    }
+    encoded = encode_batches(columns, "t", "lz4", 2, 77)
+    rows = rows_of(encoded, (0, 3, 3, QUEUE_INDEX_ANY))
+    assert [[int(row.body) for row in own] for own in rows] == [[1, 4], [0, 2], [5], [3]]
 
 
 def test_large_rows_make_smaller_records(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,17 @@ def test_kafka_like_and_own_names() -> None:
 def test_rows_of_the_source_can_be_written_back() -> None:
     found = sink_columns([(one.name, one.type) for one in COLUMNS], parse_write({}))
     assert found.parts["retain"] == "retained"
-    assert "queueId" not in found.parts.values()
+    assert (found.parts["queueId"], found.parts["broker"]) == ("queueId", "broker")
+    assert "queueOffset" not in found.parts.values()
+
+
+def test_a_queue_number_under_each_of_its_names() -> None:
+    options = parse_write({"topic": "t"})
+    found = sink_columns([("body", "binary"), ("partition", "int"), ("broker", "string")], options)
+    assert found.queue_column == "partition"
+    assert found.parts == {"body": "body", "queueId": "partition", "broker": "broker"}
+    without = sink_columns([("body", "binary"), ("broker", "string")], options)
+    assert without.parts == {"body": "body"}
 
 
 def test_an_option_wins_over_the_columns() -> None:
@@ -52,6 +62,9 @@ def test_the_content_type_of_an_option_gives_way_to_a_column() -> None:
         ([("body", "binary")], {"mqttTopic": "$SYS/broker/x"}, "topics that begin with \\$ are the server's own"),
         ([("body", "binary")], {"mqttTopic": "a/+"}, "no wildcard"),
         ([("body", "binary"), ("delay", "string")], {"topic": "t"}, "'delay' is string"),
+        ([("body", "binary"), ("queueId", "string")], {"topic": "t"}, "'queueId' is string"),
+        ([("body", "binary"), ("queueId", "int"), ("partition", "int")], {"topic": "t"}, "keep one"),
+        ([("body", "binary"), ("partition", "int")], {"mqttTopic": "a/b"}, "'partition' chooses a queue of a RocketMQ"),
         (
             [("body", "binary"), ("delay", "int")],
             {"topic": "t", "batchCodec": "lz4"},

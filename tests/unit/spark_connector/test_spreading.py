@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
 
+from remoting.protocol import append_body
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
+from remoting.protocol.key_queue import queue_of
 from remoting.protocol.route_body import QueueData, TopicRoute, encode_body
 from spark_connector import spreading
-from spark_connector.errors import BrokerUnreachable
+from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options import WriteOptions
 from spark_connector.spreading import Spreading
 
@@ -21,6 +24,8 @@ ROUTES = {
     "closed": (("a", 4), ("c", 6)),
     "read-only": (("b", 4),),
     "plant": (("b", 6), ("c", 6)),
+    "wide": (("c", 6), ("b", 6)),
+    "TBW102": (("a", 7), ("b", 7)),
 }
 
 
@@ -98,3 +103,113 @@ def test_a_name_server_that_does_not_answer(
     monkeypatch.setattr(spreading, "ask", ask)
     with pytest.raises(BrokerUnreachable, match="nobody at"):
         split(0, write_options(), topic=["both"])
+
+
+def placed(options: WriteOptions, *, brokers=BROKERS, turn: int = 0, **columns: pa.Array):  # type: ignore[no-untyped-def]
+    """(group, queue) of each row."""
+    rows = len(next(iter(columns.values())))
+    columns["row"] = pa.array(range(rows))
+    found: list[tuple[str, int]] = [("", -1)] * rows
+    home = next(iter(brokers))
+    for group, own, _count in Spreading(brokers, home, turn, options, queue_column="partition").split(columns, rows):
+        for row, queue in zip(own["row"].to_pylist(), own["queue"].to_pylist(), strict=True):
+            found[row] = (group, queue)
+    return found
+
+
+def topic_of(name: str, rows: int) -> pa.Array:
+    return pa.array([name] * rows)
+
+
+def test_a_key_has_one_queue_of_one_group(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+    """As RocketMQ's Java producer, which counts the queues of the groups in the order of their names."""
+    keys = [f"device-{n % 50}" for n in range(200)]
+    runs = [placed(write_options(), turn=turn, topic=topic_of("wide", 200), key=pa.array(keys)) for turn in (0, 1)]
+    assert runs[0] == runs[1]
+    for key, place in zip(keys, runs[0], strict=True):
+        index = queue_of(key.encode(), 8)
+        assert place == ("bc"[index // 4], index % 4)
+    assert len(set(runs[0])) == 8
+    assert set(asked) == {"wide"}
+
+
+def test_one_group_with_keys_asks_once(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+    keys = pa.array(["k1", None, "", "k2"])
+    found = placed(write_options(), brokers={"b": ("h", 1)}, topic=topic_of("read-only", 4), key=keys)
+    any_queue = append_body.QUEUE_INDEX_ANY
+    assert found == [("b", queue_of(b"k1", 4)), ("b", any_queue), ("b", any_queue), ("b", queue_of(b"k2", 4))]
+    assert asked == ["read-only"]
+
+
+def test_a_new_topic_has_as_many_queues_as_its_home_gives(
+    asked: list[str], write_options: Callable[..., WriteOptions]
+) -> None:
+    found = placed(write_options(), topic=topic_of("new", 2), key=pa.array([b"k1", b"k2"]))
+    assert found == [("a", queue_of(b"k1", 4)), ("a", queue_of(b"k2", 4))]
+
+
+def test_a_key_waits_for_the_group_it_belongs_to(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+    """Sent elsewhere for as long as that is away it would be out of order."""
+    keys = [f"k{n}" for n in range(40)]
+    with pytest.raises(BrokerUnreachable, match="master of the broker group 'gone'"):
+        placed(write_options(), topic=topic_of("both", 40), key=pa.array(keys))
+
+
+def test_a_queue_number_wins_over_the_key(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+    numbers, keys = pa.array([0, 7, None], pa.int64()), pa.array(["k", "k", "k"])
+    found = placed(write_options(), topic=topic_of("wide", 3), key=keys, queueId=numbers)
+    index = queue_of(b"k", 8)
+    assert found == [("b", 0), ("c", 3), ("bc"[index // 4], index % 4)]
+    named = placed(write_options(), topic=topic_of("wide", 2), queueId=pa.array([1, 6]), broker=pa.array(["c", None]))
+    assert named == [("c", 1), ("c", 2)]
+
+
+@pytest.mark.parametrize(
+    ("number", "group", "says"),
+    [
+        (8, None, "column 'partition' holds 8, which is no queue of the topic 'wide': it has the queues 0 to 7."),
+        (-1, None, "holds -1, which is no queue"),
+        (append_body.QUEUE_INDEX_ANY, None, "holds 65535, which is no queue"),
+        (4, "b", "at the broker 'b' of column 'broker': it has the queues 0 to 3."),
+        (0, "x", "at the broker 'x' of column 'broker': it has no queues."),
+    ],
+)
+def test_a_wrong_queue_number_is_refused(
+    asked: list[str], write_options: Callable[..., WriteOptions], number: int, group: str | None, says: str
+) -> None:
+    with pytest.raises(OptionError, match=re.escape(says)):
+        placed(
+            write_options(),
+            topic=topic_of("wide", 2),
+            queueId=pa.array([0, number]),
+            broker=pa.array([None, group], pa.string()),
+        )
+
+
+def test_a_queue_number_is_not_for_mqtt_rows(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+    mqtt = pa.array(["plant/1", None])
+    topics = pa.array([None, "wide"])
+    found = placed(write_options(), mqttTopic=mqtt, topic=topics, queueId=pa.array([None, 5]), key=pa.array(["k", "k"]))
+    assert found == [("b", append_body.QUEUE_INDEX_ANY), ("c", 1)]
+    with pytest.raises(
+        OptionError, match="column 'partition' chooses a queue of a RocketMQ topic; the queue of an MQTT"
+    ):
+        placed(write_options(), mqttTopic=mqtt, topic=topics, queueId=pa.array([0, 5]))
+
+
+def test_a_broker_that_was_addressed_itself_says_its_queues(
+    monkeypatch: pytest.MonkeyPatch, write_options: Callable[..., WriteOptions]
+) -> None:
+    def ask(address: object, command: Command, options: object, *, refusal_is_error: bool) -> Command:
+        assert (address, command.code) == (("h", 1), RequestCode.GET_TOPIC_CONFIG)
+        if command.fields["topic"] != "t":
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+        return command.reply(body=b'{"topicName": "t", "writeQueueNums": 3, "perm": 6}')
+
+    monkeypatch.setattr(spreading, "ask", ask)
+    alone = {"": ("h", 1)}
+    assert placed(write_options(), brokers=alone, topic=topic_of("t", 1), key=pa.array(["k"])) == [
+        ("", queue_of(b"k", 3))
+    ]
+    with pytest.raises(OptionError, match="create the topic first"):
+        placed(write_options(), brokers=alone, topic=topic_of("new", 1), key=pa.array(["k"]))

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from remoting.protocol.append_body import decode_entries, encode_entries
+from remoting.protocol.route_body import QueueData
 from spark_connector import sink, spreading, writer
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options import WriteOptions
@@ -21,6 +22,7 @@ from spark_connector.writer import RocketMQBatchWriter, RocketMQStreamWriter, St
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
 Options = Callable[..., WriteOptions]
+BOTH = tuple(QueueData(group, 2, 2, 6) for group in "ab")
 SCHEMA = StructType([StructField("body", BinaryType())])
 
 
@@ -99,7 +101,7 @@ def two_groups(broker: ToyBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[T
     other = ToyBroker()
     for place in (sink, writer):
         monkeypatch.setattr(place, "find_brokers", lambda _options: {"a": broker.address, "b": other.address})
-    monkeypatch.setattr(spreading.Spreading, "_routed", lambda _self, topic: ("a", "b") if topic == "both" else ())
+    monkeypatch.setattr(spreading.Spreading, "_routed", lambda _self, topic: BOTH if topic == "both" else ())
     yield other
     other.close()
 

@@ -9,11 +9,12 @@ import pytest
 
 from remoting import inprocess
 from remoting.batches.unpack import ArrowMissing
-from remoting.client.batching import BatchingProducer, BatchingSettings, queue_of
+from remoting.client.batching import BatchingProducer, BatchingSettings
 from remoting.client.message import Message, Sent
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import LocalMisuse, Refused, RemoteViolation
+from remoting.protocol.key_queue import queue_of
 from remoting.transport.failures import ConnectionLost
 from tests.unit.remoting.client.toy_log import ToyLog
 
@@ -78,14 +79,6 @@ async def test_a_key_has_its_queue_and_other_messages_take_turns() -> None:
         key = b"device-%d" % device
         stored = [int(body) for known, body in log.queues["m", queue_of(key, 4)] if known == key]
         assert stored == list(range(device, 50, 5)), "the order of a key is kept"
-
-
-def test_the_queue_of_a_key_is_the_one_java_chooses() -> None:
-    # "abc".hashCode() = 96354, "polygenelubricants".hashCode() = -2147483648, "hashCode" of "device-7" = 780988859
-    assert queue_of(b"abc", 7) == 96354 % 7
-    assert queue_of(b"polygenelubricants", 7) == 2147483648 % 7
-    for queues in range(1, 9):
-        assert 0 <= queue_of(b"some key", queues) < queues
 
 
 async def test_one_request_per_queue_is_on_the_way_and_the_rest_gathers() -> None:
