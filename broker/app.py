@@ -20,6 +20,7 @@ from broker.api.topic_list import status
 from broker.config import BrokerConfig
 from broker.readers.pool import ReaderPool
 from broker.registration import Connect
+from broker.roles.durability import log_promise
 from broker.roles.member import GroupMember
 from broker.roles.serving import Serving, client_host, make_server
 from broker.store.confirm import NEVER
@@ -117,6 +118,7 @@ class BrokerApp:
             StoreError, OSError: the data directory cannot be used, or the port is taken.
         """
         self._failure = asyncio.get_running_loop().create_future()
+        log_promise(self.config, self._log)
         try:
             if self._member is not None:
                 self.port = await self._member.start()

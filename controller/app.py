@@ -28,6 +28,9 @@ from runtime.logs import get_logger
 from runtime.metrics import Registry
 from runtime.tls_metrics import declare_tls_metrics
 
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, never bound to
+"""Addresses to listen on that nobody can connect to, and what reaches them on this machine."""
+
 
 class ControllerApp:
     """One controller. `start` raises when its directory, its file or its port cannot be had."""
@@ -82,7 +85,7 @@ class ControllerApp:
                 self._server = self._make_server()
                 if self._registry is not None:
                     declare_tls_metrics(self._registry, self._server)
-                self.port = await self._server.start(config.host, config.port)
+                self.announce(config.host, await self._server.start(config.host, config.port))
             await self._name_server.persister.start()
         except BaseException:
             if self._plane is not None:
@@ -92,6 +95,11 @@ class ControllerApp:
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
         if self._registry is not None:
             declare_metrics(self._registry, self)
+
+    def announce(self, host: str, port: int) -> None:
+        """The address clients reach this controller at; said by others when it does not listen itself."""
+        self.port = port
+        self.plane.announce(ANYWHERE.get(host, host), port)
 
     async def stop(self) -> None:
         """Stop answering, write what is not written, free the directory."""

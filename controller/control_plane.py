@@ -78,6 +78,12 @@ class ControlPlane:
         await self.roles.stop()
         await self.engine.stop()
 
+    def announce(self, host: str, port: int) -> None:
+        """Where clients reach this controller; with peers the configuration says so to all of them."""
+        if not self._config.peers:
+            node_id = self._config.node_id
+            self.members[node_id] = Member(node_id, host, port, 0)
+
     def handlers(self, settings: Callable[[], bytes]) -> dict[int, Handler]:
         """The request codes of controller mode."""
         return {**controller_handlers(self.masters, self.members, settings), **self.routes.handlers()}

@@ -181,6 +181,7 @@ class AllInOne:
             port = await self._server.start(up.host, up.remoting_port)
         except OSError as error:
             raise explain(up.host, up.remoting_port, "--remoting-port", error) from error
+        self._controller.announce(up.host, port)
         self._broker.announce(self._configuration.broker.advertised_host or up.host, port, (inprocess.ADDRESS,))
 
     async def _open_mqtt(self) -> None:

@@ -8,8 +8,13 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 
+from broker.config import BrokerConfig
+from broker.replication.promise import promise
+from broker.roles.durability import rule_of
 from lightmq.configuration import UpConfig
 from mqtt_proxy.config import ProxyConfig
+
+ALONE = BrokerConfig()
 
 
 def who_gets_in(proxy: ProxyConfig) -> str:
@@ -37,7 +42,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def up_greeting(ports: Mapping[str, int], up: UpConfig, proxy: ProxyConfig) -> str:
+def durability(broker: BrokerConfig) -> str:
+    """What an acknowledgement of this broker means, and why the configuration cannot keep it."""
+    found = promise(rule_of(broker))
+    return f"{found.text}\n  warning: {found.warning}" if found.warning else found.text
+
+
+def up_greeting(ports: Mapping[str, int], up: UpConfig, proxy: ProxyConfig, broker: BrokerConfig = ALONE) -> str:
     """The text of ``lightmq up``."""
     mqtt, remoting, admin = ports["mqtt"], ports["remoting"], ports["admin"]
     host, here = client_host(proxy.listen_host), client_host(up.host)
@@ -48,6 +59,7 @@ LightMQ is ready; data in {up.data_directory}
   MQTT      {host}:{mqtt}   ({who_gets_in(proxy)}){_further(host, ports, proxy)}
   remoting  {here}:{remoting}   (RocketMQ clients and Spark: name server and broker)
   admin     http://{here}:{admin}/status   /metrics   /readyz
+  {durability(broker)}
 
 Try it in two other terminals:
   lightmq sub{port} -t 'plant/#' -v

@@ -11,13 +11,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import LEADER_ADDRESS_FIELD, ControllerMetadata, from_fields
+from remoting.protocol.controller_body import LEADER_ADDRESS_FIELD, ControllerMetadata, SyncStateData, from_fields
 from remoting.protocol.errors import LightMQError
+from remoting.protocol.route_body import decode_body
 from remoting.transport.contracts import Connection
-from remoting.transport.failures import ConnectionLost
+from remoting.transport.failures import ConnectionLost, checked
 
 BACKOFF_FIRST_MS, BACKOFF_MS_MAX = 50, 500
 """Pauses between two attempts to reach a controller."""
@@ -36,8 +39,10 @@ class Controllers:
         *,
         timeout_ms: int,
         log: Any,
+        group: str = "",
     ) -> None:
-        """`pushed` hears what a controller says on its own."""
+        """`pushed` hears what a controller says on its own; `group` is the broker's own."""
+        self._group = group
         self.leader = ""
         """Address of the controller that leads; empty while none is known."""
         self._timeout_ms = timeout_ms
@@ -106,6 +111,13 @@ class Controllers:
                 self._line(hint)
             raise ConnectionLost(answer.remark or "this controller does not lead")
         return answer
+
+    async def group_size(self) -> int:
+        """How many brokers the controllers know in this group. Raises LightMQError."""
+        body = msgspec.json.encode([self._group])
+        answer = checked(await self.ask(Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=body)))
+        state = decode_body(answer.body, SyncStateData).replicas_info_table.get(self._group)
+        return 0 if state is None else len(state.in_sync_replicas) + len(state.not_in_sync_replicas)
 
     def beat_now(self) -> None:
         """A heartbeat out of turn."""

@@ -8,13 +8,14 @@ Invariant: each proposal is sent at most once. Loop thread only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.replication.acknowledge import Acknowledge
 from broker.replication.ha_server import HaServer
 from broker.replication.leader import Leader, LeaderSettings
 from broker.replication.sync_state_set import Proposal, SyncStateSet
+from broker.roles.durability import DurabilityLog
 from broker.roles.steps import View
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import LightMQError, Refused
@@ -63,8 +64,12 @@ class MasterOfGroup:
         log: Any,
         *,
         damaged: Callable[[], None] = lambda: None,
+        group_size: Callable[[], Awaitable[int]],
     ) -> None:
-        """`damaged` is called once when the log is, and another broker in sync can be the master instead."""
+        """`damaged` is called once when the log is, and another broker in sync can be the master instead.
+
+        `group_size` asks the controllers how many brokers the group has. Raises LightMQError.
+        """
         settings = config.replication
         self.view = view
         self.set_changes = 0
@@ -77,6 +82,8 @@ class MasterOfGroup:
         self._task: asyncio.Task[None] | None = None
         self._is_short = self._is_full = self._has_resigned = False
         self._damaged = damaged
+        self._group_size = group_size
+        self._durability = DurabilityLog(config, self._members, log)
         self._unconfirmed_bytes_max = settings.unconfirmed_bytes_max
         epoch_start = store.epochs[-1][1]
         self.leader = Leader(
@@ -100,11 +107,13 @@ class MasterOfGroup:
     def start(self) -> None:
         """Serve replicas and look after the set."""
         self._server.lead(self.leader, self._store)
+        self._durability.start()
         self._task = asyncio.get_running_loop().create_task(self._check())
 
     async def stop(self) -> None:
         """Confirm nothing more."""
         self._server.step_down("this broker is not the master any more")
+        await self._durability.stop()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -114,6 +123,7 @@ class MasterOfGroup:
         now_ms = self._server.now_ms()
         if view.epoch == self.view.epoch and self.leader.learn(view.members, view.set_epoch, now_ms):
             self.set_changes += 1
+            self._durability.group_changed()
             self._log.info("sync_state_set", members=sorted(view.members), set_epoch=view.set_epoch)
             self._server.close_strangers("replicas out of sync say anew what they have")
             self._server.confirm()
@@ -148,6 +158,11 @@ class MasterOfGroup:
         if self.leader.acknowledge.mode == "count":
             wanted = self.leader.acknowledge.count
         return f"{there} of the brokers in sync can be reached, messages need {wanted}"
+
+    async def _members(self) -> int:
+        """Brokers of the group that can be in sync: all that the controllers know but the learners that follow."""
+        learners: int = sum(each.is_learner for each in self._server_replicas())
+        return await self._group_size() - learners
 
     def _server_replicas(self) -> list[Any]:
         return list(self.leader.replicas())

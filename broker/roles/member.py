@@ -186,7 +186,7 @@ class GroupMember:
         assert self.manager.steps.broker_id is not None
         self.master = MasterOfGroup(
             self.config, self.manager.steps.broker_id, view, store, self.replicas, self.manager.alter, self._log,
-            damaged=self.manager.lost_something,
+            damaged=self.manager.lost_something, group_size=self.manager.controllers.group_size,
         )  # fmt: skip
         self.serving = serving = Serving(self.config, store, self._clock, self._registry, self._log, self._connect)
         serving.tell_address(self._host, self.port)

@@ -128,8 +128,9 @@ class ReplicasManager:
             poll_interval_ms=self._settings.poll_interval_ms,
         )
         self.controllers = Controllers(
-            config.controllers, connect, self._pushed, timeout_ms=self._settings.request_timeout_ms, log=log
-        )
+            config.controllers, connect, self._pushed, timeout_ms=self._settings.request_timeout_ms, log=log,
+            group=config.broker_name,
+        )  # fmt: skip
         self.role_changes = 0
         self._woken = asyncio.Event()
         self._wanted: Role | None = None

@@ -16,6 +16,7 @@ from cyclopts import App, Parameter
 from lightmq.cli.controller_link import Controllers, controllers
 from lightmq.cli.link import ServerTarget
 from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.promises import promised
 from lightmq.cli.sessions import columns
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
@@ -35,6 +36,8 @@ from runtime.clock import SystemClock
 
 cluster = App(name="cluster", help="Show and change who is master of the broker groups.", help_format="plaintext")
 HERE = ServerTarget()
+ALONE = "alone"
+"""State of a broker that is in no group."""
 
 Group = Annotated[str, Parameter(help="Name of the broker group, broker.broker_name of its brokers.")]
 OneGroup = Annotated[str, Parameter(help="Only this broker group.")]
@@ -46,11 +49,14 @@ BrokerId = Annotated[int, Parameter(help="Id of the broker, see: lightmq cluster
 def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
     """Show the controllers, and which of them cannot be reached from here, and one line per broker group.
 
+    A broker that is in no group is a line of its own. Below is what an acknowledgement of each group means.
     The exit status is 1 when a group has no master or a replica is not in sync.
     """
     with controllers(target) as found:
         groups = found.groups()
         rows = [summary(name, state) for name, state in groups.items()]
+        rows += [lone_summary(name, address) for name, address in found.lone(groups).items()]
+        rows = [row | promised(found.settings(row["address"] or ""), row["replicas"]) for row in rows]
         known = peers(found)
         dead = found.unreachable(each.partition("-")[2] for each in known)
     if json_output:
@@ -64,9 +70,11 @@ def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
     else:
         shown = [f"{each} (cannot be reached)" if each.partition("-")[2] in dead else each for each in known]
         sys.stdout.write(f"controllers: {', '.join(shown) or found.address}; {found.address} leads\n")
-        cells = [(row["group"], *_master_cells(row), str(row["epoch"]), _share(row), row["state"]) for row in rows]
+        cells = [(row["group"], *_master_cells(row), _cell(row["epoch"]), _share(row), row["state"]) for row in rows]
         sys.stdout.write(columns(("GROUP", "MASTER", "ADDRESS", "EPOCH", "IN SYNC", "STATE"), cells))
-    if any(row["state"] != "ok" for row in rows):
+        sys.stdout.write("".join(f"{row['group']}: {row['promise']}\n" for row in rows if row["promise"]))
+        sys.stderr.write("".join(f"warning: {row['group']}: {row['warning']}\n" for row in rows if row["warning"]))
+    if any(row["state"] not in ("ok", ALONE) for row in rows):
         raise SystemExit(1)
 
 
@@ -198,6 +206,13 @@ def summary(name: str, state: GroupState) -> dict[str, Any]:
         "replicas": len(known),
         "state": "no master" if not has_master else "ok" if in_sync == len(known) else "degraded",
     }
+
+
+def lone_summary(name: str, address: str) -> dict[str, Any]:
+    """A broker that is in no group, as `status` shows it: registered, hence alive."""
+    return {
+        "group": name, "master": None, "address": address, "epoch": None, "inSync": 1, "replicas": 1, "state": ALONE,
+    }  # fmt: skip
 
 
 def member_rows(found: Controllers, name: str, state: GroupState) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from lightmq.cli.link import ServerTarget, dial
 from lightmq.cli.outcome import CommandFailed
 from remoting.client.blocking import BlockingConnection, checked
 from remoting.client.key_file import read_signer
+from remoting.client.tls import ClientTls
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.controller_body import (
@@ -46,6 +47,8 @@ class Controllers:
     signer: Signer | None
     silent: dict[str, str] = field(default_factory=dict)
     """Addresses that gave no answer, and why."""
+    tls: ClientTls | None = None
+    """How to connect with TLS; None without."""
 
     def ask(self, command: Command) -> Command:
         """A request and its answer. Raises Refused, and CommandFailed when the lead has moved."""
@@ -72,10 +75,28 @@ class Controllers:
         known = decode_body(answer.body, ClusterInfo).broker_addr_table.get(group)
         return known.cluster if known is not None else CLUSTER_DEFAULT
 
+    def lone(self, groups: Iterable[str]) -> dict[str, str]:
+        """Registered brokers that are in none of these groups, by name, with their addresses: alone, and masters."""
+        answer = self.ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+        known = decode_body(answer.body, ClusterInfo).broker_addr_table
+        masters = {name: data.master() for name, data in sorted(known.items()) if name not in groups}
+        return {name: address for name, address in masters.items() if address is not None}
+
+    def settings(self, address: str) -> dict[str, str]:
+        """The configuration of a broker by key; empty when there is none, or it does not tell."""
+        if not address:
+            return {}
+        try:
+            with dial(address, self.timeout_ms, self.signer, self.tls) as broker:
+                text = checked(broker.request(Command(RequestCode.GET_BROKER_CONFIG))).body.decode(errors="replace")
+        except LightMQError:
+            return {}
+        return {key: value for key, _, value in (line.partition("=") for line in text.splitlines())}
+
     def epochs(self, address: str) -> EpochCache | str:
         """The epochs of one broker's log, or why it does not tell them."""
         try:
-            with dial(address, self.timeout_ms, self.signer) as broker:
+            with dial(address, self.timeout_ms, self.signer, self.tls) as broker:
                 return decode_body(
                     checked(broker.request(Command(RequestCode.GET_BROKER_EPOCH_CACHE))).body, EpochCache
                 )
@@ -88,7 +109,7 @@ class Controllers:
         for address in addresses:
             try:
                 if address != self.address:
-                    dial(address, min(self.timeout_ms, PEER_TIMEOUT_MS), self.signer).close()
+                    dial(address, min(self.timeout_ms, PEER_TIMEOUT_MS), self.signer, self.tls).close()
             except LightMQError:
                 dead.add(address)
         return dead
@@ -107,7 +128,7 @@ def controllers(target: ServerTarget) -> Iterator[Controllers]:
     with contextlib.ExitStack() as stack:
         for address in addresses:
             try:
-                connection = stack.enter_context(dial(address, timeout_ms, signer))
+                connection = stack.enter_context(dial(address, timeout_ms, signer, target.client_tls))
                 metadata = _metadata(connection)
             except CommandFailed:
                 raise
@@ -122,12 +143,12 @@ def controllers(target: ServerTarget) -> Iterator[Controllers]:
                 continue
             else:
                 try:
-                    connection = stack.enter_context(dial(leader, timeout_ms, signer))
+                    connection = stack.enter_context(dial(leader, timeout_ms, signer, target.client_tls))
                 except LightMQError as error:
                     # It may have died a moment ago: another controller may know who leads now.
                     silent[address] = f"the controller that it says leads cannot be reached: {error}"
                     continue
-            yield Controllers(metadata, leader, connection, timeout_ms, signer, silent)
+            yield Controllers(metadata, leader, connection, timeout_ms, signer, silent, target.client_tls)
             return
     raise CommandFailed(
         "no controller that leads was found: " + "; ".join(f"{at}: {why}" for at, why in silent.items())

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.cli.outcome import CommandFailed
 from lightmq.data_directory import prepare
-from lightmq.greeting import part_greeting, up_greeting, who_gets_in
+from lightmq.greeting import durability, part_greeting, up_greeting, who_gets_in
 from lightmq.ports import check_free
 from lightmq.serving import serve
 from mqtt_proxy.config import ProxyConfig
@@ -122,7 +122,7 @@ def up(
         lambda: AllInOne(value),
         settings=value.logs,
         json_output=json_output,
-        greeting=lambda ports: up_greeting(ports, value.up, value.proxy),
+        greeting=lambda ports: up_greeting(ports, value.up, value.proxy, value.broker),
     )
 
 
@@ -154,7 +154,7 @@ def broker(
         lambda: broker_part(value.broker),
         settings=value.logs,
         json_output=json_output,
-        greeting=lambda ports: part_greeting("broker", ports),
+        greeting=lambda ports: f"{part_greeting('broker', ports)}\n{durability(value.broker)}",
     )
 
 

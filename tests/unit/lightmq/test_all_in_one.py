@@ -16,6 +16,7 @@ from mqtt_proxy.config import ProxyConfig
 from remoting.client.connection import connect
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
+from remoting.protocol.controller_body import ControllerMetadata, from_fields
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.protocol.route_body import ClusterInfo, decode_body
 from runtime.files import DirectoryLocked
@@ -47,6 +48,20 @@ async def test_one_port_answers_as_name_server_and_as_broker(tmp_path: Path) -> 
         async with http.get("/status") as answer:
             assert (await answer.json())["ports"] == ports
     await everything.stop()
+
+
+async def test_its_controller_tells_the_address_that_is_open(tmp_path: Path) -> None:
+    """Its port is the common one, whichever that is; the cluster commands and /status say so."""
+    application = AllInOne(configuration(tmp_path))
+    await application.start()
+    port = application.ports()["remoting"]
+    assert application.status()["controller"]["port"] == port
+    connection = await connect("127.0.0.1", port)
+    answer = await connection.request(Command(RequestCode.CONTROLLER_GET_METADATA_INFO))
+    metadata = from_fields(answer.fields, ControllerMetadata)
+    assert (metadata.controller_leader_address, metadata.peers) == (f"127.0.0.1:{port}", f"n1-127.0.0.1:{port}")
+    await connection.close()
+    await application.stop()
 
 
 async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.config import BrokerConfig, ReplicationConfig
+from broker.store.settings import StoreSettings
 from lightmq.configuration import UpConfig
-from lightmq.greeting import is_loopback, part_greeting, up_greeting, who_gets_in
+from lightmq.greeting import durability, is_loopback, part_greeting, up_greeting, who_gets_in
 from mqtt_proxy.config import ProxyConfig
 
 LOCAL = ProxyConfig()
@@ -16,6 +18,15 @@ def test_the_usual_ports_need_no_options() -> None:
     assert "lightmq pub -t plant/7/temp" in text
     assert "lightmq tail 'plant/#'\n" in text
     assert '.option("nameServer", "127.0.0.1:9876")' in text
+
+
+def test_the_promise_of_the_configuration_is_there() -> None:
+    ports = {"mqtt": 1883, "remoting": 9876, "admin": 8080}
+    assert "\n  acknowledged = on one disk; " in up_greeting(ports, UpConfig(), LOCAL)
+    in_memory = BrokerConfig(store=StoreSettings(flush="async"))
+    assert "acknowledged = in the memory of one machine" in up_greeting(ports, UpConfig(), LOCAL, in_memory)
+    member = BrokerConfig(replication=ReplicationConfig(enabled=True, acknowledge="async"))
+    assert "master alone\n  warning: the newest acknowledged messages are lost with the master" in durability(member)
 
 
 def test_other_ports_appear_in_every_command() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from broker.roles.controllers import Controllers
 from remoting import inprocess
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
-from remoting.protocol.controller_body import ControllerMetadata, to_fields
+from remoting.protocol.controller_body import ControllerMetadata, GroupState, ReplicaState, SyncStateData, to_fields
 from remoting.transport.failures import ConnectionLost, Unreachable
 from runtime.logs import get_logger
 from tests.unit.broker.roles.cluster import until
@@ -117,4 +118,32 @@ async def test_a_leader_that_cannot_be_reached_is_none() -> None:
     controllers.start(10_000, lambda: None, lambda _address, _answer: None)
     await until(lambda: controllers.reachable == 1)
     assert not await controllers.find_leader()
+    await controllers.stop()
+
+
+async def test_the_leader_tells_how_many_brokers_the_group_has() -> None:
+    """In sync or not; none for a group it does not know, and an error when nobody leads."""
+    fakes = Fakes("c1")
+    state = GroupState(1, "h:1", 7, 9, [ReplicaState("g", 1, "h:1", True)], [ReplicaState("g", 2, "h:2", False)])
+    usual = fakes.answer
+
+    def answer(name: str, peer: object, command: Command) -> Command:
+        if command.code != RequestCode.CONTROLLER_GET_SYNC_STATE_DATA:
+            return usual(name, peer, command)
+        assert command.body == b'["g"]'
+        return command.reply(body=msgspec.json.encode(SyncStateData(table)))
+
+    fakes.answer = answer  # type: ignore[method-assign]
+    table = {"g": state}
+    controllers = Controllers(
+        ["c1"], fakes.connect, lambda _command: None, timeout_ms=500, log=get_logger("test"), group="g"
+    )
+    with pytest.raises(ConnectionLost):
+        await controllers.group_size()
+    controllers.start(10_000, lambda: None, lambda _address, _answer: None)
+    await until(lambda: controllers.reachable == 1)
+    assert await controllers.find_leader()
+    assert await controllers.group_size() == 2
+    table = {}
+    assert await controllers.group_size() == 0
     await controllers.stop()

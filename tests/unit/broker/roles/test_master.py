@@ -29,8 +29,12 @@ class Group:
         self.outcomes: list[Exception] = []
         self.set_epoch = 1
         self.master = MasterOfGroup(
-            config, 1, View(3, 1, members=frozenset(members), set_epoch=1), self.store, self.server, self.alter, LOG
-        )
+            config, 1, View(3, 1, members=frozenset(members), set_epoch=1), self.store, self.server, self.alter, LOG,
+            group_size=self.group_size,
+        )  # fmt: skip
+
+    async def group_size(self) -> int:
+        return 3
 
     async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> View:
         self.asked.append(members)

@@ -43,6 +43,9 @@ class FakeController:
         self.removals: list[CleanBrokerData] = []
         self.refusal = 0
         self.tells_epochs = True
+        self.settings = "store.flush=sync\nreplication.enabled=False"
+        self.lone: list[str] = []
+        """Names of brokers that are in no group."""
         self._loop = asyncio.new_event_loop()
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), daemon=True)
@@ -67,6 +70,7 @@ class FakeController:
             RequestCode.CLEAN_BROKER_DATA: self._clean,
             RequestCode.GET_BROKER_EPOCH_CACHE: self._epochs,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
+            RequestCode.GET_BROKER_CONFIG: self._config,
         }
         self._server = RemotingServer(Router(handlers))
         self.port = self._loop.run_until_complete(self._server.start("127.0.0.1", 0))
@@ -102,7 +106,13 @@ class FakeController:
 
     def _cluster(self, _: Peer, command: Command) -> Command:
         data = BrokerData(cluster="plant", broker_name="broker-a", broker_addrs={0: self.address})
-        return command.reply(body=encode_body(ClusterInfo(broker_addr_table={"broker-a": data})))
+        alone = {
+            name: BrokerData(cluster="plant", broker_name=name, broker_addrs={0: self.address}) for name in self.lone
+        }
+        return command.reply(body=encode_body(ClusterInfo(broker_addr_table={"broker-a": data, **alone})))
+
+    def _config(self, _: Peer, command: Command) -> Command:
+        return command.reply(body=self.settings.encode())
 
     def _clean(self, _: Peer, command: Command) -> Command:
         self.removals.append(from_fields(command.fields, CleanBrokerData))

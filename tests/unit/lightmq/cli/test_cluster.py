@@ -32,12 +32,44 @@ def test_status_names_leader_master_and_what_is_missing(controller: Any, capsys:
     assert told["unreachable"] == ["h:1"]
     assert told["groups"] == [
         {"group": "broker-a", "master": 1, "address": controller.address, "epoch": 7, "inSync": 3, "replicas": 3,
-         "state": "ok"},
+         "state": "ok", "promise": None, "warning": None},
     ]  # fmt: skip
     controller.master = None
     with pytest.raises(SystemExit):
         run(["cluster", "status", "--server", controller.address])
     assert "no master" in capsys.readouterr().out
+
+
+def settings(in_sync_min: int) -> str:
+    """What a broker of a group tells of its configuration."""
+    return (
+        "store.flush=sync\nreplication.enabled=True\nreplication.acknowledge=all\nreplication.in_sync_replicas=2\n"
+        f"replication.in_sync_min={in_sync_min}"
+    )
+
+
+def test_status_says_what_an_acknowledgement_means(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the configuration of the master and the brokers that the controllers know."""
+    controller.in_sync, controller.behind, controller.alive = [1, 2, 3], [], {1, 2, 3}
+    controller.settings = settings(2)
+    assert run(["cluster", "status", "--server", controller.address]) == 0
+    said = capsys.readouterr()
+    assert "broker-a: acknowledged = on disk at 2 of 3 brokers" in said.out
+    assert "one may die" in said.out
+    assert said.err == ""
+    controller.in_sync, controller.alive = [1, 2], {1, 2}
+    assert run(["cluster", "status", "--server", controller.address]) == 0
+    said = capsys.readouterr()
+    assert "acknowledged = on disk at 2 of 2 brokers" in said.out
+    assert "warning: broker-a: a group of 2 with in_sync_min = 2 takes no messages while one broker is away" in said.err
+
+
+def test_a_broker_in_no_group_has_its_line(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is alone and serves, which is no fault."""
+    controller.in_sync, controller.behind, controller.alive = [1, 2, 3], [], {1, 2, 3}
+    controller.lone = ["broker-z"]
+    assert run(["cluster", "status", "--server", controller.address]) == 0
+    assert out(capsys)[3] == ["broker-z", "-", controller.address, "-", "1", "of", "1", "alone"]
 
 
 def test_members_with_positions_of_those_that_answer(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
