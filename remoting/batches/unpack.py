@@ -77,7 +77,7 @@ def arrow_body() -> ModuleType:
     try:
         from remoting.batches import body
     except ImportError as error:
-        raise ArrowMissing(f"batches need pyarrow: pip install 'lightmq[batch]' ({error})") from error
+        raise ArrowMissing(f"batches need pyarrow; install it with: pip install 'pyarrow>=18' ({error})") from error
     return body
 
 

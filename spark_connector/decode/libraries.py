@@ -10,16 +10,18 @@ from typing import Any
 
 from spark_connector.errors import OptionError
 
-EXTRA = "decode"
-"""The extra of the distribution that brings them all."""
+PACKAGES = {"google": "protobuf"}
+"""Packages that are installed under another name than they are imported."""
 
 
 def need(module: str, kind: str) -> Any:
-    """Import a module for a format; OptionError names the extra where it is not installed."""
+    """Import a module for a format; OptionError names the package where it is not installed."""
+    top = module.partition(".")[0]
+    package = PACKAGES.get(top, top)
     try:
         return importlib.import_module(module)
     except ImportError as failure:
         raise OptionError(
-            f"option 'decode' = {kind} needs the package {module.partition('.')[0]!r} on the driver and on every "
-            f"executor: pip install 'lightmq[{EXTRA}]' ({failure})"
+            f"option 'decode' = {kind} needs the package {package!r} on the driver and on every executor; install it "
+            f"with: pip install {package} ({failure})"
         ) from None

@@ -202,7 +202,7 @@ async def test_without_pyarrow_the_broker_says_so_and_serves_the_rest(running, m
     monkeypatch.setitem(sys.modules, "remoting.batches.body", None)
     monkeypatch.delattr("remoting.batches.body")
     reply = await connection.request(pulling("t", 3))
-    assert (reply.code, "pip install 'lightmq[batch]'" in reply.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    assert (reply.code, "pip install 'pyarrow>=18'" in reply.remark) == (ResponseCode.SYSTEM_ERROR, True)
     single_one = await connection.request(pulling("t", 10, maxMsgNums="5"))
     assert [message.body for message in iter_stored(single_one.body)] == [b"ten"]
     assert single_one.fields["nextBeginOffset"] == "11"

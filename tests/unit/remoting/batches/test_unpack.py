@@ -106,7 +106,7 @@ def test_what_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         Unpacker().records(RecordView(make_batch_record(long)), 0, 1)
     monkeypatch.setitem(sys.modules, "remoting.batches.body", None)
     monkeypatch.delattr("remoting.batches.body")
-    with pytest.raises(ArrowMissing, match=r"pip install 'lightmq\[batch\]'"):
+    with pytest.raises(ArrowMissing, match=r"pip install 'pyarrow>=18'"):
         unpack.Unpacker().rows(batch_without_arrow(), 0, 1)
 
 

@@ -1,4 +1,4 @@
-"""A missing library is named with the extra that brings it."""
+"""A missing library is named with the command that installs it."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from spark_connector.errors import OptionError
 
 def test_what_is_there_and_what_is_not() -> None:
     assert need("json", "json").loads("1") == 1
-    with pytest.raises(OptionError, match=r"avro needs the package 'nowhere' .* 'lightmq\[decode\]'"):
+    with pytest.raises(OptionError, match=r"avro needs the package 'nowhere' .* pip install nowhere"):
         need("nowhere.schema", "avro")
