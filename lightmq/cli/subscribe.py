@@ -1,12 +1,13 @@
 """``lightmq sub``: subscribe over MQTT and print what comes, until ``--count`` messages or Ctrl-C.
 
-A message is acknowledged after it is printed. With ``--persistent`` the server keeps the session (and what arrives
-meanwhile) for the client id after we leave.
+A message is acknowledged after it is printed, and the command ends when the server has read the acknowledgements. With
+``--persistent`` the server keeps the session (and what arrives meanwhile) for the client id after we leave.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import queue
 import sys
@@ -59,7 +60,7 @@ def subscribe(
         link.client.subscribe([(topic_filter, qos) for topic_filter in topic])
         taken = check_granted(topic, qos, granted, is_v5=target.is_v5)
         sys.stderr.write(f"subscribed to {', '.join(taken)}\n")
-        seen = 0
+        seen = acknowledged = 0
         while not count or seen < count:
             message = messages.get()
             if isinstance(message, CommandFailed):
@@ -67,9 +68,31 @@ def subscribe(
             sys.stdout.buffer.write(render(message, json_output=json_output, verbose=verbose))
             sys.stdout.buffer.flush()
             link.client.ack(message.mid, message.qos)
+            acknowledged += message.qos > 0
             seen += 1
+        if acknowledged:
+            _stop_taking(link, messages)
+            _await_acknowledged(link)
     finally:
+        _stop_taking(link, messages)
         link.close()
+
+
+def _stop_taking(link: MqttLink, messages: queue.Queue[MQTTMessage | CommandFailed]) -> None:
+    """Take no further message, and free the network thread that may wait for room; the rest stays the session's."""
+    link.client.on_message = lambda _client, _data, _message: None
+    with contextlib.suppress(queue.Empty):
+        while True:
+            messages.get_nowait()
+
+
+def _await_acknowledged(link: MqttLink) -> None:
+    """Leave only when the server has read the acknowledgements.
+
+    It may be sending still, and a socket that is closed before all of that was read is reset: a server that meets the
+    reset first never reads the acknowledgements, and sends the messages again in the next session.
+    """
+    link.await_reading(CONNECT_TIMEOUT_S)
 
 
 def check_granted(

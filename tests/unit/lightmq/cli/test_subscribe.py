@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+import queue
+import threading
 from typing import Any
 
 import pytest
 
+from lightmq.cli import subscribe
 from lightmq.cli.application import run
 
 
@@ -15,6 +18,28 @@ def test_messages_are_printed_and_then_acknowledged(mqtt_server: Any, capfdbinar
     assert lines[0] == {"topic": "a", "qos": 1, "retain": False, "dup": False, "payload": "one"}
     assert lines[1]["payload_base64"] == "/w=="
     assert [body for kind, body in mqtt_server.received if kind >> 4 == 4] == [b"\x00\x01"]
+
+
+def test_a_server_that_sends_on_holds_up_no_end(mqtt_server: Any, monkeypatch: Any, capfdbinary: Any) -> None:
+    """The thread that reads waits for room when the last wanted message is printed."""
+    waits, render = threading.Event(), subscribe.render
+
+    class Tight(queue.Queue[Any]):
+        def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+            if self.full():
+                waits.set()
+            super().put(item, block, timeout)
+
+    def slow(message: Any, **options: bool) -> bytes:
+        assert waits.wait(30)
+        return render(message, **options)
+
+    monkeypatch.setattr(subscribe, "QUEUE_MAX", 1)
+    monkeypatch.setattr(subscribe.queue, "Queue", Tight)
+    monkeypatch.setattr(subscribe, "render", slow)
+    mqtt_server.deliver = [(b"a", b"%d" % number, 1) for number in range(50)]
+    assert run(["sub", "-p", str(mqtt_server.port), "-t", "#", "--count", "1"]) == 0
+    assert capfdbinary.readouterr().out == b"0\n"
 
 
 def test_plain_output_is_the_payload(mqtt_server: Any, capfdbinary: Any) -> None:
