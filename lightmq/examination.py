@@ -99,13 +99,16 @@ def check_loop() -> Finding:
 
 
 def check_crc32c() -> Finding:
-    """Checksums are computed by hardware or compiled code."""
+    """Checksums are computed by the processor's instruction or by compiled code."""
     try:
-        import crc32c
+        from remoting.hot import checksum
+
+        way = checksum.way()
     except ImportError:
-        return Finding("crc32c", FAILED, "not installed", f"{sys.executable} -m pip install crc32c")
-    by_hardware = bool(getattr(crc32c, "hardware_based", False))
-    return Finding("crc32c", OK, "by hardware" if by_hardware else "by software")
+        return Finding("crc32c", FAILED, "not installed", f"{sys.executable} -m pip install google-crc32c")
+    if way == checksum.BY_PLAIN_PYTHON:
+        return Finding("crc32c", WARNING, f"{way}, a thousand times slower", REBUILD)
+    return Finding("crc32c", OK, way)
 
 
 def check_compiled_core() -> Finding:
@@ -118,9 +121,10 @@ def check_compiled_core() -> Finding:
     from broker.store import hot
     from mqtt_proxy import hot as proxy_hot
     from mqtt_proxy.front import hot as front_hot
+    from remoting.hot import checksum
 
     reasons = {"store": hot.choice.reason, "broker": api_hot.choice.reason, "rows": rows_hot.choice.reason}
-    reasons["proxy"] = proxy_hot.choice.reason
+    reasons |= {"proxy": proxy_hot.choice.reason, "checksums": checksum.choice.reason}
     try:
         from spark_connector import compiled_columns
     except ImportError:  # without pyarrow there is nothing to decode into

@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from crc32c import crc32c
 from numpy.typing import NDArray
 
+from remoting.hot.checksum import crc32c
 from remoting.protocol import record
 from remoting.protocol.pull_body import PulledRange
 from spark_connector import compiled_columns

@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from crc32c import crc32c
-
+from remoting.hot.checksum import crc32c
 from remoting.protocol import append_body, frame, header, names, record, topics
 from remoting.protocol.commands import Command
 

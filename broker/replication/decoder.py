@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from crc32c import crc32c
-
 from broker.replication.frames import (
     CRC_AT,
     DATA_BYTES_MAX,
@@ -25,6 +23,7 @@ from broker.replication.frames import (
     Frame,
     read_frame,
 )
+from remoting.hot.checksum import crc32c
 from remoting.protocol.errors import RemoteViolation
 
 BUFFER_BYTES = 4 * 1024

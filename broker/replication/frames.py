@@ -31,10 +31,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crc32c import crc32c
-
 from broker.replication.epochs import POSITION_MAX, Entry
 from broker.replication.proof import NONCE_BYTES, PROOF_BYTES
+from remoting.hot.checksum import crc32c
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 MAGIC = 0x4C4D5231

@@ -14,9 +14,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from crc32c import crc32c
-
 from broker.store.errors import CorruptIndex
+from remoting.hot.checksum import crc32c
 from runtime.files import atomic_replace
 
 NAME = "CHECKPOINT"

@@ -17,9 +17,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from crc32c import crc32c
-
 from broker.store.errors import CorruptIndex
+from remoting.hot.checksum import crc32c
 from runtime.files import atomic_replace
 
 NAME = "DURABLE"

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from crc32c import crc32c
 
 from broker.store.errors import CorruptIndex
 from broker.store.name_table import QueueColumns
 from broker.store.state_tables import FrozenTables, StateTables
+from remoting.hot.checksum import crc32c
 from runtime.files import atomic_write, make_directory
 
 NAME = "SNAPSHOT"

@@ -16,8 +16,7 @@ import os
 import struct
 from pathlib import Path
 
-import crc32c
-
+from remoting.hot.checksum import crc32c
 from remoting.protocol.errors import LocalMisuse
 from runtime.files import atomic_write, fsync_dir
 
@@ -148,7 +147,7 @@ class Journal:
 def _pack(entry: Entry) -> bytes:
     command, index, term = entry
     rest = _PLACE.pack(index, term) + command
-    return _HEAD.pack(MAGIC, len(command), crc32c.crc32c(rest)) + rest
+    return _HEAD.pack(MAGIC, len(command), crc32c(rest)) + rest
 
 
 def _unpack(data: bytes, at: int) -> Entry | None:
@@ -156,7 +155,7 @@ def _unpack(data: bytes, at: int) -> Entry | None:
         return None
     magic, length, checksum = _HEAD.unpack_from(data, at)
     end = at + _OVERHEAD + length
-    if magic != MAGIC or end > len(data) or crc32c.crc32c(data[at + _HEAD.size : end]) != checksum:
+    if magic != MAGIC or end > len(data) or crc32c(data[at + _HEAD.size : end]) != checksum:
         return None
     index, term = _PLACE.unpack_from(data, at + _HEAD.size)
     return data[at + _OVERHEAD : end], index, term

@@ -13,10 +13,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-import crc32c
 import msgspec
 
 from controller.consensus.journal import Entry
+from remoting.hot.checksum import crc32c
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from runtime.files import atomic_replace
 
@@ -50,7 +50,7 @@ Content = TypeVar("Content", Snapshot, Vote)
 def save(path: Path, content: Snapshot | Vote) -> None:
     """Replace the file durably. Raises OSError."""
     body = msgspec.msgpack.encode(content)
-    atomic_replace(path, crc32c.crc32c(body).to_bytes(_CHECKSUM_BYTES, "little") + body)
+    atomic_replace(path, crc32c(body).to_bytes(_CHECKSUM_BYTES, "little") + body)
 
 
 def load(path: Path, kind: type[Content]) -> Content | None:
@@ -66,7 +66,7 @@ def unpack(data: bytes, kind: type[Content], name: str) -> Content:
     """The content of these bytes of a file. Raises LocalMisuse on damage."""
     body = data[_CHECKSUM_BYTES:]
     try:
-        if crc32c.crc32c(body) != int.from_bytes(data[:_CHECKSUM_BYTES], "little"):
+        if crc32c(body) != int.from_bytes(data[:_CHECKSUM_BYTES], "little"):
             raise ValueError("its checksum is wrong")
         return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, ValueError) as error:

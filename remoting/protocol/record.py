@@ -18,8 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-from crc32c import crc32c
-
+from remoting.hot.checksum import crc32c
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
 
 Buffer = bytes | bytearray | memoryview

@@ -95,7 +95,7 @@ def test_everything_that_is_copied_is_there_and_let_through() -> None:
     let_in = {line[1:] for line in ignore if line.startswith("!")}
     assert "*" in ignore
     assert set(PACKAGES) <= let_in
-    assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE"} <= let_in
+    assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "THIRD_PARTY_NOTICES.md"} <= let_in
     for name in let_in:
         assert (ROOT / name).exists(), name
     for stage in stages().values():

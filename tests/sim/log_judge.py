@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from crc32c import crc32c
+from remoting.hot.checksum import crc32c
 
 
 @dataclass

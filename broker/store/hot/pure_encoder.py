@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from crc32c import crc32c
 
 from broker.store.errors import RecordTooLarge
 from broker.store.hot.contracts import NEXT, RETAINED_MASK, RETAINED_VALUE, ROW_WORDS, NextSegment
@@ -19,6 +18,7 @@ from broker.store.hot.contracts import Ring as AnyRing
 from broker.store.hot.pure_blocks import EntryBlock, grouped
 from broker.store.hot.pure_ring import Ring
 from broker.store.store_message import StoreMessage
+from remoting.hot.checksum import crc32c
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.record import (
     BATCH,

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from broker.store import hot
 from broker.store.errors import CorruptIndex
+from remoting.hot.checksum import crc32c
 from runtime.files import atomic_write
 
 MAGIC = b"LMQKEYS1"

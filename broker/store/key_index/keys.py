@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from crc32c import crc32c
-
+from remoting.hot.checksum import crc32c
 from remoting.protocol.properties import UNIQUE_KEY
 from remoting.protocol.record import FLAG_MQTT, FLAG_STAGED, RecordView
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from broker.store.checkpoint import open_sealed_json, sealed_json
 from broker.store.errors import CorruptIndex
+from remoting.hot.checksum import crc32c
 from runtime.files import atomic_replace
 
 NAME = "MANIFEST"

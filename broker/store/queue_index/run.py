@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from broker.store.errors import CorruptIndex
+from remoting.hot.checksum import crc32c
 
 MAGIC = b"LMQRUN02"
 HEAD = struct.Struct("<8sQIIQqqI")

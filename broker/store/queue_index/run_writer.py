@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from crc32c import crc32c
 
 from broker.store import hot
 from broker.store.hot.contracts import RunData
 from broker.store.queue_index.run import FLAG_OFFSETS, HEAD, HEAD_BYTES, MAGIC, SUMS, Run, columns_at
+from remoting.hot.checksum import crc32c
 
 
 def write_run(path: Path, file_id: int, level: int, bounds: tuple[int, int], data: RunData) -> None:

@@ -17,6 +17,7 @@ from controller.consensus.deduplicated import DeduplicatedMachine, Envelope, Sta
 from controller.consensus.log_face import LogFace
 from controller.consensus.raft_node import RaftNode
 from controller.replicas.commands import decode
+from remoting.hot.checksum import crc32c
 from tests.sim.raft.clients import Client
 from tests.sim.raft.schedule import Plant
 
@@ -40,7 +41,7 @@ def _written(path: Path, content: Any) -> None:
     """Not fsynced, and neither is its name."""
     temporary = path.with_suffix(".new")
     body = msgspec.msgpack.encode(content)
-    temporary.write_bytes(small_files.crc32c.crc32c(body).to_bytes(4, "little") + body)
+    temporary.write_bytes(crc32c(body).to_bytes(4, "little") + body)
     temporary.replace(path)
 
 

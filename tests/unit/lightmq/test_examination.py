@@ -9,6 +9,8 @@ import pytest
 from lightmq import examination
 from lightmq.cli.link import ServerTarget
 from lightmq.examination import FAILED, OK, WARNING
+from remoting.hot import checksum
+from remoting.hot.choice import Choice
 from runtime.clock import ManualClock
 
 
@@ -31,10 +33,20 @@ def test_everything_is_examined_and_what_is_not_fine_has_a_remedy(tmp_path: Path
 
 
 def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "crc32c", None)
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+    monkeypatch.setattr(checksum, "choice", Choice(checksum.crc32c, "pure", "not compiled"))
     monkeypatch.setitem(sys.modules, "uvloop", None)
     assert examination.check_crc32c().state == FAILED
     assert "pip install uvloop" in examination.check_loop().remedy
+
+
+def test_slow_checksums_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither our extension nor that of the package was built."""
+    assert examination.check_crc32c().state == OK
+    monkeypatch.setattr(checksum, "way", lambda: checksum.BY_PLAIN_PYTHON)
+    found = examination.check_crc32c()
+    assert found.state == WARNING
+    assert "plain Python" in found.text
 
 
 def test_the_twin_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,11 +59,10 @@ def test_the_twin_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     from broker.store import hot
     from mqtt_proxy import hot as proxy_hot
     from mqtt_proxy.front import hot as front_hot
-    from remoting.hot.choice import Choice
     from remoting.hot.typed import TypedModules
     from spark_connector import compiled_columns
 
-    for place in (hot, api_hot, rows_hot, proxy_hot, front_hot, compiled_columns):
+    for place in (hot, api_hot, rows_hot, proxy_hot, front_hot, compiled_columns, checksum):
         monkeypatch.setattr(place, "choice", Choice(None, "compiled"))
     for package in (remoting, broker, mqtt_proxy):
         monkeypatch.setattr(package, "TYPED", TypedModules(package.__name__, (), ""))

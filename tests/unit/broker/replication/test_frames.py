@@ -6,7 +6,6 @@ import contextlib
 from dataclasses import replace
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +27,7 @@ from broker.replication.frames import (
     Transfer,
     Welcome,
 )
+from remoting.hot.checksum import crc32c
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 NONCE = bytes(range(16))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from crc32c import crc32c
 
+from remoting.hot.checksum import crc32c
 from tests.support.records import make_record
 
 compiled = pytest.importorskip("remoting.hot.compiled", reason="not compiled", exc_type=ImportError)

@@ -6,10 +6,10 @@ import contextlib
 import struct
 
 import pytest
-from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remoting.hot.checksum import crc32c
 from remoting.protocol import record
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
 from remoting.protocol.record import RecordView, check_record, encode_record, iter_records, publish_fields

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from crc32c import crc32c
 from hypothesis import given
 
 from broker.store.key_index.keys import KEYS_PER_RECORD_MAX, has_key, key_hash, key_hashes, unique_key
+from remoting.hot.checksum import crc32c
 from remoting.protocol.record import FLAG_MQTT, FLAG_STAGED, RecordView
 from tests.sim.keyed import fields
 from tests.support.records import make_record
