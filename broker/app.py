@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from broker.api.access import make_access
+from broker.api.access import Authorizer
 from broker.api.context import Broker
 from broker.api.direct import DirectAppends
 from broker.api.topic_list import status
@@ -25,10 +25,11 @@ from broker.roles.member import GroupMember
 from broker.roles.serving import Serving, client_host, make_server
 from broker.store.confirm import NEVER
 from broker.store.log_store import LogStore
+from remoting.access.key_policy import KeyPolicy
 from remoting.client.key_file import signing_dial
 from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LocalMisuse
-from remoting.server.access import Access
+from remoting.server.access import Access, parse_access_keys
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.transport.contracts import Handler
@@ -38,6 +39,7 @@ from runtime.faults import FaultPoints
 from runtime.logs import get_logger
 from runtime.metrics import Registry
 from runtime.tls_metrics import declare_tls_metrics
+from runtime.watched_file import WatchedFile
 
 
 class BrokerApp:
@@ -68,12 +70,17 @@ class BrokerApp:
         self._broker: Broker | None = None
         self._member: GroupMember | None = None
         self._failure: asyncio.Future[Exception] | None = None
+        self._policy = None if config.access_list is None else KeyPolicy(config.access_list, self._log, WatchedFile)
+        self._watching: asyncio.Task[None] | None = None
+        self.authorizer = Authorizer(self._policy)
+        """Who may do what, in whatever role."""
         if config.replication.enabled:
             if not listen or not config.controllers:
                 raise LocalMisuse("a member of a group is a process of its own, and needs controllers")
             self._member = GroupMember(
                 config, clock=self._clock, registry=self.registry, faults=self._faults,
-                connect=self._connect_controller, access=self.access, failed=self._failed, log=self._log,
+                connect=self._connect_controller, access=self.access, authorizer=self.authorizer, failed=self._failed,
+                log=self._log,
             )  # fmt: skip
 
     @property
@@ -91,8 +98,8 @@ class BrokerApp:
     @property
     def access(self) -> Access:
         """Who may send requests, as configured."""
-        return make_access(
-            self.config.access_keys,
+        return Access(
+            parse_access_keys(self.config.access_keys),
             open_to_all=self.config.open_to_all,
             keys_count=self.config.access_list is not None,
         )
@@ -117,7 +124,10 @@ class BrokerApp:
         Raises:
             StoreError, OSError: the data directory cannot be used, or the port is taken.
         """
-        self._failure = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._failure = loop.create_future()
+        if self._policy is not None:
+            self._watching = loop.create_task(self._policy.keep_current())
         log_promise(self.config, self._log)
         try:
             if self._member is not None:
@@ -146,7 +156,9 @@ class BrokerApp:
         )
         store.when_confirmed(NEVER, self._failed)
         try:
-            serving = Serving(self.config, store, self._clock, self.registry, self._log, self._connect_controller)
+            serving = Serving(
+                self.config, store, self._clock, self.registry, self._log, self._connect_controller, self.authorizer
+            )
         except BaseException:
             store.close()
             raise
@@ -175,6 +187,10 @@ class BrokerApp:
 
     async def stop(self) -> None:
         """Leave the controllers, close the port, flush and close the log; more than once is fine."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching = None
         if self._member is not None:
             await self._member.stop()
             return

@@ -9,6 +9,7 @@ import operator
 from typing import cast
 
 from controller import routes
+from controller.authority import guarded
 from controller.changes import PutTopic, RegisterBroker, RemoveMember, RemoveTopic, SetWritable, TopicsTouched
 from controller.control_plane import ControlPlane
 from controller.controller_api import watch
@@ -18,6 +19,7 @@ from controller.liveness import BrokerKey
 from controller.name_server import NameServer
 from controller.registration import decode_registration
 from controller.state import Member
+from remoting.access.rights import LOCATE
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.controller_body import Heartbeat, from_fields
@@ -32,6 +34,7 @@ from remoting.protocol.route_body import (
     decode_body,
     encode_body,
 )
+from remoting.server.authorizer import Authorizer
 from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 from runtime.config import keys_of
@@ -42,10 +45,13 @@ REGISTERED_ATTRIBUTE = "registered brokers"
 SECRET_KEYS = frozenset({"access_keys"})
 
 
-def handlers(name_server: NameServer, plane: ControlPlane | None = None) -> dict[int, Handler]:
-    """The whole table: code -> handler; without `plane` the name server's alone."""
-    brokers, topics = _BrokerApi(name_server, plane), _TopicApi(name_server)
-    return {
+def handlers(
+    name_server: NameServer, plane: ControlPlane | None = None, authorizer: Authorizer | None = None
+) -> dict[int, Handler]:
+    """The whole table: code -> handler; without `plane` the name server's alone, without `authorizer` for everybody."""
+    authorizer = authorizer or Authorizer()
+    brokers, topics = _BrokerApi(name_server, plane), _TopicApi(name_server, authorizer)
+    table: dict[int, Handler] = {
         **(plane.handlers(brokers.settings) if plane is not None else {}),
         RequestCode.REGISTER_BROKER: brokers.register,
         RequestCode.UNREGISTER_BROKER: brokers.unregister,
@@ -65,6 +71,7 @@ def handlers(name_server: NameServer, plane: ControlPlane | None = None) -> dict
         RequestCode.REGISTER_TOPIC_IN_NAMESRV: topics.register,
         **key_value_handlers(name_server),
     }
+    return guarded(table, authorizer, name_server.state.member_of)
 
 
 class _BrokerApi:
@@ -199,8 +206,9 @@ class _BrokerApi:
 
 
 class _TopicApi:
-    def __init__(self, name_server: NameServer) -> None:
+    def __init__(self, name_server: NameServer, authorizer: Authorizer) -> None:
         self._name_server = name_server
+        self._authorizer = authorizer
 
     def route(self, _peer: Peer, command: Command) -> Command:
         topic = text(command, "topic")
@@ -210,14 +218,19 @@ class _TopicApi:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
         return command.reply(body=encode_body(route))
 
-    def all(self, _peer: Peer, command: Command) -> Command:
-        return command.reply(body=encode_body(TopicList(routes.topic_names(self._name_server.metadata))))
+    def all(self, peer: Peer, command: Command) -> Command:
+        return self._list(peer, command, routes.topic_names(self._name_server.metadata))
 
     def system(self, _peer: Peer, command: Command) -> Command:
         return command.reply(body=encode_body(TopicList(*routes.system_topic_names(self._name_server.metadata))))
 
-    def of_cluster(self, _peer: Peer, command: Command) -> Command:
-        names = routes.topic_names(self._name_server.metadata, text(command, "cluster"))
+    def of_cluster(self, peer: Peer, command: Command) -> Command:
+        return self._list(peer, command, routes.topic_names(self._name_server.metadata, text(command, "cluster")))
+
+    def _list(self, peer: Peer, command: Command, names: list[str]) -> Command:
+        """Those of the topics whose route the peer may ask for."""
+        if not self._authorizer.open:
+            names = [name for name in names if self._authorizer.allows(peer, command, LOCATE, name)]
         return command.reply(body=encode_body(TopicList(names)))
 
     def delete(self, peer: Peer, command: Command) -> None:

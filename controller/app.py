@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from controller.api import handlers
 from controller.config import ControllerConfig
 from controller.control_plane import ControlPlane
 from controller.metadata_file import MetadataFile
 from controller.name_server import NameServer
+from remoting.access.key_policy import KeyPolicy
 from remoting.client.key_file import signing_dial
 from remoting.client.tls import ClientTls
-from remoting.protocol.errors import LocalMisuse
-from remoting.server.access import Access
+from remoting.server.access import Access, parse_access_keys
+from remoting.server.authorizer import Authorizer
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
@@ -27,6 +28,7 @@ from runtime.files import DirectoryLock, make_directory
 from runtime.logs import get_logger
 from runtime.metrics import Registry
 from runtime.tls_metrics import declare_tls_metrics
+from runtime.watched_file import WatchedFile
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, never bound to
 """Addresses to listen on that nobody can connect to, and what reaches them on this machine."""
@@ -51,13 +53,15 @@ class ControllerApp:
         self._clock = clock or SystemClock()
         self._registry = registry
         self._listen = listen
+        self._log = get_logger("controller")
         self._lock: DirectoryLock | None = None
-        self._dial_broker = dial_broker or signing_dial(None, ClientTls.of(config.dial_tls))
+        self._dial_broker = dial_broker or signing_dial(config.access_key_file, ClientTls.of(config.dial_tls))
+        self._policy = None if config.access_list is None else KeyPolicy(config.access_list, self._log, WatchedFile)
+        self._watching: asyncio.Task[None] | None = None
         self._name_server: NameServer | None = None
         self._plane: ControlPlane | None = None
         self._server: RemotingServer | None = None
         self._ticker: asyncio.Task[None] | None = None
-        self._log = get_logger("controller")
 
     @property
     def name_server(self) -> NameServer:
@@ -79,7 +83,7 @@ class ControllerApp:
         try:
             self._name_server = NameServer(config, self._clock, MetadataFile(config.data_directory))
             self._plane = ControlPlane(config, self._clock, self._name_server, self._dial_broker)
-            self.handlers = handlers(self._name_server, self._plane)
+            self.handlers = handlers(self._name_server, self._plane, Authorizer(self._policy))
             await self._plane.start()
             if self._listen:
                 self._server = self._make_server()
@@ -92,7 +96,10 @@ class ControllerApp:
                 await self._plane.stop()
             self._lock.close()
             raise
-        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+        loop = asyncio.get_running_loop()
+        self._ticker = loop.create_task(self._tick())
+        if self._policy is not None:
+            self._watching = loop.create_task(self._policy.keep_current())
         if self._registry is not None:
             declare_metrics(self._registry, self)
 
@@ -103,10 +110,11 @@ class ControllerApp:
 
     async def stop(self) -> None:
         """Stop answering, write what is not written, free the directory."""
-        if self._ticker is not None:
-            self._ticker.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._ticker
+        for task in (self._ticker, self._watching):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
         if self._plane is not None:
             self._plane.masters.stopping = True
         if self._server is not None:
@@ -153,7 +161,11 @@ class ControllerApp:
 
     def _make_server(self) -> RemotingServer:
         config = self.config
-        access = Access(parse_access_keys(config.access_keys), open_to_all=config.open_to_all)
+        access = Access(
+            parse_access_keys(config.access_keys),
+            open_to_all=config.open_to_all,
+            keys_count=config.access_list is not None,
+        )
         return RemotingServer(
             Router(self.handlers, access=access),
             frame_size_bytes_max=config.frame_size_bytes_max,
@@ -169,17 +181,6 @@ class ControllerApp:
                 self.name_server.tick()
             except Exception as error:  # noqa: BLE001 - the next tick may go well, silent brokers must not stay for ever
                 self._log.error("tick_failed", exc_info=error)
-
-
-def parse_access_keys(pairs: Sequence[str]) -> dict[str, str]:
-    """`key:secret` texts as a table; LocalMisuse names the one that is not of that form, without its secret."""
-    keys: dict[str, str] = {}
-    for number, pair in enumerate(pairs, 1):
-        key, separator, secret = pair.partition(":")
-        if not separator or not key or not secret:
-            raise LocalMisuse(f"access_keys entry {number} is not of the form key:secret")
-        keys[key] = secret
-    return keys
 
 
 def declare_metrics(registry: Registry, app: ControllerApp) -> None:

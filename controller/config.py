@@ -29,6 +29,13 @@ class ControllerConfig:
     """Where metadata and journal lie; one running controller per directory."""
     access_keys: tuple[str, ...] = ()
     """`key:secret` pairs that may send requests from other machines, signed as RocketMQ's clients do."""
+    access_list: Path | None = None
+    """What each access key may ask for and change, in the format of the brokers' list; whoever shows no key has the
+    rules of `anonymous`, on this machine too. Watched for changes. Brokers need `role broker NAME` in it, proxies
+    `role proxy`."""
+    access_key_file: Path | None = None
+    """Key that brokers are told their role with (one line `key:secret`); needs `role controller` where they have an
+    access list."""
     open_to_all: bool = False
     """Serve other machines without a signature. Only for closed networks."""
     node_id: str = "n1"

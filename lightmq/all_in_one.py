@@ -13,9 +13,9 @@ import asyncio
 import dataclasses
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from broker.api.access import TRUSTED_ATTRIBUTE
 from broker.app import BrokerApp
 from controller.app import ControllerApp
 from lightmq.configuration import Configuration
@@ -27,6 +27,7 @@ from mqtt_proxy.app import ProxyApp
 from mqtt_proxy.listening import PortUnavailable
 from remoting import inprocess
 from remoting.protocol.errors import LightMQError, LocalMisuse
+from remoting.server.authorizer import TRUSTED_ATTRIBUTE
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ENFORCING, ServerTls
@@ -62,14 +63,19 @@ class AllInOne:
         self._group = ServiceGroup()
         self._lock: DirectoryLock | None = None
         up = configuration.up
+        rules = one_access_list(configuration)
         self._controller = ControllerApp(
-            dataclasses.replace(configuration.controller, data_directory=up.data_directory / "controller"),
+            dataclasses.replace(
+                configuration.controller, data_directory=up.data_directory / "controller", access_list=rules
+            ),
             clock=self._clock,
             registry=self._registry,
             listen=False,
         )
         self._broker = BrokerApp(
-            dataclasses.replace(configuration.broker, data_directory=up.data_directory / "broker", host=up.host),
+            dataclasses.replace(
+                configuration.broker, data_directory=up.data_directory / "broker", host=up.host, access_list=rules
+            ),
             clock=self._clock,
             registry=self._registry,
             faults=parse_faults(os.environ.get(FAULTS_VARIABLE, "")),
@@ -170,9 +176,9 @@ class AllInOne:
         )
 
     async def _connect(self, _address: str) -> Connection:
-        """The broker's way to the controller, whatever address it is told."""
+        """The broker's way to the controller, whatever address it is told; it needs no key for it."""
         assert self._router is not None
-        return inprocess.connect(self._router)
+        return _trusted(inprocess.connect(self._router))
 
     async def _open_remoting(self) -> None:
         assert self._server is not None
@@ -230,6 +236,16 @@ class _Port:
 
     async def stop(self) -> None:
         await self._stop()
+
+
+def one_access_list(configuration: Configuration) -> Path | None:
+    """The access list of the port that both answer. Raises LocalMisuse when each has one of its own."""
+    lists = {configuration.broker.access_list, configuration.controller.access_list} - {None}
+    if len(lists) > 1:
+        raise LocalMisuse(
+            "broker.access_list and controller.access_list name two files, but `up` has one port for both: name one"
+        )
+    return lists.pop() if lists else None
 
 
 def merged(controller: Mapping[int, Handler], broker: Mapping[int, Handler]) -> dict[int, Handler]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.api.access import ADMIN
+from broker.api.access import ADMIN, LOCATE
 from broker.api.clients import json_body
 from broker.api.fields import flag, number, text
 from broker.meta.groups import GroupConfig, retry_topic
@@ -72,9 +72,11 @@ def all_topics(broker: Broker, _peer: Peer, command: Command) -> Command:
     return command.reply(body=_encode(body), fields={"totalTopicNum": str(len(table))})
 
 
-def topic_config(broker: Broker, _peer: Peer, command: Command) -> Command:
+def topic_config(broker: Broker, peer: Peer, command: Command) -> Command:
     """351: one topic."""
-    return command.reply(body=_encode(broker.topics.require(text(command.fields, "topic"))))
+    name = text(command.fields, "topic")
+    broker.authorizer.authorize(peer, command, LOCATE, name)
+    return command.reply(body=_encode(broker.topics.require(name)))
 
 
 def update_config(broker: Broker, peer: Peer, command: Command) -> Command:

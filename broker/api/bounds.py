@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker.api.access import CONSUME
 from broker.api.long_poll import ANY_QUEUE
-from broker.api.resources import of_topic
+from remoting.access.resources import of_topic
 from remoting.protocol import names, topics
 from remoting.protocol.bounds_body import (
     LightBounds,

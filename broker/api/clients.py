@@ -13,10 +13,10 @@ import msgspec
 
 from broker.api.access import CONSUME
 from broker.api.fields import text
-from broker.api.resources import of_group
 from broker.api.selection import TAG, selection
 from broker.meta.clients import Client
 from broker.meta.groups import retry_topic
+from remoting.access.resources import of_group
 from remoting.protocol import fastjson
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command

@@ -18,8 +18,8 @@ from broker.api.access import CONSUME
 from broker.api.admin import offset_table, queue_key
 from broker.api.fields import text
 from broker.api.queues import find_queue
-from broker.api.resources import of_topic
 from broker.store.errors import StoreError
+from remoting.access.resources import of_topic
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
 from remoting.protocol.record import RecordView

@@ -19,7 +19,6 @@ from broker.api.handover import Handovers
 from broker.api.history import HistoryRoom
 from broker.api.long_poll import LongPolls
 from broker.api.offset_gather import OffsetGather
-from broker.api.resources import of_topic
 from broker.api.shared import SESSION_ENDED, SharedRoom
 from broker.api.stored_message import ipv4_host
 from broker.api.wills import WillRoom
@@ -43,6 +42,7 @@ from broker.meta.topic_retention import TopicRetention
 from broker.meta.topics import Topics
 from broker.metrics import BrokerMetrics
 from broker.publication import Publication
+from remoting.access.resources import of_topic
 from remoting.batches.unpack import Unpacker
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command

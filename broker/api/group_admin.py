@@ -15,9 +15,9 @@ import msgspec
 from broker.api.access import ADMIN
 from broker.api.admin import queue_key
 from broker.api.fields import flag, number, text
-from broker.api.resources import of_group
 from broker.meta.clients import Client
 from broker.meta.topics import DEFAULT_TOPIC
+from remoting.access.resources import of_group
 from remoting.protocol import fastjson
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command

@@ -12,7 +12,7 @@ from broker.api.access import CONSUME
 from broker.api.append import refusal_of
 from broker.api.fields import flag, number, text
 from broker.api.queues import find_queue, is_light
-from broker.api.resources import of_group, of_topic
+from remoting.access.resources import of_group, of_topic
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused

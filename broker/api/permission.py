@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.api.access import PUBLISH
-from broker.api.resources import of_sink
+from remoting.access.resources import of_sink
 from remoting.protocol.commands import Command
 from remoting.transport.contracts import Peer
 

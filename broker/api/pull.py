@@ -16,11 +16,11 @@ from broker.api.access import CONSUME
 from broker.api.fields import number, text
 from broker.api.long_poll import ANY_QUEUE
 from broker.api.queues import find_queue, is_light, require_readable
-from broker.api.resources import of_topic
 from broker.api.selection import TAG, Selection, selection
 from broker.api.stored_message import stored_message
 from broker.store.errors import UnreadableOffsets
 from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL
+from remoting.access.resources import of_group, of_topic
 from remoting.batches.unpack import ArrowMissing, is_batch
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
@@ -58,8 +58,8 @@ class _Pull:
 
 def pull_message(broker: Broker, peer: Peer, command: Command) -> None:
     """Answer a pull now, on news, or at its deadline."""
+    _authorize(broker, peer, command)
     request = _parse(broker, command)
-    broker.authorizer.authorize(peer, command, CONSUME, of_topic(request.topic))
     require_readable(broker, request.topic)
     queue_id = find_queue(broker, request.topic, request.index)
     if not is_light(request.topic):
@@ -79,6 +79,13 @@ def pull_message(broker: Broker, peer: Peer, command: Command) -> None:
     if not attempt(request.wait_ms <= 0):
         waits_for = [ANY_QUEUE if queue_id is None else queue_id]
         broker.long_polls.wait(peer, waits_for, request.wait_ms, attempt)
+
+
+def _authorize(broker: Broker, peer: Peer, command: Command) -> None:
+    """Reading needs the topic; an offset that is committed along with it also the group."""
+    broker.authorizer.authorize(peer, command, CONSUME, of_topic(text(command.fields, "topic")))
+    if _commits(command):
+        broker.authorizer.authorize(peer, command, CONSUME, of_group(text(command.fields, "consumerGroup")))
 
 
 def _parse(broker: Broker, command: Command) -> _Pull:
@@ -111,9 +118,14 @@ def _wanted(broker: Broker, command: Command, system_flag: int, group: str, topi
     return selection(expression, kind)
 
 
+def _commits(command: Command) -> bool:
+    asked = number(command.fields, "sysFlag", 0) & COMMIT_OFFSET
+    return bool(asked) and number(command.fields, "commitOffset", -1) >= 0
+
+
 def _commit(broker: Broker, command: Command, request: _Pull) -> None:
-    offset = number(command.fields, "commitOffset", -1)
-    if number(command.fields, "sysFlag", 0) & COMMIT_OFFSET and offset >= 0:
+    if _commits(command):
+        offset = number(command.fields, "commitOffset", -1)
         broker.group_commits.add(request.group, request.topic, request.index, offset)
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.api.access import CONSUME
-from broker.api.resources import of_record
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from broker.store.read_result import RangeResult
+from remoting.access.resources import of_record
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused

@@ -16,9 +16,9 @@ from broker.api.access import CONSUME
 from broker.api.fields import flag, number, text
 from broker.api.message_at import message_at
 from broker.api.queues import find_queue, is_light, require_readable
-from broker.api.resources import of_record, of_topic
 from broker.api.stored_message import stored_message
 from broker.store.key_index.key_reader import KeyQuestion
+from remoting.access.resources import of_record, of_topic
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused

@@ -29,9 +29,10 @@ from broker.api import (
     topic_list,
     wills,
 )
-from broker.api.access import ADMIN, SESSION
+from broker.api.access import ADMIN, LOCATE, SESSION
 from broker.api.append import append_many, refusal_of
 from broker.store.errors import StoreError
+from remoting.access.rights import with_rights
 from remoting.protocol.codes import RequestCode as Code
 from remoting.protocol.commands import Command
 from remoting.transport.contracts import Handler, Peer
@@ -120,6 +121,13 @@ ADMIN_CODES = frozenset(
     }
 )  # fmt: skip
 """What tools ask about everything there is. The other handlers ask for themselves, resource by resource."""
+SHARED_CODES = frozenset(
+    {
+        Code.UNREGISTER_CLIENT, Code.CHECK_CLIENT_CONFIG, Code.HEART_BEAT, Code.TOPIC_LIST, Code.QUEUE_BOUNDS,
+        Code.GET_CONSUME_STATS, Code.GET_BROKER_CONSUME_STATS,
+    }
+)  # fmt: skip
+"""What everybody with any right may send; what it shows or names is asked for one by one in the handler."""
 
 
 def handlers(broker: Broker) -> dict[int, Handler]:
@@ -129,16 +137,16 @@ def handlers(broker: Broker) -> dict[int, Handler]:
     table[Code.SHARED_TAKE] = broker.shared.take
     table[Code.SHARED_SETTLE] = broker.shared.settle
     table[Code.HISTORY] = broker.history.handle
-    for action, codes in ((SESSION, SESSION_CODES), (ADMIN, ADMIN_CODES)):
+    for action, codes in ((SESSION, SESSION_CODES), (ADMIN, ADMIN_CODES), (LOCATE, SHARED_CODES)):
         table |= {code: _asking(broker, action, table[code]) for code in codes}
-    return table
+    return with_rights(table)
 
 
 def _asking(broker: Broker, action: str, handler: Handler) -> Handler:
     """The handler, for those who may do such a thing at all."""
 
     def handle(peer: Peer, command: Command) -> Command | None:
-        broker.authorizer.authorize(peer, command, action, f"request {command.code}")
+        broker.authorizer.authorize(peer, command, action, "" if action == LOCATE else f"request {command.code}")
         return handler(peer, command)
 
     return handle

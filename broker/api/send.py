@@ -15,12 +15,12 @@ from broker.api.access import CONSUME, PUBLISH
 from broker.api.append import Done
 from broker.api.fields import number, text
 from broker.api.message_at import message_at
-from broker.api.resources import of_group
 from broker.api.send_body import SendRequest, build_message, check_properties, parse_send, split_batch
 from broker.api.stored_message import HIDDEN_PREFIX, NO_HOST, RECONSUME_KEY, ipv4_host
 from broker.meta.groups import dead_letter_topic, retry_topic
 from broker.meta.placement import KIND_QUEUE
 from broker.store.store_message import Appended, StoreMessage
+from remoting.access.resources import of_group
 from remoting.protocol import names
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from broker.api.access import PUBLISH
 from broker.api.append import admit_retained, authorize_body, entry_message, refusal_of
-from broker.api.resources import of_sink
 from broker.meta import hot
 from broker.meta.ledger import CommitRun, Handle, Plan
 from broker.meta.stages import Attempt, AttemptKey
 from broker.store.errors import StoreError
 from broker.store.store_message import StoreMessage
+from remoting.access.resources import of_sink
 from remoting.protocol.append_body import KIND_BATCH, AppendEntry, decode_entries
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.api.access import ADMIN, CONSUME
-from broker.api.resources import of_topic
 from broker.meta.topic_attributes import BATCH_QUEUE, SIMPLE_QUEUE
+from remoting.access.resources import of_topic
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
 from remoting.transport.contracts import Peer

@@ -14,18 +14,21 @@ from pathlib import Path
 
 import msgspec
 
-from broker.api.access import Authorizer, make_access
-from broker.api.topic_policy import TopicPolicy
+from broker.api.access import Authorizer
 from broker.readers.messages import ReaderReport, ReaderSettings, settings_of, to_line
 from broker.readers.service import RangeService
 from broker.store.attached.store import AttachedStore
 from broker.store.errors import StoreError
+from remoting.access.key_policy import KeyPolicy
+from remoting.access.rights import with_rights
 from remoting.protocol.codes import RequestCode
+from remoting.server.access import Access, parse_access_keys
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
 from runtime import event_loop, logs
 from runtime.tls_config import ListenTlsConfig
+from runtime.watched_file import WatchedFile
 
 INPUT, OUTPUT = 0, 1
 UPKEEP_INTERVAL_S = 1.0
@@ -59,13 +62,19 @@ async def serve(settings: ReaderSettings) -> None:
     loop.add_reader(INPUT, lambda: _pipe_moved(ended))
     store = AttachedStore(Path(settings.directory))
     policy = (
-        None if settings.access_list is None else TopicPolicy(Path(settings.access_list), logs.get_logger("reader"))
+        None
+        if settings.access_list is None
+        else KeyPolicy(Path(settings.access_list), logs.get_logger("reader"), WatchedFile)
     )
     service = RangeService(store, pull_bytes_max=settings.pull_bytes_max, authorizer=Authorizer(policy))
     server = RemotingServer(
         Router(
-            {RequestCode.RANGE_PULL: service.range_pull, RequestCode.FILTERED_PULL: service.filtered_pull},
-            access=make_access(settings.access_keys, open_to_all=settings.open_to_all, keys_count=policy is not None),
+            with_rights({RequestCode.RANGE_PULL: service.range_pull, RequestCode.FILTERED_PULL: service.filtered_pull}),
+            access=Access(
+                parse_access_keys(settings.access_keys),
+                open_to_all=settings.open_to_all,
+                keys_count=policy is not None,
+            ),
         ),
         frame_size_bytes_max=settings.frame_size_bytes_max,
         output_bytes_max=settings.output_bytes_max,
@@ -97,9 +106,7 @@ def _tls(settings: ReaderSettings) -> ServerTls | None:
     )
 
 
-async def _report(
-    service: RangeService, store: AttachedStore, policy: TopicPolicy | None, ended: asyncio.Event
-) -> None:
+async def _report(service: RangeService, store: AttachedStore, policy: KeyPolicy | None, ended: asyncio.Event) -> None:
     """Say that we listen, then keep the counts known until the end."""
     said = _say(service.report)
     while not ended.is_set():

@@ -17,11 +17,11 @@ import numpy as np
 from broker.api.access import CONSUME, Authorizer
 from broker.api.pull_filtered import filtered, judge_for
 from broker.api.pull_many import RANGE_COUNT_MAX, range_reply
-from broker.api.resources import of_record, of_topic
 from broker.readers.messages import ReaderReport
 from broker.store.attached.store import AttachedStore
 from broker.store.errors import CorruptLog, StoreError, Unsettled
 from broker.store.read_result import NO_SUCH_QUEUE, RangeResult
+from remoting.access.resources import of_record, of_topic
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused, RemoteViolation

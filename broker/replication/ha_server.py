@@ -46,8 +46,7 @@ from remoting.server.tls import ServerTls
 from remoting.transport.turn import soon, turn_of
 from runtime.clock import Clock
 
-TICK_S = 0.1
-"""How often silence is counted."""
+TICK_S = 0.1  # how often silence is counted
 CONNECTIONS_MAX = 64
 """Connections, those included that have not said who they are; the next one is closed at once."""
 HELLO_MS_MAX = 3_000
@@ -66,9 +65,10 @@ class HaServer:
         open_to_all: bool,
         superseded: Callable[[int], None],
         tls: ServerTls | None = None,
+        permitted: Callable[[str], bool] = lambda _key: True,
     ) -> None:
-        """`keys`: access key -> secret of those who may replicate from other machines. `superseded` hears of an epoch
-        newer than ours that a replica knows of."""
+        """`keys`: access key -> secret of replicas from other machines; `permitted`: whether a proved key, or none, may
+        have this log. `superseded` hears of an epoch newer than ours that a replica knows of."""
         self.doors = Doors(tls, lambda: ReplicaConnection(self), self._refused_at_the_door)
         self.port = 0
         self.connections: set[ReplicaConnection] = set()
@@ -80,6 +80,7 @@ class HaServer:
         self._keys = dict(keys)
         self._open_to_all = open_to_all
         self._superseded = superseded
+        self._permitted = permitted
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._leader: Leader | None = None
@@ -162,10 +163,12 @@ class HaServer:
         leader = self._leader
         if leader is None:
             return Refusal(NOT_MASTER, 0, "this broker is not the master")
-        secret = self._keys.get(hello.access_key) if hello.access_key else None
+        secret = self._keys.get(hello.access_key or "")
         trusted = not hello.access_key and (self._open_to_all or is_loopback(connection.address))
         if not trusted and (secret is None or not proved(secret, connection.nonce, hello.signed, hello.proof)):
             return Refusal(NO_PROOF_GIVEN, leader.epoch, "replicas from elsewhere prove that they know an access key")
+        if not self._permitted(hello.access_key):
+            return Refusal(NO_PROOF_GIVEN, leader.epoch, f"access key {hello.access_key!r} has no such role")
         connection.secret = secret
         answer = leader.hello(connection.number, hello, self.extent(), self.now_ms())
         if leader.superseded:

@@ -16,12 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from broker.store.errors import GivenUp
+from remoting.access.rights import LOCATE, RIGHTS, with_rights
 from remoting.protocol.codes import RequestCode as Code
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.controller_body import MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
 from remoting.protocol.errors import Refused
 from remoting.server.access import Access
+from remoting.server.authorizer import Authorizer
 from remoting.server.router import Router
 from remoting.transport.contracts import Handler, Peer
 from remoting.transport.failures import OUTCOME_FIELD, OUTCOME_UNKNOWN
@@ -45,8 +47,20 @@ Admission = Callable[[], Refused | None]
 class RoleGate:
     """Answers a broker's peers in its present role."""
 
-    def __init__(self, always: Mapping[int, Handler], access: Access, close_peers: Callable[[str], None]) -> None:
-        self._always = dict(always)
+    def __init__(
+        self,
+        always: Mapping[int, Handler],
+        access: Access,
+        close_peers: Callable[[str], None],
+        authorizer: Authorizer | None = None,
+        broker_name: str = "",
+    ) -> None:
+        """`broker_name`: the group's, which `always` and NOT_MASTER are asked for."""
+        self._authorizer = authorizer or Authorizer()
+        self._broker_name = broker_name
+        self._always = {
+            code: self._asking(RIGHTS[code].action, handler) for code, handler in with_rights(always).items()
+        }
         self._access = access
         self._close_peers = close_peers
         self._router: Router | None = None
@@ -63,6 +77,7 @@ class RoleGate:
         handler = self._always.get(command.code)
         if handler is not None:
             return handler(peer, command)
+        self._authorizer.authorize(peer, command, LOCATE, "")
         self.refused += 1
         return self._not_master(command)
 
@@ -87,6 +102,15 @@ class RoleGate:
         self.master_address, self.master_epoch = master_address, epoch
         if was_serving:
             self._close_peers("this broker is not the master any more")
+
+    def _asking(self, action: str, handler: Handler) -> Handler:
+        """The handler, for those who may ask this of our group."""
+
+        def handle(peer: Peer, command: Command) -> Command | None:
+            self._authorizer.authorize(peer, command, action, self._broker_name)
+            return handler(peer, command)
+
+        return handle
 
     def _not_master(self, command: Command) -> Command:
         private = PRIVATE_CODES_FROM <= command.code < PRIVATE_CODES_BEFORE

@@ -36,12 +36,13 @@ from broker.store.confirm import NEVER
 from broker.store.errors import GivenUp, StoreFailed
 from broker.store.log_store import LogStore
 from broker.store.role import UNLIMITED
+from remoting.access.rights import REGISTER
 from remoting.client.key_file import read_signer
 from remoting.client.tls import ClientTls
 from remoting.protocol.codes import RequestCode as Code
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import LocalMisuse
-from remoting.server.access import Access
+from remoting.server.access import Access, parse_access_keys
+from remoting.server.authorizer import Authorizer
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Peer
@@ -79,6 +80,7 @@ class GroupMember:
         faults: FaultPoints,
         connect: Connect,
         access: Access,
+        authorizer: Authorizer,
         failed: Callable[[Exception], None],
         log: Any,
     ) -> None:
@@ -91,6 +93,7 @@ class GroupMember:
         self.port = 0
         self._clock, self._registry, self._faults = clock, registry, faults
         self._connect, self._failed, self._log = connect, failed, log
+        self._authorizer = authorizer
         self._host = client_host(config.advertised_host or config.host)
         self._standing = Standing()
         self._upkeep: asyncio.Task[None] | None = None
@@ -103,12 +106,13 @@ class GroupMember:
             Code.GET_BROKER_EPOCH_CACHE: lambda _peer, command: command.reply(body=epoch_cache(self)),
             Code.GET_BROKER_HA_STATUS: lambda _peer, command: command.reply(body=high_availability(self)),
         }
-        self.gate = RoleGate(always, access, peers_closer(lambda: self._server.peers))
+        self.gate = RoleGate(always, access, peers_closer(lambda: self._server.peers), authorizer, config.broker_name)
         self._server: RemotingServer = make_server(config, self.gate)
         declare_tls_metrics(registry, self._server)
         self.replicas = HaServer(
-            clock, log, keys=_keys(config), open_to_all=config.open_to_all, superseded=self._superseded,
-            tls=ServerTls.of(config.tls),
+            clock, log, keys=parse_access_keys(config.access_keys), open_to_all=config.open_to_all,
+            superseded=self._superseded, tls=ServerTls.of(config.tls),
+            permitted=lambda key: authorizer.permits(key, REGISTER, config.broker_name),
         )  # fmt: skip
         self.manager = ReplicasManager(config, self, connect=connect, addresses=self._addresses, failed=failed, log=log)
         declare_metrics(registry, self)
@@ -188,7 +192,9 @@ class GroupMember:
             self.config, self.manager.steps.broker_id, view, store, self.replicas, self.manager.alter, self._log,
             damaged=self.manager.lost_something, group_size=self.manager.controllers.group_size,
         )  # fmt: skip
-        self.serving = serving = Serving(self.config, store, self._clock, self._registry, self._log, self._connect)
+        self.serving = serving = Serving(
+            self.config, store, self._clock, self._registry, self._log, self._connect, authorizer=self._authorizer
+        )
         serving.tell_address(self._host, self.port)
         serving.start()
         if former is not None:
@@ -386,14 +392,3 @@ class GroupMember:
 
     def _role_pushed(self, _peer: Peer, command: Command) -> None:
         self.manager.pushed(command)
-
-
-def _keys(config: BrokerConfig) -> dict[str, str]:
-    """Access key -> secret, as configured."""
-    keys = {}
-    for pair in config.access_keys:
-        key, separator, secret = pair.partition(":")
-        if not separator:
-            raise LocalMisuse("an entry of access_keys is not of the form key:secret")
-        keys[key] = secret
-    return keys

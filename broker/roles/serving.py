@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from broker.api.access import Authorizer
 from broker.api.context import Broker
 from broker.api.router import handlers
-from broker.api.topic_policy import TopicPolicy
 from broker.metrics import ReaderMetrics
 from broker.readers.messages import ReaderSettings
 from broker.readers.pool import ReaderPool
@@ -48,15 +47,23 @@ class Serving:
     """A broker's working parts around an open store."""
 
     def __init__(
-        self, config: BrokerConfig, store: LogStore, clock: Clock, registry: Registry, log: Any, connect: Connect
+        self,
+        config: BrokerConfig,
+        store: LogStore,
+        clock: Clock,
+        registry: Registry,
+        log: Any,
+        connect: Connect,
+        authorizer: Authorizer | None = None,
     ) -> None:
+        """`authorizer`: who may do what; without one everybody may do everything."""
         self.config = config
         self.store = store
         self.broker = Broker(config, store, clock, registry, log)
+        self.broker.authorizer = authorizer or Authorizer()
         self.readers: ReaderPool | None = None
         self.registration = Registration(self.broker, make_connection=connect)
         self._clock, self._registry, self._log = clock, registry, log
-        self._topic_policy: TopicPolicy | None = None
         self._upkeep: asyncio.Task[None] | None = None
         self._announced = False
 
@@ -67,7 +74,6 @@ class Serving:
 
     def start(self) -> None:
         """Finish what a stop interrupted and begin to work; nobody knows of us yet."""
-        self._guard_topics()
         self._finish_commits()
         self._make_readers()
         self.broker.delay_timer.start()
@@ -134,12 +140,6 @@ class Serving:
         pool = self.readers = ReaderPool(config.range_readers, settings, metrics, self._log)
         broker.readers_address = lambda: join_address(broker.host, pool.port) if pool.serving else None
 
-    def _guard_topics(self) -> None:
-        """Put the access list in force, if there is one."""
-        if self.config.access_list is not None:
-            self._topic_policy = TopicPolicy(self.config.access_list, self._log)
-            self.broker.authorizer = Authorizer(self._topic_policy)
-
     def _finish_commits(self) -> None:
         """Carry on the sink commits that a stop interrupted: part of them is visible already."""
         ledger = self.broker.ledger
@@ -156,8 +156,6 @@ class Serving:
         while True:
             await asyncio.sleep(interval_s)
             now_ms = self._clock.now_ms()
-            if self._topic_policy is not None:
-                await self._topic_policy.look()
             await upkeep(self.store, now_ms, interval_s, self._log, partial(self.broker.maintain, now_ms))
 
 

@@ -55,8 +55,13 @@ def check(
 @acl.command
 def explain(
     *,
-    client: Annotated[str, Parameter(help="Client id, for %c.")],
-    topic: Annotated[str, Parameter(name=["--topic", "-t"], help="Topic name, or filter to subscribe to.")],
+    client: Annotated[str | None, Parameter(help="Client id, for %c.")] = None,
+    topic: Annotated[
+        str | None, Parameter(name=["--topic", "-t"], help="Topic name, or filter to subscribe to.")
+    ] = None,
+    key: Annotated[str | None, Parameter(help="Access key at a broker or controller, instead of a client.")] = None,
+    request: Annotated[str | None, Parameter(help="Request of the key: a code or its name.")] = None,
+    on: Annotated[str, Parameter(help="Topic, group ($group/NAME), sink ($sink/NAME) or broker name.")] = "",
     user: Annotated[str | None, Parameter(name=["--user", "-u"], help="Proven user name; without: none.")] = None,
     group: Annotated[list[str] | None, Parameter(negative=(), help="A group of a token or hook.")] = None,
     action: Annotated[Asked, Parameter(help="What is to be done.")] = "publish",
@@ -66,7 +71,14 @@ def explain(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print one JSON object.")] = False,
     options: ConfigOptions = NONE,
 ) -> None:
-    """Say whether a client may do something, and which rule says so."""
+    """Say whether a client or an access key may do something, and which rule says so."""
+    if request is not None:
+        _explain_key(key, request, on, file or configuration(options).value.broker.access_list, json_output=json_output)
+        return
+    if client is None or topic is None:
+        raise CommandFailed(
+            "name a client and a topic (--client, --topic), or a key and its request (--key, --request)"
+        )
     from mqtt_proxy.access.authority import Authority
     from mqtt_proxy.access.counters import AccessCounters
     from remoting.access.acl_file import load
@@ -100,3 +112,32 @@ def explain(
         sys.stdout.write("    there is no access list (proxy.acl_file): whoever was let in may do everything else\n")
     elif decided:
         sys.stdout.write(f"    {decided}\n")
+
+
+def _explain_key(key: str | None, request: str, on: str, path: Path | None, *, json_output: bool) -> None:
+    """What a broker or controller would say to a request signed with the key, or with none."""
+    from remoting.access.acl_file import load
+    from remoting.access.key_policy import NOBODY, KeyPolicy
+    from remoting.access.rights import RIGHTS
+    from remoting.protocol.codes import request_name
+    from runtime.logs import get_logger
+    from runtime.watched_file import WatchedFile
+
+    named = {request_name(code): code for code in RIGHTS}
+    code = int(request) if request.isdecimal() else named.get(request.upper())
+    if code is None or code not in RIGHTS:
+        raise CommandFailed(f"no broker or controller answers {request!r}: see docs/request-rights.md for the codes")
+    if path is None:
+        raise CommandFailed("there is no access list (broker.access_list): name one with --file")
+    load(path)
+    action, identity = RIGHTS[code].action, key or NOBODY
+    policy = KeyPolicy(path, get_logger("acl"), WatchedFile)
+    allowed, role = policy(identity, action, on), policy.role_for(identity, action, on)
+    if json_output:
+        sys.stdout.write(json.dumps({"allowed": allowed, "action": action, "role": role}) + "\n")
+        return
+    who = f"key {key!r}" if key is not None else "whoever shows no key"
+    asked = f"{request_name(code)} ({action})" + (f" on {on!r}" if on else "")
+    sys.stdout.write(f"{'allowed' if allowed else 'refused'}: {asked} by {who}\n")
+    if role:
+        sys.stdout.write(f"    role {role}\n")

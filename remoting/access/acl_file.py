@@ -10,7 +10,9 @@
     topic read retained=no history=no a/# live messages only
     group line-3                          what follows is for identities with this group (tokens and hooks name groups)
     anonymous                             back to clients without a proven name
-    role proxy                            in a user section, at a broker only: this key is an MQTT proxy, or `admin`
+    role proxy                            in a user section, at brokers and controllers only: this key is an MQTT proxy
+    role broker group-a group-b           this key is a broker and may register under these broker names
+    role admin                            or `admin`, or `controller`
     pattern readwrite dev/%c/#            for everybody, whatever the section; %c or ${clientid}: the client id,
                                           %u or ${username}: the proven user name
 
@@ -46,8 +48,8 @@ VERBS: Mapping[str, tuple[bool, bool, bool]] = {
 }
 """Word -> (allows, concerns reading, concerns writing)."""
 
-ROLES = ("proxy", "admin")
-"""What a key may be beside a reader and writer of topics; of meaning to brokers."""
+ROLES = ("proxy", "admin", "broker", "controller")
+"""What a key may be beside a reader and writer of topics; of meaning to brokers and controllers."""
 
 OPTIONS = ("qos", "retain", "retained", "will", "history")
 SWITCH = {"yes": True, "no": False}
@@ -101,19 +103,26 @@ class _Reader:
                 named = self.rules.users if word == "user" else self.rules.groups
                 self.section = named.setdefault(rest, [])
                 self.user = rest if word == "user" else None
-            case "role":
+            case "role" if rest:
                 self._role(rest)
             case "anonymous" if not rest:
                 self.section, self.user = self.rules.anonymous, None
             case _:
                 raise _LineError(f"begins with {word[:20]!r}, not with topic, pattern, user, group, role or anonymous")
 
-    def _role(self, role: str) -> None:
+    def _role(self, words: str) -> None:
+        role, *names = words.split()
         if role not in ROLES:
             raise _LineError(f"{role[:20]!r} is none of the roles {', '.join(ROLES)}")
         if self.user is None:
             raise _LineError("a role belongs into the section of a user")
+        if (role == "broker") != bool(names):
+            raise _LineError(
+                f"role {role} takes no names" if names else "role broker needs the broker names it may register under"
+            )
         self.rules.roles.setdefault(self.user, set()).add(role)
+        if names:
+            self.rules.brokers.setdefault(self.user, set()).update(names)
 
 
 def load(path: Path) -> RuleSet:

@@ -88,7 +88,9 @@ class RuleSet:
     anonymous: list[Rule] = field(default_factory=list)
     everyone: list[Rule] = field(default_factory=list)
     roles: dict[str, set[str]] = field(default_factory=dict)
-    """Name -> roles of a key at a broker."""
+    """Name -> roles of a key at a broker or controller."""
+    brokers: dict[str, set[str]] = field(default_factory=dict)
+    """Name -> broker names that a key may register under."""
     open: bool = False
     """Everybody who was let in may do everything: what holds without an access list."""
 
@@ -130,6 +132,16 @@ class Grants:
         self._allow_write = lists.get((True, True), [])
         self._deny_read = lists.get((False, False), [])
         self._deny_write = lists.get((False, True), [])
+
+    @property
+    def allows_something(self) -> bool:
+        """Whether some rule allows something."""
+        return self._open or bool(self._allow_read or self._allow_write)
+
+    def touches(self, topic_filter: str) -> bool:
+        """Whether some rule allows reading or writing a topic that the filter matches; denies are not looked at."""
+        levels = split(topic_filter)
+        return self._open or any(intersects(allowed, levels) for allowed, _ in (*self._allow_read, *self._allow_write))
 
     def write_mask(self, topic: bytes) -> int:
         """Which messages may be written to this topic name, as bits of `write_bit`."""

@@ -6,11 +6,11 @@ Invariant: without keys nobody off this machine gets anything but a refusal.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.transport.contracts import Peer
 from remoting.transport.signature import ACCESS_KEY_FIELD, SIGNATURE_FIELD, signature
 
@@ -42,3 +42,14 @@ class Access:
         given = command.fields.get(SIGNATURE_FIELD, "")
         if not hmac.compare_digest(expected.encode(), given.encode()) or secret is None:
             raise Refused(ResponseCode.NO_PERMISSION, f"the signature by access key {access_key!r} is not valid")
+
+
+def parse_access_keys(pairs: Iterable[str]) -> dict[str, str]:
+    """`key:secret` texts as a table. LocalMisuse names the one that is not of that form, without its secret."""
+    keys: dict[str, str] = {}
+    for number, pair in enumerate(pairs, 1):
+        key, separator, secret = pair.partition(":")
+        if not separator or not key or not secret:
+            raise LocalMisuse(f"access_keys entry {number} is not of the form key:secret")
+        keys[key] = secret
+    return keys

@@ -6,14 +6,13 @@ import asyncio
 
 import pytest
 
-from controller.app import ControllerApp, parse_access_keys
+from controller.app import ControllerApp
 from controller.config import ControllerConfig
 from remoting import inprocess
 from remoting.client.admin import Admin
 from remoting.client.connection import connect
 from remoting.client.route import Routes
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.route_body import RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
 from remoting.server.router import Router
 from runtime.files import DirectoryLocked
@@ -85,10 +84,3 @@ async def test_a_tick_that_fails_is_not_the_last(tmp_path, monkeypatch, capsys):
         await asyncio.sleep(0.01)
     assert app.ready()
     await app.stop()
-
-
-def test_access_keys():
-    assert parse_access_keys(("a:b", "c:d:e")) == {"a": "b", "c": "d:e"}
-    with pytest.raises(LocalMisuse, match="entry 2") as caught:
-        parse_access_keys(("a:b", "verysecret"))
-    assert "verysecret" not in str(caught.value)

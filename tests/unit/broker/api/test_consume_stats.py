@@ -82,8 +82,9 @@ async def test_topics_that_are_gone_or_forbidden_are_left_out(running, monkeypat
     running.broker.topics.delete("t")
     assert set(await queues_of(connection, "g")) == {("plant", 0)}
 
-    def refuse(*_: object) -> None:
-        raise Refused(ResponseCode.NO_PERMISSION, "no")
+    def refuse(_peer: object, _command: object, action: str, _resource: str) -> None:
+        if action != "locate":
+            raise Refused(ResponseCode.NO_PERMISSION, "no")
 
     monkeypatch.setattr(running.broker.authorizer, "authorize", refuse)
     assert await queues_of(connection, "g") == {}

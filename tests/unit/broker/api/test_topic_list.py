@@ -17,7 +17,7 @@ async def test_topics_with_their_messages_and_only_those_one_may_read(running) -
         ("a", 2, 4),
         ("b", 1, 4),
     ]
-    running.broker.authorizer = Authorizer(lambda _identity, _action, resource: resource == "b/#")
+    running.broker.authorizer = Authorizer(lambda _identity, action, resource: action == "locate" or resource == "b/#")
     body = msgspec.json.decode((await connection.request(Command(RequestCode.TOPIC_LIST))).body)
     assert [item["topic"] for item in body["topics"]] == ["b"]
 

@@ -100,3 +100,19 @@ def test_what_cannot_be_asked(acl: Path) -> None:
     assert run(["acl", "explain", "--client", "c", "--topic", "a/#", "--file", str(acl)]) == 1
     assert run(["acl", "explain", "--client", "c", "--topic", "a", "--qos", "3", "--file", str(acl)]) == 1
     assert run(["acl", "explain", "--client", "c", "--topic", "a", "--file", str(acl) + "-not"]) == 1
+
+
+def test_requests_of_access_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By name or code, for a key and for nobody."""
+    path = tmp_path / "keys"
+    path.write_text("user node\nrole broker a\nuser etl\ntopic read plant/#\n")
+    file = ("--file", path)
+    assert "role broker" in explain(capsys, "--key", "node", "--request", "REGISTER_BROKER", "--on", "a", *file)
+    assert explain(capsys, "--key", "node", "--request", "104", "--on", "b", *file).startswith("refused")
+    assert explain(capsys, "--key", "etl", "--request", "105", "--on", "plant", *file).startswith("allowed")
+    assert explain(capsys, "--request", "105", "--on", "plant", *file).startswith("refused")
+    answer = json.loads(explain(capsys, "--key", "etl", "--request", "105", "--on", "x", "--json", *file))
+    assert answer == {"allowed": False, "action": "locate", "role": ""}
+    assert run(["acl", "explain", "--key", "etl", "--request", "4711", "--file", str(path)]) == 1
+    assert run(["acl", "explain", "--key", "etl", "--request", "105"]) == 1
+    assert run(["acl", "explain", "--client", "c"]) == 1

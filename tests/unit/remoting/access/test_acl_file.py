@@ -128,3 +128,12 @@ def test_roles_of_keys() -> None:
             parse(text, name="acl")
     with pytest.raises(AclError, match="section of a user"):
         parse(b"user u\nanonymous\nrole admin", name="acl")
+
+
+def test_a_broker_is_named() -> None:
+    """Its role says which broker names are its own, and no other role takes names."""
+    rules = parse(b"user n\nrole broker a b\nrole broker c\n", name="acl")
+    assert (rules.roles, rules.brokers) == ({"n": {"broker"}}, {"n": {"a", "b", "c"}})
+    for text in (b"user n\nrole broker", b"user n\nrole admin a", b"user n\nrole"):
+        with pytest.raises(AclError, match="line 2"):
+            parse(text, name="acl")

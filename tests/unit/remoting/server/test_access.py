@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import Refused
-from remoting.server.access import Access
+from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.server.access import Access, parse_access_keys
 from remoting.transport.signature import Signer
 
 
@@ -71,3 +71,10 @@ def test_a_key_that_counts_is_proved_on_this_machine_too():
     for peer in (LOCAL, REMOTE):
         with pytest.raises(Refused, match="not valid"):
             access.check(peer, signed("device", "wrong"))
+
+
+def test_access_keys():
+    assert parse_access_keys(("a:b", "c:d:e")) == {"a": "b", "c": "d:e"}
+    with pytest.raises(LocalMisuse, match="entry 2") as caught:
+        parse_access_keys(("a:b", "verysecret"))
+    assert "verysecret" not in str(caught.value)

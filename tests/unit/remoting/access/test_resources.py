@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.api.resources import of_group, of_record, of_sink, of_topic
 from remoting.access.filters import contains, split
+from remoting.access.resources import of_group, of_record, of_sink, of_topic
 from remoting.protocol.names import light_queue_name, parent_topic
 from remoting.protocol.record import RecordView
 from tests.support.records import make_mqtt_record, make_record

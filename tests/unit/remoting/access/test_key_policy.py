@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from broker.api.topic_policy import TopicPolicy
+from remoting.access.key_policy import KeyPolicy
+from runtime.watched_file import WatchedFile
 
 RULES = """
 topic read public/#
@@ -24,6 +25,12 @@ role proxy
 
 user boss
 role admin
+
+user node
+role broker plants spare
+
+user brain
+role controller
 """
 
 
@@ -34,8 +41,8 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def make(path: Path) -> TopicPolicy:
-    return TopicPolicy(path, structlog.get_logger())
+def make(path: Path) -> KeyPolicy:
+    return KeyPolicy(path, structlog.get_logger(), WatchedFile)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +71,28 @@ def make(path: Path) -> TopicPolicy:
         ("boss", "admin", "status", True),
         ("boss", "session", "c", True),
         ("boss", "consume", "plant/1", False),
+        ("etl", "locate", "", True),
+        ("etl", "locate", "plant", True),
+        ("etl", "locate", "other", False),
+        ("etl", "locate", "%RETRY%etl", True),
+        ("etl", "locate", "%RETRY%other", False),
+        ("nobody", "locate", "", False),
+        ("anonymous", "locate", "public", True),
+        ("anonymous", "locate", "plant", False),
+        ("edge", "locate", "other", True),
+        ("etl", "inspect", "", False),
+        ("edge", "inspect", "", True),
+        ("node", "register", "plants", True),
+        ("node", "register", "spare", True),
+        ("node", "register", "others", False),
+        ("node", "register", "", False),
+        ("node", "consume", "plant/1", False),
+        ("node", "admin", "", False),
+        ("edge", "register", "plants", False),
+        ("boss", "register", "plants", False),
+        ("boss", "appoint", "plants", False),
+        ("brain", "appoint", "plants", True),
+        ("brain", "admin", "", False),
     ],
 )
 def test_who_may_what(path: Path, identity: str, action: str, resource: str, allowed: bool) -> None:
@@ -95,7 +124,7 @@ async def test_a_first_file_that_is_no_use_denies_everything_until_it_is_mended(
 
 
 def test_only_so_many_keys_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.api.topic_policy.GRANTS_MAX", 2)
+    monkeypatch.setattr("remoting.access.key_policy.GRANTS_MAX", 2)
     policy = make(path)
     for key in ("a", "b", "c", "etl"):
         policy(key, "consume", "x")

@@ -1,0 +1,67 @@
+"""What each request to a controller or name server is asked for, before its handler runs.
+
+The action comes from the table of rights, the resource from the request: the topic of a lookup, the broker name that a
+broker speaks for. A broker that names an address which the routes hold under another name needs the right to that name
+too, because its request moves the other's route. An election that no broker asks for itself is an administrator's.
+Invariant: a code without a right is not served. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from controller.routes import TEMPLATE_TOPIC
+from remoting.access.rights import ADMIN, INSPECT, LOCATE, REGISTER, RIGHTS, with_rights
+from remoting.protocol.codes import RequestCode as Code
+from remoting.protocol.commands import Command
+from remoting.protocol.controller_body import NO_BROKER, ElectMaster, from_fields
+from remoting.server.authorizer import Authorizer
+from remoting.transport.contracts import Handler, Peer
+
+Question = tuple[str, str]
+"""(action, resource)"""
+Owner = Callable[[str, str], tuple[str, int] | None]
+"""(cluster, address) -> the broker name and id that the routes hold it under."""
+
+
+def guarded(table: Mapping[int, Handler], authorizer: Authorizer, owner: Owner) -> dict[int, Handler]:
+    """The handlers, each for those who have the right to it. Raises LightMQError for a code without one."""
+    return {code: _guard(handler, authorizer, owner) for code, handler in with_rights(table).items()}
+
+
+def _guard(handler: Handler, authorizer: Authorizer, owner: Owner) -> Handler:
+    def handle(peer: Peer, command: Command) -> Command | None:
+        if not authorizer.open:
+            for action, resource in questions(command, owner):
+                authorizer.authorize(peer, command, action, resource)
+        return handler(peer, command)
+
+    return handle
+
+
+def questions(command: Command, owner: Owner) -> Iterable[Question]:
+    """What must be allowed for this request."""
+    action, fields = RIGHTS[command.code].action, command.fields
+    if action == REGISTER:
+        yield from _as_broker(command, owner)
+    elif action == LOCATE:
+        topic = fields.get("topic", "") if command.code == Code.GET_ROUTEINFO_BY_TOPIC else ""
+        yield LOCATE, "" if topic == TEMPLATE_TOPIC else topic
+    elif action == INSPECT:
+        yield INSPECT, fields.get("brokerName", "")
+    else:
+        yield action, f"request {command.code}"
+
+
+def _as_broker(command: Command, owner: Owner) -> Iterable[Question]:
+    fields = command.fields
+    name = fields.get("brokerName", "")
+    if command.code == Code.CONTROLLER_ELECT_MASTER:
+        election = from_fields(fields, ElectMaster)
+        if election.designate_elect or election.broker_id == NO_BROKER:
+            yield ADMIN, f"request {command.code}"
+            return
+    yield REGISTER, name
+    holder = owner(fields.get("clusterName", ""), fields.get("brokerAddr", ""))
+    if holder is not None and holder[0] != name:
+        yield REGISTER, holder[0]

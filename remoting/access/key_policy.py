@@ -1,0 +1,151 @@
+"""The access list of a broker or controller as its policy: which access key may do what.
+
+    publish   topic name, `$sink/name`     a rule that allows writing it
+    consume   filter, `$group/name`        a rule that allows reading all of it
+    session   a client id or a request     role proxy, or admin for a look at one
+    locate    a topic, or nothing          any role, or a rule that touches the topic (without a topic: any rule at all)
+    inspect   anything                     any role
+    register  broker name                  role broker with that name
+    appoint   broker name                  role controller
+    admin     anything                     role admin
+
+A proxy may also publish and consume everything: it has asked its own rules for each of its clients. What `qos=`,
+`retain=`, `retained=`, `history=` and `will=` narrow is the matter of MQTT clients and not looked at here. Whoever
+shows no key has the rules of `anonymous` and never a role.
+
+Invariants: the rules in force come from one whole, valid file; while the first one is no use everything is denied,
+later what was in force stays so. Both are errors in the log. Loop rule: on the loop's thread; `look` reads in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from remoting.access import acl_file
+from remoting.access.identity import Identity
+from remoting.access.resources import of_group, of_topic
+from remoting.access.rights import ADMIN, APPOINT, CONSUME, INSPECT, LOCATE, PUBLISH, REGISTER, SESSION
+from remoting.access.rules import Grants, RuleSet
+from remoting.protocol.errors import LightMQError
+
+GRANTS_MAX = 1_000
+"""Keys whose compiled rules are remembered; the one not asked for the longest is forgotten first."""
+LOOK_INTERVAL_S = 1.0
+"""How often `keep_current` looks at the file."""
+NOBODY = "anonymous"
+"""The identity of whoever shows no key."""
+RETRY_PREFIX = "%RETRY%"
+"""Topics of a consumer group, which its members look up."""
+ROLES = {
+    PUBLISH: {"proxy"},
+    CONSUME: {"proxy"},
+    SESSION: {"proxy", "admin"},
+    LOCATE: set(acl_file.ROLES),
+    INSPECT: set(acl_file.ROLES),
+    REGISTER: set[str](),
+    APPOINT: {"controller"},
+    ADMIN: {"admin"},
+}
+"""Action -> roles to which it is allowed whatever the resource."""
+
+
+class Watched(Protocol):
+    """A file that is looked at now and then; see `runtime.watched_file.WatchedFile`."""
+
+    def first(self) -> RuleSet:
+        """Read it at the start. Raises LightMQError when it is no use."""
+        ...
+
+    async def look(self) -> None:
+        """Put it in force when it has changed."""
+        ...
+
+
+class Watch(Protocol):
+    """Makes a watched file."""
+
+    def __call__(
+        self,
+        path: Path,
+        load: Callable[[Path], RuleSet],
+        *,
+        applied: Callable[[RuleSet], None],
+        failed: Callable[[LightMQError], None],
+    ) -> Watched:
+        """`load` raises LightMQError when the file gives nothing to put in force."""
+        ...
+
+
+class KeyPolicy:
+    """Answers for one broker or controller; see `remoting.server.authorizer.Policy`."""
+
+    def __init__(self, path: Path, log: Any, watch: Watch) -> None:
+        self._log = log
+        self._path = path
+        self._rules = RuleSet()
+        self._grants: OrderedDict[str, Grants] = OrderedDict()
+        self._file = watch(path, acl_file.load, applied=self._applied, failed=self._failed)
+        try:
+            self._applied(self._file.first())
+        except LightMQError as error:
+            self._log.error("access_list_unusable", problem=str(error), consequence="everything is denied")
+
+    def __call__(self, identity: str, action: str, resource: str) -> bool:
+        """Whether the access key, or `anonymous`, may do this."""
+        if self.role_for(identity, action, resource):
+            return True
+        if action == PUBLISH:
+            return bool(self._grants_of(identity).write_mask(resource.encode("utf-8", "surrogatepass")))
+        if action == CONSUME:
+            return bool(resource) and self._grants_of(identity).read(resource).allowed
+        return action == LOCATE and self._touches(identity, resource)
+
+    def role_for(self, identity: str, action: str, resource: str) -> str:
+        """The role by which this is allowed whatever the topic rules say; empty when there is none."""
+        if identity == NOBODY:
+            return ""
+        if action == REGISTER:
+            return "broker" if resource in self._rules.brokers.get(identity, ()) else ""
+        return min(ROLES[action] & self._rules.roles.get(identity, set()), default="")
+
+    async def look(self) -> None:
+        """Put a changed file in force; call it about once a second."""
+        await self._file.look()
+
+    async def keep_current(self) -> None:
+        """Look at the file for ever; run it as a task."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            await self.look()
+
+    def _touches(self, identity: str, topic: str) -> bool:
+        grants = self._grants_of(identity)
+        if not topic:
+            return grants.allows_something
+        if topic.startswith(RETRY_PREFIX) and grants.read(of_group(topic.removeprefix(RETRY_PREFIX))).allowed:
+            return True
+        return grants.touches(of_topic(topic))
+
+    def _grants_of(self, identity: str) -> Grants:
+        grants = self._grants.get(identity)
+        if grants is None:
+            anonymous = identity == NOBODY
+            grants = Grants(self._rules, Identity("" if anonymous else identity, anonymous=anonymous))
+            self._grants[identity] = grants
+            if len(self._grants) > GRANTS_MAX:
+                self._grants.popitem(last=False)
+        else:
+            self._grants.move_to_end(identity)
+        return grants
+
+    def _applied(self, rules: RuleSet) -> None:
+        self._rules = rules
+        self._grants.clear()
+        self._log.info("access_list_read", path=str(self._path), rules=rules.count)
+
+    def _failed(self, error: LightMQError) -> None:
+        self._log.error("access_list_unusable", problem=str(error), consequence="the rules from before stay in force")

@@ -1,0 +1,138 @@
+"""The right each request code needs, one table for all deployables: a code without a row cannot be served.
+
+    publish   write under a topic name, or as `$sink/name`
+    consume   read everything a filter matches, or `$group/name`
+    session   act for the session of an MQTT client
+    locate    learn which brokers there are and which of them hold a topic
+    inspect   read what the name server and the controllers know of brokers
+    register  speak for a broker name: routes, heartbeats, replication, its share in controller mode
+    appoint   tell a broker its role
+    admin     change or see topics, groups, sessions, settings and members of the whole installation
+
+`subject` and `verb` class the right for people (docs/request-rights.md); `action` is what `authorize` is asked. A
+handler that finds its topics in the request's body asks for each of them; the action here is what it asks then.
+Invariant: tests/arch holds this table against every table of handlers. Constants only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from remoting.protocol.codes import RequestCode as Code
+from remoting.protocol.codes import request_name
+from remoting.protocol.errors import LightMQError
+
+T = TypeVar("T")
+
+PUBLISH = "publish"
+CONSUME = "consume"
+SESSION = "session"
+LOCATE = "locate"
+INSPECT = "inspect"
+REGISTER = "register"
+APPOINT = "appoint"
+ADMIN = "admin"
+ACTIONS = (PUBLISH, CONSUME, SESSION, LOCATE, INSPECT, REGISTER, APPOINT, ADMIN)
+
+READ, WRITE, MANAGE = VERBS = ("read", "write", "admin")
+SUBJECTS = ("topic", "group", "sink", "client", "session", "broker", "cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What one request code needs."""
+
+    subject: str
+    verb: str
+    action: str
+
+
+def _rows(subject: str, verb: str, action: str, *codes: int) -> dict[int, Right]:
+    return dict.fromkeys(codes, Right(subject, verb, action))
+
+
+RIGHTS: dict[int, Right] = {
+    **_rows(
+        "topic", WRITE, PUBLISH,
+        Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.APPEND_MANY, Code.CHECK_PUBLISH,
+    ),
+    **_rows(
+        "topic", READ, CONSUME,
+        Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.MULTI_PULL, Code.RANGE_PULL, Code.FILTERED_PULL,
+        Code.RECORDS_AT, Code.QUEUE_BOUNDS, Code.SEARCH_OFFSET_BY_TIMESTAMP, Code.GET_MAX_OFFSET, Code.GET_MIN_OFFSET,
+        Code.GET_EARLIEST_MSG_STORETIME, Code.VIEW_MESSAGE_BY_ID, Code.QUERY_MESSAGE, Code.QUERY_CONSUME_QUEUE,
+    ),
+    **_rows(
+        "group", READ, CONSUME,
+        Code.QUERY_CONSUMER_OFFSET, Code.GET_CONSUMER_LIST_BY_GROUP, Code.GET_CONSUME_STATS,
+        Code.GET_BROKER_CONSUME_STATS,
+    ),
+    **_rows(
+        "group", WRITE, CONSUME,
+        Code.UPDATE_CONSUMER_OFFSET, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ, Code.CONSUMER_SEND_MSG_BACK,
+    ),
+    **_rows(
+        "group", MANAGE, ADMIN,
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        Code.GET_CONSUMER_CONNECTION_LIST, Code.GET_PRODUCER_CONNECTION_LIST, Code.INVOKE_BROKER_TO_RESET_OFFSET,
+        Code.QUERY_TOPIC_CONSUME_BY_WHO, Code.QUERY_TOPICS_BY_CONSUMER,
+    ),
+    **_rows("sink", WRITE, PUBLISH, Code.STAGE, Code.COMMIT_BATCH, Code.ABORT_BATCH),
+    **_rows("sink", READ, PUBLISH, Code.LEDGER),
+    **_rows("client", WRITE, LOCATE, Code.HEART_BEAT, Code.UNREGISTER_CLIENT, Code.CHECK_CLIENT_CONFIG),
+    **_rows(
+        "session", WRITE, SESSION,
+        Code.SESSION_OPEN, Code.SESSION_CLOSE, Code.SUBSCRIBE, Code.UNSUBSCRIBE, Code.SESSION_FLOW, Code.APPEND_OFFSETS,
+        Code.WILL_WATCH, Code.WILL_VERDICT, Code.FOLLOW, Code.SHARED_TAKE, Code.SHARED_SETTLE, Code.HISTORY,
+    ),
+    **_rows("session", MANAGE, ADMIN, Code.SESSION_LIST),
+    **_rows(
+        "topic", MANAGE, ADMIN,
+        Code.UPDATE_AND_CREATE_TOPIC, Code.DELETE_TOPIC_IN_BROKER, Code.GET_ALL_TOPIC_CONFIG, Code.GET_TOPIC_STATS_INFO,
+        Code.DELETE_TOPIC_IN_NAMESRV, Code.REGISTER_TOPIC_IN_NAMESRV,
+    ),
+    **_rows(
+        "topic", READ, LOCATE,
+        Code.GET_ROUTEINFO_BY_TOPIC, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Code.GET_TOPICS_BY_CLUSTER,
+        Code.TOPIC_LIST, Code.GET_TOPIC_CONFIG,
+    ),
+    **_rows(
+        "cluster", READ, LOCATE,
+        Code.GET_BROKER_CLUSTER_INFO, Code.SUBSCRIBE_ROUTES, Code.CONTROLLER_GET_METADATA_INFO,
+    ),
+    **_rows(
+        "cluster", READ, INSPECT,
+        Code.GET_BROKER_MEMBER_GROUP, Code.GET_KV_CONFIG, Code.GET_KVLIST_BY_NAMESPACE,
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, Code.CONTROLLER_GET_SYNC_STATE_DATA, Code.CONTROLLER_GET_REPLICA_INFO,
+        Code.GET_BROKER_EPOCH_CACHE, Code.GET_BROKER_HA_STATUS,
+    ),
+    **_rows(
+        "broker", WRITE, REGISTER,
+        Code.REGISTER_BROKER, Code.UNREGISTER_BROKER, Code.QUERY_DATA_VERSION, Code.BROKER_HEARTBEAT,
+        Code.CONTROLLER_ALTER_SYNC_STATE_SET, Code.CONTROLLER_ELECT_MASTER, Code.CONTROLLER_REGISTER_BROKER,
+        Code.CONTROLLER_GET_NEXT_BROKER_ID, Code.CONTROLLER_APPLY_BROKER_ID,
+    ),
+    **_rows("broker", WRITE, APPOINT, Code.NOTIFY_BROKER_ROLE_CHANGED),
+    **_rows(
+        "broker", MANAGE, ADMIN,
+        Code.WIPE_WRITE_PERM_OF_BROKER, Code.ADD_WRITE_PERM_OF_BROKER, Code.CLEAN_BROKER_DATA,
+        Code.GET_BROKER_CONFIG, Code.UPDATE_BROKER_CONFIG, Code.GET_BROKER_RUNTIME_INFO, Code.CLUSTER_STATUS,
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    ),
+    **_rows(
+        "cluster", MANAGE, ADMIN,
+        Code.PUT_KV_CONFIG, Code.DELETE_KV_CONFIG, Code.UPDATE_NAMESRV_CONFIG, Code.GET_NAMESRV_CONFIG,
+        Code.UPDATE_CONTROLLER_CONFIG, Code.GET_CONTROLLER_CONFIG,
+    ),
+}  # fmt: skip
+"""Request code -> right."""
+
+
+def with_rights(handlers: Mapping[int, T]) -> dict[int, T]:
+    """A table of handlers as it is. Raises LightMQError when nobody has said what right one of its codes needs."""
+    missing = sorted(set(handlers) - RIGHTS.keys())
+    if missing:
+        raise LightMQError(f"no right is declared for {', '.join(map(request_name, missing))}: remoting.access.rights")
+    return dict(handlers)

@@ -1,0 +1,73 @@
+"""Who may do what: the one hook that everything asks before it shows or changes anything.
+
+Whether a peer may send requests at all (this machine, or a valid signature) is decided before, by `Access`. Here its
+identity meets an action on a resource. Without a policy every admitted peer may do everything; a policy comes from an
+access list or a test. Invariant: a refusal is Refused(NO_PERMISSION) naming action and resource, never silence. Loop
+thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
+from remoting.transport.contracts import Peer
+from remoting.transport.signature import ACCESS_KEY_FIELD
+
+IDENTITY_ATTRIBUTE = "identity"
+TRUSTED_ATTRIBUTE = "trusted"
+"""Set on peers of this process, which are parts of the same installation: a proxy asks its own rules for each of its
+clients, the broker speaks for itself."""
+ANONYMOUS = "anonymous"
+
+Policy = Callable[[str, str, str], bool]
+"""(identity, action, resource) -> allowed."""
+
+
+class Authorizer:
+    """Asks the policy; without one everything is allowed at the cost of one comparison."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self._policy = policy
+        self.refused = 0
+
+    @property
+    def open(self) -> bool:
+        """True when nothing can be refused: hot paths then skip collecting the resources."""
+        return self._policy is None
+
+    def authorize(self, peer: Peer, command: Command, action: str, resource: str) -> None:
+        """Return when the peer may do `action` on `resource`.
+
+        Raises:
+            Refused: NO_PERMISSION.
+        """
+        if self._policy is None or TRUSTED_ATTRIBUTE in peer.attributes:
+            return
+        identity = self.identity(peer, command)
+        if not self._policy(identity, action, resource):
+            self.refused += 1
+            raise Refused(ResponseCode.NO_PERMISSION, f"{identity} may not {action} {resource!r}")
+
+    def allows(self, peer: Peer, command: Command, action: str, resource: str) -> bool:
+        """Whether the peer may do `action` on `resource`; a "no" is no refusal yet."""
+        if self._policy is None or TRUSTED_ATTRIBUTE in peer.attributes:
+            return True
+        return self._policy(self.identity(peer, command), action, resource)
+
+    def permits(self, identity: str, action: str, resource: str) -> bool:
+        """The same for an identity proved elsewhere than by a request; empty: none was proved. A no is counted."""
+        if self._policy is None or self._policy(identity or ANONYMOUS, action, resource):
+            return True
+        self.refused += 1
+        return False
+
+    @staticmethod
+    def identity(peer: Peer, command: Command) -> str:
+        """Name of the peer: what it was given at connection, the access key it signs with, or anonymous."""
+        given = peer.attributes.get(IDENTITY_ATTRIBUTE)
+        if isinstance(given, str):
+            return given
+        return command.fields.get(ACCESS_KEY_FIELD) or ANONYMOUS

@@ -1,0 +1,189 @@
+"""One request of every code that a key with rights to `plant/#` alone must be refused: topics, groups, sinks, brokers
+and sessions of others. `tests/arch` holds the table against the table of rights, so that no code is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
+from remoting.protocol.bounds_body import QueueBoundsRequest, encode_bounds_request
+from remoting.protocol.codes import RequestCode as Code
+from remoting.protocol.commands import Command
+from remoting.protocol.filtered_body import RowFilter, encode_filtered_pull, encode_row_filter
+from remoting.protocol.pull_body import encode_multi_pull, encode_range_pull, encode_records_at
+from remoting.protocol.session_body import SessionOpen, encode
+from remoting.protocol.sink_body import AbortBatch, CommitBatch, Ledger
+from remoting.protocol.sink_body import encode as encode_sink
+
+SHOWN_IN_PART = frozenset(
+    {
+        Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, Code.GET_TOPICS_BY_CLUSTER, Code.TOPIC_LIST,
+        Code.GET_CONSUME_STATS, Code.GET_BROKER_CONSUME_STATS, Code.GET_BROKER_CLUSTER_INFO, Code.SUBSCRIBE_ROUTES,
+        Code.CONTROLLER_GET_METADATA_INFO, Code.UNREGISTER_CLIENT, Code.CHECK_CLIENT_CONFIG,
+    }
+)  # fmt: skip
+"""Codes that everybody with any right may send: the answer leaves out what the right does not reach. Nobody without
+any right gets one."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the attacker is after."""
+
+    broker: str
+    address: str
+    cluster: str = "DefaultCluster"
+    topic: str = "secret"
+    queue_id: int = 1
+    position: int = 0
+
+
+def attempts(target: Target) -> dict[int, Command]:
+    """Request code -> a whole request."""
+    made = {**_messages(target), **_groups(target), **_sessions(target), **_routes(target), **_controllers(target)}
+    return {code: Command(code, fields=dict(fields), body=body) for code, (fields, body) in made.items()}
+
+
+Parts = tuple[Mapping[str, str], bytes]
+
+
+def _messages(target: Target) -> dict[int, Parts]:
+    topic, queue = {"topic": target.topic}, {"topic": target.topic, "queueId": "0"}
+    entry = encode_entries([encode_mqtt_entry(f"{target.topic}/1".encode(), b"x", 1, 0, b"etl")])
+    send = {"producerGroup": "p", "defaultTopic": "TBW102", "defaultTopicQueueNums": "1", "sysFlag": "0",
+            "bornTimestamp": "0", "flag": "0", "properties": "", **queue}  # fmt: skip
+    short = {"a": "p", "b": target.topic, "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "0", "h": "0", "i": ""}
+    pull = {"consumerGroup": "plant", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "0", "commitOffset": "0",
+            "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", **queue}  # fmt: skip
+    rows = encode_row_filter(RowFilter())
+    return {
+        Code.SEND_MESSAGE: (send, b"x"),
+        Code.SEND_MESSAGE_V2: (short, b"x"),
+        Code.SEND_BATCH_MESSAGE: (short | {"m": "true"}, b"x"),
+        Code.APPEND_MANY: ({}, entry),
+        Code.CHECK_PUBLISH: (topic, b""),
+        Code.STAGE: ({"sink": "others", "batch": "0", "partition": "0", "attempt": "0"}, entry),
+        Code.COMMIT_BATCH: ({}, encode_sink(CommitBatch("others", 0, []))),
+        Code.ABORT_BATCH: ({}, encode_sink(AbortBatch("others", 0))),
+        Code.LEDGER: ({}, encode_sink(Ledger("others"))),
+        Code.PULL_MESSAGE: (pull, b""),
+        Code.LITE_PULL_MESSAGE: (pull, b""),
+        Code.MULTI_PULL: ({}, encode_multi_pull([(target.queue_id, 0, 1, 1_024)])),
+        Code.RANGE_PULL: ({}, encode_range_pull(target.queue_id, 0, 1, 1_024)),
+        Code.FILTERED_PULL: ({}, encode_filtered_pull(target.queue_id, 0, 1, 1_024, rows)),
+        Code.RECORDS_AT: ({}, encode_records_at([target.position])),
+        Code.QUEUE_BOUNDS: ({}, encode_bounds_request(QueueBoundsRequest(topics=[target.topic]))),
+        Code.SEARCH_OFFSET_BY_TIMESTAMP: (queue | {"timestamp": "0"}, b""),
+        Code.GET_MAX_OFFSET: (queue, b""),
+        Code.GET_MIN_OFFSET: (queue, b""),
+        Code.GET_EARLIEST_MSG_STORETIME: (queue, b""),
+        Code.VIEW_MESSAGE_BY_ID: ({"offset": str(target.position)}, b""),
+        Code.QUERY_MESSAGE: (topic | {"key": "k"}, b""),
+        Code.QUERY_CONSUME_QUEUE: (queue | {"index": "0", "count": "1"}, b""),
+        Code.GET_TOPIC_CONFIG: (topic, b""),
+        Code.TOPIC_LIST: ({}, b""),
+        Code.UPDATE_AND_CREATE_TOPIC: (topic | {"readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}, b""),
+        Code.DELETE_TOPIC_IN_BROKER: (topic, b""),
+        Code.GET_ALL_TOPIC_CONFIG: ({}, b""),
+        Code.GET_TOPIC_STATS_INFO: (topic, b""),
+        Code.GET_BROKER_RUNTIME_INFO: ({}, b""),
+        Code.GET_BROKER_CONFIG: ({}, b""),
+        Code.UPDATE_BROKER_CONFIG: ({}, b""),
+        Code.CLUSTER_STATUS: ({}, b""),
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: ({}, b""),
+    }
+
+
+def _groups(target: Target) -> dict[int, Parts]:
+    group = {"consumerGroup": "others", "group": "others", "topic": target.topic, "queueId": "0", "commitOffset": "0"}
+    locks = b'{"consumerGroup":"others","clientId":"c","mqSet":[]}'
+    beat = msgspec.json.encode({"clientID": "c", "consumerDataSet": [{"groupName": "others"}]})
+    back = {"group": "others", "offset": str(target.position), "delayLevel": "0", "originTopic": target.topic}
+    return {
+        Code.QUERY_CONSUMER_OFFSET: (group, b""),
+        Code.UPDATE_CONSUMER_OFFSET: (group, b""),
+        Code.GET_CONSUMER_LIST_BY_GROUP: (group, b""),
+        Code.LOCK_BATCH_MQ: ({}, locks),
+        Code.UNLOCK_BATCH_MQ: ({}, locks),
+        Code.CONSUMER_SEND_MSG_BACK: (back, b""),
+        Code.GET_CONSUME_STATS: (group, b""),
+        Code.GET_BROKER_CONSUME_STATS: ({}, b""),
+        Code.HEART_BEAT: ({}, beat),
+        Code.UNREGISTER_CLIENT: ({"clientID": "c", "consumerGroup": "others"}, b""),
+        Code.CHECK_CLIENT_CONFIG: ({}, b"{}"),
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: ({}, b'{"groupName":"others"}'),
+        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: ({}, b""),
+        Code.GET_CONSUMER_CONNECTION_LIST: (group, b""),
+        Code.GET_PRODUCER_CONNECTION_LIST: (group | {"producerGroup": "others"}, b""),
+        Code.INVOKE_BROKER_TO_RESET_OFFSET: (group | {"timestamp": "0", "isForce": "true"}, b""),
+        Code.QUERY_TOPIC_CONSUME_BY_WHO: (group, b""),
+        Code.QUERY_TOPICS_BY_CONSUMER: (group, b""),
+    }
+
+
+def _sessions(target: Target) -> dict[int, Parts]:
+    codes = (
+        Code.SESSION_CLOSE, Code.SUBSCRIBE, Code.UNSUBSCRIBE, Code.SESSION_FLOW, Code.APPEND_OFFSETS, Code.WILL_WATCH,
+        Code.WILL_VERDICT, Code.FOLLOW, Code.SHARED_TAKE, Code.SHARED_SETTLE, Code.HISTORY, Code.SESSION_LIST,
+    )  # fmt: skip
+    opened = encode(SessionOpen(f"client of {target.topic}", True, None, 0))
+    return {code: ({}, b"") for code in codes} | {Code.SESSION_OPEN: ({}, opened)}
+
+
+def _routes(target: Target) -> dict[int, Parts]:
+    key = {"namespace": "n", "key": "k"}
+    broker = {"clusterName": target.cluster, "brokerName": target.broker, "brokerAddr": target.address, "brokerId": "0"}
+    cluster = {"cluster": target.cluster}
+    return {
+        Code.REGISTER_BROKER: (broker | {"brokerAddr": "127.0.0.1:1", "haServerAddr": ""}, b""),
+        Code.UNREGISTER_BROKER: (broker, b""),
+        Code.QUERY_DATA_VERSION: (broker, b'{"counter":0,"timestamp":0,"stateVersion":0}'),
+        Code.BROKER_HEARTBEAT: (broker, b""),
+        Code.GET_BROKER_MEMBER_GROUP: (broker, b""),
+        Code.GET_BROKER_CLUSTER_INFO: ({}, b""),
+        Code.SUBSCRIBE_ROUTES: ({}, b"{}"),
+        Code.WIPE_WRITE_PERM_OF_BROKER: (broker, b""),
+        Code.ADD_WRITE_PERM_OF_BROKER: (broker, b""),
+        Code.GET_ROUTEINFO_BY_TOPIC: ({"topic": target.topic}, b""),
+        Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: ({}, b""),
+        Code.GET_TOPICS_BY_CLUSTER: (cluster, b""),
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_NS: ({}, b""),
+        Code.DELETE_TOPIC_IN_NAMESRV: ({"topic": target.topic}, b""),
+        Code.REGISTER_TOPIC_IN_NAMESRV: ({"topic": target.topic}, b"{}"),
+        Code.PUT_KV_CONFIG: (key | {"value": "v"}, b""),
+        Code.GET_KV_CONFIG: (key, b""),
+        Code.DELETE_KV_CONFIG: (key, b""),
+        Code.GET_KVLIST_BY_NAMESPACE: (key, b""),
+        Code.UPDATE_NAMESRV_CONFIG: ({}, b""),
+        Code.GET_NAMESRV_CONFIG: ({}, b""),
+    }
+
+
+def _controllers(target: Target) -> dict[int, Parts]:
+    group = {"clusterName": target.cluster, "brokerName": target.broker}
+    return {
+        Code.CONTROLLER_ALTER_SYNC_STATE_SET: (
+            group | {"masterBrokerId": "1", "masterEpoch": "1"},
+            b'{"syncStateSet":[1],"syncStateSetEpoch":1}',
+        ),
+        Code.CONTROLLER_ELECT_MASTER: (group | {"brokerId": "2"}, b""),
+        Code.CONTROLLER_REGISTER_BROKER: (group | {"brokerId": "1", "brokerAddress": "127.0.0.1:1"}, b""),
+        Code.CONTROLLER_GET_REPLICA_INFO: (group, b""),
+        Code.CONTROLLER_GET_METADATA_INFO: ({}, b""),
+        Code.CONTROLLER_GET_SYNC_STATE_DATA: ({}, b"[]"),
+        Code.CONTROLLER_GET_NEXT_BROKER_ID: (group, b""),
+        Code.CONTROLLER_APPLY_BROKER_ID: (group | {"appliedBrokerId": "9", "registerCheckCode": "x"}, b""),
+        Code.CLEAN_BROKER_DATA: (group | {"brokerControllerIdsToClean": "1", "isCleanLivingBroker": "true"}, b""),
+        Code.UPDATE_CONTROLLER_CONFIG: ({}, b""),
+        Code.GET_CONTROLLER_CONFIG: ({}, b""),
+        Code.NOTIFY_BROKER_ROLE_CHANGED: (
+            {"masterEpoch": "99", "syncStateSetEpoch": "99", "masterBrokerId": "9", "brokerName": target.broker},
+            b'{"syncStateSet":[9],"syncStateSetEpoch":99}',
+        ),
+        Code.GET_BROKER_EPOCH_CACHE: ({}, b""),
+        Code.GET_BROKER_HA_STATUS: ({}, b""),
+    }

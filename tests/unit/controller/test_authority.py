@@ -1,0 +1,62 @@
+"""What each request is asked for, and that nothing is answered before."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.authority import guarded, questions
+from remoting.protocol.commands import Command
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.server.authorizer import Authorizer
+
+HELD = {("C", "h:1"): ("a", 0)}
+
+
+def owner(cluster: str, address: str) -> tuple[str, int] | None:
+    return HELD.get((cluster, address))
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "asked"),
+    [
+        (105, {"topic": "t"}, [("locate", "t")]),
+        (105, {"topic": "TBW102"}, [("locate", "")]),
+        (106, {}, [("locate", "")]),
+        (901, {"brokerName": "a"}, [("inspect", "a")]),
+        (103, {"brokerName": "a", "clusterName": "C", "brokerAddr": "h:1"}, [("register", "a")]),
+        (103, {"brokerName": "b", "clusterName": "C", "brokerAddr": "h:1"}, [("register", "b"), ("register", "a")]),
+        (904, {"brokerName": "b", "clusterName": "C", "brokerAddr": "h:1"}, [("register", "b"), ("register", "a")]),
+        (103, {"brokerName": "b", "clusterName": "C", "brokerAddr": "h:2"}, [("register", "b")]),
+        (103, {}, [("register", "")]),
+        (1002, {"clusterName": "C", "brokerName": "a", "brokerId": "1"}, [("register", "a")]),
+        (1002, {"clusterName": "C", "brokerName": "a"}, [("admin", "request 1002")]),
+        (1002, {"clusterName": "C", "brokerName": "a", "brokerId": "-1"}, [("admin", "request 1002")]),
+        (
+            1002,
+            {"clusterName": "C", "brokerName": "a", "brokerId": "1", "designateElect": "true"},
+            [("admin", "request 1002")],
+        ),
+        (205, {"brokerName": "a"}, [("admin", "request 205")]),
+    ],
+)
+def test_what_is_asked(code: int, fields: dict[str, str], asked: list[tuple[str, str]]) -> None:
+    assert list(questions(Command(code, fields=fields), owner)) == asked
+
+
+def test_a_refused_request_reaches_no_handler() -> None:
+    class Stranger:
+        def __init__(self) -> None:
+            self.attributes: dict[str, object] = {}
+
+    reached = []
+    table = {205: lambda _peer, command: reached.append(command)}
+    with pytest.raises(Refused, match="may not admin"):
+        guarded(table, Authorizer(lambda *_: False), owner)[205](Stranger(), Command(205))
+    assert reached == []
+    guarded(table, Authorizer(), owner)[205](Stranger(), Command(205))
+    assert len(reached) == 1
+
+
+def test_a_code_without_a_right_is_not_served() -> None:
+    with pytest.raises(LightMQError):
+        guarded({4711: lambda _peer, _command: None}, Authorizer(), owner)
