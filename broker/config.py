@@ -158,9 +158,9 @@ class BrokerConfig:
     topic's route. One that takes longer is not waited for again until it answers; with 0 none is waited for."""
     heartbeat_interval_ms: int = setting(1_000, minimum=100)
     """How often the controllers hear that this broker lives."""
-    session_expiry_s: int = setting(7 * 86_400, minimum=1)
+    session_expiry_s: int = setting(7 * 86_400, minimum=1, maximum=0xFFFF_FFFF)
     """Longest time a session is kept after its connection; a client that wants it kept longer, or for ever, gets this.
-    """
+    4294967295 keeps sessions for ever."""
     proxy_grace_ms: int = setting(5_000, minimum=0)
     """How long the wills of a proxy's clients wait for it after its connection was lost, or after the broker's start;
     longer than a proxy needs to come back."""

@@ -56,7 +56,8 @@ class ProxyConfig:
     connect_timeout_ms: int = setting(10_000, minimum=100)
     """Longest time between opening a socket and a complete CONNECT."""
     packet_size_bytes_max: int = setting(4 * 1024 * 1024, minimum=1024, maximum=16 * 1024 * 1024 - 65_536)
-    """Largest MQTT packet taken; a larger one closes the connection."""
+    """Largest MQTT packet taken, its fixed header included, as announced to clients of MQTT 5; a larger one closes the
+    connection."""
     in_flight_max: int = setting(4_096, minimum=1, maximum=16_384)
     """QoS 1 messages sent to one client and not yet acknowledged by it; further ones stay in the log. More than 1,024
     only for clients that acknowledge quickly."""
@@ -84,8 +85,10 @@ class ProxyConfig:
     """Bytes of pulled records kept for subscribers of one queue that are close together; the oldest are let go."""
     offsets_commit_interval_ms: int = setting(200, minimum=1)
     """How often acknowledged offsets of sessions go to the broker. After a crash at most this much is sent again."""
-    session_expiry_s: int = setting(7 * 24 * 3600, minimum=60)
-    """How long a session of clean=false is kept without its client."""
+    session_expiry_s: int = setting(7 * 24 * 3600, minimum=60, maximum=0xFFFF_FFFF)
+    """Longest time a session is kept without its client. One that asks for longer, or with clean=false for ever, gets
+    this, and is told so with MQTT 5. 4294967295 keeps sessions, and what waits for them, until their clients come back;
+    set `broker.session_expiry_s` to it too."""
     reconnect_delay_ms_max: int = setting(2_000, minimum=10)
     """Longest pause between two attempts to reach the broker; the first one is a twentieth of it."""
     stop_deadline_ms: int = setting(5_000, minimum=100)

@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from broker.api.access import ADMIN, SESSION
-from broker.meta.session_expiry import due_ms
+from broker.meta.session_expiry import NEVER_S, due_ms
 from broker.meta.session_flow import received_ids
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
@@ -71,7 +71,7 @@ def _summary(broker: Broker, session: Session) -> dict[str, Any]:
         "user": session.user,
         "connected": connected,
         "expiry_s": session.expiry_s,
-        "ends_ms": None if connected else due_ms(session),
+        "ends_ms": None if connected or session.expiry_s >= NEVER_S else due_ms(session),
         "subscriptions": len(session.subscriptions),
         "backlog": sum(backlog for backlog, _lost in places),
         "removed": removed,

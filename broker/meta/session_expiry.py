@@ -18,9 +18,15 @@ _STALE_ENTRIES_MIN = 1_024
 """Below so many entries nothing is swept."""
 
 
+NEVER_S = 0xFFFF_FFFF
+"""Expiry of a session that does not end by itself, as MQTT 5 writes it."""
+NEVER_MS = 1 << 62
+"""A time that does not come."""
+
+
 def due_ms(session: Session) -> int:
     """When a closed session ends."""
-    return session.closed_ms + session.expiry_s * 1_000
+    return NEVER_MS if session.expiry_s >= NEVER_S else session.closed_ms + session.expiry_s * 1_000
 
 
 class ExpiryQueue:
@@ -36,6 +42,8 @@ class ExpiryQueue:
     def schedule(self, session: Session) -> None:
         """A session has closed."""
         at_ms = due_ms(session)
+        if at_ms == NEVER_MS:
+            return
         if session.wake_ms and session.wake_ms <= at_ms:
             return
         session.wake_ms = at_ms

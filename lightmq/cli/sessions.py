@@ -86,7 +86,7 @@ def summary(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         printable(row["client"]),
         printable(row["user"] or "-"),
-        "connected" if row["connected"] else f"until {_moment(row['ends_ms'])}",
+        "connected" if row["connected"] else _kept(row),
         f"{row['expiry_s']} s",
         str(row["subscriptions"]),
         str(row["backlog"]),
@@ -99,7 +99,7 @@ def detail(row: dict[str, Any]) -> str:
     lines = [
         f"client        {printable(row['client'])}",
         f"user          {printable(row['user'] or '-')}",
-        f"state         {'connected' if row['connected'] else 'away, ends ' + _moment(row['ends_ms'])}",
+        f"state         {'connected' if row['connected'] else 'away, ' + _kept(row).replace('until', 'ends')}",
         f"expiry        {row['expiry_s']} s after its connection",
         f"backlog       {row['backlog']} messages",
         f"in flight     {row['in_flight']} noted, {row['received']} QoS 2 publishes not released",
@@ -118,6 +118,11 @@ def detail(row: dict[str, Any]) -> str:
         for one in row["filters"]
     ]
     return "\n".join(lines) + "\n" + (columns(FILTER_HEADINGS, filters) if filters else "")
+
+
+def _kept(row: dict[str, Any]) -> str:
+    """Until when a session without its client is kept; the broker names no end of one that has none."""
+    return "for ever" if row["ends_ms"] is None else f"until {_moment(row['ends_ms'])}"
 
 
 def removed(counts: dict[str, int]) -> str:

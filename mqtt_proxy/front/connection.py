@@ -13,7 +13,9 @@ Loop rule: everything on the loop's thread.
 
 from __future__ import annotations
 
+import fcntl
 import select
+import termios
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -255,12 +257,21 @@ class Connection(Written):
         return self.session.next_deadline_ms()
 
     def expire(self) -> None:
-        """The deadline has passed: end the session."""
-        events = self.session.tick(self._shared.now_ms())
+        """The deadline has passed: end the session, unless it is this side that is late."""
+        events = [] if self._input_waits() else self.session.tick(self._shared.now_ms())
         if events:
             self._hand_on(events)
         else:
             self._shared.ring.watch(self)
+
+    def _input_waits(self) -> bool:
+        """Whether the client has sent something that lies unread in the kernel, although it is to be read."""
+        if self._pauses or self._transport is None or self.session.state is not State.CONNECTED:
+            return False
+        sock = self._transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return False
+        return any(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)))
 
     def abort(self) -> None:
         """Cut the connection without waiting for its output."""

@@ -37,6 +37,10 @@ def random_client_id() -> str:
     return f"auto-{uuid.uuid4().hex}"
 
 
+FILES_LOOK_INTERVAL_MS = 500
+"""How often certificates are looked at."""
+
+
 class Listener:
     """Accepts MQTT by one or several doors."""
 
@@ -67,6 +71,7 @@ class Listener:
         self._doors: list[Door] = []
         self._shared: LoopState | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._look_at_ms = 0
         self._all_closed = asyncio.Event()
         self.connections: set[Connection] = set()
         """Open connections, admitted ones only."""
@@ -207,11 +212,13 @@ class Listener:
         Entrance(sock, name, door, shared=self._shared, host=self, timeout_ms=timeout_ms).begin()
 
     def _expire(self) -> None:
-        """Every half second: end what is overdue, look whether a certificate has changed."""
+        """At the end of each slot end what is overdue; twice a second look whether a certificate has changed."""
         assert self._shared is not None
         now_ms = self._shared.now_ms()
         for overdue in self._shared.ring.expire(now_ms):
             overdue.expire()
-        for files in self._tls_files():
-            files.look(now_ms)
-        self._timer = self._shared.loop.call_later(SLOT_MS / 1_000, self._expire)
+        if now_ms >= self._look_at_ms:
+            self._look_at_ms = now_ms + FILES_LOOK_INTERVAL_MS
+            for files in self._tls_files():
+                files.look(now_ms)
+        self._timer = self._shared.loop.call_later((SLOT_MS - now_ms % SLOT_MS) / 1_000, self._expire)

@@ -88,7 +88,7 @@ def _find(
         return False
     has_id: cython.bint = found.first & 0x06 != 0
     body: cython.Py_ssize_t = _body(data, at, level_5, cython.address(length))
-    if body == 0 or body + length > end or length > largest or length < 2:
+    if body == 0 or body + length > end or body + length - at > largest or length < 2:
         return False
     found.topic, found.stop = body + 2, body + length
     found.topic_stop = found.topic + (data[body] << 8 | data[body + 1])
@@ -153,13 +153,13 @@ def scan_publishes(
     position: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
     *,
-    body_size_bytes_max: cython.Py_ssize_t,
+    packet_size_bytes_max: cython.Py_ssize_t,
     known_topics: dict,
     publishes: list,
     incoming: Incoming,
 ):
     """The run of plain PUBLISHes of MQTT 3.1.1 at `position`; where it stops."""
-    return _scan(data, position, end, body_size_bytes_max, known_topics, publishes, incoming, False, end + 1)
+    return _scan(data, position, end, packet_size_bytes_max, known_topics, publishes, incoming, False, end + 1)
 
 
 def scan_publishes_5(
@@ -167,14 +167,14 @@ def scan_publishes_5(
     position: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
     *,
-    body_size_bytes_max: cython.Py_ssize_t,
+    packet_size_bytes_max: cython.Py_ssize_t,
     known_topics: dict,
     publishes: list,
     incoming: Incoming,
     room: cython.Py_ssize_t,
 ):
     """The run of PUBLISHes of MQTT 5 without properties at `position`, at most `room` with an id; where it stops."""
-    return _scan(data, position, end, body_size_bytes_max, known_topics, publishes, incoming, True, room)
+    return _scan(data, position, end, packet_size_bytes_max, known_topics, publishes, incoming, True, room)
 
 
 def scan_acknowledgements(

@@ -24,7 +24,6 @@ from mqtt_proxy.mqtt.reason_codes import (
     suback_code_of_3,
 )
 from mqtt_proxy.mqtt.states import State
-from mqtt_proxy.mqtt.wire import encode_length
 from remoting.protocol.errors import LocalMisuse
 
 REFUSAL_REASON_BYTES_MAX = 100
@@ -93,10 +92,9 @@ class Answers(Deliveries):
     def _granted(self, session_expiry_s: int | None) -> Properties:
         """What this server is and allows; what is the standard's default is left out."""
         limits = self.limits
-        packet_size_bytes_max = limits.packet_size_bytes_max + 1 + len(encode_length(limits.packet_size_bytes_max))
         found: Properties = {
             props.RECEIVE_MAXIMUM: limits.receive_maximum,
-            props.MAXIMUM_PACKET_SIZE: packet_size_bytes_max,
+            props.MAXIMUM_PACKET_SIZE: limits.packet_size_bytes_max,
             props.TOPIC_ALIAS_MAXIMUM: limits.topic_alias_maximum,
         }
         if session_expiry_s is not None and session_expiry_s != self.session_expiry_s:

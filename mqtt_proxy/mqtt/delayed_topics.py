@@ -27,7 +27,7 @@ def unfold(packet: Publish) -> None:
     seconds, _, topic = packet.topic[len(PREFIX) :].partition(b"/")
     if not _is_number(seconds) or not topic:
         detail = "a topic below $delayed/ is $delayed/<seconds>/<topic>"
-        raise PacketViolation(Reason.TOPIC_NAME, detail)
+        raise PacketViolation(Reason.TOPIC_NAME_REFUSED, detail)
     packet.topic = topic
     said = packet.properties or MessageProperties()
     user = [pair for pair in said.user if pair[0] != DELAY_KEY]

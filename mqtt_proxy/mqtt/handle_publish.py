@@ -128,6 +128,10 @@ def completed(session: Session, packet: Packet) -> None:
     packet_id = cast("Pubcomp", packet).packet_id
     if session.outgoing.phases.get(packet_id) == SENT_PUBREL:
         _finished(session, packet_id)
+    elif packet_id in session.outgoing.window:  # ignored, it would stay there for ever: the client has said its word
+        raise PacketViolation(
+            Reason.PROTOCOL, f"PUBCOMP for packet id {packet_id}, for which no PUBREL was sent [4.3.2] [4.3.3]"
+        )
     else:
         session.stray_acknowledgements += 1
 

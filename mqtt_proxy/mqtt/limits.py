@@ -25,8 +25,8 @@ class SessionLimits:
     """The bounds of one session; shared by all sessions of a listener."""
 
     packet_size_bytes_max: int = 1_048_576
-    """Largest packet a connected client may send, fixed header excluded. A larger one closes the connection at its
-    header.
+    """Largest packet a connected client may send, fixed header included; announced in CONNACK. A larger one closes the
+    connection at its header.
     """
 
     unauthenticated_bytes_max: int = 65_536
@@ -76,8 +76,8 @@ class SessionLimits:
     """Most filters in one SUBSCRIBE or UNSUBSCRIBE. More closes the connection."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.packet_size_bytes_max <= REMAINING_LENGTH_MAX:
-            raise ValueError(f"packet_size_bytes_max must be 1..{REMAINING_LENGTH_MAX}: {self.packet_size_bytes_max}")
+        if not 0 < self.packet_size_bytes_max <= PACKET_SIZE_BYTES_MAX:
+            raise ValueError(f"packet_size_bytes_max must be 1..{PACKET_SIZE_BYTES_MAX}: {self.packet_size_bytes_max}")
         if not 0 < self.in_flight_max < 65_535:
             raise ValueError(f"in_flight_max must be 1..65534: {self.in_flight_max}")
         if not 0 < self.topic_bytes_max <= TOPIC_SIZE_BYTES_MAX:

@@ -145,6 +145,8 @@ class Reason:
     ENDED = "ended_by_server"
     USER_PROPERTIES = "user_properties"
     DELAY = "delay"
+    TOPIC_NAME_REFUSED = "topic_name_refused"
+    TOPIC_FILTER_REFUSED = "topic_filter_refused"
 
 
 VIOLATION_CODES: dict[str, ReasonCode] = {
@@ -159,8 +161,11 @@ VIOLATION_CODES: dict[str, ReasonCode] = {
     Reason.PROTOCOL_LEVEL: ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
     Reason.CLIENT_ID: ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
     Reason.PACKET_ID: ReasonCode.PROTOCOL_ERROR,
-    Reason.TOPIC_NAME: ReasonCode.TOPIC_NAME_INVALID,
-    Reason.TOPIC_FILTER: ReasonCode.TOPIC_FILTER_INVALID,
+    Reason.TOPIC_NAME: ReasonCode.MALFORMED_PACKET,
+    Reason.TOPIC_FILTER: ReasonCode.MALFORMED_PACKET,
+    # These two codes are for what is correctly formed and not accepted [3.14.2.1].
+    Reason.TOPIC_NAME_REFUSED: ReasonCode.TOPIC_NAME_INVALID,
+    Reason.TOPIC_FILTER_REFUSED: ReasonCode.TOPIC_FILTER_INVALID,
     Reason.KEEP_ALIVE: ReasonCode.KEEP_ALIVE_TIMEOUT,
     Reason.RECEIVE_MAXIMUM: ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
     Reason.TOPIC_ALIAS: ReasonCode.TOPIC_ALIAS_INVALID,

@@ -43,7 +43,7 @@ def scan_publishes(
     position: int,
     end: int,
     *,
-    body_size_bytes_max: int,
+    packet_size_bytes_max: int,
     known_topics: Mapping[bytes, bytes],
     publishes: list[Publish],
     incoming: Incoming,
@@ -63,7 +63,7 @@ def scan_publishes(
             body += 1
         stop = body + length
         topic_stop = body + 2 + (data[body] << 8 | data[body + 1])
-        if stop > end or length > body_size_bytes_max or topic_stop > stop:
+        if stop > end or stop - position > packet_size_bytes_max or topic_stop > stop:
             break
         topic = known_topics.get(data[body + 2 : topic_stop])
         if topic is None:
@@ -86,7 +86,7 @@ def scan_publishes_5(
     position: int,
     end: int,
     *,
-    body_size_bytes_max: int,
+    packet_size_bytes_max: int,
     known_topics: Mapping[bytes, bytes],
     publishes: list[Publish],
     incoming: Incoming,
@@ -112,7 +112,7 @@ def scan_publishes_5(
         stop = body + length
         topic_stop = body + 2 + (data[body] << 8 | data[body + 1])
         behind = topic_stop + 2 if first & 6 else topic_stop  # behind the packet id comes the property length
-        if stop > end or length > body_size_bytes_max or behind >= stop or data[behind]:
+        if stop > end or stop - position > packet_size_bytes_max or behind >= stop or data[behind]:
             break
         topic = known_topics.get(data[body + 2 : topic_stop])
         if topic is None:
@@ -196,7 +196,7 @@ def consume_runs(session: SessionState, data: bytes, position: int, end: int) ->
             position = scan_exact(session, data, position, end)
             continue
         wanted = {
-            "body_size_bytes_max": session.limits.packet_size_bytes_max,
+            "packet_size_bytes_max": session.limits.packet_size_bytes_max,
             "known_topics": session.names.known,
             "publishes": session.publishing(),
             "incoming": session.incoming,

@@ -53,6 +53,7 @@ class Session(Answers):
         if self._held is not None:
             self._held += data
             if len(self._held) < self._needed_bytes or self.state is _DECIDING:
+                self._heard(now_ms)
                 return self._bounded_wait()
             data = bytes(self._held)
             self._held = None
@@ -76,11 +77,18 @@ class Session(Answers):
         self.end_run()
         if position:
             self.last_packet_ms = now_ms
+        else:
+            self._heard(now_ms)
         if position < len(data) and self.close_reason is None:
             self._held = bytearray(data[position:] if position else data)
             if self.state is _DECIDING:
                 events += self._bounded_wait()
         return events
+
+    def _heard(self, now_ms: int) -> None:
+        """A piece of a packet has come: an accepted client that is in the middle of a large one is not silent."""
+        if self.state is _CONNECTED:
+            self.last_packet_ms = now_ms
 
     def _bounded_wait(self) -> list[Event]:
         """Hold input back while there is too little of it or a CONNECT is being decided."""
@@ -109,19 +117,21 @@ class Session(Answers):
                 self._needed_bytes = end - position + 1
                 break
             body, length = header
-            if self.level == LEVEL_5 and body - position - 1 != len(encode_length(length)):
-                raise PacketViolation(Reason.LENGTH, "remaining length is longer than it need be [MQTT-1.5.5-1]")
-            self._check_size(data[position], length)
+            self._check_size(data[position], body - position + length)
             stop = body + length
             if stop > end:
                 self._needed_bytes = stop - position
                 break
+            if state is _EXPECT_CONNECT:
+                self.level = level_of(data[body:stop])
+            if self.level == LEVEL_5 and body - position - 1 != len(encode_length(length)):
+                raise PacketViolation(Reason.LENGTH, "remaining length is longer than it need be [MQTT-1.5.5-1]")
             self._handle(data[position], data[body:stop])
             position = stop
         return position
 
-    def _check_size(self, first: int, length: int) -> None:
-        """Judge a packet by its header alone, before any of it is kept."""
+    def _check_size(self, first: int, size_bytes: int) -> None:
+        """Judge a packet, header included [3.1.2.11.4], by its header alone, before any of it is kept."""
         if self.state is _EXPECT_CONNECT:
             if first >> 4 != packets.CONNECT:
                 name = PACKET_NAMES.get(first >> 4, "a reserved packet type")
@@ -131,8 +141,8 @@ class Session(Answers):
             size_bytes_max = self.limits.unauthenticated_bytes_max
         else:
             size_bytes_max = self.limits.packet_size_bytes_max
-        if length > size_bytes_max:
-            raise PacketViolation(Reason.TOO_LARGE, f"packet of {length} bytes, at most {size_bytes_max}")
+        if size_bytes > size_bytes_max:
+            raise PacketViolation(Reason.TOO_LARGE, f"packet of {size_bytes} bytes, at most {size_bytes_max}")
 
     def _handle(self, first: int, body: bytes) -> None:
         handler = _TABLE[self.state].get(first >> 4)
@@ -140,8 +150,6 @@ class Session(Answers):
             name = PACKET_NAMES[first >> 4]
             clause = " [MQTT-3.1.0-2]" if first >> 4 == packets.CONNECT else ""
             raise PacketViolation(Reason.UNEXPECTED, f"{name} from a client in state {self.state.name}{clause}")
-        if first >> 4 == packets.CONNECT:
-            self.level = level_of(body)
         packet = decode(first, body, self.level)
         assert handler is not None, first  # decode refuses the reserved types
         handler(self, packet)

@@ -35,10 +35,10 @@ class TopicNames:
         if topic in self.known:
             return
         check_text(topic, what)
+        self._check_limits(topic, Reason.TOPIC_NAME_REFUSED, what)
         problem = validate_topic_name(topic)
         if problem is not None:
             raise PacketViolation(Reason.TOPIC_NAME, f"{what}: {problem}")
-        self._check_limits(topic, Reason.TOPIC_NAME, what)
         # Topics that begin with $ may stand for something else (`delayed_topics`): they are looked at every time.
         if len(topic) <= KNOWN_TOPIC_BYTES_MAX and not topic.startswith(b"$"):
             if len(self.known) >= KNOWN_TOPICS_MAX:
@@ -47,10 +47,10 @@ class TopicNames:
 
     def check_filter(self, topic_filter: str) -> None:
         """Accept a topic filter, or raise PacketViolation."""
+        self._check_limits(topic_filter.encode(), Reason.TOPIC_FILTER_REFUSED, "topic filter")
         problem = validate_filter(topic_filter)
         if problem is not None:
             raise PacketViolation(Reason.TOPIC_FILTER, f"topic filter: {problem}")
-        self._check_limits(topic_filter.encode(), Reason.TOPIC_FILTER, "topic filter")
 
     def _check_limits(self, topic: bytes, reason: str, what: str) -> None:
         size_bytes_max = self._limits.topic_bytes_max

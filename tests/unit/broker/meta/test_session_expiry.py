@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.meta.session_expiry import ExpiryQueue, due_ms
+from broker.meta.session_expiry import NEVER_S, ExpiryQueue, due_ms
 from broker.meta.session_record import Session
 
 
@@ -56,3 +56,14 @@ def test_reconnections_and_sessions_that_are_gone_do_not_grow_the_queue() -> Non
         queue.schedule(sessions["c"])
     assert len(queue) <= 1_025
     assert queue.over(10**9) == [sessions["c"]]
+
+
+def test_a_session_that_is_kept_for_ever_is_never_over_and_costs_no_entry() -> None:
+    """One second less than for ever is a time like any other."""
+    kept, long = closed("a", 0, expiry_s=NEVER_S), closed("b", 0, expiry_s=NEVER_S - 1)
+    queue = ExpiryQueue({"a": kept, "b": long})
+    queue.schedule(kept)
+    queue.schedule(long)
+    assert len(queue) == 1
+    assert queue.over(1 << 60) == [long]
+    assert due_ms(kept) > 1 << 60

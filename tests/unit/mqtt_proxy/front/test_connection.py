@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -153,6 +154,24 @@ async def test_paused_reading_keeps_the_connection_alive() -> None:
         assert handler.connection.next_deadline_ms() > here.clock.monotonic_ns() // 1_000_000
         handler.connection.resume_reading()
         here.clock.advance_ms(4_000)
+        handler.connection.expire()
+        assert await asyncio.wait_for(handler.closed, 5) == ("keep_alive_timeout", False)
+
+
+async def test_a_client_whose_bytes_lie_unread_is_not_cut() -> None:
+    """It was not silent: this side had no time to read. Once there is nothing to read its silence counts."""
+    async with world() as here:
+        reader, writer = await here.open(packets.Connect("dev", True, 2))
+        assert await answer(reader, 4)
+        handler = here.handlers[0]
+        here.clock.advance_ms(2_900)
+        os.write(writer.get_extra_info("socket").fileno(), b"\xc0\0")  # within this turn nobody reads it
+        here.clock.advance_ms(2_000)
+        handler.connection.expire()
+        assert await answer(reader, 2) == b"\xd0\0"
+        handler.connection.expire()
+        assert not handler.closed.done()
+        here.clock.advance_ms(3_000)
         handler.connection.expire()
         assert await asyncio.wait_for(handler.closed, 5) == ("keep_alive_timeout", False)
 

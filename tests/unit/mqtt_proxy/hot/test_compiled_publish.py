@@ -20,7 +20,7 @@ KNOWN = {name: name for name in (b"a", b"some/topic", b"x" * 120)}
 def scanned(core, level: int, data: bytes, position: int, largest: int) -> tuple:
     publishes: list = []
     incoming = Incoming()
-    arguments = {"body_size_bytes_max": largest, "known_topics": KNOWN, "publishes": publishes, "incoming": incoming}
+    arguments = {"packet_size_bytes_max": largest, "known_topics": KNOWN, "publishes": publishes, "incoming": incoming}
     if level == 5:
         stop = core.scan_publishes_5(data, position, len(data), room=3, **arguments)
     else:
@@ -78,7 +78,7 @@ def test_runs_of_acknowledgements() -> None:
 def test_an_end_beyond_the_bytes_is_refused() -> None:
     core = hot.compiled_core()
     with pytest.raises(IndexError):
-        core.scan_publishes(b"x", 0, 9, body_size_bytes_max=9, known_topics=KNOWN, publishes=[], incoming=Incoming())
+        core.scan_publishes(b"x", 0, 9, packet_size_bytes_max=9, known_topics=KNOWN, publishes=[], incoming=Incoming())
     with pytest.raises(IndexError):
         core.scan_acknowledgements(b"x", 0, 9, {}, [])
     with pytest.raises(IndexError):

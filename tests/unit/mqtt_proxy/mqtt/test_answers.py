@@ -29,7 +29,7 @@ def test_what_connack_grants() -> None:
         0,
         {
             props.RECEIVE_MAXIMUM: 9,
-            props.MAXIMUM_PACKET_SIZE: 1_048_580,
+            props.MAXIMUM_PACKET_SIZE: 1_048_576,
             props.TOPIC_ALIAS_MAXIMUM: 64,
             props.SESSION_EXPIRY: 50,
             props.SERVER_KEEP_ALIVE: 30,

@@ -62,7 +62,7 @@ def test_what_is_not_the_form_is_a_wrong_topic(topic: bytes) -> None:
     session = connected()
     (event,) = send(session, packets.Publish(topic, b"x", 1, False, False, 3))
     assert isinstance(event, Violated)
-    assert event.reason == "topic_name"
+    assert event.reason == "topic_name_refused"
 
 
 @pytest.mark.parametrize(

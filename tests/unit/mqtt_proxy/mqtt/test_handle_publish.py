@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt import properties as props
 from mqtt_proxy.mqtt.encode import encode
 from mqtt_proxy.mqtt.events import Acknowledged, PublishBatch, Received, Released, Violated
 from mqtt_proxy.mqtt.session import Session
-from tests.unit.mqtt_proxy.mqtt.sessions import connected
+from tests.unit.mqtt_proxy.mqtt.sessions import answers5, connected, connected5
 
 
 def send(session: Session, *sent: packets.Packet) -> list[object]:
@@ -73,7 +74,6 @@ def test_a_qos_2_delivery() -> None:
     session = connected()
     assert session.deliver(b"t", b"m", 2, False, False, "token") == 1
     assert session.take_bytes() == encode(packets.Publish(b"t", b"m", 2, False, False, 1))
-    assert send(session, packets.Pubcomp(1)) == []
     assert send(session, packets.Pubrec(1), packets.Pubrec(1)) == [Received(["token"], [1])]
     assert session.take_bytes() == b""
     session.release([1])
@@ -90,3 +90,28 @@ def test_the_acknowledgement_of_the_other_qos_ends_it(qos: int, wrong: packets.P
     session = connected()
     session.deliver(b"t", b"m", qos, False, False, "token")
     assert [event.reason for event in send(session, wrong)] == ["protocol_error"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("level", [4, 5])
+@pytest.mark.parametrize(
+    ("qos", "steps"),
+    [
+        (1, [packets.Pubcomp(1)]),
+        (1, [packets.Pubrec(1)]),
+        (2, [packets.Puback(1)]),
+        (2, [packets.Pubcomp(1)]),
+        (2, [packets.Pubrec(1), packets.Pubcomp(1)]),
+    ],
+)
+def test_the_wrong_acknowledgement_ends_it(level: int, qos: int, steps: list[packets.Packet]) -> None:
+    """It is a protocol error [4.3.2] [4.3.3] [4.13]; passed over, it would leave a window of one full for ever."""
+    session = connected() if level == 4 else connected5({props.RECEIVE_MAXIMUM: 1})
+    session.deliver(b"t", b"", qos, False, False, "token")
+    session.take_bytes()
+    events = session.feed(b"".join(encode(packet, level) for packet in steps), 0)
+    assert isinstance(events[-1], Violated)
+    assert events[-1].reason == "protocol_error"
+    if level == 5:
+        goodbye = answers5(session)[-1]
+        assert isinstance(goodbye, packets.Disconnect)
+        assert goodbye.reason == 0x82

@@ -98,3 +98,14 @@ def test_deadlines_by_state() -> None:
     assert overdue(session)[0] == "keep_alive_timeout"
     session.close("x")
     assert deadline_ms(session) is None
+
+
+def test_the_shortest_keep_alive_is_one_and_a_half_times_its_interval() -> None:
+    """[MQTT-3.1.2-24] A keep-alive of 1 s is reported a tenth of a second late at most."""
+    for began_ms in range(0, 500, 7):
+        ring: ExpiryRing[Item] = ExpiryRing(began_ms)
+        item = Item(began_ms + 1_500)
+        ring.watch(item)
+        looks = range(began_ms - began_ms % SLOT_MS + SLOT_MS, began_ms + 3_000, SLOT_MS)
+        reported_ms = next(now for now in looks if ring.expire(now))
+        assert 1_500 <= reported_ms - began_ms <= 1_600

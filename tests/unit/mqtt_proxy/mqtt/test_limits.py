@@ -11,7 +11,7 @@ from mqtt_proxy.mqtt.limits import SessionLimits
     "wrong",
     [
         {"packet_size_bytes_max": 0},
-        {"packet_size_bytes_max": 268_435_456},
+        {"packet_size_bytes_max": 268_435_461},
         {"in_flight_max": 0},
         {"in_flight_max": 65_535},
         {"topic_bytes_max": 70_000},

@@ -30,7 +30,7 @@ def scan(data: bytes, size_max: int = 100_000) -> tuple[int, list[packets.Publis
     publishes: list[packets.Publish] = []
     incoming = Incoming()
     stop = scan_publishes(
-        data, 0, len(data), body_size_bytes_max=size_max, known_topics=KNOWN, publishes=publishes, incoming=incoming
+        data, 0, len(data), packet_size_bytes_max=size_max, known_topics=KNOWN, publishes=publishes, incoming=incoming
     )
     return stop, publishes, incoming.pending
 
@@ -85,7 +85,8 @@ def test_a_long_packet_is_left_to_the_decoder() -> None:
     """Over the limit or over 16 KB: the complete path says what happens."""
     packet = packets.Publish(b"a", bytes(300), 0, False, False, 0)
     assert scan(encode(packet), size_max=200)[0] == 0
-    assert scan(encode(packet), size_max=303)[1] == [packet]
+    assert scan(encode(packet), size_max=305)[0] == 0
+    assert scan(encode(packet), size_max=306)[1] == [packet]
     assert scan(encode(packets.Publish(b"a", bytes(20_000), 0, False, False, 0)))[0] == 0
 
 

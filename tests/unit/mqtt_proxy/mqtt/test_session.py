@@ -190,15 +190,17 @@ def test_too_large_is_said_at_the_header() -> None:
 
 
 def test_deadlines() -> None:
-    """CONNECT in time, then a packet every 1.5 keep-alives; half a packet is none."""
+    """CONNECT in time, then a packet every 1.5 keep-alives, or a piece of one."""
     session = fresh(connect_deadline_ms=5_000)
     assert session.next_deadline_ms() == 6_000
     assert session.tick(5_999) == []
     assert session.tick(6_000)[0].reason == "connect_timeout"  # type: ignore[union-attr]
     session = connected()
     assert session.next_deadline_ms() == 16_000
-    session.feed(b"\xc0", 9_000)
-    assert session.next_deadline_ms() == 16_000
+    session.feed(b"\x30\x7f", 2_000)
+    assert session.next_deadline_ms() == 17_000
+    session.feed(bytes(5), 9_000)
+    assert session.next_deadline_ms() == 24_000
     session.feed(b"\x00", 9_500)
     assert session.next_deadline_ms() == 24_500
     session.excuse_silence(10_000)

@@ -33,8 +33,8 @@ def test_good_names_are_remembered(topic: bytes) -> None:
         (b"a#", "topic_name"),
         (b"a\0b", "malformed_string"),
         (b"\xff", "malformed_string"),
-        (b"x" * 301, "topic_name"),
-        (b"/" * 290, "topic_name"),
+        (b"x" * 301, "topic_name_refused"),
+        (b"/" * 290, "topic_name_refused"),
     ],
 )
 def test_bad_names(topic: bytes, reason: str) -> None:
