@@ -35,6 +35,7 @@ COMMANDS = (
     ("cluster", "cluster:cluster", CARE, "Show and change who is master of the broker groups."),
     ("acl", "acl:acl", CARE, "Check an access list, or explain what it decides."),
     ("passwd", "passwd:passwd", CARE, "Add, change or remove a user in a password file."),
+    ("certs", "certs:certs", CARE, "Make certificates for TLS among the parts, by an authority of your own."),
     ("store", "store:store", CARE, "Check, list, count and mend a broker's data directory."),
     ("config", "config:config", CARE, "Show the configuration in force, or explain a key."),
 )
