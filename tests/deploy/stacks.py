@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from lightmq.configuration import Configuration, load_configuration
-from runtime.config import Loaded
+from runtime.config import Loaded, flatten
 from tests.deploy.dockerfile import Stage, stages
 from tests.support.tree import ROOT
 
@@ -23,8 +23,17 @@ GIVEN = {
     "LIGHTMQ_ACCESS_KEY": "inside:a-long-secret",
     "LIGHTMQ_INSIDE_KEY": "inside:a-long-secret",
     "LIGHTMQ_RAFT_SECRET": "a-secret-of-the-controllers",
+    "LIGHTMQ_INSIDE_TLS_KEY": "the key of the certificate, PEM",
 }
 """What an operator sets before the start."""
+
+
+SECRETS = Path("/run/secrets")
+
+
+def secrets_of(section: object) -> set[str]:
+    """The names of the secrets that a part's configuration reads, wherever in its section it names them."""
+    return {value.name for _, value in flatten(section) if isinstance(value, Path) and value.parent == SECRETS}
 
 
 class NoDuplicates(yaml.SafeLoader):

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
+from broker.replication.promise import promise
+from broker.roles.durability import rule_of
+from lightmq.cli.application import run
 from runtime.config import ConfigError
 from tests.deploy import stacks
-from tests.deploy.stacks import COMPOSE, Container, containers, documents, stack, substituted
+from tests.deploy.stacks import COMPOSE, SECRETS, Container, containers, documents, secrets_of, stack, substituted
 from tests.deploy.test_images import ports
+from tests.support.tree import ROOT
 
 STACKS = sorted(path.name for path in COMPOSE.glob("*.yaml"))
 CONTAINERS = [pytest.param(each, id=f"{name}-{each.name}") for name in STACKS for each in containers(name)]
+CERTIFICATE, KEY, AUTHORITY = (
+    SECRETS / "lightmq-tls-certificate", SECRETS / "lightmq-tls-key", SECRETS / "lightmq-tls-ca",
+)  # fmt: skip
 SETTINGS = frozenset(
     [
         *("image", "build", "command", "entrypoint", "init", "restart", "read_only", "tmpfs", "stop_grace_period"),
@@ -29,28 +39,59 @@ def test_the_files_are_those_that_are_promised() -> None:
 
 
 def test_the_cluster_is_as_large_as_promised() -> None:
-    """Three controllers that know each other, two groups of two brokers, two proxies; every name leads to one."""
+    """Three controllers that know each other, a group of three brokers, two proxies; every name leads to one."""
     found = containers("ha.yaml")
     roles = Counter(each.stage.name for each in found)
-    assert roles == {"controller": 3, "broker": 4, "proxy": 2}
+    assert roles == {"controller": 3, "broker": 3, "proxy": 2}
     aliases = {alias for each in found for alias in each.settings["networks"]["cluster"].get("aliases", [])}
     values = {each.name: each.configuration().value for each in found}
     nodes = {values[each.name].controller.node_id for each in found if each.stage.name == "controller"}
     assert nodes == {peer.partition("@")[0] for peer in values["controller-0"].controller.peers}
     assert {address.rpartition(":")[0] for address in values["proxy-0"].proxy.controllers} <= aliases
     brokers = [values[each.name].broker for each in found if each.stage.name == "broker"]
-    assert Counter(broker.broker_name for broker in brokers) == {"broker-a": 2, "broker-b": 2}
+    assert Counter(broker.broker_name for broker in brokers) == {"broker-a": 3}
     assert {broker.advertised_host for broker in brokers} <= aliases
-    assert all(broker.replication.enabled for broker in brokers)
+    for broker in brokers:
+        found = promise(rule_of(broker), len(brokers))
+        assert found.text.startswith("acknowledged = on disk at 2 of 3 brokers"), found
+        assert "one may die and messages are still accepted" in found.text
+        assert found.warning == ""
+
+
+def test_the_parts_speak_tls_with_each_other() -> None:
+    """Every remoting port takes TLS only, and everybody comes with it and checks who is there."""
+    value = containers("ha.yaml")[0].configuration().value
+    for served in (value.controller.tls, value.broker.tls):
+        assert (served.mode, served.certificate, served.key) == ("enforcing", CERTIFICATE, KEY)
+    for dialled in (value.controller.dial_tls, value.broker.dial_tls, value.proxy.dial_tls):
+        assert (dialled.enabled, dialled.verify, dialled.ca) == (True, True, AUTHORITY)
+
+
+def test_the_certificate_is_for_every_name_that_is_dialled(tmp_path: Path) -> None:
+    """The command in the file's head makes it, and compose finds what it made."""
+    (command,) = re.findall(r"^#   (lightmq certs .*)$", (COMPOSE / "ha.yaml").read_text(), re.MULTILINE)
+    words = shlex.split(command)
+    folder = words[2]
+    assert run([*words[1:2], str(tmp_path / "tls"), *words[3:]]) == 0
+    certificate = x509.load_pem_x509_certificate((tmp_path / "tls" / "tls.crt").read_bytes())
+    alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    names = set(alternatives.get_values_for_type(x509.DNSName))
+    value = containers("ha.yaml")[0].configuration().value
+    brokers = [each.configuration().value.broker for each in containers("ha.yaml") if each.stage.name == "broker"]
+    dialled = {address.rpartition(":")[0] for address in value.broker.controllers}
+    assert names == dialled | {broker.advertised_host for broker in brokers}
+    secrets = stack("ha.yaml")["secrets"]
+    for name in ("lightmq-tls-certificate", "lightmq-tls-ca"):
+        file = COMPOSE / substituted(secrets[name]["file"], {})
+        assert file.parent == ROOT / folder
+        assert (tmp_path / "tls" / file.name).is_file()
 
 
 def test_secrets_of_the_configuration_are_mounted() -> None:
     """Every file below /run/secrets that a container's section names is one of its secrets, readable by its user."""
     for each in containers("ha.yaml"):
         section = getattr(each.configuration().value, each.stage.name)
-        keys = ("access_key_file", "password_file", "raft_secret_file")
-        wanted = {path.name for key in keys if (path := getattr(section, key, None)) is not None}
-        assert wanted == {mount["source"] for mount in each.settings["secrets"]}
+        assert secrets_of(section) == {mount["source"] for mount in each.settings["secrets"]}
         for mount in each.settings["secrets"]:
             if "environment" in each.stack["secrets"][mount["source"]]:
                 assert (mount["uid"], mount["mode"]) == (each.stage.last("USER").partition(":")[0], 0o400)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from lightmq.certificates import AUTHORITY, CERTIFICATE, KEY
 from lightmq.configuration import load_configuration
 from runtime.config import ConfigError
 from tests.deploy.dockerfile import stages
-from tests.deploy.stacks import CONFIGURATION, DEPLOY, documents
+from tests.deploy.stacks import CONFIGURATION, DEPLOY, SECRETS, documents, secrets_of
 from tests.deploy.test_images import CLUSTER, ports
 
 KUSTOMIZATION = DEPLOY / "kustomization.yaml"
@@ -136,14 +137,14 @@ def test_volumes_fit(name: str, spec: dict[str, Any], pod: dict[str, Any], conta
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert set(mounts) == claims | set(volumes)
     assert ("data" in claims) == bool(stages()[container["name"]].last("VOLUME"))
-    items = volumes["secrets"]["secret"]["items"]
-    assert {item["key"] for item in items} <= set(SECRET_KEYS)
-    given = {f"{mounts['secrets']}/{item['path']}" for item in items}
-    section = getattr(load_configuration(CLUSTER, {}).value, container["name"])
-    keys = ("access_key_file", "password_file", "raft_secret_file")
-    wanted = {str(path) for key in keys if (path := getattr(section, key, None)) is not None}
-    assert wanted == given
-    assert not volumes["secrets"]["secret"]["defaultMode"] & 0o007, "keys are refused that everybody may read"
+    projected = volumes["secrets"]["projected"]
+    parts = {source["secret"]["name"]: source["secret"]["items"] for source in projected["sources"]}
+    assert {item["key"] for item in parts["lightmq"]} <= set(SECRET_KEYS)
+    assert {item["key"] for item in parts["lightmq-tls"]} <= {AUTHORITY, CERTIFICATE, KEY}
+    given = {item["path"] for items in parts.values() for item in items}
+    assert mounts["secrets"] == str(SECRETS)
+    assert secrets_of(getattr(load_configuration(CLUSTER, {}).value, container["name"])) == given
+    assert not projected["defaultMode"] & 0o007, "keys are refused that everybody may read"
 
 
 @each_workload
@@ -176,10 +177,11 @@ def test_names_of_pods_are_those_in_the_configuration() -> None:
     wanted = [f"controller-{number}.controller:{value.controller.port}" for number in range(controllers)]
     assert list(value.broker.controllers) == list(value.proxy.controllers) == wanted
     assert [peer.split("@")[1] for peer in value.controller.peers] == wanted
-    for name in ("broker-a", "broker-b"):
-        container = sets[name]["spec"]["template"]["spec"]["containers"][0]
-        told = load_configuration(CLUSTER, environment(name, container)).value.broker
-        assert (told.broker_name, told.advertised_host) == (name, f"{name}-1.{name}")
+    name = value.proxy.broker_name
+    container = sets[name]["spec"]["template"]["spec"]["containers"][0]
+    told = load_configuration(CLUSTER, environment(name, container)).value.broker
+    assert (told.broker_name, told.advertised_host) == (name, f"{name}-1.{name}")
+    assert (sets[name]["spec"]["replicas"], told.replication.in_sync_min) == (3, 2)
 
 
 def test_budgets_and_the_autoscaler() -> None:
