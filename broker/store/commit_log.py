@@ -248,9 +248,8 @@ class CommitLog:
             segment = self.segments.pop(0)
             self._bases.pop(0)
             segment.drop()
+            fsync_dir(self.directory)  # one by one: a power cut must not bring an older one back and leave a gap
             dropped += segment.size
-        if dropped:
-            fsync_dir(self.directory)
         return dropped
 
     def release_pages(self) -> None:

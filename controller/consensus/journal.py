@@ -1,12 +1,15 @@
 """Entries of the replicated log on disk: appended, cut at either end, checked by checksums, fsynced on `sync`.
 
-    "LMQJRNL1"                                                                        8 bytes
+    "LMQJRNL2"                                                                        8 bytes
     entries: u32 magic | u32 length of command | u32 CRC32C of what follows | u64 index | u64 term | command
                                                                                       little-endian, back to back
 
-Invariant: after `sync` what was added survives a power cut. Cutting the head replaces the file atomically, cutting the
-tail is durable before the call returns, so an entry that was cut never comes back. At the start a torn tail is dropped;
-damage with sound entries behind it is refused, because these may have been acknowledged.
+The magic of an entry says whether everything in front of it was on the disk when it was written (MAGIC_AFTER_SYNC) or
+still under way to it (MAGIC). Invariant: after `sync` what was added survives a power cut. Cutting the head replaces
+the file atomically, cutting the tail is durable before the call returns, so an entry that was cut never comes back. At
+the start a torn tail is dropped: a power cut may take any sectors of what was not synced, also the first ones. Damage
+in front of an entry that says that it was on the disk is refused, because it may have been acknowledged. A file of
+version 1 ("LMQJRNL1", only MAGIC) is refused by any damage in front of a sound entry, and replaced by one of version 2.
 Thread rule: all calls block; one thread at a time.
 """
 
@@ -20,8 +23,10 @@ from remoting.hot.checksum import crc32c
 from remoting.protocol.errors import LocalMisuse
 from runtime.files import atomic_write, fsync_dir
 
-HEADER = b"LMQJRNL1"
+HEADER = b"LMQJRNL2"
+FORMER_HEADER = b"LMQJRNL1"
 MAGIC = 0x4A514D4C
+MAGIC_AFTER_SYNC = 0x4B514D4C
 _HEAD = struct.Struct("<III")
 _PLACE = struct.Struct("<QQ")
 _OVERHEAD = _HEAD.size + _PLACE.size
@@ -53,7 +58,11 @@ class Journal:
         if not path.exists():
             atomic_write(path, (HEADER,))
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._end = self._read()
+        data = path.read_bytes()
+        self._end = self._read(data)
+        os.fdatasync(self._descriptor)  # who wrote the last entries may have been killed before it came to that
+        if data.startswith(FORMER_HEADER):
+            self.replace(list(self._entries))
 
     @property
     def open(self) -> bool:
@@ -72,7 +81,7 @@ class Journal:
 
     def add(self, entry: Entry) -> None:
         """Append; durable at the next `sync`. Raises OSError, after which this journal must not be used again."""
-        data = _pack(entry)
+        data = _pack(entry, after_sync=not self._unsynced)
         _pwrite_all(self._descriptor, data, self._end)
         self._end += len(data)
         self._entries.append(entry)
@@ -103,7 +112,7 @@ class Journal:
 
     def replace(self, entries: list[Entry]) -> None:
         """Have exactly these entries, durably; a crash leaves the old ones or the new ones."""
-        pieces = [HEADER, *map(_pack, entries)]
+        pieces = [HEADER, *(_pack(entry, after_sync=True) for entry in entries)]
         # The names of other files in the directory (the snapshot these entries follow) become durable first.
         fsync_dir(self.path.parent)
         atomic_write(self.path, pieces)
@@ -124,9 +133,8 @@ class Journal:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _read(self) -> int:
-        data = self.path.read_bytes()
-        if data[: len(HEADER)] != HEADER:
+    def _read(self, data: bytes) -> int:
+        if not data.startswith((HEADER, FORMER_HEADER)):
             raise JournalDamaged(self.path, 0)
         at = len(HEADER)
         while True:
@@ -137,17 +145,17 @@ class Journal:
             self._entries.append(entry)
             self._ends.append(at)
         if at < len(data):
-            if _sound_behind(data, at):
+            if _sound_behind(data, at, MAGIC_AFTER_SYNC if data.startswith(HEADER) else MAGIC):
                 raise JournalDamaged(self.path, at)
             os.ftruncate(self._descriptor, at)
             os.fsync(self._descriptor)
         return at
 
 
-def _pack(entry: Entry) -> bytes:
+def _pack(entry: Entry, *, after_sync: bool) -> bytes:
     command, index, term = entry
     rest = _PLACE.pack(index, term) + command
-    return _HEAD.pack(MAGIC, len(command), crc32c(rest)) + rest
+    return _HEAD.pack(MAGIC_AFTER_SYNC if after_sync else MAGIC, len(command), crc32c(rest)) + rest
 
 
 def _unpack(data: bytes, at: int) -> Entry | None:
@@ -155,20 +163,22 @@ def _unpack(data: bytes, at: int) -> Entry | None:
         return None
     magic, length, checksum = _HEAD.unpack_from(data, at)
     end = at + _OVERHEAD + length
-    if magic != MAGIC or end > len(data) or crc32c(data[at + _HEAD.size : end]) != checksum:
+    if magic not in (MAGIC, MAGIC_AFTER_SYNC) or end > len(data):
+        return None
+    if crc32c(data[at + _HEAD.size : end]) != checksum:
         return None
     index, term = _PLACE.unpack_from(data, at + _HEAD.size)
     return data[at + _OVERHEAD : end], index, term
 
 
-def _sound_behind(data: bytes, at: int) -> bool:
-    """Whether a whole entry lies behind the first byte that is not one."""
-    magic = MAGIC.to_bytes(4, "little")
-    found = data.find(magic, at + 1)
+def _sound_behind(data: bytes, at: int, magic: int) -> bool:
+    """Whether a whole entry with this magic lies behind the first byte that is not one."""
+    wanted = magic.to_bytes(4, "little")
+    found = data.find(wanted, at + 1)
     while found >= 0:
         if _unpack(data, found) is not None:
             return True
-        found = data.find(magic, found + 1)
+        found = data.find(wanted, found + 1)
     return False
 
 

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ DISK_BYTES = 1_500_000
 class Life:
     """A running victim and what it has said."""
 
-    def __init__(self, directory: Path, orders: Orders) -> None:
+    def __init__(self, directory: Path, orders: Any, live: Callable[[Path, Any, int, int], None] = live) -> None:
         self._answers, answers = os.pipe()
         go, self._go = os.pipe()
         sys.stdout.flush()

@@ -63,9 +63,10 @@ def live(directory: Path, orders: Orders, answers: int, go: int) -> None:
 
 
 class Victim:
-    """One life."""
+    """One life; the store's events go to `events`."""
 
-    def __init__(self, directory: Path, orders: Orders, answers: int, go: int) -> None:
+    def __init__(self, directory: Path, orders: Orders, answers: int, go: int, events: Any = None) -> None:
+        self._events = events or Quiet()
         self._directory, self._orders, self._answers, self._go = directory, orders, answers, go
         self._due: deque[Callable[[], None]] = deque()
         self._faults = FaultPoints()
@@ -85,7 +86,7 @@ class Victim:
         try:
             store = LogStore.open(
                 self._directory, StoreSettings(**self._orders.settings), clock=ManualClock(), faults=self._faults,
-                schedule=self._due.append, log=Quiet(),
+                schedule=self._due.append, log=self._events,
             )  # fmt: skip
         except CorruptLog as error:
             self.say("corrupt", error.position, str(error))

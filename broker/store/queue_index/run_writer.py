@@ -1,6 +1,7 @@
 """Writes runs: what `hot.core` sorted out of the tail's entries, and neighbouring runs merged into one.
 
-Invariant: a run gets its name only when every byte of it is on the disk. Thread rule: any thread, plain values.
+Invariant: a run gets its name only when every byte of it is on the disk, and a MANIFEST says that name only when it is
+there too. Thread rule: any thread, plain values.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from broker.store import hot
 from broker.store.hot.contracts import RunData
 from broker.store.queue_index.run import FLAG_OFFSETS, HEAD, HEAD_BYTES, MAGIC, SUMS, Run, columns_at
 from remoting.hot.checksum import crc32c
+from runtime.files import fsync_dir
 
 
 def write_run(path: Path, file_id: int, level: int, bounds: tuple[int, int], data: RunData) -> None:
-    """Write one run durably under a temporary name and rename it (the caller makes the name durable with the MANIFEST).
+    """Write one run durably under a temporary name, rename it, and make that durable before a MANIFEST says it.
 
     `bounds` are the log positions covered. Raises OSError.
     """
@@ -44,6 +46,7 @@ def write_run(path: Path, file_id: int, level: int, bounds: tuple[int, int], dat
                 view = view[file.write(view) :]
         os.fsync(descriptor)
     temporary.rename(path)
+    fsync_dir(path.parent)
 
 
 def _bytes(columns: Sequence[tuple[npt.NDArray[Any], str]]) -> list[Any]:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.store import commit_log
 from broker.store.commit_log import CommitLog
 from broker.store.errors import CorruptLog, StoreFailed
+from broker.store.segment import list_segments
 from runtime.faults import FaultPoints
 
 
@@ -140,6 +142,20 @@ def test_drop_before_keeps_the_last(tmp_path: Path) -> None:
     assert log.drop_before(99_999) == 4096
     assert [segment.base for segment in log.segments] == [8192]
     assert log.drop_before(99_999) == 0
+    log.close()
+
+
+def test_files_that_go_together_go_durably_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut must not bring an older one back without its successor: that gap would look like damage."""
+    log = make(tmp_path)
+    for position in (0, 4096, 8192):
+        put(log, position, b"x" * 4096)
+    durable: list[list[int]] = []
+    monkeypatch.setattr(
+        commit_log, "fsync_dir", lambda path: durable.append([int(each.name) for each in list_segments(path)])
+    )
+    log.drop_before(8192)
+    assert durable == [[4096, 8192], [8192]]
     log.close()
 
 

@@ -7,7 +7,14 @@ import os
 import pytest
 
 from controller.consensus import journal as journal_module
-from controller.consensus.journal import HEADER, Journal, JournalDamaged
+from controller.consensus.journal import (
+    FORMER_HEADER,
+    HEADER,
+    MAGIC,
+    MAGIC_AFTER_SYNC,
+    Journal,
+    JournalDamaged,
+)
 
 
 def entries(count, first=1):
@@ -50,8 +57,12 @@ def test_every_torn_tail_is_dropped(journal):
         assert len(again(found)) == len(found)
 
 
-def test_damage_with_sound_entries_behind_it_is_refused(journal):
+def test_damage_with_synced_entries_behind_it_is_refused(tmp_path):
     """Each byte of the first entries, changed: never silently fewer entries."""
+    journal = Journal(tmp_path / "journal")
+    for entry in entries(5):
+        journal.add(entry)
+        journal.sync()
     journal.close()
     data = journal.path.read_bytes()
     last = len(data) // 2
@@ -62,6 +73,56 @@ def test_damage_with_sound_entries_behind_it_is_refused(journal):
     journal.path.write_bytes(b"something else")
     with pytest.raises(JournalDamaged):
         Journal(journal.path)
+
+
+def test_any_part_of_what_was_not_synced_may_be_missing(journal):
+    """A power cut keeps the last sectors of a batch and not the first: that is a torn tail, and no damage."""
+    before = journal.path.stat().st_size
+    for entry in entries(3, 6):
+        journal.add(entry)
+    journal.close()
+    data = journal.path.read_bytes()
+    for at in range(before, len(data) - 40):
+        journal.path.write_bytes(data[:at] + bytes(8) + data[at + 8 :])
+        found = Journal(journal.path)
+        assert found.part(0) == entries(len(found))
+        assert 5 <= len(found) < 8
+        found.close()
+
+
+def test_a_journal_that_was_replaced_was_on_the_disk_as_a_whole(journal):
+    """Damage anywhere in front of its last entry is refused."""
+    journal.cut_head(1)
+    journal.close()
+    data = journal.path.read_bytes()
+    journal.path.write_bytes(data[:20] + b"\xff" + data[21:])
+    with pytest.raises(JournalDamaged):
+        Journal(journal.path)
+
+
+def test_a_file_of_version_1_is_taken_over(journal):
+    """With its entries; its damage is refused as before, because it does not say what was synced."""
+    journal.close()
+    data = journal.path.read_bytes().replace(HEADER, FORMER_HEADER)
+    data = data.replace(MAGIC_AFTER_SYNC.to_bytes(4, "little"), MAGIC.to_bytes(4, "little"))
+    journal.path.write_bytes(data[:20] + b"\xff" + data[21:])
+    with pytest.raises(JournalDamaged):
+        Journal(journal.path)
+    journal.path.write_bytes(data)
+    found = Journal(journal.path)
+    assert found.part(0) == entries(5)
+    found.close()
+    assert journal.path.read_bytes().startswith(HEADER)
+    assert Journal(journal.path).part(0) == entries(5)
+
+
+def test_what_a_killed_process_left_is_on_the_disk_before_it_is_used(journal, monkeypatch):
+    """It may have been killed between the write and the flush."""
+    journal.add((b"more", 6, 1))
+    calls = []
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: calls.append(os.fstat(descriptor).st_ino))
+    assert len(Journal(journal.path)) == 6
+    assert calls == [journal.path.stat().st_ino]
 
 
 def test_cutting(journal):

@@ -1,0 +1,188 @@
+"""Planted bugs: each is one flush left out or one step taken too early. The command `power_cuts` must see every one.
+
+A name is what `--plant` takes; the value does it to the modules of this process, for good.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from broker.store import checkpoint, commit_log, durable_mark, epoch_file, format_version, state_snapshot, store_base
+from broker.store.commit_log import CommitLog
+from broker.store.key_index import key_manifest
+from broker.store.queue_index import index_flusher, manifest, run_writer
+from broker.store.retention import Retention
+from broker.store.segment import Segment
+from controller.consensus import journal, small_files
+from controller.consensus.journal import Journal
+from runtime import files
+
+Plant = Callable[[], None]
+EVERYTHING = 1 << 62
+
+
+class Without:
+    """A module in which some functions do nothing."""
+
+    def __init__(self, module: ModuleType, *names: str) -> None:
+        self._module, self._names = module, names
+
+    def __getattr__(self, name: str) -> Any:
+        return nothing if name in self._names else getattr(self._module, name)
+
+
+def nothing(*_: object, **__: object) -> None:
+    """Do what a forgotten call does."""
+
+
+def _set(place: object, name: str, value: object) -> None:
+    getattr(place, name)  # a plant whose place has moved must fail
+    setattr(place, name, value)
+
+
+def _write(path: Path, pieces: Iterable[bytes], *, mode: int = 0o644, content: bool, name: bool) -> None:
+    """Replace a file as `atomic_write` does, with `content` and `name` made durable or not."""
+    temporary = path.with_name(f".{path.name}.new")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb", buffering=0) as file:
+        for piece in pieces:
+            file.write(piece)
+        if content:
+            os.fsync(file.fileno())
+    temporary.replace(path)
+    if name:
+        files.fsync_dir(path.parent)
+
+
+def _content_not_flushed(module: ModuleType) -> Plant:
+    """The files that `module` replaces get their names before their bytes are on the disk."""
+
+    def replace(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+        _write(path, (data,), mode=mode, content=False, name=True)
+
+    return lambda: _set(module, "atomic_replace", replace)
+
+
+def position_after_flush() -> None:
+    """The log says that it is durable up to where it ends when the flush has returned."""
+
+    def sync(log: CommitLog) -> int:
+        with log._sync_lock:
+            for segment in log._between(log.durable, log.end):
+                log._faults.hit("log.fsync")
+                segment.sync()
+            log.durable = log.end
+            return log.durable
+
+    _set(CommitLog, "sync", sync)
+
+
+def replaced_name_not_flushed() -> None:
+    """No file that is replaced atomically gets its name flushed."""
+
+    def write(path: Path, pieces: Iterable[bytes], *, mode: int = 0o644) -> None:
+        _write(path, pieces, mode=mode, content=True, name=False)
+
+    for module in (files, state_snapshot, journal):
+        _set(module, "atomic_write", write)
+
+
+def snapshot_not_flushed() -> None:
+    """The snapshot of the state has its name before its bytes are on the disk."""
+
+    def write(path: Path, pieces: Iterable[bytes], *, mode: int = 0o644) -> None:
+        _write(path, pieces, mode=mode, content=False, name=True)
+
+    _set(state_snapshot, "atomic_write", write)
+
+
+def offsets_not_flushed() -> None:
+    """The MANIFEST names a file of offsets whose bytes are not on the disk."""
+
+    def save(path: Path, offsets: Any) -> None:
+        def replace(where: Path, data: bytes, *, mode: int) -> None:
+            _write(where, (data,), mode=mode, content=False, name=True)
+
+        real, manifest.atomic_replace = manifest.atomic_replace, replace
+        try:
+            saved(path, offsets)
+        finally:
+            manifest.atomic_replace = real
+
+    saved = manifest.save_offsets
+    _set(index_flusher, "save_offsets", save)
+
+
+def parents_not_flushed() -> None:
+    """The directories above a new store are made and forgotten."""
+    _set(store_base, "make_directory", lambda path, mode: path.mkdir(mode=mode, parents=True, exist_ok=True))
+
+
+def segment_dropped_early() -> None:
+    """A segment goes before what was said again in its place is on the disk."""
+    step, real = Retention.step, Retention._drop
+
+    def hasty(retention: Retention, now_ms: int, _flushed: int) -> None:
+        retention._confirmed = lambda: EVERYTHING
+        step(retention, now_ms, EVERYTHING)
+
+    assert real is not None
+    _set(Retention, "step", hasty)
+
+
+def journal_head_cut_early() -> None:
+    """Entries are cut off for a snapshot that is not on the disk."""
+    _set(journal, "fsync_dir", nothing)
+    _content_not_flushed(small_files)()
+
+
+def journal_cut_not_flushed() -> None:
+    """Entries that were cut off may come back."""
+    cut = Journal.cut_tail
+
+    def cut_tail(each: Journal, place: int) -> None:
+        real = journal.os
+        journal.os = Without(os, "fsync")  # type: ignore[attr-defined]
+        try:
+            cut(each, place)
+        finally:
+            journal.os = real  # type: ignore[attr-defined]
+
+    _set(Journal, "cut_tail", cut_tail)
+
+
+def journal_name_not_flushed() -> None:
+    """A journal that was replaced may be the former one again."""
+    _set(journal, "atomic_write", lambda path, pieces: _write(path, pieces, content=True, name=False))
+
+
+STORE: dict[str, Plant] = {
+    "position-after-flush": position_after_flush,
+    "segment-name": lambda: _set(commit_log, "fsync_dir", nothing),
+    "replaced-name": replaced_name_not_flushed,
+    "durable-mark": lambda: _set(durable_mark, "os", Without(os, "fdatasync")),
+    "segment-flush": lambda: _set(Segment, "sync", nothing),
+    "recovered-not-flushed": lambda: _set(CommitLog, "sync_from", nothing),
+    "run-name": lambda: _set(run_writer, "fsync_dir", nothing),
+    "segment-dropped-early": segment_dropped_early,
+    "parent-directories": parents_not_flushed,
+    "format": _content_not_flushed(format_version),
+    "checkpoint": _content_not_flushed(checkpoint),
+    "epochs": _content_not_flushed(epoch_file),
+    "manifest": _content_not_flushed(manifest),
+    "offsets": offsets_not_flushed,
+    "index-run": lambda: _set(run_writer, "os", Without(os, "fsync")),
+    "key-manifest": _content_not_flushed(key_manifest),
+    "snapshot": snapshot_not_flushed,
+}
+"""What is done to a store."""
+JOURNAL: dict[str, Plant] = {
+    "journal-flush": lambda: _set(Journal, "sync", nothing),
+    "journal-cut": journal_cut_not_flushed,
+    "journal-head": journal_head_cut_early,
+    "journal-name": journal_name_not_flushed,
+}
+"""What is done to a controller's journal."""
