@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from broker.store.errors import CorruptLog, StoreFailed
-from broker.store.segment import Segment, allocate, list_segments, segment_path
+from broker.store.segment import Segment, allocate, list_segments, next_file_bytes, segment_path
 from runtime.faults import FaultPoints
 from runtime.files import fsync_dir, make_directory
 
@@ -29,9 +29,19 @@ class CommitLog:
     """The segments of one data directory."""
 
     def __init__(
-        self, directory: Path, segment_size: int, faults: FaultPoints, *, zeroed: bool, lacking: Iterable[int] = ()
+        self,
+        directory: Path,
+        segment_size: int,
+        faults: FaultPoints,
+        *,
+        zeroed: bool,
+        lacking: Iterable[int] = (),
+        first_size: int | None = None,
     ) -> None:
-        """Open what there is; files at the bases `lacking` may be too short and get their size by `fill`."""
+        """Open what there is; files at the bases `lacking` may be too short and get their size by `fill`.
+
+        A first file has `first_size` bytes, the same as others unless given; later ones grow up to `segment_size`.
+        """
         make_directory(directory, mode=0o700)
         self.directory = directory
         self.end = 0
@@ -39,6 +49,7 @@ class CommitLog:
         """Everything below it is on the disk; whoever has recovered the log says how far that is."""
         self.growing = True
         """Whether a next file is wanted; when the log is closed soon nobody shall wait for the zeros of one."""
+        self._first_size = segment_size if first_size is None else first_size
         self._segment_size = segment_size
         self._zeroed = zeroed
         self._faults = faults
@@ -67,6 +78,11 @@ class CommitLog:
         return self.segments[-1].end if self.segments else 0
 
     @property
+    def capacity_bytes(self) -> int:
+        """Bytes of all files."""
+        return self.capacity_end - self.begin
+
+    @property
     def size_bytes(self) -> int:
         """Bytes from the oldest record to the end."""
         return self.end - self.begin
@@ -88,10 +104,11 @@ class CommitLog:
         self._faults.hit("log.allocate")
         path = segment_path(self.directory, position)
         prepared, self._prepared = self._prepared, False
-        if prepared and self._next.stat().st_size == self._segment_size:
+        size = self._next_size()
+        if prepared and self._next.stat().st_size == size:
             self._next.rename(path)
         else:
-            allocate(path, self._segment_size, zeroed=False)
+            allocate(path, size, zeroed=False)
         fsync_dir(self.directory)
         segment = Segment(path)
         self.segments.append(segment)
@@ -100,7 +117,10 @@ class CommitLog:
 
     def use_size(self, size: int) -> None:
         """Make further files of `size` bytes."""
-        self._segment_size = size
+        self._first_size = self._segment_size = size
+
+    def _next_size(self) -> int:
+        return next_file_bytes(self.capacity_bytes, self._first_size, self._segment_size)
 
     def resize_last(self, size: int) -> Segment:
         """Give the last file another size, durably; no byte below the end is lost. Raises OSError.
@@ -137,7 +157,7 @@ class CommitLog:
     def prepare_next(self) -> None:
         """Reserve (and for synchronous flushing pre-zero) the next segment. Raises OSError."""
         self._faults.hit("log.allocate")
-        allocate(self._next, self._segment_size, zeroed=self._zeroed, wanted=lambda: self.growing)
+        allocate(self._next, self._next_size(), zeroed=self._zeroed, wanted=lambda: self.growing)
         self._prepared = self.growing
 
     def write(self, pieces: Sequence[Piece], end: int) -> None:

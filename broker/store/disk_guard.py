@@ -1,6 +1,6 @@
 """Stops appends before the disk is full, and keeps a ballast so that the broker can still write its own metadata.
 
-    BALLAST  reserved space, deleted when the floor is reached, made again once there is room
+    BALLAST  reserved space, deleted when the floor is reached, made again once there is room; small for a small log
 
 Invariant: `full` is set while free space is below the floor and cleared only above the floor plus the ballast, after a
 write that found no room only when a whole log file fits besides; so it does not flutter. Each change is an event.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from runtime.faults import FaultPoints
 
 NAME = "BALLAST"
 MIB = 1024 * 1024
+SMALL_LOG_BALLASTS, SMALL_BALLAST_SHARE = 4, 16
+"""While the log files take less than so many ballasts, their metadata is small, and so is the ballast: one part of so
+many. In two steps only, because each is a flush on the loop."""
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors of the operating system that mean: no room."""
 
@@ -29,8 +33,16 @@ class DiskGuard:
     """Watches the free space of the data directory."""
 
     def __init__(
-        self, directory: Path, floor: int, ballast: int, file_size: int, faults: FaultPoints, events: Any
+        self,
+        directory: Path,
+        floor: int,
+        ballast: int,
+        file_size: int,
+        faults: FaultPoints,
+        events: Any,
+        log_bytes: Callable[[], int] | None = None,
     ) -> None:
+        """`log_bytes` says what the log files take now; without it the ballast has its full size from the start."""
         self._directory = directory
         self._floor = floor
         self._ballast = ballast
@@ -38,6 +50,8 @@ class DiskGuard:
         self._file_size = file_size
         self._faults = faults
         self._events = events
+        self._log_bytes = log_bytes
+        self._ballast_there = self._path.stat().st_size if self._path.exists() else 0
         self._resume_at = 0
         self.full = False
         self.free_bytes = 0
@@ -64,6 +78,7 @@ class DiskGuard:
     def _set_full(self) -> None:
         """Refuse appends from now on and give the ballast back to the file system."""
         self._path.unlink(missing_ok=True)
+        self._ballast_there = 0
         if not self.full:
             self.full = True
             self._events.error("disk_full", error=str(self.refusal()))
@@ -85,6 +100,10 @@ class DiskGuard:
         return status.f_bavail * status.f_frsize
 
     def _restore_ballast(self) -> None:
-        if self._ballast and not self._path.exists():
+        small = self._log_bytes is not None and self._log_bytes() < SMALL_LOG_BALLASTS * self._ballast
+        wanted = self._ballast // SMALL_BALLAST_SHARE if small else self._ballast
+        if self._ballast_there < wanted:
+            self._ballast_there = 0
             with contextlib.suppress(OSError):  # no room for it yet is no reason to stop
-                allocate(self._path, self._ballast, zeroed=False)
+                allocate(self._path, wanted, zeroed=False)
+                self._ballast_there = wanted

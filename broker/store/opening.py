@@ -97,11 +97,13 @@ class Opening:
         self._quarantine: Quarantine = self._readable(lambda: load_quarantine(directory)) or Quarantine()
         self._durable = self._proved_durable()
         self._keep_proof()
-        least = 0 if self._role.replica else settings.segment_size_bytes  # a replica's files are what the master's are
-        self._short = find_short_files(directory / "log", least, self._durable)
+        first, most = settings.first_file_bytes, settings.segment_size_bytes
+        if self._role.replica:
+            first = most = 0  # a replica's files are what the master's are
+        self._short = find_short_files(directory / "log", first, most, self._durable)
         self._log = CommitLog(
             directory / "log", settings.segment_size_bytes, faults, zeroed=settings.flush == "sync",
-            lacking=[file.base for file in self._short],
+            lacking=[file.base for file in self._short], first_size=settings.first_file_bytes,
         )  # fmt: skip
         self._mark = DurableMark(directory)
         if self._snapshot is not None and self._snapshot.position < self._log.begin:

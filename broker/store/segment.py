@@ -115,6 +115,11 @@ def list_segments(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name))
 
 
+def next_file_bytes(log_bytes: int, first: int, most: int) -> int:
+    """Return the size of the file behind `log_bytes` of other files: they double the log until they have their size."""
+    return min(max(first, log_bytes), most)
+
+
 def allocate(path: Path, size: int, *, zeroed: bool, wanted: Callable[[], bool] = lambda: True) -> None:
     """Make `path` a file of `size` zero bytes whose space is reserved, durably. Raises OSError and leaves nothing then.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.store.segment import list_segments
+from broker.store.segment import list_segments, next_file_bytes
 from broker.store.settings import SEGMENT_SIZE_BYTES_MAX
 
 
@@ -33,20 +33,21 @@ class ShortFile:
         return self.base + self.size
 
 
-def find_short_files(directory: Path, segment_size: int, durable: int) -> list[ShortFile]:
-    """Return the files that end before the next one begins; the last one should have `segment_size` bytes at least.
+def find_short_files(directory: Path, first_size: int, segment_size: int, durable: int) -> list[ShortFile]:
+    """Return the files that end before the next one begins; the last one should be as large as the log made it.
 
-    And, up to the largest size a file may have, hold what was `durable`. A whole missing file is for the log to
-    complain about.
+    That is by `next_file_bytes`, less when older files have expired since; and, up to the largest size a file may have,
+    it should hold what was `durable`. A whole missing file is for the log to complain about.
     """
     paths = list_segments(directory) if directory.is_dir() else []
     bases = [int(path.name) for path in paths]
     if not bases:
         return []
     last = bases[-1]
+    least = next_file_bytes(last - bases[0], first_size, segment_size)
     wanted = durable + 7 & ~7 if durable - last <= SEGMENT_SIZE_BYTES_MAX else 0
     found = []
-    for path, base, end in zip(paths, bases, [*bases[1:], max(last + segment_size, wanted)], strict=True):
+    for path, base, end in zip(paths, bases, [*bases[1:], max(last + least, wanted)], strict=True):
         size = path.stat().st_size
         if base + size < end and end - base <= SEGMENT_SIZE_BYTES_MAX:
             found.append(ShortFile(path, size, end - base))

@@ -143,7 +143,7 @@ class StoreBase:
         )
         self._guard = DiskGuard(
             self.directory, self.settings.free_space_bytes_min, self.settings.ballast_size_bytes,
-            self.settings.segment_size_bytes, self._faults, self._events,
+            self.settings.segment_size_bytes, self._faults, self._events, lambda: self._log.capacity_bytes,
         )  # fmt: skip
         self._index_flusher = IndexFlusher(
             self._index, self._thread, self._log.sync, self.settings, self._faults, self._background_failed,

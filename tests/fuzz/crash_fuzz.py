@@ -141,7 +141,8 @@ class Lane:
     def _orders(self, way: str) -> Orders:
         chance = self.chance
         settings = {
-            "segment_size_bytes": self._segment, "index_tail_entries": chance.choice((64, 256)), "index_merge_runs": 3,
+            "segment_size_bytes": self._segment, "record_size_bytes_max": 4096,
+            "first_segment_size_bytes": 4096, "index_tail_entries": chance.choice((64, 256)), "index_merge_runs": 3,
             "retention_ms": 0, "retention_size_bytes": chance.choice((150_000, 400_000)), "ballast_size_bytes": 0,
             "free_space_bytes_min": 100_000 if self.full else 0, "snapshot_log_bytes": chance.choice((20_000, 100_000)),
             "flush": self._flush, "flush_interval_ms": 3, "carry_entries_max": chance.choice((5, 2000)),

@@ -132,6 +132,22 @@ def test_prepared_segment_is_used(tmp_path: Path) -> None:
     log.close()
 
 
+def test_files_grow_with_the_log(tmp_path: Path) -> None:
+    """Each is as large as all before it together; the next one is prepared in the size it will have."""
+    log = CommitLog(tmp_path / "log", 4 * 4096, FaultPoints(), zeroed=True, first_size=4096)
+    for _ in range(5):
+        segment = log.segment_to_append(log.end)
+        put(log, log.end, bytes(segment.size))
+        log.prepare_next()
+        prepared = (tmp_path / "log" / ".next").stat().st_ino
+        assert log.segment_to_append(log.end).path.stat().st_ino == prepared
+    assert [segment.size // 4096 for segment in log.segments] == [1, 1, 2, 4, 4, 4]
+    log.drop_before(log.segments[-1].base)
+    put(log, log.end, bytes(4 * 4096))
+    assert log.segment_to_append(log.end).size == 4 * 4096
+    log.close()
+
+
 def test_drop_before_keeps_the_last(tmp_path: Path) -> None:
     """Whole files below the position go, oldest first; the file being written stays."""
     log = make(tmp_path)

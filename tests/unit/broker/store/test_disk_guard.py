@@ -38,6 +38,22 @@ def test_floor_and_ballast(tmp_path: Path) -> None:
     assert events.names == ["disk_full", "disk_has_room"]
 
 
+def test_the_ballast_of_a_small_log_is_small(tmp_path: Path) -> None:
+    """It gets its size when the log does, and none when the full one is there already."""
+    log_bytes, ballast = [0], tmp_path / "BALLAST"
+    guard = DiskGuard(tmp_path, 1, 65_536, 4096, FaultPoints(), Recorder(), lambda: log_bytes[0])
+    assert ballast.stat().st_size == 4096
+    log_bytes[0] = 4 * 65_536 - 1
+    guard.check()
+    assert ballast.stat().st_size == 4096
+    log_bytes[0] += 1
+    guard.check()
+    assert ballast.stat().st_size == 65_536
+    log_bytes[0] = 0
+    DiskGuard(tmp_path, 1, 65_536, 4096, FaultPoints(), Recorder(), lambda: log_bytes[0]).check()
+    assert ballast.stat().st_size == 65_536
+
+
 def test_a_write_without_room_waits_until_a_file_fits(tmp_path: Path) -> None:
     """Free space above the floor is not enough."""
     guard = DiskGuard(tmp_path, 1, 8192, 1 << 62, FaultPoints(), Recorder())

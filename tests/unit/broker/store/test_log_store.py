@@ -21,6 +21,8 @@ from tests.sim.disk import crash_copy
 from tests.sim.log_judge import check_dense, read_log
 from tests.sim.stores import StoreBench, bodies, message
 
+MIB = 1024 * 1024
+
 QUEUES = 5
 
 
@@ -297,4 +299,37 @@ def test_positions_are_those_of_the_records(tmp_path: Path) -> None:
     ]
     assert bench.store.positions(queue, 0, 300) == meant
     assert bench.store.positions(queue, 290, 99) == meant[290:]
+    bench.close()
+
+
+def disk_bytes(folder: Path) -> int:
+    """What the files of a folder really take of the disk, as `du` counts it."""
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_small_log_takes_little_of_the_disk(tmp_path: Path, flush: str) -> None:
+    """At most 40 MB for 300 messages with the default sizes, opened anew too; files grow as the log does."""
+    bench = StoreBench(
+        tmp_path / "data", segment_size_bytes=256 * MIB, ballast_size_bytes=16 * MIB, index_tail_entries=262_144,
+        flush=flush,
+    )  # fmt: skip
+    for _ in range(2):
+        queue = bench.store.open_queue(b"q")
+        for _ in range(150):
+            bench.store.append([message([queue], bytes(1000))])
+        bench.settle()
+        assert disk_bytes(tmp_path / "data") < 40e6
+        bench.close()
+        bench.open()
+        bench.store.maintain(0)
+    queue = bench.store.open_queue(b"q")
+    for _ in range(60):
+        bench.store.append([message([queue], bytes(1 << 20))])
+        bench.settle()
+    bench.store.maintain(0)
+    assert (tmp_path / "data" / "BALLAST").stat().st_size == 16 * MIB
+    bench.close()
+    bench.open()
+    assert bench.store.end_position > 60 << 20
     bench.close()

@@ -14,6 +14,8 @@ from remoting.protocol.errors import LocalMisuse
         ("segment_size_bytes", 100),
         ("segment_size_bytes", 1 << 31),
         ("segment_size_bytes", 4097),
+        ("first_segment_size_bytes", 4095),
+        ("first_segment_size_bytes", 4100),
         ("flush", "never"),
         ("index_tail_entries", 4),
         ("index_flush_entries", 200_000),
@@ -30,4 +32,7 @@ def test_derived_limits() -> None:
     """A record fits twice into a segment; half a tail makes a run."""
     settings = StoreSettings(segment_size_bytes=4096, index_tail_entries=100)
     assert (settings.record_limit_bytes, settings.flush_entries) == (2048, 50)
+    assert settings.first_file_bytes == 4096
+    assert StoreSettings(record_size_bytes_max=1003, first_segment_size_bytes=4096).first_file_bytes == 4096
+    assert StoreSettings(record_size_bytes_max=4001, first_segment_size_bytes=4096).first_file_bytes == 8008
     assert StoreSettings(index_flush_entries=7).flush_entries == 7

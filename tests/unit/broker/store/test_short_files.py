@@ -24,7 +24,7 @@ def files(folder: Path, *sizes: int) -> list[Path]:
 def test_what_files_should_have(tmp_path: Path) -> None:
     """A middle one up to the next one, the last one its configured size; nothing is changed."""
     files(tmp_path, 4000, 4096, 0)
-    found = find_short_files(tmp_path, 4096, 3999)
+    found = find_short_files(tmp_path, 4096, 4096, 3999)
     assert [(file.base, file.size, file.full_size, file.cut) for file in found] == [
         (0, 4000, 4096, 4000), (8192, 0, 4096, 8192),
     ]  # fmt: skip
@@ -38,14 +38,22 @@ def test_what_files_should_have(tmp_path: Path) -> None:
 def test_missing_durable_bytes(tmp_path: Path, sizes, durable: int, cut: int) -> None:
     """They are known from those that a torn tail may lack."""
     files(tmp_path, *sizes)
-    assert [file.base for file in durable_cuts(find_short_files(tmp_path, 4096, durable), durable)][:1] == [cut]
+    assert [file.base for file in durable_cuts(find_short_files(tmp_path, 4096, 4096, durable), durable)][:1] == [cut]
 
 
 def test_no_directory_and_longer_files(tmp_path: Path) -> None:
     """A fresh store has no files; larger ones of a former configuration stay as they are."""
-    assert not find_short_files(tmp_path / "log", 4096, 0)
+    assert not find_short_files(tmp_path / "log", 4096, 4096, 0)
     files(tmp_path, 9000)
-    assert not find_short_files(tmp_path, 4096, 0)
+    assert not find_short_files(tmp_path, 4096, 4096, 0)
+
+
+def test_the_last_file_is_as_large_as_the_log_made_it(tmp_path: Path) -> None:
+    """A small file of a small log is whole; one that is shorter than it was made is not."""
+    files(tmp_path, 4096, 4096)
+    assert not find_short_files(tmp_path, 4096, 1 << 20, 8192)
+    files(tmp_path, 4096, 4096, 4096)
+    assert [file.full_size for file in find_short_files(tmp_path, 4096, 1 << 20, 8192)] == [8192]
 
 
 def test_store_goes_on_in_a_file_that_was_cut(tmp_path: Path) -> None:
