@@ -38,6 +38,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.faults import FaultPoints
 from runtime.logs import get_logger
 from runtime.metrics import Registry
+from runtime.read_metrics import declare_read_metrics
 from runtime.tls_metrics import declare_tls_metrics
 from runtime.watched_file import WatchedFile
 
@@ -256,8 +257,10 @@ class BrokerApp:
         return broker
 
     async def _open_port(self, serving: Serving) -> None:
-        self._server = make_server(self.config, Router(serving.handlers, access=self.access))
+        access = self.access
+        self._server = make_server(self.config, Router(serving.handlers, access=access), access)
         declare_tls_metrics(self.registry, self._server)
+        declare_read_metrics(self.registry, self._server)
         self.port = await self._server.start(self.config.host, self.config.port)
         host = client_host(self.config.advertised_host or self.config.host)
         serving.announce(host, self.port, self.config.controllers)

@@ -24,6 +24,20 @@ class LimitsConfig:
     """Output waiting on one connection above which its requests are no longer read."""
     connections_max: int = setting(10_000, minimum=1)
     """Connections at the remoting port; further ones are closed at once."""
+    read_bytes_max: int = setting(268_435_456, minimum=16_777_216)
+    """Memory for requests that have begun to arrive, of all connections; while it is spent, further large ones are not
+    read on."""
+    unproven_bytes_max: int = setting(67_108_864, minimum=65_536)
+    """The same for peers that have proved no key yet, and must; at this limit their connections are closed."""
+    unproven_address_bytes_max: int = setting(33_554_432, minimum=65_536)
+    """Part of it that one address may have."""
+    unproven_connection_bytes_max: int = setting(65_536, minimum=1_024)
+    """Part of it that one connection may have; a request in the name of a known key may be larger. Raise it where
+    clients without a key send larger messages under an access list."""
+    frame_deadline_ms: int = setting(60_000, minimum=1_000)
+    """Longest time for one request to arrive (10 s without a proved key); then its connection is closed."""
+    frame_bytes_per_s_min: int = setting(16_384, minimum=0)
+    """Least speed of a request that arrives, counted after five seconds; slower connections are closed."""
     message_size_bytes_max: int = setting(4_194_304, minimum=1_024)
     """Largest message body; larger ones are refused with MESSAGE_ILLEGAL."""
     properties_bytes_max: int = setting(32_767, minimum=1_024, maximum=32_767)

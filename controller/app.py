@@ -27,6 +27,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.files import DirectoryLock, make_directory
 from runtime.logs import get_logger
 from runtime.metrics import Registry
+from runtime.read_metrics import declare_read_metrics
 from runtime.tls_metrics import declare_tls_metrics
 from runtime.watched_file import WatchedFile
 
@@ -89,6 +90,7 @@ class ControllerApp:
                 self._server = self._make_server()
                 if self._registry is not None:
                     declare_tls_metrics(self._registry, self._server)
+                    declare_read_metrics(self._registry, self._server)
                 self.announce(config.host, await self._server.start(config.host, config.port))
             await self._name_server.persister.start()
         except BaseException:
@@ -172,6 +174,7 @@ class ControllerApp:
             output_bytes_max=config.connection_output_bytes_max,
             connections_max=config.connections_max,
             tls=ServerTls.of(config.tls),
+            access=access,
         )
 
     async def _tick(self) -> None:

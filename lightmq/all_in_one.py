@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.app import BrokerApp
+from broker.roles.serving import intake_limits
 from controller.app import ControllerApp
 from lightmq.configuration import Configuration
 from lightmq.greeting import client_host
@@ -37,6 +38,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.faults import parse_faults
 from runtime.files import DirectoryLock, make_directory
 from runtime.metrics import Registry
+from runtime.read_metrics import declare_read_metrics
 from runtime.service import ServiceGroup
 from runtime.tls_metrics import declare_tls_metrics
 
@@ -103,6 +105,7 @@ class AllInOne:
             self._router = Router(merged(self._controller.handlers, self._broker.handlers), access=self._broker.access)
             self._server = self._make_server(self._router)
             declare_tls_metrics(self._registry, self._server)
+            declare_read_metrics(self._registry, self._server)
             await self._group.begin("remoting", _Port(self._open_remoting, self._server.stop))
             await self._registered()
             proxy = self._proxy = self._make_proxy(self._router, self._server)
@@ -173,6 +176,8 @@ class AllInOne:
             output_bytes_max=limits.connection_output_bytes_max,
             connections_max=limits.connections_max,
             tls=ServerTls.of(self._configuration.broker.tls),
+            access=self._broker.access,
+            intake=intake_limits(limits),
         )
 
     async def _connect(self, _address: str) -> Connection:

@@ -67,19 +67,17 @@ async def serve(settings: ReaderSettings) -> None:
         else KeyPolicy(Path(settings.access_list), logs.get_logger("reader"), WatchedFile)
     )
     service = RangeService(store, pull_bytes_max=settings.pull_bytes_max, authorizer=Authorizer(policy))
+    access = Access(
+        parse_access_keys(settings.access_keys), open_to_all=settings.open_to_all, keys_count=policy is not None
+    )
+    table = {RequestCode.RANGE_PULL: service.range_pull, RequestCode.FILTERED_PULL: service.filtered_pull}
     server = RemotingServer(
-        Router(
-            with_rights({RequestCode.RANGE_PULL: service.range_pull, RequestCode.FILTERED_PULL: service.filtered_pull}),
-            access=Access(
-                parse_access_keys(settings.access_keys),
-                open_to_all=settings.open_to_all,
-                keys_count=policy is not None,
-            ),
-        ),
+        Router(with_rights(table), access=access),
         frame_size_bytes_max=settings.frame_size_bytes_max,
         output_bytes_max=settings.output_bytes_max,
         connections_max=settings.connections_max,
         tls=_tls(settings),
+        access=access,
     )
     try:
         await server.start(settings.host, settings.port, reuse_port=True)

@@ -24,6 +24,8 @@ from broker.registration import Connect, Registration
 from broker.store.attached.tail_view import in_order
 from broker.store.errors import GivenUp, StoreError
 from remoting.protocol.errors import LightMQError
+from remoting.server.access import Access
+from remoting.server.intake import IntakeLimits
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Handler
@@ -31,7 +33,7 @@ from remoting.transport.failures import join_address
 from runtime import logs
 
 if TYPE_CHECKING:
-    from broker.config import BrokerConfig
+    from broker.config import BrokerConfig, LimitsConfig
     from broker.store.log_store import LogStore
     from runtime.clock import Clock
     from runtime.metrics import Registry
@@ -183,8 +185,8 @@ def readers_impossible() -> str:
     return "" if in_order() else "this processor does not keep loads and stores in order"
 
 
-def make_server(config: BrokerConfig, handler: Handler) -> RemotingServer:
-    """A broker's port, not open yet."""
+def make_server(config: BrokerConfig, handler: Handler, access: Access) -> RemotingServer:
+    """A broker's port, not open yet; `access` says who needs no proof."""
     limits = config.limits
     return RemotingServer(
         handler,
@@ -192,6 +194,20 @@ def make_server(config: BrokerConfig, handler: Handler) -> RemotingServer:
         output_bytes_max=limits.connection_output_bytes_max,
         connections_max=limits.connections_max,
         tls=ServerTls.of(config.tls),
+        access=access,
+        intake=intake_limits(limits),
+    )
+
+
+def intake_limits(limits: LimitsConfig) -> IntakeLimits:
+    """What unfinished requests may cost, as configured."""
+    return IntakeLimits(
+        read_bytes_max=limits.read_bytes_max,
+        unproven_bytes_max=limits.unproven_bytes_max,
+        unproven_address_bytes_max=limits.unproven_address_bytes_max,
+        unproven_connection_bytes_max=limits.unproven_connection_bytes_max,
+        frame_deadline_ms=limits.frame_deadline_ms,
+        frame_bytes_per_s_min=limits.frame_bytes_per_s_min,
     )
 
 

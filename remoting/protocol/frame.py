@@ -52,6 +52,21 @@ class FrameDecoder:
         """Bytes of an unfinished frame held back."""
         return len(self._buffer)
 
+    @property
+    def frame_bytes(self) -> int:
+        """Size of the unfinished frame, as far as its first bytes tell."""
+        return self._wanted_bytes
+
+    def unfinished_head(self) -> Command | None:
+        """The header of the unfinished frame, without its body; None while it is not there. Raises RemoteViolation."""
+        if len(self._buffer) < _PREFIX_SIZE:
+            return None
+        _, word = _PREFIX.unpack_from(self._buffer)
+        body_at = _PREFIX_SIZE + (word & _HEADER_LENGTH_MAX)
+        if len(self._buffer) < body_at:
+            return None
+        return decode_header(word >> 24, bytes(self._buffer[_PREFIX_SIZE:body_at]), b"")
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[Command]:
         """Return the commands completed by `data`; those before a violation in the same piece are given up with it."""
         if self._dead:

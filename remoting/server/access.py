@@ -14,6 +14,9 @@ from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.transport.contracts import Peer
 from remoting.transport.signature import ACCESS_KEY_FIELD, SIGNATURE_FIELD, signature
 
+PROVED_ATTRIBUTE = "proved"
+"""Set on peers whose signature was valid once; see `remoting.server.intake`."""
+
 
 class Access:
     """Checks each request of a server; `keys` maps access keys to secrets."""
@@ -25,6 +28,14 @@ class Access:
         self._keys = dict(keys or {})
         self._open_to_all = open_to_all
         self._keys_count = keys_count
+
+    def trusts(self, peer: Peer) -> bool:
+        """Whether the peer needs no proof for anything."""
+        return (peer.loopback or self._open_to_all) and not self._keys_count
+
+    def knows(self, command: Command) -> bool:
+        """Whether the request claims a key that is known; nothing is proved by that."""
+        return SIGNATURE_FIELD in command.fields and command.fields.get(ACCESS_KEY_FIELD) in self._keys
 
     def check(self, peer: Peer, command: Command) -> None:
         """Raise `Refused` (NO_PERMISSION) unless the peer may send this request."""
@@ -42,6 +53,7 @@ class Access:
         given = command.fields.get(SIGNATURE_FIELD, "")
         if not hmac.compare_digest(expected.encode(), given.encode()) or secret is None:
             raise Refused(ResponseCode.NO_PERMISSION, f"the signature by access key {access_key!r} is not valid")
+        peer.attributes[PROVED_ATTRIBUTE] = True
 
 
 def parse_access_keys(pairs: Iterable[str]) -> dict[str, str]:

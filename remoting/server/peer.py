@@ -11,10 +11,13 @@ from collections.abc import Callable
 
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
+from remoting.protocol.errors import RemoteViolation
+from remoting.server.access import PROVED_ATTRIBUTE, Access
+from remoting.server.intake import Intake
 from remoting.server.tls import ENFORCING, ServerTls
 from remoting.transport.answering import answer
 from remoting.transport.contracts import Handler, Peer
-from remoting.transport.link import FrameLink, LinkSettings
+from remoting.transport.link import LOG, FrameLink, LinkSettings
 
 __all__ = ["Handler", "Peer", "SocketPeer"]
 
@@ -34,8 +37,14 @@ class SocketPeer(FrameLink):
         made: Callable[[SocketPeer], bool],
         lost: Callable[[SocketPeer, str], None],
         tls: ServerTls | None = None,
+        intake: Intake | None = None,
+        access: Access | None = None,
     ) -> None:
         super().__init__(settings)
+        self._intake = intake or Intake()
+        self._access = access or Access()
+        self._has_begun = False
+        """Whether a frame has begun and not ended."""
         self.loopback = False
         self.attributes: dict[str, object] = {}
         self.unasked_answers = 0
@@ -64,6 +73,51 @@ class SocketPeer(FrameLink):
                 self.tls_requested()
         super().buffer_updated(nbytes)
 
+    @property
+    def proved(self) -> bool:
+        """Whether its requests carry a proof, or need none."""
+        return PROVED_ATTRIBUTE in self.attributes or self._access.trusts(self)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is read from it now."""
+        return self._reading_held or not self._writable
+
+    def host(self) -> str:
+        """Its address without the port."""
+        return self.address.rpartition(":")[0]
+
+    def names_key(self) -> bool:
+        """Whether the unfinished frame has a header that names a known key."""
+        try:
+            head = self._decoder.unfinished_head()
+        except RemoteViolation:
+            return False
+        return head is not None and self._access.knows(head)
+
+    def cut(self, reason: str) -> None:
+        """Close at once a connection whose frame costs too much."""
+        LOG.warning("connection with %s cut: %s", self.address, reason)
+        self.abort(reason)
+
+    def _bytes_received(self, nbytes: int) -> None:
+        frames = self._counters.frames_in
+        super()._bytes_received(nbytes)
+        held = self._decoder.buffered_bytes
+        if held or self._has_begun:
+            self._account(held, whole=self._counters.frames_in != frames)
+
+    def _account(self, held: int, *, whole: bool) -> None:
+        """So many bytes of a frame are held, after others or this one became whole."""
+        now_s = self._loop.time()
+        if self._has_begun and (whole or not held):
+            self._intake.finished(self, now_s)
+        self._has_begun = bool(held) and not self.closed
+        if self._has_begun:
+            reason = self._intake.progress(self, held, self._decoder.frame_bytes, now_s)
+            if reason:
+                self.cut(f"{reason}: {held} bytes of an unfinished frame of {self._decoder.frame_bytes}")
+
     def tls_requested(self) -> None:
         """The peer starts a TLS handshake."""
         if self._listener_tls is None:
@@ -85,6 +139,7 @@ class SocketPeer(FrameLink):
 
     def link_lost(self, reason: str) -> None:
         """Tell the server."""
+        self._intake.finished(self, self._loop.time())
         self._lost_callback(self, reason)
 
 

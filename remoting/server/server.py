@@ -10,7 +10,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
+from remoting.server.access import Access
+from remoting.server.intake import Intake, IntakeLimits
 from remoting.server.peer import SocketPeer
 from remoting.server.tls import ServerTls
 from remoting.transport.certificates import LOOK_INTERVAL_MS
@@ -26,6 +29,9 @@ LOG = logging.getLogger("remoting")
 
 CONNECTIONS_MAX = 10_000
 """Connections one server holds; the next one is closed as soon as it is accepted."""
+
+SWEEP_INTERVAL_S = 0.5
+"""How often frames that take too long are looked for."""
 
 ACCEPT_BACKLOG = 1024
 """Connections the kernel keeps while the loop is busy."""
@@ -53,12 +59,18 @@ class RemotingServer:
         connections_max: int = CONNECTIONS_MAX,
         on_connection: Callable[[SocketPeer], None] | None = None,
         tls: ServerTls | None = None,
+        access: Access | None = None,
+        intake: IntakeLimits | None = None,
     ) -> None:
-        """`tls`: what peers that begin with TLS are shown, and whether others are served; None: no TLS here."""
+        """`tls`: what peers that begin with TLS are shown, and whether others are served; None: no TLS here. `access`:
+        who needs no proof; None: this machine. `intake`: what unfinished frames may cost."""
         self._handler = handler
         self._connections_max = connections_max
         self._on_connection = on_connection
         self._tls = tls
+        self._access = access
+        self.intake = Intake(intake)
+        self._sweep_timer: asyncio.TimerHandle | None = None
         self._look_timer: asyncio.TimerHandle | None = None
         self._settings = LinkSettings(frame_size_bytes_max, output_bytes_max)
         self._server: asyncio.Server | None = None
@@ -72,6 +84,11 @@ class RemotingServer:
     def link_counters(self) -> LinkCounters:
         """Bytes, frames and violations of all connections so far."""
         return self._settings.counters
+
+    def read_counts(self) -> dict[str, int]:
+        """Bytes of unfinished frames now, by whose they are, and connections cut, by reason."""
+        intake = self.intake
+        return {"proved": intake.reserved_bytes, "unproven": intake.unproven_bytes, **intake.refused}
 
     def tls_counts(self) -> tuple[int, int, int, int]:
         """Connections on which TLS began, on which it failed; certificates taken into use again, not usable."""
@@ -94,6 +111,7 @@ class RemotingServer:
             raise OSError(error.errno, message) from error
         self.port = int(self._server.sockets[0].getsockname()[1])
         self._look()
+        self._sweep()
         return self.port
 
     def reload(self) -> None:
@@ -105,8 +123,9 @@ class RemotingServer:
         """Stop listening, let every peer's output out, close; after the deadline cut what is left."""
         if self._server is None:
             return
-        if self._look_timer is not None:
-            self._look_timer.cancel()
+        for timer in (self._look_timer, self._sweep_timer):
+            if timer is not None:
+                timer.cancel()
         self._server.close()
         for peer in list(self.peers):
             peer.close("the server stops")
@@ -119,7 +138,16 @@ class RemotingServer:
         self._server = None
 
     def _make_peer(self) -> SocketPeer:
-        return SocketPeer(self._handler, self._settings, self._peer_made, self._peer_lost, self._tls)
+        return SocketPeer(
+            self._handler, self._settings, self._peer_made, self._peer_lost, self._tls, self.intake, self._access
+        )
+
+    def _sweep(self) -> None:
+        """Cut the connections whose frames take too long."""
+        loop = asyncio.get_running_loop()
+        for reader, reason in self.intake.overdue(loop.time()):
+            cast("SocketPeer", reader).cut(f"{reason}: a frame that began was not finished in time")
+        self._sweep_timer = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def _look(self) -> None:
         """See now and then whether the certificate has changed."""

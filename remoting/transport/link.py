@@ -94,6 +94,7 @@ class FrameLink(asyncio.BufferedProtocol):
         self._flush_due = False
         self._transport_full = False
         self._writable = True
+        self._reading_held = False
         self._backlog: deque[Command] = deque()
         self._closing: str | None = None
         self._lost: str | None = None
@@ -183,6 +184,18 @@ class FrameLink(asyncio.BufferedProtocol):
             self._close_callbacks.append(callback)
         else:
             self._loop.call_soon(callback, self._lost)
+
+    def hold_reading(self) -> None:
+        """Read nothing more until `go_on`."""
+        self._reading_held = True
+        if self._transport is not None and not self.closed:
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Read again, unless output waits."""
+        self._reading_held = False
+        if self._transport is not None and not self.closed and (self._writable or not self.pauses_reading):
+            self._transport.resume_reading()
 
     # What the event loop calls.
 
@@ -296,7 +309,8 @@ class FrameLink(asyncio.BufferedProtocol):
         if not self.pauses_reading or self._transport is None or self.closed:
             return
         if writable:
-            self._transport.resume_reading()
+            if not self._reading_held:
+                self._transport.resume_reading()
             self._loop.call_soon(self._hand_on_backlog)
         else:
             self._transport.pause_reading()

@@ -102,3 +102,19 @@ def test_arbitrary_bytes_only_violate(pieces):
 def test_a_header_that_is_too_long_is_our_callers_fault():
     with pytest.raises(LocalMisuse, match="a frame carries at most"):
         encode_frame(Command(1, remark="x" * 17_000_000))
+
+
+def test_the_header_of_an_unfinished_frame_can_be_read() -> None:
+    """As soon as it is there; its body need not be."""
+    decoder = FrameDecoder()
+    frame = encode_frame(Command(10, fields={"topic": "t"}, body=bytes(1_000)))
+    at = len(frame) - 1_000
+    assert decoder.feed(frame[:6]) == []
+    assert decoder.unfinished_head() is None
+    decoder.feed(frame[6 : at - 1])
+    assert decoder.unfinished_head() is None
+    assert decoder.frame_bytes == len(frame)
+    decoder.feed(frame[at - 1 : at + 5])
+    head = decoder.unfinished_head()
+    assert head is not None
+    assert (head.code, head.fields, head.body) == (10, {"topic": "t"}, b"")

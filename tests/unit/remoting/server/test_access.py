@@ -6,13 +6,14 @@ import pytest
 
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
-from remoting.server.access import Access, parse_access_keys
+from remoting.server.access import PROVED_ATTRIBUTE, Access, parse_access_keys
 from remoting.transport.signature import Signer
 
 
 class From:
     def __init__(self, loopback):
         self.loopback = loopback
+        self.attributes = {}
         self.address = "127.0.0.1:1" if loopback else "10.1.2.3:4"
 
 
@@ -78,3 +79,21 @@ def test_access_keys():
     with pytest.raises(LocalMisuse, match="entry 2") as caught:
         parse_access_keys(("a:b", "verysecret"))
     assert "verysecret" not in str(caught.value)
+
+
+def test_who_is_proved():
+    """Whom no key is asked from, and whose signature was valid; claiming a key is not enough."""
+    keyed = Access({"device": "s"})
+    assert keyed.trusts(LOCAL)
+    assert not keyed.trusts(REMOTE)
+    assert not Access({"device": "s"}, keys_count=True).trusts(LOCAL)
+    assert Access(open_to_all=True).trusts(REMOTE)
+    assert keyed.knows(signed("device", "guessed"))
+    assert not keyed.knows(signed("other", "s"))
+    assert not keyed.knows(Command(1, fields={"AccessKey": "device"}))
+    peer = From(loopback=False)
+    with pytest.raises(Refused):
+        keyed.check(peer, signed("device", "guessed"))
+    assert PROVED_ATTRIBUTE not in peer.attributes
+    keyed.check(peer, signed("device", "s"))
+    assert PROVED_ATTRIBUTE in peer.attributes
