@@ -24,12 +24,21 @@ from typing import TYPE_CHECKING
 from lightmq.extras import install_command
 from lightmq.jvm import choose_java, ensure_java
 from lightmq.restarts import run_forever
+from lightmq.topic_views import register_topics
 from remoting.protocol.errors import LightMQError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["defaults", "prepare_environment", "render_defaults", "require_pyspark", "run_forever", "session"]
+__all__ = [
+    "defaults",
+    "prepare_environment",
+    "register_topics",
+    "render_defaults",
+    "require_pyspark",
+    "run_forever",
+    "session",
+]
 
 CORES_FOR_SERIAL_COLLECTOR_MAX = 2
 """Up to here the serial garbage collector beats the parallel ones in latency."""

@@ -108,3 +108,8 @@ def option_name(attribute: str) -> str:
 def declared(table: type[ConnectionOptions]) -> list[tuple[str, Field[Any]]]:
     """(option name, field) of a table, in order of declaration."""
     return [(option_name(item.name), item) for item in fields(table)]
+
+
+def spellings(table: type[ConnectionOptions]) -> dict[str, Field[Any]]:
+    """Every accepted name of every option, in lower case → its field."""
+    return {spelling.lower(): item for name, item in declared(table) for spelling in (name, *item.metadata["aliases"])}

@@ -16,7 +16,7 @@ from remoting.protocol.record import BATCH_COUNT_MAX
 from spark_connector import values
 from spark_connector.decode.options import DecodeOptions, check_decoding
 from spark_connector.errors import OptionError
-from spark_connector.option_table import ConnectionOptions, declared, option, option_name
+from spark_connector.option_table import ConnectionOptions, declared, option, option_name, spellings
 from spark_connector.schema import nearest
 from spark_connector.values import QueueName
 
@@ -292,10 +292,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
 
 def _parse(table: type[ConnectionOptions], options: Mapping[str, str]) -> dict[str, Any]:
     """Match names without case, refuse unknown and doubled ones, parse the values."""
-    known: dict[str, Field[Any]] = {}
-    for name, item in declared(table):
-        for spelling in (name, *item.metadata["aliases"]):
-            known[spelling.lower()] = item
+    known = spellings(table)
     parsed: dict[str, Any] = {}
     for given, text in options.items():
         if given.lower() in SPARK_OWN:

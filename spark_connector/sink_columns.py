@@ -102,8 +102,6 @@ def _with_topics(parts: dict[str, str], options: WriteOptions) -> SinkColumns:
     wrong = "" if options.mqtt_topic is None else check_mqtt_topic(options.mqtt_topic)
     if wrong:
         raise OptionError(f"option 'mqttTopic': {options.mqtt_topic!r}: {wrong}")
-    if options.mqtt_topic is not None and "queueId" in parts:
-        raise OptionError(f"column {parts['queueId']!r} {NOT_FOR_MQTT}")
     if options.topic is not None or options.mqtt_topic is not None:
         parts = {part: name for part, name in parts.items() if part not in {"topic", "mqttTopic"}}
     elif "topic" not in parts and "mqttTopic" not in parts:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from spark_connector.options import parse_read, parse_write
+from spark_connector.errors import OptionError
+from spark_connector.options import ReadOptions, WriteOptions, parse_read, parse_write
 from spark_connector.schema import schema_ddl
+from spark_connector.tables import is_table, keep_options, of_side, own_options, with_kept_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,38 +35,63 @@ class RocketMQDataSource(DataSource):
 
     def schema(self) -> str | StructType:
         """All columns, or those of the option `columns`; with `decode` also what bodies hold."""
-        options = parse_read(self.options)
-        if options.decode is None:
-            return schema_ddl(options.columns, properties=options.include_properties)
-        from spark_connector.decode.plan import all_columns, plan_decoding, project
+        given = own_options(self.options)
+        if not is_table(self.options):
+            return _columns(parse_read(given))
+        columns = _columns(parse_read(of_side(given, ReadOptions)))
+        parse_write(of_side(given, WriteOptions))
+        if isinstance(columns, str):
+            from spark_connector.decode.ddl import parse_columns
 
-        decoding = plan_decoding(options, None)
-        assert decoding is not None
-        return project(all_columns(decoding), options.columns, properties=options.include_properties)
+            columns = parse_columns(columns)
+        return keep_options(columns, given)
 
     def reader(self, schema: StructType) -> RocketMQBatchReader:
         """For `spark.read`."""
         from spark_connector.batch_reader import RocketMQBatchReader
 
-        return RocketMQBatchReader(schema, parse_read(self.options))
+        return RocketMQBatchReader(schema, self._read_options(schema))
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader:  # noqa: N802 - Spark's name
         """For `spark.readStream`."""
         from spark_connector.stream_reader import RocketMQStreamReader
 
-        return RocketMQStreamReader(schema, parse_read(self.options))
+        return RocketMQStreamReader(schema, self._read_options(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQBatchWriter:
         """For `df.write`."""
         from spark_connector.writer import RocketMQBatchWriter
 
-        return RocketMQBatchWriter(schema, parse_write(self.options), overwrite=overwrite)
+        return RocketMQBatchWriter(schema, self._write_options(schema), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:  # noqa: N802 - Spark's name
         """For `df.writeStream`."""
         from spark_connector.writer import RocketMQStreamWriter
 
-        return RocketMQStreamWriter(schema, parse_write(self.options), overwrite=overwrite)
+        return RocketMQStreamWriter(schema, self._write_options(schema), overwrite=overwrite)
+
+    def _read_options(self, schema: StructType) -> ReadOptions:
+        given = with_kept_options(self.options, schema, ReadOptions)
+        if not given:
+            raise OptionError(
+                "no option says what to read. A catalog table keeps its options only when it is made without a list of "
+                "columns; the option 'columns' chooses them."
+            )
+        return parse_read(given)
+
+    def _write_options(self, schema: StructType) -> WriteOptions:
+        return parse_write(with_kept_options(self.options, schema, WriteOptions))
+
+
+def _columns(options: ReadOptions) -> str | StructType:
+    """The columns these options ask for."""
+    if options.decode is None:
+        return schema_ddl(options.columns, properties=options.include_properties)
+    from spark_connector.decode.plan import all_columns, plan_decoding, project
+
+    decoding = plan_decoding(options, None)
+    assert decoding is not None
+    return project(all_columns(decoding), options.columns, properties=options.include_properties)
 
 
 def register(spark: SparkSession) -> None:

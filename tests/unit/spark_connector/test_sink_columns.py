@@ -64,7 +64,6 @@ def test_the_content_type_of_an_option_gives_way_to_a_column() -> None:
         ([("body", "binary"), ("delay", "string")], {"topic": "t"}, "'delay' is string"),
         ([("body", "binary"), ("queueId", "string")], {"topic": "t"}, "'queueId' is string"),
         ([("body", "binary"), ("queueId", "int"), ("partition", "int")], {"topic": "t"}, "keep one"),
-        ([("body", "binary"), ("partition", "int")], {"mqttTopic": "a/b"}, "'partition' chooses a queue of a RocketMQ"),
         (
             [("body", "binary"), ("delay", "int")],
             {"topic": "t", "batchCodec": "lz4"},
