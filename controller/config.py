@@ -39,46 +39,48 @@ class ControllerConfig:
     open_to_all: bool = False
     """Serve other machines without a signature. Only for closed networks."""
     node_id: str = "n1"
-    """Name of this controller among `peers`: letters and digits, for ever the same."""
+    """Name of this controller among `peers`: letters and digits; it must never change."""
     peers: tuple[str, ...] = ()
     """All controllers, this one included, as `n1@host:port@raftport`, the same list on each: 3 survive the loss of one,
     5 of two. Empty: this one decides alone."""
     raft_host: str = ""
     """Address to listen on for the other controllers; empty: the host this controller has in `peers`."""
     raft_secret_file: Path | None = None
-    """Secret the controllers prove themselves with and encrypt by; at least 16 characters, closed to other users.
-    Needed between machines; on one machine the file `raft.secret` beside the data directories is made and used."""
+    """File with the secret by which controllers authenticate and encrypt their traffic; at least 16 characters, not
+    accessible to other users. Required across machines; on one machine `raft.secret` beside the data directories is
+    created and used."""
     raft_heartbeat_ms: int = setting(40, minimum=5, maximum=1_000)
-    """How often the leading controller shows itself to the others."""
+    """Heartbeat interval of the leading controller."""
     raft_election_ms: int = setting(300, minimum=30, maximum=10_000)
-    """Silence of the leader after which another controller wants to lead, up to twice that at random; must be more than
-    three heartbeats. Raise where the network or the machines pause for longer."""
+    """Election timeout: silence of the leader after which another controller stands for election, randomized up to
+    twice this value. Must exceed three heartbeats. Raise it where the network or the machines pause for longer."""
     raft_fallback_ms: int = setting(1_000, minimum=100)
-    """Silence of the majority after which a leading controller stops to lead."""
+    """A leading controller steps down after losing contact with the majority for this long."""
     propose_timeout_ms: int = setting(3_000, minimum=100)
-    """Longest wait for the controllers to agree on one decision; then its fate is asked for again."""
+    """Longest wait for the controllers to agree on one decision; after that its outcome is queried."""
     snapshot_entries: int = setting(5_000, minimum=2)
-    """Decisions after which the state is written as a whole and the journal cut."""
+    """Decisions after which a snapshot is written and the journal truncated."""
     replica_timeout_ms: int = setting(2_000, minimum=100)
-    """Silence after which a broker of controller mode counts as dead and its group gets another master. Must exceed
+    """Silence after which a broker in controller mode counts as dead and its group elects another master. Must exceed
     three of the brokers' heartbeats."""
     election_scan_ms: int = setting(200, minimum=10)
-    """How often silent brokers and groups without master are looked for."""
+    """How often to check for silent brokers and groups without a master."""
     unclean_election: bool = False
-    """Let a broker that is not in sync become master when none that is lives. Loses acknowledged messages."""
+    """Let a broker that is not in sync become master when no broker in sync is alive. Loses acknowledged messages."""
     tls: ListenTlsConfig = field(default_factory=ListenTlsConfig)
     dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)
     broker_timeout_ms: int = setting(120_000, minimum=1_000)
-    """Silence after which a broker that names no time of its own leaves the routes; must exceed its register period."""
+    """Silence after which a broker that announces no timeout of its own is removed from the routes; must exceed its
+    registration interval."""
     broker_lost_grace_ms: int = setting(5_000, minimum=0)
-    """Time a broker has to come back after its connection broke before it leaves the routes."""
+    """How long a broker whose connection broke may take to reconnect before it is removed from the routes."""
     liveness_scan_ms: int = setting(1_000, minimum=50)
-    """How often silent brokers are looked for; adds to the time a dead one stays in the routes."""
+    """How often to check for silent brokers; adds to the time a dead broker stays in the routes."""
     template_queue_count: int = setting(4, minimum=0, maximum=1_024)
     """Queues in the route of TBW102, from which clients learn where a topic that does not exist yet may be created,
     when no broker registers that topic itself; 0 gives no such route."""
     persist_pause_ms: int = setting(200, minimum=0)
-    """Shortest pause between two writes of the metadata file; changes in between are written together."""
+    """Minimum interval between two writes of the metadata file; changes in between are written together."""
     frame_size_bytes_max: int = setting(16_777_216, minimum=65_536)
     """Largest remoting frame; a peer that announces more is disconnected. Must hold a broker's whole topic table."""
     connection_output_bytes_max: int = setting(8_388_608, minimum=65_536)

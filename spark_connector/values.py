@@ -82,7 +82,7 @@ def speed(text: str) -> float:
     except ValueError:
         raise ValueError("a number is needed") from None
     if not 1 < number < math.inf:
-        raise ValueError("a number above 1 is needed, what is slower never comes to the present")
+        raise ValueError("a number above 1 is needed, or the replay would never catch up")
     return number
 
 

@@ -15,7 +15,7 @@ from lightmq.version import VERSION
 
 SERVERS = Group("Servers", sort_key=1)
 CLIENTS = Group("Messages", sort_key=2)
-CARE = Group("Care", sort_key=3)
+CARE = Group("Administration", sort_key=3)
 
 COMMANDS = (
     ("up", "servers:up", SERVERS, "Start controller, broker and MQTT proxy in one process."),

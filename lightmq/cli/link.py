@@ -33,14 +33,14 @@ PAUSE_S = 0.2
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Security:
-    """What a command shows to servers, and what they have to show."""
+    """Credentials of a command, and what it expects of the servers' certificates."""
 
     access_key_file: Annotated[
         Path | None,
         Parameter(
             env_var="LIGHTMQ_ACCESS_KEY_FILE",
-            help="File of one line key:secret, readable by you alone. It signs what is asked, which other machines and "
-            "brokers with an access list want.",
+            help="File with one line key:secret, readable only by you. Signs requests; required by brokers on other "
+            "machines and brokers with an access list.",
         ),
     ] = None
     tls: Annotated[
@@ -48,15 +48,15 @@ class Security:
     ] = False
     tls_ca: Annotated[
         Path | None,
-        Parameter(env_var="LIGHTMQ_TLS_CA", help="Authorities that are trusted, PEM; else those of the system."),
+        Parameter(env_var="LIGHTMQ_TLS_CA", help="Trusted certificate authorities, PEM; default: those of the system."),
     ] = None
     tls_certificate: Annotated[
         Path | None,
-        Parameter(env_var="LIGHTMQ_TLS_CERTIFICATE", help="Certificate to show, PEM, where the servers ask for one."),
+        Parameter(env_var="LIGHTMQ_TLS_CERTIFICATE", help="Client certificate, PEM, where the servers ask for one."),
     ] = None
     tls_key: Annotated[
         Path | None,
-        Parameter(env_var="LIGHTMQ_TLS_KEY", help="Its key, PEM; else in the same file as the certificate."),
+        Parameter(env_var="LIGHTMQ_TLS_KEY", help="Private key of the certificate, PEM; default: in the same file."),
     ] = None
     tls_server_name: Annotated[
         str,
@@ -64,7 +64,7 @@ class Security:
     ] = ""
     tls_insecure: Annotated[
         bool,
-        Parameter(negative="", help="Take any certificate: encrypted, but to whomever. For tests only."),
+        Parameter(negative="", help="Skip certificate verification (insecure). For tests only."),
     ] = False
 
     @property

@@ -113,7 +113,8 @@ class MqttLink:
         except ConnectionRefusedError:
             raise CommandFailed(f"nothing listens on {where}; start it with: lightmq up") from None
         except ssl.SSLCertVerificationError as error:
-            raise CommandFailed(f"{where} is not who it should be: {error.verify_message}; see --cafile") from error
+            reason = f"TLS certificate verification failed for {where}: {error.verify_message}"
+            raise CommandFailed(f"{reason}; see --cafile") from error
         except OSError as error:
             raise CommandFailed(f"cannot connect to {where}: {error.strerror or error}") from error
         self.client.loop_start()

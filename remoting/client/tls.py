@@ -68,7 +68,7 @@ class ClientTls:
     server_name: str = ""
     """Name in the server's certificate; empty: the host that is connected to."""
     verify: bool = True
-    """False takes any certificate: encrypted, but to whomever."""
+    """False skips certificate verification: the connection is encrypted, but the peer may be anybody."""
 
     @classmethod
     def of(cls, settings: DialSettings) -> ClientTls | None:
