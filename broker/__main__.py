@@ -58,6 +58,7 @@ async def _run(config: BrokerConfig) -> None:
     app = BrokerApp(config, faults=parse_faults(os.environ.get(FAULTS_VARIABLE, "")))
     admin = AdminServer(
         config.admin_host, config.admin_port, registry=app.registry, readiness=app.readiness, status=app.status,
+        hosts=config.admin_hosts,
         reasons=lambda: {"broker": app.unready_reason()},
     )  # fmt: skip
     try:

@@ -138,6 +138,8 @@ class BrokerConfig:
     """Host that clients are told to connect to; empty means the listening address (127.0.0.1 if that is 0.0.0.0)."""
     admin_host: str = "127.0.0.1"
     """Address of the administration page."""
+    admin_hosts: tuple[str, ...] = ()
+    """Further host names under which the administration page answers, beside `localhost` and addresses in figures."""
     admin_port: int = setting(8_081, minimum=0, maximum=65_535)
     """Port of /metrics, /livez, /readyz; 0 takes any free one."""
     controllers: tuple[str, ...] = ("127.0.0.1:9876",)

@@ -23,6 +23,8 @@ class ControllerConfig:
     """Remoting port; 0 takes any free one."""
     admin_host: str = "127.0.0.1"
     """Address of the administration page."""
+    admin_hosts: tuple[str, ...] = ()
+    """Further host names under which the administration page answers, beside `localhost` and addresses in figures."""
     admin_port: int = setting(8_080, minimum=0, maximum=65_535)
     """Port of /metrics, /livez, /readyz; 0 takes any free one."""
     data_directory: Path = Path("lightmq-data/controller")

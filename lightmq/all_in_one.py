@@ -89,6 +89,7 @@ class AllInOne:
         self._bridge: BridgeApp | None = None
         self._admin = AdminServer(
             up.host, up.admin_port, registry=self._registry, readiness=self._group.readiness, status=self.status,
+            hosts=up.admin_hosts,
             reasons=lambda: {"broker": self._broker.unready_reason(), "bridge": self._bridge_reason()},
         )  # fmt: skip
         self._server: RemotingServer | None = None

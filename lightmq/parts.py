@@ -7,7 +7,7 @@ there. Loop rule: made and used on one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runtime.admin import AdminServer
@@ -42,7 +42,7 @@ class Part:
         application: Service,
         *,
         registry: Registry,
-        admin: tuple[str, int],
+        admin: tuple[str, int, Sequence[str]],
         ready: Callable[[], bool],
         status: Callable[[], Mapping[str, Any]],
         port: tuple[str, Callable[[], int]] | None = None,
@@ -58,7 +58,12 @@ class Part:
         self.until_failed = until_failed
         self._group = ServiceGroup()
         self._admin = AdminServer(
-            *admin, registry=registry, readiness=self._group.readiness, status=status, reasons=lambda: {name: reason()}
+            *admin[:2],
+            registry=registry,
+            readiness=self._group.readiness,
+            status=status,
+            reasons=lambda: {name: reason()},
+            hosts=admin[2],
         )
         self._port = port
         self._more_ports = more_ports
@@ -89,7 +94,7 @@ def controller_part(config: ControllerConfig) -> Part:
         "controller",
         application,
         registry=registry,
-        admin=(config.admin_host, config.admin_port),
+        admin=(config.admin_host, config.admin_port, config.admin_hosts),
         ready=application.ready,
         status=application.status,
         port=("remoting", lambda: application.port),
@@ -109,7 +114,7 @@ def broker_part(config: BrokerConfig) -> Part:
         "broker",
         application,
         registry=registry,
-        admin=(config.admin_host, config.admin_port),
+        admin=(config.admin_host, config.admin_port, config.admin_hosts),
         ready=application.ready,
         status=application.status,
         port=("remoting", lambda: application.port),
@@ -130,7 +135,7 @@ def proxy_part(config: ProxyConfig) -> Part:
         "proxy",
         application,
         registry=registry,
-        admin=(config.admin_host, config.admin_port),
+        admin=(config.admin_host, config.admin_port, config.admin_hosts),
         ready=lambda: application.ready,
         status=lambda: {"port": application.port, "ports": application.ports(), "metrics": registry.values()},
         port=("mqtt", lambda: application.port),
@@ -150,7 +155,7 @@ def proxies_part(config: ProxyConfig, logs: LogsConfig) -> Part:
         "proxies",
         pool,
         registry=registry,
-        admin=(config.admin_host, config.admin_port),
+        admin=(config.admin_host, config.admin_port, config.admin_hosts),
         ready=lambda: pool.ready,
         status=lambda: {"ports": pool.ports(), "proxies": pool.status(), "metrics": registry.values()},
         more_ports=pool.ports,
@@ -169,7 +174,7 @@ def bridge_part(config: BridgeConfig) -> Part:
         "bridge",
         application,
         registry=registry,
-        admin=(config.admin_host, config.admin_port),
+        admin=(config.admin_host, config.admin_port, config.admin_hosts),
         ready=lambda: application.ready,
         status=lambda: {**application.status(), "metrics": registry.values()},
         reason=application.reason,

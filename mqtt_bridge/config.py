@@ -175,6 +175,8 @@ class BridgeConfig:
     dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)
     admin_host: str = "127.0.0.1"
     """Address of the administration port of `lightmq bridge`."""
+    admin_hosts: tuple[str, ...] = ()
+    """Further host names under which the administration page answers, beside `localhost` and addresses in figures."""
     admin_port: int = setting(8083, minimum=0, maximum=65_535)
     """Port of /metrics, /livez and /readyz of `lightmq bridge`; 0 takes any free one."""
     stop_deadline_ms: int = setting(5_000, minimum=100)

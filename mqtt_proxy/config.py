@@ -31,6 +31,8 @@ class ProxyConfig:
     """MQTT port; 0 takes any free one."""
     admin_host: str = "127.0.0.1"
     """Address of the administration port."""
+    admin_hosts: tuple[str, ...] = ()
+    """Further host names under which the administration page answers, beside `localhost` and addresses in figures."""
     admin_port: int = setting(8082, minimum=0, maximum=65535)
     """Port of /metrics, /livez and /readyz when the proxy is a process of its own; 0 takes any free one."""
     controllers: tuple[str, ...] = ("127.0.0.1:9876",)

@@ -41,7 +41,8 @@ class ListenConfig:
     ws_path: str = "/mqtt"
     """Path of the WebSocket listeners; another one is answered with 404."""
     ws_origins: tuple[str, ...] = ()
-    """Web pages that may connect, as in the Origin header (`https://plant.example`). Empty: any, and who sends none."""
+    """Web pages that may connect, as in the Origin header (`https://plant.example`), beside pages of the same address
+    and port when that is `localhost` or in figures; `*`: all. Programs that send no Origin are not asked."""
     proxy_protocol: tuple[str, ...] = ()
     """Listeners (tcp, tls, ws, wss) behind a balancer: each connection must begin with a PROXY header (1 or 2)."""
     proxy_protocol_from: tuple[str, ...] = ("127.0.0.0/8", "::1/128")

@@ -69,6 +69,7 @@ def test_path_and_origin_of_its_own() -> None:
     good = shake(request("GET /devices?token=1 HTTP/1.1", Origin="https://plant.example"), rules)
     assert good is not None
     assert not good.refusal
+    assert b"server:" not in good.response.lower()
 
 
 @pytest.mark.parametrize(
