@@ -2,16 +2,13 @@
 
 Invariant: every check runs even when an earlier one failed, so that one run tells everything; the exit status is the
 worst. pytest comes last, so that its summaries are the last things printed: twice side by side, because the tests that
-start servers mostly wait while those of single modules compute, then for the suite that judges times. A few tests that
-fail among thousands on a busy machine are run once more by themselves: those that pass then are named as unsteady,
-which is work to do but no reason to hold a change back. Suites that look for lost messages by chance (`JUDGED_ONCE`)
-never get a second run.
+start servers mostly wait while those of single modules compute, then for the suite that judges times. A test that
+fails has failed: none is run a second time.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -47,10 +44,6 @@ PARTS: dict[str, list[str]] = {
     "alone": [JUDGES_TIMES],
 }
 """The quick suite: the first two side by side, the last one behind them."""
-CACHE = bootstrap.ROOT / ".pytest_cache"
-REPEATED_MAX = 4
-"""More failures than these are no matter of a busy machine."""
-JUDGED_ONCE = ("tests/fuzz/", "tests/sim/", "tests/property/", "tests/chaos/")
 
 
 def run_static() -> list[str]:
@@ -79,25 +72,14 @@ def run_tests(arguments: Sequence[str]) -> int:
     """Run pytest on the quick suite, or with the caller's arguments alone; return its exit status."""
     if arguments:
         return run_pytest(["-m", QUICK_MARKS, *arguments])
-    status, failed = run_parts()
-    unsteady = repeatable(failed) if status == 1 else []
-    if not unsteady:
-        return status
-    print(f"once more, alone: {', '.join(unsteady)}", flush=True)
-    status = run_pytest(["-p", "no:randomly", *unsteady])
-    if status == 0:
-        print(f"UNSTEADY, passed alone: {', '.join(unsteady)}")
-    return status
+    return run_parts()
 
 
-def run_parts() -> tuple[int, list[str]]:
-    """Run the quick suite in its parts; return the worst exit status and the tests that failed."""
-    caches = {name: CACHE / name for name in PARTS}
-    for cache in caches.values():
-        shutil.rmtree(cache, ignore_errors=True)
+def run_parts() -> int:
+    """Run the quick suite in its parts; return the worst exit status."""
 
     def options(name: str) -> list[str]:
-        return ["-m", QUICK_MARKS, "-o", f"cache_dir={caches[name]}", *PARTS[name]]
+        return ["-m", QUICK_MARKS, *PARTS[name]]
 
     with tempfile.TemporaryFile() as said:
         beside = subprocess.Popen(pytest_command(options("servers")), cwd=bootstrap.ROOT, stdout=said, stderr=said)
@@ -111,9 +93,7 @@ def run_parts() -> tuple[int, list[str]]:
         said.seek(0)
         print(said.read().decode(errors="replace"), flush=True)
     statuses.append(run_pytest(options("alone")))
-    return max(statuses, key=abs), [
-        name for cache in caches.values() for name in failures(cache / "v/cache/lastfailed")
-    ]
+    return max(statuses, key=abs)
 
 
 def pytest_command(arguments: Sequence[str]) -> list[str]:
@@ -124,20 +104,6 @@ def pytest_command(arguments: Sequence[str]) -> list[str]:
 def run_pytest(arguments: Sequence[str]) -> int:
     """Run pytest; return its exit status."""
     return subprocess.run(pytest_command(arguments), cwd=bootstrap.ROOT, check=False).returncode
-
-
-def failures(path: Path) -> list[str]:
-    """Return the names of the tests that pytest's cache says have failed."""
-    try:
-        return sorted(json.loads(path.read_text()))
-    except FileNotFoundError:
-        return []
-
-
-def repeatable(failed: Sequence[str]) -> list[str]:
-    """Return the tests that failed, if all of them may be run once more; none otherwise."""
-    few = len(failed) <= REPEATED_MAX and all("::" in name for name in failed)
-    return list(failed) if few and not any(name.startswith(JUDGED_ONCE) for name in failed) else []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,9 +1,8 @@
-"""The quick suite's second chance: for few, named tests, and never for suites that look for lost messages."""
+"""The quick suite's parts, and what is checked before them."""
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -22,31 +21,6 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Any:
     sys.modules.pop("check", None)
 
 
-def failures(tmp_path: Path, names: list[str]) -> Path:
-    path = tmp_path / "lastfailed"
-    path.write_text(json.dumps(dict.fromkeys(names, True)))
-    return path
-
-
-def test_a_few_failures_are_run_again(check: Any, tmp_path: Path) -> None:
-    """In a fixed order, as pytest names them."""
-    path = failures(tmp_path, ["tests/unit/b.py::two", "tests/processes/a.py::one[x]"])
-    assert check.repeatable(check.failures(path)) == ["tests/processes/a.py::one[x]", "tests/unit/b.py::two"]
-
-
-@pytest.mark.parametrize("room", ["fuzz", "sim", "property", "chaos"])
-def test_a_loss_found_by_chance_is_never_run_away_from(check: Any, room: str) -> None:
-    """One such failure forbids the second run altogether."""
-    assert check.repeatable([f"tests/{room}/a.py::one", "tests/unit/b.py::two"]) == []
-
-
-def test_many_failures_and_broken_files_stand(check: Any, tmp_path: Path) -> None:
-    """They are no matter of a busy machine."""
-    assert check.repeatable([f"tests/unit/a.py::{number}" for number in range(5)]) == []
-    assert check.repeatable(["tests/unit/a.py"]) == []
-    assert check.failures(tmp_path / "none") == []
-
-
 def test_the_parts_are_the_whole_suite(check: Any) -> None:
     """What one runs the others leave out, and every folder that is named is there."""
     named = [*check.PARTS["servers"], *check.PARTS["alone"]]
@@ -58,15 +32,16 @@ def test_the_parts_are_the_whole_suite(check: Any) -> None:
 def test_a_failure_in_any_part_counts(
     check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    """With its name, whichever part it is in."""
+    """Whichever part it is in, and although it would pass the next time: no test is run twice."""
     for part in list(check.PARTS):
-        (tmp_path / f"test_{part}.py").write_text(f"def test_it():\n    assert {part != failing}\n")
+        ran = tmp_path / f"{part}.ran"
+        body = f"    was = ran.exists()\n    ran.touch()\n    assert was or {part != failing}\n"
+        head = f"from pathlib import Path\nran = Path({str(ran)!r})\ndef test_it():\n"
+        (tmp_path / f"test_{part}.py").write_text(head + body)
         monkeypatch.setitem(check.PARTS, part, ["-p", "no:randomly", str(tmp_path / f"test_{part}.py")])
-    monkeypatch.setattr(check, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(check, "BIN", Path(sys.executable).parent)
-    status, failed = check.run_parts()
-    assert status == bool(failing)
-    assert [name.rpartition("/")[2] for name in failed] == [f"test_{failing}.py::test_it"] * bool(failing)
+    assert check.run_tests([]) == bool(failing)
+    assert len(list(tmp_path.glob("*.ran"))) == len(check.PARTS)
 
 
 def test_what_is_not_compiled_is_found_where_it_could_be(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
