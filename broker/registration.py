@@ -209,7 +209,13 @@ class Registration:
             await connection.close()
 
     async def _confirmed(self) -> None:
-        """Return when every topic known now is confirmed."""
+        """Return when every topic known now is confirmed.
+
+        Messages behind the last of them need not be: a master that waits for its replicas is known before they come,
+        because what is confirmed can be read.
+        """
+        topics = self._broker.topics
+        newest = max((topics.position(config.name) for config in topics), default=0)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: Exception | None) -> None:
@@ -220,7 +226,7 @@ class Registration:
             else:
                 future.set_exception(error)
 
-        self._broker.store.when_confirmed(self._broker.store.end_position, done)
+        self._broker.store.when_confirmed(newest, done)
         await future
 
     def _template(self) -> TopicConfig:

@@ -57,6 +57,7 @@ class ControlPlane:
             self.machine,
             self.proposer,
             replica_timeout_ms=config.replica_timeout_ms,
+            scan_ms=config.election_scan_ms,
             unclean=config.unclean_election,
         )
         self.roles = RolePushes(self.masters, dial)

@@ -1,12 +1,15 @@
 """Who is alive: every broker address has a deadline that its heartbeats move; who passes it is dead at the next tick.
 
-Invariant: an address is reported dead once and then forgotten; only a new registration makes it known again.
+Invariant: an address is reported dead once and then forgotten; only a new registration makes it known again. Time in
+which this process stood still is nobody's silence: it moves every deadline.
 Pure: time comes in as a number of milliseconds that only grows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from controller.own_pause import OwnPause
 
 BrokerKey = tuple[str, str]
 """(cluster, address): what heartbeats name."""
@@ -21,8 +24,10 @@ class _Life:
 class Liveness:
     """Deadlines of broker addresses."""
 
-    def __init__(self, timeout_ms: int) -> None:
+    def __init__(self, timeout_ms: int, tick_interval_ms: int = 0) -> None:
+        """`tick_interval_ms`: how often `tick` is called; 0: nothing is taken for a pause of our own."""
         self._timeout_ms = timeout_ms
+        self._pause = OwnPause(tick_interval_ms)
         self._lives: dict[BrokerKey, _Life] = {}
 
     def __contains__(self, key: BrokerKey) -> bool:
@@ -58,6 +63,10 @@ class Liveness:
 
     def tick(self, now_ms: int) -> list[BrokerKey]:
         """The addresses whose deadline has passed; they are forgotten."""
+        pause_ms = self._pause.tick(now_ms)
+        if pause_ms:
+            for life in self._lives.values():
+                life.deadline_ms += pause_ms
         dead = [key for key, life in self._lives.items() if life.deadline_ms <= now_ms]
         for key in dead:
             del self._lives[key]

@@ -46,12 +46,14 @@ class Masters:
         proposer: Proposer,
         *,
         replica_timeout_ms: int,
+        scan_ms: int = 0,
         unclean: bool = False,
     ) -> None:
+        """`scan_ms`: how often `tick` is called; 0: nothing is taken for a pause of this process."""
         self.engine = engine
         self.machine = machine
         self.proposer = proposer
-        self.live = LiveTable(replica_timeout_ms)
+        self.live = LiveTable(replica_timeout_ms, scan_ms)
         self.counters = ElectionCounters()
         self.stopping = False
         """This controller closes its connections: that says nothing of who lives."""

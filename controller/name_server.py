@@ -29,7 +29,7 @@ class NameServer:
         """Restore the metadata of `file`; brokers in it count as alive and have one time limit to show it."""
         self.config = config
         self.state = State(file.load(), Limits(config.brokers_max, config.topics_max, config.key_values_max))
-        self.liveness = Liveness(config.broker_timeout_ms)
+        self.liveness = Liveness(config.broker_timeout_ms, config.liveness_scan_ms)
         self.persister = Persister(self.state, file, config.persist_pause_ms)
         self._clock = clock
         self._listeners: list[Callable[[], None]] = []

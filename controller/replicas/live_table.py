@@ -1,7 +1,8 @@
 """Which replicas are alive, and what their last heartbeat said: soft state of each controller, never in the log.
 
 Invariant: a replica is reported dead once; only a heartbeat makes it alive again. What a controller presumes alive when
-it begins to lead holds the master's place for one time limit, but is never a candidate.
+it begins to lead holds the master's place for one time limit, but is never a candidate. Time in which this process
+stood still is nobody's silence: it moves every deadline.
 Pure: time comes in as a number of milliseconds that only grows.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from controller.own_pause import OwnPause
 from controller.replicas.commands import Live
 
 ReplicaKey = tuple[str, int]
@@ -31,8 +33,10 @@ class Life:
 class LiveTable:
     """Deadlines of replicas."""
 
-    def __init__(self, timeout_ms: int) -> None:
+    def __init__(self, timeout_ms: int, tick_interval_ms: int = 0) -> None:
+        """`tick_interval_ms`: how often `tick` is called; 0: nothing is taken for a pause of our own."""
         self._timeout_ms = timeout_ms
+        self._pause = OwnPause(tick_interval_ms)
         self._lives: dict[str, dict[int, Life]] = {}
 
     def beat(
@@ -62,6 +66,11 @@ class LiveTable:
 
     def tick(self, now_ms: int) -> list[ReplicaKey]:
         """The replicas whose deadline has passed; they are dead."""
+        pause_ms = self._pause.tick(now_ms)
+        if pause_ms:
+            for lives in self._lives.values():
+                for life in lives.values():
+                    life.deadline_ms += pause_ms
         return self._remove(lambda life: life.deadline_ms <= now_ms)
 
     def forget(self, group: str, broker_id: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -18,6 +19,8 @@ pytestmark = pytest.mark.processes
 PROGRAM = [sys.executable, "-m", "lightmq"]
 ANY_PORTS = ["--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0"]
 IDLE_BYTES_MAX = 120 * 1024 * 1024
+PAUSE_S = 2.0
+"""Longer than a broker whose heartbeats come every 100 ms may be silent."""
 
 
 def lightmq(*arguments: str, text: str | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -158,3 +161,20 @@ def test_parts_as_processes(tmp_path: Path) -> None:
     assert lightmq("pub", *proxy.mqtt, "-t", "plant/a", "-m", "x").returncode == 0
     assert json.loads(lightmq("topics", *controller.server, "--json").stdout)["messages"] == 1
     assert [part.end() for part in (proxy, broker, controller)] == [0, 0, 0]
+
+
+def test_a_pause_of_the_whole_process_is_not_the_brokers_silence(tmp_path: Path) -> None:
+    """Stopped for longer than a broker may be silent, `up` goes on with its broker in the routes."""
+    limits = ["--set", "broker.heartbeat_interval_ms=100", "--set", "controller.liveness_scan_ms=50"]
+    running = Running(tmp_path / "log", "up", "--data", str(tmp_path / "data"), *ANY_PORTS, *limits)
+    try:
+        for _ in range(3):
+            running.process.send_signal(signal.SIGSTOP)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.process.wait(PAUSE_S)
+            running.process.send_signal(signal.SIGCONT)
+            assert lightmq("pub", *running.mqtt, "-t", "plant/a", "-m", "x").returncode == 0
+            assert json.loads(lightmq("topics", *running.server, "--json").stdout)["topic"] == "plant"
+    finally:
+        assert running.end() == 0
+    assert "silent for too long" not in (tmp_path / "log").read_text()

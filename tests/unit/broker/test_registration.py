@@ -176,3 +176,26 @@ async def test_with_every_controller_dead_new_topics_are_taken_at_once_and_count
     controller.away = False
     await controller.heard(lambda: {"new-1", "new-2", "TBW102"} in controller.tables)
     await registration.stop()
+
+
+async def test_messages_that_wait_for_replicas_do_not_hold_the_registration_up(running, monkeypatch) -> None:
+    """Behind the last topic nothing has to be confirmed: a master without replicas can still be read from."""
+    controller = Controller()
+    controller.away = False
+    assert (await answer_to_send(running, "t")).code == ResponseCode.SUCCESS
+    assert (await answer_to_send(running, "t")).code == ResponseCode.SUCCESS
+    store, topics = running.broker.store, running.broker.topics
+    newest = max(topics.position(config.name) for config in topics)
+    assert newest < store.end_position
+    real = store.when_confirmed
+
+    def held(position: int, done: Callable[[Exception | None], None]) -> None:
+        if position <= newest:
+            real(position, done)
+
+    monkeypatch.setattr(type(store), "when_confirmed", lambda _store, position, done: held(position, done))
+    registration = Registration(running.broker, make_connection=controller.connect)
+    registration.start(("c:1",))
+    await controller.registered(1)
+    assert "t" in controller.tables[0]
+    await registration.stop()

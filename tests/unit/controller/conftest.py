@@ -71,8 +71,20 @@ class World:
         return await (connection or self.connection).request(command, 2_000)
 
     def pass_ms(self, milliseconds):
-        self.clock.advance_ms(milliseconds)
-        self.name_server.tick()
+        """Time in which the name server ran: it ticks at its interval."""
+        self._run(milliseconds, self.config.liveness_scan_ms, self.name_server.tick)
+
+    def pass_elections_ms(self, milliseconds):
+        """Time in which the control plane ran: the masters tick at their interval."""
+        self._run(milliseconds, self.config.election_scan_ms, self.masters.tick)
+
+    def _run(self, milliseconds, interval_ms, tick):
+        tick()
+        while milliseconds:
+            step_ms = min(milliseconds, interval_ms)
+            self.clock.advance_ms(step_ms)
+            tick()
+            milliseconds -= step_ms
 
 
 @pytest.fixture

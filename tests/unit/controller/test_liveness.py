@@ -46,3 +46,15 @@ def test_a_broken_connection_shortens_never_prolongs():
     liveness.add(KEY, 200)
     liveness.forget(KEY)
     assert liveness.tick(1_000) == []
+
+
+def test_the_silence_of_our_own_pause_kills_nobody():
+    liveness = Liveness(1_000, tick_interval_ms=100)
+    liveness.add(KEY, 0)
+    liveness.add(OTHER, 0)
+    assert liveness.tick(100) == []
+    assert liveness.tick(20_200) == []  # stopped for twenty seconds; what KEY said meanwhile is read now
+    assert liveness.beat(KEY, 20_201)
+    assert [liveness.tick(now_ms) for now_ms in range(20_300, 21_000, 100)] == [[]] * 7
+    assert liveness.tick(21_000) == [OTHER]  # and the one that is silent while we run is dead after its limit
+    assert KEY in liveness

@@ -50,3 +50,16 @@ def test_forgetting():
     table.forget("g", 1)
     table.forget("x", 1)
     assert (table.alive("g"), table.life(("g", 1))) == ((), None)
+
+
+def test_the_silence_of_our_own_pause_kills_nobody():
+    table = LiveTable(2_000, tick_interval_ms=200)
+    table.beat(("g", 1), 0, Live())
+    table.presume(("h", 1), 0)
+    assert table.tick(200) == []
+    assert table.tick(30_400) == []  # stopped for thirty seconds
+    assert table.alive("g") == table.alive("h") == (1,)
+    table.beat(("h", 1), 30_401, Live())
+    assert [table.tick(now_ms) for now_ms in range(30_600, 32_000, 200)] == [[]] * 7
+    assert table.tick(32_000) == [("g", 1)]
+    assert table.alive("h") == (1,)
