@@ -59,7 +59,7 @@ async def _run(config: BrokerConfig) -> None:
     admin = AdminServer(
         config.admin_host, config.admin_port, registry=app.registry, readiness=app.readiness, status=app.status,
         hosts=config.admin_hosts,
-        reasons=lambda: {"broker": app.unready_reason()},
+        reasons=lambda: {"broker": app.unready_reason()}, degraded=lambda: {"broker": app.degraded_reason()},
     )  # fmt: skip
     try:
         await app.start()

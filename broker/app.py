@@ -234,6 +234,18 @@ class BrokerApp:
             return str(refusal)
         return "" if self.readiness()["registration"] else "no controller has registered this broker"
 
+    def degraded_reason(self) -> str:
+        """What is wrong although the broker does its work: damage of its log that is known; empty when nothing is."""
+        serving = self._present
+        known = serving.store.quarantined if serving is not None else ()
+        if not known:
+            return ""
+        size = sum(each.end - each.start for each in known)
+        return (
+            f"{size} bytes of the log are damaged in {len(known)} places; everything else is served. Run "
+            f"lightmq store verify {self.config.data_directory}; see docs/howto/damaged-store.md"
+        )
+
     def ready(self) -> bool:
         """True when every part is ready."""
         return all(self.readiness().values())

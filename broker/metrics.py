@@ -89,6 +89,27 @@ class BrokerMetrics:
             function=lambda: store.metrics()["damaged_reads_total"],
         )
 
+        gauge(
+            "rocketmq_quarantined_ranges",
+            "Damaged stretches of the log that are known",
+            function=lambda: len(store.quarantined),
+        )
+        gauge(
+            "rocketmq_scrub_passed_bytes",
+            "Bytes of the log behind the pass that compares its checksums",
+            function=lambda: max(0, store.metrics().get("scrub_position", 0) - store.begin_position),
+        )
+        gauge(
+            "rocketmq_scrub_completed_timestamp_seconds",
+            "When the last whole pass over the log ended; 0: none since the start",
+            function=lambda: store.metrics().get("scrub_completed_ms", 0) / 1000,
+        )
+        gauge(
+            "rocketmq_scrub_damaged_ranges",
+            "Damaged stretches that the passes have met since the start",
+            function=lambda: store.metrics().get("scrub_damaged_ranges_total", 0),
+        )
+
     def watch_delayed(self, delayed: Delayed) -> None:
         """Declare what the waiting messages count themselves."""
         gauge = self._registry.gauge

@@ -91,6 +91,7 @@ class AllInOne:
             up.host, up.admin_port, registry=self._registry, readiness=self._group.readiness, status=self.status,
             hosts=up.admin_hosts,
             reasons=lambda: {"broker": self._broker.unready_reason(), "bridge": self._bridge_reason()},
+            degraded=lambda: {"broker": self._broker.degraded_reason()},
         )  # fmt: skip
         self._server: RemotingServer | None = None
         self._router: Router | None = None

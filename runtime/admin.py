@@ -2,7 +2,8 @@
 
 ``/livez`` answers 200 while the loop turns; ``/startupz`` as well, and as this port opens last, nobody answers before
 the recovery is done; ``/readyz`` 200 with every part true, else 503, with the parts as JSON in both cases and, where a
-part knows it, the reason why it is not ready; ``/status`` is a JSON picture for people and for the command line.
+part knows it, the reason why it is not ready; what is wrong and no reason to send nobody there stands under
+``degraded``; ``/status`` is a JSON picture for people and for the command line.
 Nothing here changes anything.
 
 A browser's request is answered only under `localhost`, an address in figures, or a name that is configured, so that no
@@ -47,8 +48,13 @@ class AdminServer:
         status: Callable[[], Mapping[str, Any]],
         reasons: Callable[[], Mapping[str, str]] = dict,
         hosts: Collection[str] = (),
+        degraded: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """``reasons``: part -> why it cannot do its work; empty for one that can. ``hosts``: its further names."""
+        """``reasons``: part -> why it cannot do its work; ``degraded``: what is wrong although it can; or empty.
+
+        ``hosts``: its further names.
+        """
+        self._degraded = degraded
         self.host = host
         self.port = port
         self._registry = registry
@@ -129,6 +135,8 @@ class AdminServer:
         ready = all(parts.values())
         reasons = {part: reason for part, reason in self._reasons().items() if reason}
         told = {"reasons": reasons} if reasons else {}
+        degraded = {part: words for part, words in self._degraded().items() if words}
+        told |= {"degraded": degraded} if degraded else {}
         return _json({"ready": ready, "parts": parts, **told}, 200 if ready else 503)
 
     async def _status_page(self, _request: web.Request) -> web.Response:

@@ -8,6 +8,7 @@ are made by :func:`make_directory`. Thread rule: all calls block; none belongs o
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterable
@@ -38,20 +39,25 @@ def fsync_dir(directory: Path) -> None:
         os.close(descriptor)
 
 
-def make_directory(directory: Path, *, mode: int = 0o777) -> None:
+def make_directory(directory: Path, *, mode: int = 0o777, inner: bool = False) -> None:
     """Make `directory` with permission bits ``mode``, its parents where they are missing, and all these names durable.
 
-    The name of `directory` is made durable although it is there already: the start that made it may have been killed
-    before it got so far. Raises OSError.
+    Names that are there already are made durable too, because the start that made them may have been killed before it
+    got so far; of an `inner` one, whose parent was made by this function, only its own. Raises OSError.
     """
-    missing = [directory]
-    while not missing[-1].parent.exists():
-        missing.append(missing[-1].parent)
+    missing = [each for each in (directory, *directory.parents) if not each.is_dir()]
     for each in reversed(missing):
-        there = each is directory and each.is_dir()
         each.mkdir(mode=mode if each is directory else 0o777, exist_ok=True)
-        with contextlib.suppress(PermissionError) if there else contextlib.nullcontext():
+    for each in (directory,) if inner else (directory, *directory.absolute().parents):
+        try:
             fsync_dir(each.parent)
+        except OSError as error:
+            if each in missing or error.errno not in _NOT_OURS:
+                raise
+
+
+_NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
+"""Why the names in a directory above ours cannot be flushed; then it is not one that a start of ours has made."""
 
 
 def atomic_replace(path: Path, data: bytes, *, mode: int = 0o644) -> None:

@@ -42,7 +42,7 @@ class CommitLog:
 
         A first file has `first_size` bytes, the same as others unless given; later ones grow up to `segment_size`.
         """
-        make_directory(directory, mode=0o700)
+        make_directory(directory, mode=0o700, inner=True)
         self.directory = directory
         self.end = 0
         self.durable = 0
@@ -57,6 +57,7 @@ class CommitLog:
         self._next.unlink(missing_ok=True)
         self._resized = directory / ".resized"
         self._resized.unlink(missing_ok=True)
+        fsync_dir(directory)  # who renamed the newest file may have been killed before its name was durable
         self._prepared = False
         self._sync_lock = threading.Lock()
         self._sync_error: OSError | None = None

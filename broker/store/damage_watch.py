@@ -131,16 +131,21 @@ class DamageWatch:
         if self._quarantine(damage):
             self._events.error(
                 "log_damage_found", file=str(self._path(damage.start)), position=damage.start,
-                bytes=damage.end - damage.start, reason=damage.reason,
+                bytes=damage.end - damage.start, reason=damage.reason, remedy=self._remedy,
             )  # fmt: skip
+
+    @property
+    def _remedy(self) -> str:
+        return f"lightmq store verify {self._directory} lists all damage; see docs/howto/damaged-store.md"
 
     def unreadable(self, error: CorruptLog, size: int) -> None:
         """Take note of a record of `size` bytes that cannot be read; the index thread looks how far the damage goes."""
         if not self._quarantine(DamagedRange(error.position, error.position + size, error.reason)):
             return
         self._events.error(
-            "log_damage_found", file=str(error.path), position=error.position, bytes=size, reason=error.reason
-        )
+            "log_damage_found", file=str(error.path), position=error.position, bytes=size, reason=error.reason,
+            remedy=self._remedy,
+        )  # fmt: skip
         segment, end = self._log.segment_at(error.position), self._log.end
         if segment is not None:
             self._thread.submit(lambda: damage_in(self._log, segment, end), self._looked)

@@ -201,5 +201,5 @@ class LogStore(GroupDoor):
             "failed": int(self._writer.failure is not None),
             **(self.keys.metrics() if self.keys is not None else {}),
             **self._damage.metrics(),
-            "scrubbed_bytes_total": self._scrub.bytes_total if self._scrub is not None else 0,
+            **(self._scrub.metrics() if self._scrub is not None else {}),
         }

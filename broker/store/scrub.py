@@ -1,9 +1,10 @@
-"""Reads a replica's whole log again, piece by piece, so that damage is found before the replica is needed.
+"""Reads the whole log again, piece by piece, so that damage is found before somebody needs what it took.
 
-A master's damage is found by whoever reads from it; nobody reads from a replica. One pass begins when the log is
-opened, the next ones a day apart. Invariant: only what is flushed is looked at; each step is one bounded piece in the
-index thread, and the next begins when it is done; damage is told once. Thread rule: loop thread; pieces in the index
-thread.
+A clean start looks at nothing below its checkpoint, and old messages may not be read for days. One pass begins when
+the log is opened, so that a restart never skips any of it, and the next ones a day after the end of the one before. A
+writer reads `bytes_per_second` at most; a replica, which serves nobody, as fast as it comes to it.
+Invariant: only what is flushed is looked at; each step is one bounded piece in the index thread, and the next begins
+when it is done; damage is told once. Thread rule: loop thread; pieces in the index thread.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from broker.store.segment import Segment
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Looked at in one step; one record at least."""
+BUDGET_MS_MAX = 1_000
+"""Time not used for reading that counts for later, so that a long pause is no burst."""
 PAUSE_MS = 24 * 3600 * 1000
 """From the end of one pass to the next."""
 Piece = tuple[Progress, DamagedRange | None]
@@ -34,7 +37,11 @@ class Scrub:
         thread: IndexThread,
         found: Callable[[DamagedRange], object],
         failed: Callable[[Exception], None],
+        bytes_per_second: int | None = None,
     ) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._budget = 0
+        self._budget_ms: int | None = None
         self._log = log
         self._thread = thread
         self._found = found
@@ -44,15 +51,35 @@ class Scrub:
         self._is_busy = False
         self.passes_total = 0
         self.bytes_total = 0
+        self.found_total = 0
+        """Damaged stretches that passes have met."""
+        self.completed_ms = 0
+        """When the last whole pass ended; 0 before the first."""
 
     @property
     def working(self) -> bool:
-        """Whether a pass is under way."""
-        return self._at is not None
+        """Whether a pass is under way and may go on at once."""
+        return self._at is not None and (self._bytes_per_second is None or self._budget > 0)
+
+    @property
+    def position(self) -> int:
+        """Where the pass is; the end of the log between two passes."""
+        return self._log.end if self._at is None else self._at.position
+
+    def metrics(self) -> dict[str, int]:
+        """How far it is and what it has found."""
+        return {
+            "scrub_position": self.position,
+            "scrubbed_bytes_total": self.bytes_total,
+            "scrub_passes_total": self.passes_total,
+            "scrub_completed_ms": self.completed_ms,
+            "scrub_damaged_ranges_total": self.found_total,
+        }
 
     def step(self, now_ms: int, flushed: int) -> None:
-        """Look at the next piece below `flushed`, unless the last one is still being read."""
-        if self._is_busy:
+        """Look at the next piece below `flushed`, unless the last one is still being read or it is too early."""
+        self._earn(now_ms)
+        if self._is_busy or (self._at is not None and not self.working):
             return
         if self._at is None:
             if abs(now_ms - self._ended_ms) < PAUSE_MS:
@@ -64,9 +91,20 @@ class Scrub:
         if segment is None or at.position >= flushed:
             self._at, self._ended_ms = None, now_ms
             self.passes_total += 1
+            self.completed_ms = now_ms
             return
         self._is_busy = True
         self._thread.submit(lambda: read_piece(self._log, segment, at, flushed), self._read)
+
+    def _earn(self, now_ms: int) -> None:
+        """Let the time that has passed pay for bytes."""
+        rate = self._bytes_per_second
+        if rate is None:
+            return
+        if self._budget_ms is not None:
+            passed_ms = min(max(0, now_ms - self._budget_ms), BUDGET_MS_MAX)
+            self._budget = min(self._budget + rate * passed_ms // 1000, rate * BUDGET_MS_MAX // 1000)
+        self._budget_ms = now_ms
 
     def _read(self, piece: Piece | None, error: Exception | None) -> None:
         self._is_busy = False
@@ -75,8 +113,10 @@ class Scrub:
             return
         seen, damage = piece
         self.bytes_total += seen.position - self._at.position
+        self._budget -= seen.position - self._at.position
         self._at = seen
         if damage is not None:
+            self.found_total += 1
             self._found(damage)
 
 

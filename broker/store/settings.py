@@ -84,6 +84,10 @@ class StoreSettings:
     """What a start does with damage below the durable position. `quarantine`: leave those bytes alone, report them and
     serve everything else. `refuse`: do not start, so that a person decides first."""
 
+    scrub_bytes_per_second: int = 16 * MIB
+    """How fast the whole log is read again in the background and its checksums are compared, from each start on and
+    then once a day, so that damage is found before the messages are needed. 0: never. A replica is not slowed down."""
+
     carry_entries_max: int = 1_000
     """State entries carried forward per step of the upkeep while a segment expires; bounds the time of one step."""
 
@@ -95,6 +99,8 @@ class StoreSettings:
         first = self.first_segment_size_bytes
         if first < SEGMENT_SIZE_BYTES_MIN or first % 8:
             raise LocalMisuse(f"first_segment_size_bytes = {first}: a multiple of 8, at least {SEGMENT_SIZE_BYTES_MIN}")
+        if self.scrub_bytes_per_second < 0:
+            raise LocalMisuse(f"scrub_bytes_per_second = {self.scrub_bytes_per_second}: 0 or more")
         if self.flush not in {"sync", "async"}:
             raise LocalMisuse(f'flush = "{self.flush}": "sync" or "async"')
         if self.damage_policy not in {"quarantine", "refuse"}:

@@ -48,7 +48,7 @@ class Snapshot:
 
 def save_snapshot(directory: Path, position: int, tables: FrozenTables) -> int:
     """Replace the snapshot durably, piece by piece; return its size. Raises OSError."""
-    make_directory(directory, mode=0o700)
+    make_directory(directory, mode=0o700, inner=True)
     atomic_write(directory / NAME, _sealed(_pieces(position, tables)), mode=0o600)
     return snapshot_size(directory)
 

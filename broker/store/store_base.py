@@ -185,10 +185,10 @@ class StoreBase:
             lambda: self._writer.last_store_ms, self.keys, self._certain if self._role.grouped else None,
         )  # fmt: skip
         self._writer.prepare = self._maintenance.prepare_next
+        rate = None if self._role.replica else self.settings.scrub_bytes_per_second
         self._scrub = (
-            Scrub(self._log, self._thread, self._damage.scrubbed, self._background_failed)
-            if self._role.replica else None
-        )  # fmt: skip
+            Scrub(self._log, self._thread, self._damage.scrubbed, self._background_failed, rate) if rate != 0 else None
+        )
 
     def _confirmed(self) -> int:
         return self._confirm.position

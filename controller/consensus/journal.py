@@ -60,7 +60,9 @@ class Journal:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         data = path.read_bytes()
         self._end = self._read(data)
-        os.fdatasync(self._descriptor)  # who wrote the last entries may have been killed before it came to that
+        # Who wrote the last entries, or replaced a file beside them, may have been killed before that was durable.
+        os.fdatasync(self._descriptor)
+        fsync_dir(path.parent)
         if data.startswith(FORMER_HEADER):
             self.replace(list(self._entries))
 

@@ -20,7 +20,7 @@ from broker.store.errors import CorruptIndex
 from broker.store.hot.contracts import KeyChunk
 from broker.store.key_index.key_manifest import KeyManifest, load_key_manifest
 from broker.store.key_index.key_run import KeyRun, key_run_path
-from runtime.files import make_directory
+from runtime.files import fsync_dir, make_directory
 
 Found = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 """Positions and store times in seconds, in log order."""
@@ -39,7 +39,7 @@ class KeyIndex:
     """Runs plus chunks of one data directory. Raises CorruptIndex when a file it needs is unreadable."""
 
     def __init__(self, directory: Path, chunk_entries: int, begin: int) -> None:
-        make_directory(directory, mode=0o700)
+        make_directory(directory, mode=0o700, inner=True)
         self.directory = directory
         self.manifest = load_key_manifest(directory) or KeyManifest()
         self.runs = [self._open_run(file_id) for file_id in self.manifest.runs]
@@ -57,7 +57,8 @@ class KeyIndex:
             raise CorruptIndex(path, f"the manifest names it but it cannot be opened: {error}") from error
 
     def _remove_strangers(self) -> None:
-        """Delete what a crash left behind: files the MANIFEST does not name."""
+        """Delete what a crash left behind: files the MANIFEST does not name, once its own name is on the disk."""
+        fsync_dir(self.directory)
         named = {run.path.name for run in self.runs}
         for path in self.directory.iterdir():
             if path.name.startswith(("run-", ".")) and path.name not in named:

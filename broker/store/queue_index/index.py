@@ -26,7 +26,7 @@ from broker.store.queue_index.next_offsets import Floors, next_offsets_of
 from broker.store.queue_index.run import Run, run_path
 from broker.store.queue_index.tail import Tail
 from broker.store.queue_index.tail import read_durable as read_durable_of_tail
-from runtime.files import make_directory
+from runtime.files import fsync_dir, make_directory
 
 TAIL_NAME = "tail"
 MINIMUMS_MAX = 65_536
@@ -52,7 +52,7 @@ class QueueIndex:
     """Runs plus tail of one data directory. Raises CorruptIndex when a file it needs is unreadable."""
 
     def __init__(self, directory: Path, tail_entries: int, begin: int) -> None:
-        make_directory(directory, mode=0o700)
+        make_directory(directory, mode=0o700, inner=True)
         self.directory = directory
         self.proved_durable = read_durable_of_tail(directory / TAIL_NAME)
         self.manifest = load_manifest(directory) or Manifest()
@@ -88,7 +88,8 @@ class QueueIndex:
             raise CorruptIndex(path, f"the manifest names it but it cannot be opened: {error}") from error
 
     def _remove_strangers(self) -> None:
-        """Delete what a crash left behind: files the MANIFEST does not name."""
+        """Delete what a crash left behind: files the MANIFEST does not name, once its own name is on the disk."""
+        fsync_dir(self.directory)
         named = {run.path.name for run in self.runs}
         named.add(offsets_path(self.directory, self.manifest.offsets_id).name)
         for path in self.directory.iterdir():

@@ -18,7 +18,7 @@ async def parts() -> AsyncIterator[tuple[str, dict[str, bool]]]:
     registry.counter("rocketmq_messages_in_total", "Messages in").value += 2
     server = AdminServer(
         "127.0.0.1", 0, registry=registry, readiness=lambda: readiness, status=lambda: {"epoch": 1},
-        reasons=lambda: {"store": "", "proxy": "no broker"},
+        reasons=lambda: {"store": "", "proxy": "no broker"}, degraded=lambda: {"store": "damage", "proxy": ""},
     )  # fmt: skip
     port = await server.start()
     yield f"http://127.0.0.1:{port}", readiness
@@ -36,6 +36,7 @@ async def test_the_pages(parts: tuple[str, dict[str, bool]]) -> None:
                 assert answer.status == 200
         async with http.get("/readyz") as answer:
             told = {"ready": True, "parts": {"store": True}, "reasons": {"proxy": "no broker"}}
+            told["degraded"] = {"store": "damage"}
             assert (answer.status, await answer.json()) == (200, told)
         readiness["proxy"] = False
         async with http.get("/readyz") as answer:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -41,16 +42,19 @@ def test_fsync_of_a_directory(tmp_path: Path) -> None:
 
 
 def test_every_name_above_a_new_directory_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each parent is fsynced after it got its new entry; a leaf that is there already has its name fsynced again."""
+    """Each parent after it got its new entry, and again at the next start: the first may have been killed before."""
     leaf = tmp_path / "a" / "b" / "data"
-    synced: list[tuple[Path, list[str]]] = []
-    monkeypatch.setattr(files, "fsync_dir", lambda path: synced.append((path, [each.name for each in path.iterdir()])))
-    make_directory(leaf, mode=0o700)
-    assert synced == [(tmp_path, ["a"]), (leaf.parent.parent, ["b"]), (leaf.parent, ["data"])]
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "fsync_dir", lambda path: synced.append(path) if any(path.iterdir()) else None)
+    for _ in range(2):
+        synced.clear()
+        make_directory(leaf, mode=0o700)
+        assert synced[:3] == [leaf.parent, leaf.parent.parent, tmp_path]
+        assert Path("/") in synced
     assert stat.S_IMODE(leaf.stat().st_mode) == 0o700
     synced.clear()
-    make_directory(leaf, mode=0o700)
-    assert synced == [(leaf.parent, ["data"])]
+    make_directory(leaf / "log", inner=True)
+    assert synced == [leaf]
     (leaf / "file").touch()
     with pytest.raises(FileExistsError):
         make_directory(leaf / "file")
@@ -59,13 +63,18 @@ def test_every_name_above_a_new_directory_is_made_durable(tmp_path: Path, monkey
 def test_a_parent_that_may_not_be_read_is_no_obstacle_once_the_directory_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: Path) -> None:
-        raise PermissionError
+    """Another failure is one: the name may be lost."""
+
+    def refuse(_: Path, number: int = errno.EACCES) -> None:
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(files, "fsync_dir", refuse)
     make_directory(tmp_path)
     with pytest.raises(PermissionError):
         make_directory(tmp_path / "new")
+    monkeypatch.setattr(files, "fsync_dir", lambda path: refuse(path, errno.EIO))
+    with pytest.raises(OSError, match="Input/output"):
+        make_directory(tmp_path)
 
 
 def test_a_locked_directory_names_its_owner_and_can_be_taken_after_close(tmp_path: Path) -> None:

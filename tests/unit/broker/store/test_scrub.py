@@ -1,14 +1,16 @@
-"""A pass over a replica's log: every flushed byte is read, damage is told once, in small steps."""
+"""A pass over a log: every flushed byte is read, damage is told once, in small steps."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.store import scrub
+from broker.store.log_store import LogStore
 from tests.sim.replicas import ReplicaBench, pull
-from tests.sim.stores import message
+from tests.sim.stores import StoreBench, message
 
 
 def filled(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ReplicaBench, list[int]]:
@@ -29,6 +31,18 @@ def filled(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ReplicaBen
     return replica, begins
 
 
+def writer(directory: Path, **settings: int) -> tuple[StoreBench, list[int]]:
+    """A cleanly stopped node by itself with forty records in several files; where each begins."""
+    bench = StoreBench(directory / "data", segment_size_bytes=8192, **settings)
+    queue, begins = bench.store.open_queue(b"q"), []
+    for _ in range(40):
+        begins.append(bench.store.end_position)
+        bench.store.append([message([queue], bytes(300))])
+    bench.settle()
+    bench.close()
+    return bench, begins
+
+
 def walk(bench: ReplicaBench, now_ms: int = 1) -> None:
     """One pass, to its end."""
     while bench.store.maintain(now_ms):
@@ -36,7 +50,7 @@ def walk(bench: ReplicaBench, now_ms: int = 1) -> None:
     bench.store._thread.drain()
 
 
-def flip(bench: ReplicaBench, position: int) -> None:
+def flip(bench: StoreBench, position: int) -> None:
     """Change one bit of the record at `position`, in its file."""
     path = max(
         each for each in (bench.directory / "log").iterdir() if each.name.isdigit() and int(each.name) <= position
@@ -87,9 +101,62 @@ def test_damage_is_found_where_a_clean_start_does_not_look(
     replica.close()
 
 
-def test_a_masters_log_is_not_scrubbed(tmp_path: Path) -> None:
-    """Whoever reads from it finds what is damaged."""
-    master = ReplicaBench(tmp_path / "master", epoch=1)
-    assert master.store.metrics()["scrubbed_bytes_total"] == 0
-    assert not master.store.maintain(1)
-    master.close()
+def test_damage_of_a_cleanly_stopped_writer_is_found_while_it_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No start and no reader looked at it; it is told with the command to run, counted, and known after a restart."""
+    monkeypatch.setattr(scrub, "PIECE_BYTES", 1_000)
+    bench, begins = writer(tmp_path, scrub_bytes_per_second=2_000)
+    flip(bench, begins[3])
+    with capture_logs() as events:
+        store = read_again(bench)
+    told = store.metrics()
+    [found] = [each for each in events if each["event"] == "log_damage_found"]
+    assert f"lightmq store verify {bench.directory}" in found["remedy"]
+    assert [each.start for each in store.quarantined] == [begins[3]]
+    assert (told["scrub_damaged_ranges_total"], told["scrub_passes_total"]) == (1, 1)
+    assert (told["scrub_position"], told["quarantined_ranges"]) == (store.end_position, 1)
+    assert 0 < told["scrub_completed_ms"] < 60_000
+    bench.close()
+    assert [each.start for each in bench.open().quarantined] == [begins[3]]
+    bench.close()
+
+
+def read_again(bench: StoreBench) -> LogStore:
+    """Open, find nothing at that, and let a minute pass."""
+    store = bench.open()
+    assert not store.quarantined
+    for now_ms in range(0, 60_000, 500):
+        store.maintain(now_ms)
+        store._thread.drain()
+    return store
+
+
+def test_a_writer_reads_no_faster_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time pays for bytes, at most a second's worth at once; a piece may overdraw it once."""
+    monkeypatch.setattr(scrub, "PIECE_BYTES", 500)
+    bench, _ = writer(tmp_path, scrub_bytes_per_second=1_000)
+    store = bench.open()
+    for second in range(6):
+        while store.maintain(second * 1000):
+            store._thread.drain()
+        store._thread.drain()
+        assert store.metrics()["scrubbed_bytes_total"] <= second * 1_000 + 1_000
+    assert store.metrics()["scrubbed_bytes_total"] >= 4_000
+    before = store.metrics()["scrubbed_bytes_total"]
+    while store.maintain(1_000_000):
+        store._thread.drain()
+    store._thread.drain()
+    assert store.metrics()["scrubbed_bytes_total"] - before <= 2_000
+    bench.close()
+
+
+def test_a_writer_need_not_read_its_log_again(tmp_path: Path) -> None:
+    """With a rate of 0."""
+    bench, _ = writer(tmp_path, scrub_bytes_per_second=0)
+    store = bench.open()
+    store.maintain(0)
+    assert not store.maintain(10_000)
+    store._thread.drain()
+    assert "scrub_position" not in store.metrics()
+    bench.close()
