@@ -39,7 +39,7 @@ def fsync_dir(directory: Path) -> None:
         os.close(descriptor)
 
 
-def make_directory(directory: Path, *, mode: int = 0o777, inner: bool = False) -> None:
+def make_directory(directory: Path, *, mode: int = 0o700, inner: bool = False) -> None:
     """Make `directory` with permission bits ``mode``, its parents where they are missing, and all these names durable.
 
     Names that are there already are made durable too, because the start that made them may have been killed before it
@@ -60,12 +60,12 @@ _NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL})
 """Why the names in a directory above ours cannot be flushed; then it is not one that a start of ours has made."""
 
 
-def atomic_replace(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+def atomic_replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Write ``data`` as the whole content of ``path``, durably, with permission bits ``mode``. Raises OSError."""
     atomic_write(path, (data,), mode=mode)
 
 
-def atomic_write(path: Path, pieces: Iterable[bytes], *, mode: int = 0o644) -> None:
+def atomic_write(path: Path, pieces: Iterable[bytes], *, mode: int = 0o600) -> None:
     """Do what :func:`atomic_replace` does with a content that is never in memory as a whole. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
@@ -102,7 +102,7 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -13,6 +13,7 @@ from broker.store.errors import StoreFailed
 from broker.store.log_store import LogStore
 from remoting.client.connection import dial
 from remoting.protocol.codes import RequestCode
+from remoting.server.access import Access
 from remoting.server.router import Router
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
@@ -81,7 +82,7 @@ def test_clients_are_told_an_address_they_can_dial(host: str, told: str) -> None
 
 async def test_a_port_takes_its_limits_from_the_configuration() -> None:
     """As many connections as configured."""
-    server = make_server(BrokerConfig(), Router({}))
+    server = make_server(BrokerConfig(), Router({}), Access())
     assert await server.start("127.0.0.1", 0) > 0
     await server.stop()
     assert readers_impossible() in ("", "this processor does not keep loads and stores in order")
