@@ -40,6 +40,7 @@ from runtime.logs import get_logger
 from runtime.metrics import Registry
 from runtime.read_metrics import declare_read_metrics
 from runtime.tls_metrics import declare_tls_metrics
+from runtime.unsupported import UnsupportedRequests
 from runtime.watched_file import WatchedFile
 
 
@@ -66,6 +67,7 @@ class BrokerApp:
         )
         self._listen = listen
         self._log = get_logger("broker")
+        self._unsupported = UnsupportedRequests(self.registry, self._clock, self._log).heard
         self._server: RemotingServer | None = None
         self._serving: Serving | None = None
         self._broker: Broker | None = None
@@ -83,6 +85,7 @@ class BrokerApp:
                 connect=self._connect_controller, access=self.access, authorizer=self.authorizer, failed=self._failed,
                 log=self._log,
             )  # fmt: skip
+            self._member.gate.unsupported = self._unsupported
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -270,7 +273,8 @@ class BrokerApp:
 
     async def _open_port(self, serving: Serving) -> None:
         access = self.access
-        self._server = make_server(self.config, Router(serving.handlers, access=access), access)
+        router = Router(serving.handlers, access=access, unsupported=self._unsupported)
+        self._server = make_server(self.config, router, access)
         declare_tls_metrics(self.registry, self._server)
         declare_read_metrics(self.registry, self._server)
         self.port = await self._server.start(self.config.host, self.config.port)

@@ -29,6 +29,7 @@ from runtime.logs import get_logger
 from runtime.metrics import Registry
 from runtime.read_metrics import declare_read_metrics
 from runtime.tls_metrics import declare_tls_metrics
+from runtime.unsupported import UnsupportedRequests
 from runtime.watched_file import WatchedFile
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, never bound to
@@ -168,8 +169,9 @@ class ControllerApp:
             open_to_all=config.open_to_all,
             keys_count=config.access_list is not None,
         )
+        unsupported = UnsupportedRequests(self._registry or Registry(), self._clock, self._log).heard
         return RemotingServer(
-            Router(self.handlers, access=access),
+            Router(self.handlers, access=access, unsupported=unsupported),
             frame_size_bytes_max=config.frame_size_bytes_max,
             output_bytes_max=config.connection_output_bytes_max,
             connections_max=config.connections_max,

@@ -37,10 +37,12 @@ from runtime.admin import AdminServer
 from runtime.clock import Clock, SystemClock
 from runtime.faults import parse_faults
 from runtime.files import DirectoryLock, make_directory
+from runtime.logs import get_logger
 from runtime.metrics import Registry
 from runtime.read_metrics import declare_read_metrics
 from runtime.service import ServiceGroup
 from runtime.tls_metrics import declare_tls_metrics
+from runtime.unsupported import UnsupportedRequests
 
 FAULTS_VARIABLE = "LIGHTMQ_FAULTS"
 """For tests of whole processes only: named faults, see ``runtime.faults.parse_faults``."""
@@ -104,7 +106,10 @@ class AllInOne:
         try:
             await self._group.begin("controller", self._controller, ready=self._controller.ready)
             await self._group.begin("broker", self._broker, ready=self._broker.ready)
-            self._router = Router(merged(self._controller.handlers, self._broker.handlers), access=self._broker.access)
+            self._router = Router(
+                merged(self._controller.handlers, self._broker.handlers), access=self._broker.access,
+                unsupported=UnsupportedRequests(self._registry, self._clock, get_logger("remoting")).heard,
+            )  # fmt: skip
             self._server = self._make_server(self._router)
             declare_tls_metrics(self._registry, self._server)
             declare_read_metrics(self._registry, self._server)

@@ -24,7 +24,7 @@ from remoting.protocol.controller_body import MASTER_ADDRESS_FIELD, MASTER_EPOCH
 from remoting.protocol.errors import Refused
 from remoting.server.access import Access
 from remoting.server.authorizer import Authorizer
-from remoting.server.router import Router
+from remoting.server.router import Router, Unsupported
 from remoting.transport.contracts import Handler, Peer
 from remoting.transport.failures import OUTCOME_FIELD, OUTCOME_UNKNOWN
 
@@ -64,6 +64,8 @@ class RoleGate:
         self._access = access
         self._close_peers = close_peers
         self._router: Router | None = None
+        self.unsupported: Unsupported | None = None
+        """Hears of requests that no handler of a master answers."""
         self.master_address = ""
         self.master_epoch = 0
         self.refused = 0
@@ -93,7 +95,7 @@ class RoleGate:
             for code in APPENDS & set(handlers):
                 handlers[code] = _admitted(handlers[code], admission)
         self.master_address, self.master_epoch = "", epoch
-        self._router = Router(handlers, access=self._access)
+        self._router = Router(handlers, access=self._access, unsupported=self.unsupported)
         self._close_peers("this broker is the master now")
 
     def refuse(self, master_address: str, epoch: int) -> None:

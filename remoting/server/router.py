@@ -6,9 +6,10 @@ Invariant: every request that is not one-way is answered exactly once: by its ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
+from remoting.protocol.codes import RequestCode as Code
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
@@ -20,14 +21,37 @@ PENDING_ATTRIBUTE = "pending replies"
 """Where a peer keeps the tasks of requests that are answered later, so that its end can end them."""
 
 
+FEATURES: tuple[tuple[str, frozenset[int]], ...] = (
+    ("transactions", frozenset({Code.END_TRANSACTION, Code.CHECK_TRANSACTION_STATE, Code.RESUME_CHECK_HALF_MESSAGE})),
+    ("recalling a delayed message", frozenset({Code.RECALL_MESSAGE})),
+    ("consumption by POP", frozenset({*range(Code.POP_MESSAGE, Code.POP_ROLLBACK + 1), Code.BATCH_ACK_MESSAGE})),
+    ("consumption by POP", frozenset({Code.SET_MESSAGE_REQUEST_MODE, Code.GET_ALL_MESSAGE_REQUEST_MODE})),
+    ("lite topics", frozenset(range(Code.POP_LITE_MESSAGE, Code.TRIGGER_LITE_DISPATCH + 1))),
+    ("users and access lists by request", frozenset(range(Code.AUTH_CREATE_USER, Code.AUTH_LIST_ACL + 1))),
+    ("static topics", frozenset({Code.UPDATE_AND_CREATE_STATIC_TOPIC})),
+    ("requests relayed to a consumer", frozenset({Code.CONSUME_MESSAGE_DIRECTLY, Code.GET_CONSUMER_RUNNING_INFO})),
+)
+"""What the codes are for that RocketMQ has and we have not; for the remark of their refusal."""
+
+Unsupported = Callable[[str, Command], object]
+
+
+def not_supported(code: int) -> str:
+    """The remark for a request without a handler; RocketMQ's words, and what it would have been for."""
+    remark = f" request type {code} not supported"
+    return next((f"{remark}: not offered is {feature}" for feature, codes in FEATURES if code in codes), remark)
+
+
 class Router:
     """The handler of a whole server: checks access, then calls the table's entry for the request's code."""
 
-    def __init__(self, handlers: Mapping[int, Handler], *, access: Access | None = None) -> None:
+    def __init__(
+        self, handlers: Mapping[int, Handler], *, access: Access | None = None, unsupported: Unsupported | None = None
+    ) -> None:
+        """`unsupported(address, request)` hears of each request that has no handler."""
         self._handlers = dict(handlers)
         self._access = access
-        self.unknown_codes: dict[int, int] = {}
-        """How often each code was asked for that has no handler."""
+        self._unsupported = unsupported
 
     def __call__(self, peer: Peer, command: Command) -> Command | None:
         """Answer one request; raises what the handler raises, `Refused` for an unknown code or missing access."""
@@ -35,10 +59,9 @@ class Router:
             self._access.check(peer, command)
         handler = self._handlers.get(command.code)
         if handler is None:
-            # Bounded: a peer may try all codes, yet only 16-bit ones are worth remembering one by one.
-            counted = command.code if len(self.unknown_codes) < 1024 else -1
-            self.unknown_codes[counted] = self.unknown_codes.get(counted, 0) + 1
-            raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+            if self._unsupported is not None:
+                self._unsupported(peer.address, command)
+            raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, not_supported(command.code))
         return handler(peer, command)
 
 

@@ -33,17 +33,15 @@ def test_the_table_decides():
     assert router(Recorder(), Command(7)).body == b"seven"
 
 
-def test_unknown_codes_are_refused_and_counted_within_bounds():
-    router = Router({})
-    with pytest.raises(Refused, match="request type 8 not supported") as caught:
+def test_unknown_codes_are_refused_and_told_of():
+    heard = []
+    router = Router({}, unsupported=lambda address, command: heard.append((address, command.code)))
+    with pytest.raises(Refused, match=r"request type 8 not supported$") as caught:
         router(Recorder(), Command(8))
     assert caught.value.code == 3
-    for code in range(3_000):
-        with pytest.raises(Refused):
-            router(Recorder(), Command(code))
-    assert router.unknown_codes[8] == 2
-    assert len(router.unknown_codes) <= 1_025
-    assert sum(router.unknown_codes.values()) == 3_001
+    assert heard == [(Recorder().address, 8)]
+    with pytest.raises(Refused, match="request type 200050 not supported: not offered is consumption by POP"):
+        Router({})(Recorder(), Command(200_050))
 
 
 def test_access_comes_first():
