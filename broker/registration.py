@@ -22,11 +22,18 @@ from broker.meta.topics import DEFAULT_TOPIC, PERMISSION_INHERIT, TopicConfig
 from remoting.client.connection import dial
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import LightMQError
-from remoting.protocol.route_body import DataVersion, RegisterBrokerBody, TopicConfigTable, encode_body
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.route_body import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfigTable,
+    TopicRoute,
+    decode_body,
+    encode_body,
+)
 from remoting.protocol.route_body import TopicConfig as TopicBody
 from remoting.transport.contracts import Connection
-from remoting.transport.failures import checked
+from remoting.transport.failures import ConnectionLost, checked
 
 if TYPE_CHECKING:
     from broker.api.context import Broker
@@ -35,6 +42,8 @@ MASTER_ID = 0
 RETRY_SECONDS = 0.5
 """Pause before a controller that could not be reached is tried again."""
 REQUEST_TIMEOUT_MS = 3_000
+ROUTES_KEPT_MAX = 10_000
+"""Routes remembered for the time without controllers; all are forgotten beyond that, and asked for again."""
 LIFETIMES = 10
 """A broker counts as gone after so many heartbeats were missed."""
 
@@ -71,6 +80,8 @@ class Registration:
         self._registered: set[str] = set()
         self._says_good_bye = True
         self._confirmed_version = 0
+        self._connections: dict[str, Connection] = {}
+        self._routes: dict[str, TopicRoute] = {}
         broker.topics.on_change(self._topic_changed)
 
     @property
@@ -80,6 +91,8 @@ class Registration:
 
     def start(self, addresses: tuple[str, ...]) -> None:
         """Begin to register with each controller."""
+        if addresses:
+            self._broker.find_route = self.find_route
         for address in addresses:
             controller = _Controller(address)
             self._controllers.append(controller)
@@ -98,6 +111,32 @@ class Registration:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         self._controllers.clear()
+
+    async def find_route(self, topic: str) -> TopicRoute:
+        """Where a topic's queues are, in all broker groups; as it was known last while no controller can be asked.
+
+        Raises:
+            Refused: no broker has such a topic.
+            ConnectionLost, RequestTimeout: no controller can be asked, and nobody did before.
+        """
+        failure: LightMQError = ConnectionLost("none is connected")
+        for connection in list(self._connections.values()):
+            command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields={"topic": topic})
+            try:
+                route = decode_body(checked(await connection.request(command, REQUEST_TIMEOUT_MS)).body, TopicRoute)
+            except Refused:
+                self._routes.pop(topic, None)
+                raise
+            except LightMQError as error:
+                failure = error
+                continue
+            if len(self._routes) >= ROUTES_KEPT_MAX:
+                self._routes.clear()
+            self._routes[topic] = route
+            return route
+        if topic in self._routes:
+            return self._routes[topic]
+        raise failure
 
     def _topic_changed(self, name: str, _created: bool) -> None:
         topics = self._broker.topics
@@ -135,6 +174,7 @@ class Registration:
                 await asyncio.sleep(RETRY_SECONDS)
             finally:
                 self._registered.discard(address)
+                self._connections.pop(address, None)
                 with contextlib.suppress(LightMQError, OSError):
                     await self._leave(connection)
 
@@ -142,6 +182,7 @@ class Registration:
         config, loop, address = self._broker.config, asyncio.get_running_loop(), controller.address
         await self._register_all(connection, controller)
         self._registered.add(address)
+        self._connections[address] = connection
         self._broker.log.info("registered", controller=address, topics=len(self._broker.topics))
         due = loop.time() + config.register_interval_ms / 1_000
         while True:

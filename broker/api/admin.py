@@ -133,6 +133,10 @@ def update_group(broker: Broker, peer: Peer, command: Command) -> None:
     """200: create or change a subscription group."""
     body = json_body(command)
     broker.authorizer.authorize(peer, command, ADMIN, str(body.get("groupName")))
+    policy = body.get("groupRetryPolicy")
+    if isinstance(policy, dict) and any(value for key, value in policy.items() if key != "type"):
+        remark = "retry policies of a group are not offered by this broker: retries follow the delay levels"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
     try:
         config = msgspec.convert(body, GroupConfig, strict=False)
     except msgspec.ValidationError as error:

@@ -7,7 +7,7 @@ lets an answer wait for the confirm position. Loop thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +20,7 @@ from broker.api.history import HistoryRoom
 from broker.api.long_poll import LongPolls
 from broker.api.offset_gather import OffsetGather
 from broker.api.shared import SESSION_ENDED, SharedRoom
-from broker.api.stored_message import ipv4_host
+from broker.api.stored_message import ipv4_host, origin_of
 from broker.api.wills import WillRoom
 from broker.meta.clients import Clients
 from broker.meta.delay_wish import due_ms
@@ -48,6 +48,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.message_id import Host
+from remoting.protocol.route_body import TopicRoute
 from remoting.transport.contracts import Peer
 from remoting.transport.direct import Said
 
@@ -78,6 +79,9 @@ class Broker:
         self.port = 0
         self.readers_address: Callable[[], str | None] = lambda: None
         """`host:port` at which reader processes answer RANGE_PULL right now; None where there are none."""
+        self.origin = origin_of(config.cluster_name)
+        self.find_route: Callable[[str], Awaitable[TopicRoute | None]] = _no_route
+        """The route of a topic over all broker groups; None where no controller is configured."""
         self.metrics = BrokerMetrics(registry)
         self.metrics.watch_store(store)
         self.authorizer = Authorizer()
@@ -312,3 +316,7 @@ class Broker:
                     fields={"consumerGroup": group},
                 )
             )
+
+
+async def _no_route(_topic: str) -> TopicRoute | None:
+    return None

@@ -30,11 +30,13 @@ from remoting.transport.contracts import Peer
 
 if TYPE_CHECKING:
     from broker.api.context import Broker
+    from broker.meta.groups import GroupConfig
     from broker.store.read_result import ReadResult
 
 COMMIT_OFFSET = 1
 SUSPEND = 2
 SUBSCRIPTION = 4
+CLASS_FILTER = 8
 MESSAGES_MAX = 1_024
 """Messages of one answer, whatever the client asks for."""
 BYTES_DEFAULT = 262_144
@@ -63,7 +65,7 @@ def pull_message(broker: Broker, peer: Peer, command: Command) -> None:
     require_readable(broker, request.topic)
     queue_id = find_queue(broker, request.topic, request.index)
     if not is_light(request.topic):
-        broker.groups.ensure_if_room(request.group)
+        _check_group(broker, broker.groups.ensure_if_room(request.group))
     _commit(broker, command, request)
 
     def attempt(last: bool) -> bool:
@@ -88,9 +90,20 @@ def _authorize(broker: Broker, peer: Peer, command: Command) -> None:
         broker.authorizer.authorize(peer, command, CONSUME, of_group(text(command.fields, "consumerGroup")))
 
 
+def _check_group(broker: Broker, config: GroupConfig) -> None:
+    """Refused for a group that may not consume, or not as its members want to."""
+    group = config.group_name
+    if not config.consume_enable:
+        raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+    if not config.consume_broadcast_enable and broker.clients.broadcasts(group):
+        raise Refused(ResponseCode.NO_PERMISSION, f"the consumer group[{group}] forbids broadcasting")
+
+
 def _parse(broker: Broker, command: Command) -> _Pull:
     fields = command.fields
     system_flag = number(fields, "sysFlag", 0)
+    if system_flag & CLASS_FILTER:
+        raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "class filters are not offered: use tags or SQL92")
     topic, group = text(fields, "topic"), text(fields, "consumerGroup")
     limit = broker.config.limits.pull_bytes_max
     return _Pull(
@@ -163,9 +176,9 @@ def _convert(broker: Broker, request: _Pull, queue_id: int, found: ReadResult) -
     views = list(map(RecordView, found.records))
     if any(map(is_batch, views)):
         return _convert_batches(broker, request, queue_id, found, views)
-    store_host = broker.store_host
+    store_host, origin = broker.store_host, broker.origin
     messages = [
-        stored_message(view, request.index, offset, store_host)
+        stored_message(view, request.index, offset, store_host, origin)
         for offset, view in enumerate(views, found.first_offset)
         if request.wanted is None or request.wanted(view)
     ]
@@ -183,7 +196,7 @@ def _convert_batches(
     try:
         for offset, view in broker.unpacker.messages(views, queue_id, begin, end):
             if request.wanted is None or request.wanted(view):
-                message = stored_message(view, request.index, offset, store_host)
+                message = stored_message(view, request.index, offset, store_host, broker.origin)
                 room -= len(message)
                 if room < 0 and at > begin:
                     break

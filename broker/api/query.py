@@ -126,4 +126,4 @@ def _shown(broker: Broker, view: RecordView) -> bytes | None:
     if broker.hidden(queue_id) or offset < broker.store.bounds(queue_id)[0]:
         return None
     owner = broker.topics.owner(queue_id)
-    return stored_message(view, owner[1] if owner is not None else 0, offset, broker.store_host)
+    return stored_message(view, owner[1] if owner is not None else 0, offset, broker.store_host, broker.origin)

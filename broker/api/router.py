@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker.api import (
     admin,
+    assignment,
     bounds,
     clients,
     consume_stats,
@@ -22,6 +23,7 @@ from broker.api import (
     pull_filtered,
     pull_many,
     query,
+    reply,
     send,
     session_list,
     sessions,
@@ -69,6 +71,8 @@ TABLE: dict[int, BrokerHandler] = {
     Code.SEND_MESSAGE_V2: send.send_message,
     Code.SEND_BATCH_MESSAGE: send.send_message,
     Code.CONSUMER_SEND_MSG_BACK: send.send_back,
+    Code.SEND_REPLY_MESSAGE: reply.send_reply,
+    Code.SEND_REPLY_MESSAGE_V2: reply.send_reply,
     Code.PULL_MESSAGE: pull.pull_message,
     Code.LITE_PULL_MESSAGE: pull.pull_message,
     Code.QUERY_CONSUMER_OFFSET: offsets.query_consumer_offset,
@@ -84,6 +88,7 @@ TABLE: dict[int, BrokerHandler] = {
     Code.UNREGISTER_CLIENT: clients.unregister,
     Code.CHECK_CLIENT_CONFIG: clients.check_client,
     Code.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_list,
+    Code.QUERY_ASSIGNMENT: assignment.query_assignment,
     Code.LOCK_BATCH_MQ: clients.lock_batch,
     Code.UNLOCK_BATCH_MQ: clients.unlock_batch,
     Code.UPDATE_AND_CREATE_TOPIC: admin.update_topic,

@@ -2,12 +2,13 @@
 
 RocketMQ clients get what RocketMQ's broker would tell them: message id, queue, offset; unknown topics are created from
 their wish where that is allowed. A message that names a time (`delay_wish`) waits for it; its answer says the place
-it waits at. Not served yet: transactional messages (refused). Answered when the message is confirmed and, for a topic
-that was just created, when the name servers know its route.
+it waits at. What is not offered (transactions, priorities, lite topics, recall) is refused by name. Answered when the
+message is confirmed and, for a topic that was just created, when the name servers know its route.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,9 @@ from broker.api.access import CONSUME, PUBLISH
 from broker.api.append import Done
 from broker.api.fields import number, text
 from broker.api.message_at import message_at
-from broker.api.send_body import SendRequest, build_message, check_properties, parse_send, split_batch
-from broker.api.stored_message import HIDDEN_PREFIX, NO_HOST, RECONSUME_KEY, ipv4_host
+from broker.api.reply import expect_reply
+from broker.api.send_body import SendRequest, build_message, check_flags, check_properties, parse_send, split_batch
+from broker.api.stored_message import HIDDEN_PREFIX, NO_HOST, RECONSUME_KEY, REGION, ipv4_host
 from broker.meta.groups import dead_letter_topic, retry_topic
 from broker.meta.placement import KIND_QUEUE
 from broker.store.store_message import Appended, StoreMessage
@@ -32,18 +34,16 @@ from remoting.transport.contracts import Peer
 if TYPE_CHECKING:
     from broker.api.context import Broker
 
-TRANSACTION_MASK = 0xC
-PREPARED = 0x4
 BODY_DIGITS_MAX = 4
-REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+TRACED = {"MSG_REGION": REGION, "TRACE_ON": "true"}
+"""With this in the answer a producer records a trace, where it is configured to."""
 
 
 def send_message(broker: Broker, peer: Peer, command: Command) -> None:
     """One message or a batch; the reply follows when it is confirmed."""
     request = parse_send(command.fields, short=command.code != RequestCode.SEND_MESSAGE)
     broker.authorizer.authorize(peer, command, PUBLISH, request.topic)
-    if request.system_flag & TRANSACTION_MASK == PREPARED:
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "transactional messages are not supported by this broker yet")
+    check_flags(request.system_flag)
     batch = command.code == RequestCode.SEND_BATCH_MESSAGE or request.batch
     parts = split_batch(command.body) if batch else [(request.flag, request.properties, command.body)]
     topic = _target(broker, request)
@@ -51,15 +51,17 @@ def send_message(broker: Broker, peer: Peer, command: Command) -> None:
     index = broker.placement.queue_index(config, request.queue_index)
     born_host = _host(peer.address)
     messages = []
+    needed: set[str] = {topic}
     for flag, properties, body in parts:
         check_properties(properties)
+        needed.update(expect_reply(broker, properties))
         properties.setdefault(UNIQUE_KEY, broker.unique_id().encode())
         request.flag = flag
         message = build_message(request, topic, born_host, properties)
         message.body = body
         messages.append(broker.placement.place(message, KIND_QUEUE, index))
     unique = parts[0][1][UNIQUE_KEY].decode("utf-8", "replace")
-    broker.appender.add(messages, _answer(broker, peer, command, messages, config.name, index, unique))
+    broker.appender.add(messages, _answer(broker, peer, command, messages, needed, index, unique))
 
 
 def send_back(broker: Broker, peer: Peer, command: Command) -> None:
@@ -91,7 +93,7 @@ def send_back(broker: Broker, peer: Peer, command: Command) -> None:
         if refused is not None:
             peer.send(command.reply(refused.code, refused.remark, refused.fields))
         else:
-            _send_found(broker, target, peer, command.reply())
+            _send_found(broker, (target,), peer, command.reply())
 
     broker.appender.add([placed], done)
 
@@ -116,7 +118,7 @@ def _answer(
     peer: Peer,
     command: Command,
     messages: list[StoreMessage],
-    topic: str,
+    topics: Collection[str],
     index: int,
     unique: str,
 ) -> Done:
@@ -133,17 +135,17 @@ def _answer(
             "queueId": str(index),
             "queueOffset": str(offset),
             "transactionId": unique,
-            **REGION,
+            **TRACED,
         }
-        _send_found(broker, topic, peer, command.reply(0, None, fields))
+        _send_found(broker, topics, peer, command.reply(0, None, fields))
 
     return done
 
 
-def _send_found(broker: Broker, topic: str, peer: Peer, reply: Command) -> None:
-    """Answer who made a message known, once the topic's route is known too."""
+def _send_found(broker: Broker, topics: Collection[str], peer: Peer, reply: Command) -> None:
+    """Answer who sent a message, once the topics it created have their routes."""
     if broker.publication.pending:
-        broker.publication.when_published((topic,), partial(peer.send, reply))
+        broker.publication.when_published(topics, partial(peer.send, reply))
     else:
         peer.send(reply)
 

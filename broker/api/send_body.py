@@ -37,6 +37,19 @@ SHORT_NAMES = {
     "maxReconsumeTimes": "l",
     "batch": "m",
 }
+NOT_OFFERED_FLAGS = {
+    0xC: "transactional messages are not supported by this broker yet",
+    0x40: "messages wrapped for another broker (sysFlag 0x40) are not offered by this broker",
+    0x80: "inner batches (sysFlag 0x80) are not offered by this broker: send a batch (320)",
+}
+"""Bits of sysFlag that ask for what would be stored and then not done."""
+NOT_OFFERED_PROPERTIES = {
+    b"TRAN_MSG": NOT_OFFERED_FLAGS[0xC],
+    b"TIMER_DEL_UNIQKEY": "recalling a delayed message is not offered by this broker",
+    b"_SYS_MSG_PRIORITY_": "priorities of messages are not offered by this broker",
+    b"__LITE_TOPIC": "lite topics are not offered by this broker",
+}
+"""The same of properties, unless their value is `false`."""
 STORED_PROPERTIES_BYTES_MAX = 65_535
 """All properties of one record together; its length field is an unsigned 16-bit number."""
 
@@ -91,8 +104,20 @@ def split_batch(body: bytes) -> list[tuple[int, dict[bytes, bytes], bytes]]:
     return [(message.flag, dict(message.properties), message.body) for message in messages]
 
 
+def check_flags(system_flag: int) -> None:
+    """Refused(MESSAGE_ILLEGAL) for a sysFlag that asks for what this broker does not do."""
+    for bits, remark in NOT_OFFERED_FLAGS.items():
+        if system_flag & bits:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
 def check_properties(properties: Mapping[bytes, bytes]) -> None:
-    """Refused(MESSAGE_ILLEGAL) for properties that are too long to be shown again, or that use our hidden names."""
+    """Refused(MESSAGE_ILLEGAL) for properties that ask for what this broker does not do, that are too long to be shown
+    again, or that use our hidden names."""
+    if not NOT_OFFERED_PROPERTIES.keys().isdisjoint(properties):
+        for key, remark in NOT_OFFERED_PROPERTIES.items():
+            if properties.get(key, b"false") != b"false":
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
     if any(key.startswith(HIDDEN_PREFIX) for key in properties):
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"names of properties may not begin with {HIDDEN_PREFIX.decode()}")
     size = sum(len(key) + len(value) + 2 for key, value in properties.items())

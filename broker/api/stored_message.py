@@ -7,6 +7,9 @@ not zero as properties with the prefix `__rmq.`; they are taken out again here, 
 Invariant: every record can be shown, whoever wrote it, because one that cannot would stop a consumer for good: bytes
 that RocketMQ's text form of properties reserves (01, 02) are shown as `?`, a property that would pass its size is left
 out, hidden properties that are malformed count as absent. Pure functions.
+
+What RocketMQ's broker writes into every message (`origin`: region, trace switch, cluster) is said here and takes no
+room in the log.
 """
 
 from __future__ import annotations
@@ -28,6 +31,13 @@ INNER_MULTI_DISPATCH = b"INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET = b"INNER_MULTI_QUEUE_OFFSET"
 NO_HOST: Host = ("127.0.0.1", 0)
 
+Origin = tuple[tuple[bytes, bytes], ...]
+"""Properties every message of a broker shows; consumers need them to trace, and to answer a request."""
+REGION = "DefaultRegion"
+MSG_REGION, TRACE_ON, CLUSTER = b"MSG_REGION", b"TRACE_ON", b"CLUSTER"
+ORIGIN_KEYS = frozenset((MSG_REGION, TRACE_ON, CLUSTER))
+"""What another broker said of a message that was sent on counts no more."""
+
 _SHOWN = bytes.maketrans(b"\x01\x02", b"??")
 _INT_MAX = 2**31
 
@@ -40,16 +50,25 @@ def ipv4_host(host: str, port: int) -> Host:
     return (".".join(str(int(part)) for part in parts) if plain else NO_HOST[0], port)
 
 
-def stored_message(view: RecordView, queue_index: int, queue_offset: int, store_host: Host) -> bytes:
+def origin_of(cluster_name: str) -> Origin:
+    """What the messages of a broker of this cluster show."""
+    return (MSG_REGION, REGION.encode()), (TRACE_ON, b"true"), (CLUSTER, cluster_name.encode())
+
+
+def stored_message(
+    view: RecordView, queue_index: int, queue_offset: int, store_host: Host, origin: Origin = ()
+) -> bytes:
     """One record as a RocketMQ client reads it, seen from the queue it was pulled from."""
     message = from_record(
         view, queue_id=queue_index, queue_offset=queue_offset, born_host=NO_HOST, store_host=store_host
     )
     shown: list[tuple[bytes, bytes]] = []
+    replaced = ORIGIN_KEYS if origin else frozenset()
     multi_dispatch = False
     for key, value in message.properties:
         if not key.startswith(HIDDEN_PREFIX):
-            shown.append((key, value))
+            if key not in replaced:
+                shown.append((key, value))
             multi_dispatch = multi_dispatch or key == INNER_MULTI_DISPATCH
         elif key == FLAG_KEY:
             message.flag = _number(value)
@@ -62,6 +81,7 @@ def stored_message(view: RecordView, queue_index: int, queue_offset: int, store_
     if multi_dispatch:
         offsets = b",".join(b"%d" % offset for _queue, offset in view.dispatch()[1:])
         shown.append((INNER_MULTI_QUEUE_OFFSET, offsets))
+    shown += origin
     message.properties = _that_fit(shown)
     return encode_stored(message)
 

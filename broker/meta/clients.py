@@ -47,6 +47,18 @@ class Clients:
         """The clients of a consumer group, by client id."""
         return [self._clients[client_id] for client_id in self.members(group)]
 
+    def broadcasts(self, group: str) -> bool:
+        """Whether a member reads all queues for itself; by name, or by number from the C++ client."""
+        return any(
+            client.consumer_groups[group].get("messageModel") in ("BROADCASTING", 0)
+            for client in self.clients_of(group)
+        )
+
+    def peer_of(self, client_id: str) -> Any | None:
+        """The connection on which a client sends its heartbeats; None for one that is not here."""
+        client = self._clients.get(client_id)
+        return None if client is None else client.peer
+
     def producers_of(self, group: str) -> list[Client]:
         """The clients that produce for a group."""
         return [client for client in self._clients.values() if group in client.producer_groups]

@@ -17,7 +17,7 @@ from typing import IO
 import pytest
 
 SOURCES = Path(__file__).with_name("java")
-VERSION = "5.4.0"
+VERSION = "5.5.0"
 FETCH_TIMEOUT_S = 900
 OPENED = (
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",

@@ -65,7 +65,9 @@ public final class ClientFeatures {
         run(wanted, "large", ClientFeatures::large);
         run(wanted, "transaction", ClientFeatures::transaction);
         run(wanted, "request_reply", ClientFeatures::requestReply);
-        run(wanted, "pop", ClientFeatures::pop);
+        run(wanted, "server_rebalance", ClientFeatures::serverRebalance);
+        run(wanted, "trace", ClientFeatures::trace);
+        run(wanted, "first_send", ClientFeatures::firstSend);
         producer.shutdown();
         System.exit(0);
     }
@@ -318,12 +320,78 @@ public final class ClientFeatures {
         }
     }
 
-    private static void pop(String topic) throws Exception {
+    private static void serverRebalance(String topic) throws Exception {
         sendNumbers(topic);
         DefaultMQPushConsumer consumer = consumer(topic);
         consumer.setClientRebalance(false);
         Set<Integer> found = consume(topic, MessageSelector.byTag("*"), consumer);
         expectAll(topic, found, numbers());
+    }
+
+    /** One record of the producer, two of the consumer. */
+    private static void trace(String topic) throws Exception {
+        DefaultMQProducer traced = new DefaultMQProducer(topic + "_producer");
+        traced.setEnableTrace(true);
+        traced.setNamesrvAddr(nameServers);
+        traced.start();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(topic + "_group");
+        consumer.setEnableTrace(true);
+        consumer.setNamesrvAddr(nameServers);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        CountDownLatch consumed = new CountDownLatch(1);
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            consumed.countDown();
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        String id = traced.send(message(topic, 0)).getMsgId();
+        consumer.start();
+        check(consumed.await(DEADLINE_MS, TimeUnit.MILLISECONDS), "not consumed");
+        Set<String> found = ConcurrentHashMap.newKeySet();
+        DefaultMQPushConsumer reader = consumer(topic + "_reader");
+        reader.subscribe("RMQ_SYS_TRACE_TOPIC", "*");
+        reader.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt each : messages) {
+                for (String record : new String(each.getBody(), StandardCharsets.UTF_8).split("\u0002")) {
+                    if (record.contains(id)) {
+                        found.add(record.split("\u0001")[0]);
+                    }
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        reader.start();
+        try {
+            await(() -> found.equals(Set.of("Pub", "SubBefore", "SubAfter")), () -> "recorded: " + found);
+        } finally {
+            reader.shutdown();
+            consumer.shutdown();
+            traced.shutdown();
+        }
+    }
+
+    /** A topic is there with the answer to its first send, also for a consumer that starts then. */
+    private static void firstSend(String topic) throws Exception {
+        for (int round = 0; round < 10; round++) {
+            String fresh = topic + "_" + UUID.randomUUID();
+            producer.send(message(fresh, round));
+            check(!producer.fetchPublishMessageQueues(fresh).isEmpty(), "no queues");
+            if (round % 3 != 0) {
+                continue;
+            }
+            CountDownLatch consumed = new CountDownLatch(1);
+            DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(fresh + "_group");
+            consumer.setNamesrvAddr(nameServers);
+            consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+            consumer.subscribe(fresh, "*");
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                consumed.countDown();
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+            consumer.start();
+            check(consumed.await(15, TimeUnit.SECONDS), "a consumer that started right after the first send got nothing");
+            consumer.shutdown();
+        }
     }
 
     private static Set<Integer> consume(String topic, MessageSelector selector) throws Exception {

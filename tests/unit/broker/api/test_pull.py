@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
+from broker.meta.groups import GroupConfig
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.record import RecordView
@@ -144,3 +146,29 @@ async def test_damage_moves_the_offset_behind_it(running) -> None:
     assert f"position {position}" in at.remark
     behind = await connection.request(pulling("t", 2))
     assert [message.body for message in iter_stored(behind.body)] == [b"green"]
+
+
+async def test_a_group_that_may_not_consume_is_refused(running) -> None:
+    connection = running.connect()
+    await send(connection)
+    groups = running.broker.groups
+    groups.put(GroupConfig(group_name="g", consume_enable=False))
+    assert (await connection.request(pulling("t", consumerGroup="g"))).code == ResponseCode.NO_PERMISSION
+    groups.put(GroupConfig(group_name="g", consume_broadcast_enable=False))
+    assert (await connection.request(pulling("t", consumerGroup="g"))).code == ResponseCode.SUCCESS
+    body = {"clientID": "c", "consumerDataSet": [{"groupName": "g", "messageModel": "BROADCASTING"}]}
+    await connection.request(Command(RequestCode.HEART_BEAT, body=json.dumps(body).encode()))
+    reply = await connection.request(pulling("t", consumerGroup="g"))
+    assert (reply.code, reply.remark) == (16, "the consumer group[g] forbids broadcasting")
+
+
+async def test_a_class_filter_is_refused(running) -> None:
+    reply = await running.connect().request(pulling("t", sysFlag="8"))
+    assert reply.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+async def test_messages_show_where_they_come_from(running) -> None:
+    connection = running.connect()
+    await send(connection)
+    (message,) = iter_stored((await connection.request(pulling("t"))).body)
+    assert dict(message.properties).items() >= dict(running.broker.origin).items()

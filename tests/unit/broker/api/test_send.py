@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 
+import pytest
+
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.stored_message import iter_stored
@@ -101,3 +103,26 @@ async def test_properties_that_could_not_be_shown_again_are_refused(running) -> 
     for properties in ("__rmq.flag\x01junk\x02", f"a\x01{'v' * 32_800}\x02"):
         assert (await connection.request(sending(properties=properties))).code == ResponseCode.MESSAGE_ILLEGAL
     assert await pull(connection) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"sysFlag": "4"}, "transactional"),
+        ({"sysFlag": "8"}, "transactional"),
+        ({"sysFlag": "64"}, "0x40"),
+        ({"sysFlag": "128"}, "inner batches"),
+        ({"properties": "TRAN_MSG\x01true\x02"}, "transactional"),
+        ({"properties": "_SYS_MSG_PRIORITY_\x013\x02"}, "priorities"),
+        ({"properties": "__LITE_TOPIC\x01lite\x02"}, "lite topics"),
+        ({"properties": "TIMER_DEL_UNIQKEY\x017F\x02"}, "recalling"),
+    ],
+)
+async def test_what_is_not_offered_is_refused_by_name_and_nothing_is_stored(running, fields, named) -> None:
+    connection = running.connect()
+    reply = await connection.request(sending(topic="fresh", **fields))
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+    assert named in reply.remark
+    assert (
+        await connection.request(sending(topic="fresh", properties="TRAN_MSG\x01false\x02"))
+    ).code == ResponseCode.SUCCESS

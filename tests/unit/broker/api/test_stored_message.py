@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.api.stored_message import NO_HOST, ipv4_host, stored_message
+from broker.api.stored_message import NO_HOST, ipv4_host, origin_of, stored_message
 from remoting.protocol.record import FLAG_MQTT, RecordView
 from remoting.protocol.stored_message import StoredMessage, decode_stored
 from tests.support.records import make_record
@@ -77,3 +77,13 @@ def test_no_property_can_inject_another_or_stop_a_consumer() -> None:
 )
 def test_hosts_are_shown_in_the_form_every_client_reads(host, expected) -> None:
     assert ipv4_host(host, 1) == (expected, 1)
+
+
+def test_every_message_names_its_origin_once() -> None:
+    view = record(properties=((b"CLUSTER", b"elsewhere"), (b"k", b"v")))
+    message, _total = decode_stored(stored_message(view, 0, 0, STORE_HOST, origin_of("here")))
+    assert message.properties == [
+        (b"k", b"v"), (b"MSG_REGION", b"DefaultRegion"), (b"TRACE_ON", b"true"), (b"CLUSTER", b"here"),
+    ]  # fmt: skip
+    message, _total = decode_stored(stored_message(view, 0, 0, STORE_HOST))
+    assert message.properties == [(b"CLUSTER", b"elsewhere"), (b"k", b"v")]
