@@ -15,7 +15,7 @@ import msgspec
 
 from broker.api.access import CONSUME
 from broker.api.clients import json_body
-from broker.api.resources import of_group
+from remoting.access.resources import of_group, of_topic
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError, Refused
@@ -68,6 +68,7 @@ def query_assignment(broker: Broker, peer: Peer, command: Command) -> None:
     except msgspec.ValidationError as error:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"the assignment request is malformed: {error}") from error
     broker.authorizer.authorize(peer, command, CONSUME, of_group(request.consumer_group))
+    broker.authorizer.authorize(peer, command, CONSUME, of_topic(request.topic))
     strategy = STRATEGIES.get(request.strategy_name or "AVG")
     if strategy is None:
         remark = f"allocation {request.strategy_name!r} is not offered by the server: {', '.join(STRATEGIES)}"

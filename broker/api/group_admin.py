@@ -1,5 +1,5 @@
 """What RocketMQ's tools ask about groups: connections (203, 204), offsets back to a time (222), who reads a topic
-(300), what a group reads (343), the topics no user made (305).
+(300), what a group reads (343), its end (207), the topics no user made (305).
 
 An offset that is moved is committed, and who consumes in the group now is told with 220, or it would commit its own
 again. Bodies are RocketMQ's JSON. Loop thread only.
@@ -90,6 +90,21 @@ def topics_of_group(broker: Broker, peer: Peer, command: Command) -> Command:
     broker.group_commits.flush()
     topics = sorted({topic for topic, _index in broker.offsets.of_group(group)})
     return command.reply(body=_encode({"topicList": topics, "brokerAddr": broker.address}))
+
+
+def delete_group(broker: Broker, peer: Peer, command: Command) -> None:
+    """207: remove a group, which its next heartbeat would make anew; with `cleanOffset` its offsets too.
+
+    Its retry and dead-letter topics stay, with what could not be consumed. Refused while a member is connected.
+    """
+    group = text(command.fields, "groupName")
+    broker.authorizer.authorize(peer, command, ADMIN, of_group(group))
+    if broker.clients.members(group):
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the group [{group}] has members that are connected: stop them first")
+    broker.group_commits.flush()
+    removed = broker.groups.delete(group)
+    forgotten = broker.offsets.forget(group) if flag(command.fields, "cleanOffset") else 0
+    broker.reply_at(max(removed, forgotten), peer, command.reply())
 
 
 def system_topics(broker: Broker, peer: Peer, command: Command) -> Command:

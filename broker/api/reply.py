@@ -43,7 +43,7 @@ def expect_reply(broker: Broker, properties: Mapping[bytes, bytes]) -> tuple[str
 def send_reply(broker: Broker, peer: Peer, command: Command) -> Command:
     """324, 325: hand an answer to who waits for it."""
     request = parse_send(command.fields, short=command.code == RequestCode.SEND_REPLY_MESSAGE_V2)
-    broker.authorizer.authorize(peer, command, PUBLISH, request.topic)
+    broker.authorizer.authorize(peer, command, PUBLISH, reply_topic(broker.config.cluster_name))
     client_id = request.properties.get(REPLY_TO_CLIENT, b"").decode("utf-8", "replace")
     if not client_id or CORRELATION_ID not in request.properties:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a reply needs the properties REPLY_TO_CLIENT and CORRELATION_ID")

@@ -103,6 +103,7 @@ TABLE: dict[int, BrokerHandler] = {
     Code.GET_BROKER_CONSUME_STATS: consume_stats.broker_consume_stats,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_group,
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.all_groups,
+    Code.DELETE_SUBSCRIPTIONGROUP: group_admin.delete_group,
     Code.GET_CONSUMER_CONNECTION_LIST: group_admin.consumer_connections,
     Code.GET_PRODUCER_CONNECTION_LIST: group_admin.producer_connections,
     Code.INVOKE_BROKER_TO_RESET_OFFSET: group_admin.reset_offsets,

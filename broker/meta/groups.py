@@ -95,6 +95,12 @@ class Groups:
         except StoreFull:
             return GroupConfig(group_name=group)
 
+    def delete(self, group: str) -> int:
+        """Forget a group; returns the position to wait for. Refused for an unknown one."""
+        if self._configs.pop(group, None) is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group [{group}] does not exist")
+        return self._store.append_state([StateChange(state_kinds.GROUP, group.encode(), None)])
+
     def put(self, config: GroupConfig) -> GroupConfig:
         """Create or change a group."""
         if not names.valid_group(config.group_name):

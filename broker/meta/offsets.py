@@ -49,6 +49,14 @@ class GroupOffsets:
         ]
         return self._store.append_state(changes)
 
+    def forget(self, group: str) -> int:
+        """Remove all offsets of a group; returns the position to wait for."""
+        found = self.of_group(group)
+        keys = [group_offset_key(group, topic, index) for topic, index in found]
+        return (
+            self._store.append_state([StateChange(state_kinds.GROUP_OFFSET, key, None) for key in keys]) if keys else 0
+        )
+
     def of_group(self, group: str) -> dict[tuple[str, int], int]:
         """All offsets of a group: (topic, index) -> offset."""
         return self.by_group(group).get(group, {})

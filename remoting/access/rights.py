@@ -57,6 +57,7 @@ RIGHTS: dict[int, Right] = {
     **_rows(
         "topic", WRITE, PUBLISH,
         Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.APPEND_MANY, Code.CHECK_PUBLISH,
+        Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2,
     ),
     **_rows(
         "topic", READ, CONSUME,
@@ -67,7 +68,7 @@ RIGHTS: dict[int, Right] = {
     **_rows(
         "group", READ, CONSUME,
         Code.QUERY_CONSUMER_OFFSET, Code.GET_CONSUMER_LIST_BY_GROUP, Code.GET_CONSUME_STATS,
-        Code.GET_BROKER_CONSUME_STATS,
+        Code.GET_BROKER_CONSUME_STATS, Code.QUERY_ASSIGNMENT,
     ),
     **_rows(
         "group", WRITE, CONSUME,
@@ -77,7 +78,7 @@ RIGHTS: dict[int, Right] = {
         "group", MANAGE, ADMIN,
         Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
         Code.GET_CONSUMER_CONNECTION_LIST, Code.GET_PRODUCER_CONNECTION_LIST, Code.INVOKE_BROKER_TO_RESET_OFFSET,
-        Code.QUERY_TOPIC_CONSUME_BY_WHO, Code.QUERY_TOPICS_BY_CONSUMER,
+        Code.QUERY_TOPIC_CONSUME_BY_WHO, Code.QUERY_TOPICS_BY_CONSUMER, Code.DELETE_SUBSCRIPTIONGROUP,
     ),
     **_rows("sink", WRITE, PUBLISH, Code.STAGE, Code.COMMIT_BATCH, Code.ABORT_BATCH),
     **_rows("sink", READ, PUBLISH, Code.LEDGER),

@@ -122,3 +122,34 @@ async def test_who_consumes_is_told_in_its_own_form(running) -> None:
 async def test_an_unknown_topic_is_said(running) -> None:
     reply = await ask(running.connect(), 222, group="g", topic="none", timestamp="-1")
     assert reply.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_a_group_is_deleted_with_its_offsets_where_that_is_asked_for(running) -> None:
+    connection, broker = running.connect(), running.broker
+    broker.topics.ensure("t", 2)
+
+    async def delete(group: str, **more: str) -> Command:
+        return await connection.request(
+            Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields={"groupName": group, **more})
+        )
+
+    assert (await delete("none")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    for group, clean, left in (("kept", "false", 1), ("gone", "true", 0)):
+        broker.groups.ensure(group)
+        broker.offsets.commit([(group, "t", 1, 7)])
+        assert (await delete(group, cleanOffset=clean)).code == ResponseCode.SUCCESS
+        assert broker.groups.get(group) is None
+        assert len(broker.offsets.of_group(group)) == left
+    await running.restart()
+    assert running.broker.groups.get("kept") is None
+    assert len(running.broker.offsets.of_group("kept")) == 1
+    assert not running.broker.offsets.of_group("gone")
+
+
+async def test_a_group_with_members_is_not_deleted(running) -> None:
+    connection = running.connect()
+    await connection.request(beat("c1"))
+    reply = await connection.request(Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields={"groupName": "g"}))
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert "members" in reply.remark
+    assert running.broker.groups.get("g") is not None
