@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.api.access import ADMIN, LOCATE
+from broker.api.access import ADMIN, LOCATE, PUBLISH
 from broker.api.clients import json_body
 from broker.api.fields import flag, number, text
 from broker.meta.groups import GroupConfig, retry_topic
@@ -72,11 +72,16 @@ def all_topics(broker: Broker, _peer: Peer, command: Command) -> Command:
     return command.reply(body=_encode(body), fields={"totalTopicNum": str(len(table))})
 
 
-def topic_config(broker: Broker, peer: Peer, command: Command) -> Command:
-    """351: one topic."""
+def topic_config(broker: Broker, peer: Peer, command: Command) -> Command | None:
+    """351: one topic. Asked with `forWrite`, as our producers do, it is created by use as by a send, if that may be."""
     name = text(command.fields, "topic")
     broker.authorizer.authorize(peer, command, LOCATE, name)
-    return command.reply(body=_encode(broker.topics.require(name)))
+    if not flag(command.fields, "forWrite") or broker.topics.get(name) is not None:
+        return command.reply(body=_encode(broker.topics.require(name)))
+    broker.authorizer.authorize(peer, command, PUBLISH, name)
+    config = broker.placement.topic_for_write(name)
+    broker.reply_found_at(broker.store.end_position, (name,), peer, command.reply(body=_encode(config)))
+    return None
 
 
 def update_config(broker: Broker, peer: Peer, command: Command) -> Command:

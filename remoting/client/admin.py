@@ -67,9 +67,13 @@ class Admin:
         fields = topic_fields(topic, queue_count, perm=perm, attributes=attributes)
         await self._ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields)
 
-    async def topic_config(self, topic: str) -> dict[str, Any]:
-        """One topic's configuration (351), as the JSON object the broker answers; `Refused` (17) without it."""
-        return _json_object((await self._ask(RequestCode.GET_TOPIC_CONFIG, topic=topic)).body)
+    async def topic_config(self, topic: str, *, for_write: bool = False) -> dict[str, Any]:
+        """One topic's configuration (351), as the JSON object the broker answers; `Refused` (17) without it.
+
+        `for_write`: it is to be written to, so a LightMQ broker that creates topics by use makes it now.
+        """
+        wish = {"forWrite": "true"} if for_write else {}
+        return _json_object((await self._ask(RequestCode.GET_TOPIC_CONFIG, topic=topic, **wish)).body)
 
     async def query(
         self,

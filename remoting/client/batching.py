@@ -377,7 +377,11 @@ class BatchingProducer:
         attempt = 1
         while True:
             try:
-                return await admin.topic_config(topic)
+                return await admin.topic_config(topic, for_write=True)
+            except Refused as error:
+                if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                raise Refused(error.code, f"{error.remark} Create it with: lightmq topics create {topic}") from error
             except (ConnectionLost, RequestTimeout) as error:
                 if attempt >= self._settings.attempts_max:
                     raise

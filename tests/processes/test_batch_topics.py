@@ -22,6 +22,7 @@ from remoting.client.blocking_producer import BlockingProducer
 from remoting.client.message import Message, Sent
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
 from remoting.protocol.pull_body import decode_range_pull_reply, encode_range_pull
 from remoting.protocol.record import check_record, iter_records
 from tests.processes.rig import Server, no_traceback
@@ -138,3 +139,26 @@ def _check(load: Load, queues: dict[tuple[str, int], list[bytes]]) -> None:
     # What was stored and not acknowledged may be there twice; nothing else is there.
     sent = {(message.topic, message.body) for message, _ in load.sent}
     assert {(topic, body) for (topic, _), bodies in queues.items() for body in bodies} == sent
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_a_topic_that_is_not_there(tmp_path: Path, creates: bool) -> None:
+    """It is created by the first message, whole, with each key in its queue; or the error names the command."""
+    server = Server(tmp_path / "data", "--set", f"broker.auto_create_topics={str(creates).lower()}")
+    server.start()
+    try:
+        with BlockingProducer(f"127.0.0.1:{server.ports['remoting']}") as source:
+            places = [
+                source.send(Message(topic="fresh", body=b"%d" % number, key=f"k{number % KEYS}"))
+                for number in range(70)
+            ]
+            if not creates:
+                with pytest.raises(Refused, match=r"not exist.*lightmq topics create fresh$"):
+                    places[0].result(30)
+                return
+            found = [place.result(30) for place in places]
+        queues = {f"k{number % KEYS}": place.queue for number, place in enumerate(found)}
+        assert all(place.queue == queues[f"k{number % KEYS}"] for number, place in enumerate(found))
+        assert len(set(queues.values())) > 1
+    finally:
+        server.kill_if_running()

@@ -73,3 +73,18 @@ async def test_a_batch_topic_is_one_for_ever(running) -> None:
     listed = msgspec.json.decode((await ask(connection, RequestCode.TOPIC_LIST)).body)["topics"]
     assert [(item["topic"], item["type"]) for item in listed] == [("t", "BatchCQ")]
     assert running.broker.topics.require("t").takes_batches
+
+
+async def test_a_topic_asked_for_to_be_written_to_is_created_by_use(running) -> None:
+    connection = running.connect()
+    assert (await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="n")).code == ResponseCode.TOPIC_NOT_EXIST
+    for _ in range(2):
+        made = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="n", forWrite="true")
+        assert (made.code, msgspec.json.decode(made.body)["writeQueueNums"]) == (0, 4)
+    assert running.store.confirm_position >= running.broker.topics.position("n") > 0
+    assert (await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="n")).code == 0
+    bad = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="a b/+", forWrite="true")
+    assert bad.code != 0
+    running.broker.placement._auto_create = False
+    none = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="other", forWrite="true")
+    assert none.code == ResponseCode.TOPIC_NOT_EXIST

@@ -186,7 +186,7 @@ async def test_attempts_end() -> None:
 async def test_what_cannot_be_sent_is_said_at_once() -> None:
     log = ToyLog(m=(2, True), none=(0, False))
     source = producer(log, message_bytes_max=10)
-    with pytest.raises(Refused, match="not exist"):
+    with pytest.raises(Refused, match=r"not exist.* Create it with: lightmq topics create unknown$"):
         await source.send(message(1, topic="unknown"))
     with pytest.raises(Refused, match=r"not in 0\.\.1"):
         await source.send(message(1, queue=2))
