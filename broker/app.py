@@ -73,7 +73,10 @@ class BrokerApp:
         self._broker: Broker | None = None
         self._member: GroupMember | None = None
         self._failure: asyncio.Future[Exception] | None = None
-        self._policy = None if config.access_list is None else KeyPolicy(config.access_list, self._log, WatchedFile)
+        partly = config.partly_readable_filters == "thin"
+        self._policy = (
+            None if config.access_list is None else KeyPolicy(config.access_list, self._log, WatchedFile, partly=partly)
+        )
         self._watching: asyncio.Task[None] | None = None
         self.authorizer = Authorizer(self._policy)
         """Who may do what, in whatever role."""

@@ -160,6 +160,9 @@ class BrokerConfig:
     """File of rules: which access key may read and write what (docs/howto/access.md). It is read again when it changes.
     With it what no rule allows is denied, requests without a key have the rules of `anonymous`, and a key is checked
     on this machine too. Without it whoever may send requests may do everything."""
+    partly_readable_filters: str = setting("thin", choices=("thin", "refuse"))
+    """What becomes of a Spark job whose filter covers topics that its key may not read: it gets the others (`thin`), or
+    is refused."""
     open_to_all: bool = False
     """Serve other machines without a signature. Only for closed networks."""
     default_queue_count: int = setting(4, minimum=1, maximum=1_024)

@@ -21,8 +21,11 @@ USER_NAMES = ("match", "any")
 
 @dataclass(frozen=True, kw_only=True)
 class AccessConfig:
-    """Certificates, tokens and a hook, beside the users of `proxy.password_file`."""
+    """Certificates, tokens and a hook, beside the users of `proxy.password_file`; and how far the access list goes."""
 
+    partly_readable_filters: str = setting("thin", choices=("thin", "refuse"))
+    """What becomes of a subscription to a filter of which the access list allows only some topics: it is granted and
+    what may not be read is not delivered (`thin`), or it is refused."""
     methods: tuple[str, ...] = ()
     """Which of certificate, jwt, password and http are asked, in order; the first that knows the client decides. Empty:
     those that are configured, in this order."""
@@ -58,6 +61,11 @@ class AccessConfig:
     """Most questions that wait; further clients hear that they may try again."""
     http_cache_ms: int = setting(60_000, minimum=0)
     """How long a client that was let in is let in again without asking."""
+
+    @property
+    def thins(self) -> bool:
+        """Whether filters are granted of which only some topics may be read."""
+        return self.partly_readable_filters == "thin"
 
     def __post_init__(self) -> None:
         for name in self.methods:

@@ -76,9 +76,8 @@ class ProxyApp:
             SharedHub(self._link, metrics),
         )
         access = AccessCounters(registry)
-        self._gate = Gate(
-            make_methods(config, clock=clock, counters=access), config.acl_file, clock=clock, counters=access
-        )
+        methods, partly = make_methods(config, clock=clock, counters=access), config.access.thins
+        self._gate = Gate(methods, config.acl_file, clock=clock, counters=access, partly=partly)
         quotas = Quotas(config.quotas)
         self._exact = ExactFlows(self._link, metrics)
         self._services = Services(

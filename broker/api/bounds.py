@@ -38,9 +38,10 @@ def queue_bounds(broker: Broker, peer: Peer, command: Command) -> None:
         wrong = topics.validate_filter(request.filter)
         if wrong is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"filter {request.filter!r}: {wrong}")
-    wanted = [*map(of_topic, request.topics), *([request.filter] if request.filter is not None else ())]
-    for resource in wanted:
+    for resource in map(of_topic, request.topics):
         broker.authorizer.authorize(peer, command, CONSUME, resource)
+    if request.filter is not None:  # of which some may be read: its records are judged when they are pulled
+        broker.authorizer.readable(peer, command, [request.filter])
 
     def attempt(last: bool) -> bool:
         reply = _answer(broker, request)

@@ -8,11 +8,12 @@ RANGE_PULL: nothing at or above the confirm position and nothing staged is ever 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from broker.api.access import CONSUME
 from broker.api.pull_many import authorize_queue, damaged, no_queue
 from broker.store import hot
 from broker.store.errors import UnreadableOffsets
@@ -28,17 +29,21 @@ from remoting.protocol.filtered_body import (
     encode_filtered_reply,
 )
 from remoting.protocol.pull_body import PulledRange, QueueRecords
+from remoting.protocol.record import RecordView
 from remoting.transport.contracts import Peer
 
 if TYPE_CHECKING:
     from broker.api.context import Broker
+
+Readable = Callable[[bytes], bool]
+"""Whether an MQTT topic may be read."""
 
 
 def filtered_pull(broker: Broker, peer: Peer, command: Command) -> Command:
     """Records of one queue in [offset, end offset) that pass the request's filter."""
     want = decode_filtered_pull(command.body)
     judge = judge_for(want.row_filter)
-    _authorize(broker, peer, command, want)
+    readable = _authorize(broker, peer, command, want)
     if broker.hidden(want.queue_id):
         return command.reply(body=_empty(no_queue(want.queue_id)))
     bytes_max = min(want.max_bytes, broker.config.limits.pull_bytes_max)
@@ -46,21 +51,23 @@ def filtered_pull(broker: Broker, peer: Peer, command: Command) -> Command:
         found = broker.store.read_range(want.queue_id, want.offset, judge.look_max, bytes_max, want.end_offset)
     except UnreadableOffsets as error:
         return command.reply(body=_empty(damaged(broker, want.queue_id, error)))
-    pulled = filtered(found, judge)
+    pulled = filtered(found, judge, readable)
     broker.metrics.messages_out.value += pulled.count
     broker.metrics.bytes_out.value += len(pulled.blob)
     return command.reply(body=encode_filtered_reply(pulled))
 
 
-def _authorize(broker: Broker, peer: Peer, command: Command, want: FilteredWant) -> None:
-    """Who may read the topics of a filter may read what passes it, whatever else the queue holds."""
+def _authorize(broker: Broker, peer: Peer, command: Command, want: FilteredWant) -> Readable | None:
+    """Who may read the topics of a filter may read what passes it, whatever else the queue holds; who may read some of
+    them, those: then what judges a topic is returned.
+    """
     if broker.authorizer.open:
-        return
+        return None
     filters = decode_row_filter(want.row_filter).mqtt
-    for one in filters:
-        broker.authorizer.authorize(peer, command, CONSUME, one)
     if not filters:
         authorize_queue(broker, peer, command, want.queue_id)
+        return None
+    return broker.authorizer.readable(peer, command, filters)
 
 
 def judge_for(encoded: bytes) -> Judge:
@@ -71,11 +78,13 @@ def judge_for(encoded: bytes) -> Judge:
         raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
 
-def filtered(found: RangeResult, judge: Judge) -> PulledRange:
-    """What a filter leaves of a range, in one piece."""
+def filtered(found: RangeResult, judge: Judge, readable: Readable | None = None) -> PulledRange:
+    """What a filter, and `readable` of its topics, leave of a range, in one piece."""
     starts = found.starts.astype(np.int64)
     bases = found.bases if found.bases is not None else np.arange(len(starts), dtype=np.int64) + found.first_offset
     wanted = judge.mask(found.blob, starts)
+    if readable is not None:
+        wanted = _only_readable(found, starts, wanted, readable)
     if not wanted.all():
         sizes = np.diff(np.append(starts, len(found.blob)))[wanted]
         ends = np.cumsum(sizes)
@@ -98,6 +107,18 @@ def filtered(found: RangeResult, judge: Judge) -> PulledRange:
         memoryview(kept),
         memoryview(above.tobytes()),
     )
+
+
+def _only_readable(
+    found: RangeResult, starts: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_], readable: Readable
+) -> npt.NDArray[np.bool_]:
+    """Those wanted records whose own topic may be read; what has no MQTT topic may not."""
+    kept = np.zeros(len(starts), bool)
+    blob = memoryview(found.blob)
+    for index in np.flatnonzero(wanted).tolist():
+        topic = RecordView(blob, int(starts[index])).mqtt_topic
+        kept[index] = topic is not None and readable(bytes(topic))
+    return kept
 
 
 def _empty(result: QueueRecords) -> bytes:

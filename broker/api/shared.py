@@ -103,7 +103,8 @@ class SharedRoom:
                 unknown += len(said.done)
                 continue
             member, group = seat.member, seat.group
-            group.settle(member, said.done, said.back, said.sent)
+            group.settle(member, said.done, said.back, said.sent, said.refused)
+            self._count_returned("not_authorized", len(said.refused))
             self._count_returned("not_delivered", len(said.back))
             if said.credit:
                 group.grant(member, said.credit)
@@ -276,6 +277,9 @@ class SharedRoom:
         if found.bases is not None:  # batches are for RocketMQ's clients; nothing in them has an MQTT topic
             return self._skip(group, _not_mqtt(found, offsets), "shared_not_mqtt")
         for index, record in enumerate(found.records):
+            if group.nobody_may(first + index):
+                self._skip(group, [first + index], "shared_not_authorized")
+                continue
             member = group.hand_out(first + index, len(record))
             if member is None:
                 return index

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from broker.meta.offset_ranges import OffsetRanges
 
@@ -52,7 +52,19 @@ class Member:
 class SharedGroup:
     """Offsets of one queue among the members of one group."""
 
-    __slots__ = ("_awaited", "_done", "_members", "_returned", "_ring", "dirty", "low", "next", "queue_id", "skipped")
+    __slots__ = (
+        "_awaited",
+        "_done",
+        "_members",
+        "_refused",
+        "_returned",
+        "_ring",
+        "dirty",
+        "low",
+        "next",
+        "queue_id",
+        "skipped",
+    )
 
     def __init__(self, queue_id: int, low: int, frontier: int = 0, done: Iterable[tuple[int, int]] = ()) -> None:
         """A group that begins at `low`; after a restart with how far it had come and what was acknowledged above it."""
@@ -62,6 +74,8 @@ class SharedGroup:
         self._done = OffsetRanges(done)
         self._awaited: set[int] = set()
         self._returned: list[int] = []
+        self._refused: dict[int, set[Member]] = {}
+        """Offset given back or held -> members whose clients may not see it."""
         self._members: dict[Member, None] = {}
         self._ring: deque[Member] = deque()
         self.dirty = False
@@ -170,15 +184,18 @@ class SharedGroup:
             found += range(self.next, min(end, self.next + count - len(found)))
         return found
 
+    def nobody_may(self, offset: int) -> bool:
+        """Whether every member there is has refused `offset`."""
+        refused = self._refused.get(offset)
+        return refused is not None and all(member in refused for member in self._members if not member.leaving)
+
     def hand_out(self, offset: int, size: int) -> Member | None:
-        """Give `offset`, the first of `upcoming`, to the member whose turn it is; None when nobody can take it."""
-        ring = self._ring
-        while ring:
-            member = ring.popleft()
-            member.ready = False
-            if self._can_take(member):
-                break
-        else:
+        """Give `offset`, the first of `upcoming`, to the member whose turn it is; None when nobody can take it.
+
+        One that was refused waits for a member that has not refused it, and with it whatever is behind it.
+        """
+        member = self._next_for(self._refused.get(offset, ()))
+        if member is None:
             return None
         self._take(offset)
         member.credit -= 1
@@ -186,6 +203,22 @@ class SharedGroup:
         member.held_bytes += size
         self._enter(member)
         return member
+
+    def _next_for(self, refused: Container[Member]) -> Member | None:
+        """The member whose turn it is and who is none of these; they keep their places."""
+        ring, passed = self._ring, []
+        found = None
+        while ring and found is None:
+            member = ring.popleft()
+            if not self._can_take(member):
+                member.ready = False
+            elif member in refused:
+                passed.append(member)
+            else:
+                member.ready = False
+                found = member
+        ring.extendleft(reversed(passed))
+        return found
 
     def skip(self, offset: int) -> None:
         """`offset`, the first of `upcoming`, cannot be read any more."""
@@ -223,11 +256,23 @@ class SharedGroup:
 
     # ---- coming back
 
-    def settle(self, member: Member, done: Iterable[int], back: Iterable[int], sent: Iterable[int] = ()) -> None:
-        """The member's client has `done`; `back` could not be delivered; `sent` is for nobody else. What it does not
-        hold is not its to settle.
+    def settle(
+        self,
+        member: Member,
+        done: Iterable[int],
+        back: Iterable[int],
+        sent: Iterable[int] = (),
+        refused: Iterable[int] = (),
+    ) -> None:
+        """The member's client has `done`; `back` could not be delivered; `sent` is for nobody else; `refused` it may
+        not see. What it does not hold is not its to settle.
         """
         held = member.held
+        back = list(back)
+        for offset in refused:
+            if offset in held:
+                self._refused.setdefault(offset, set()).add(member)
+                back.append(offset)
         member.sent.update(offset for offset in sent if offset in held)
         for offset in done:
             size = held.pop(offset, None)
@@ -250,6 +295,7 @@ class SharedGroup:
 
     def _acknowledge(self, offset: int) -> None:
         self.dirty = True
+        self._refused.pop(offset, None)
         if offset == self.low:
             self.low = self._done.take_from(offset + 1)
         else:

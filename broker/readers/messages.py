@@ -20,6 +20,7 @@ class ReaderSettings(msgspec.Struct, kw_only=True):
     access_keys: tuple[str, ...] = ()
     open_to_all: bool = False
     access_list: str | None = None
+    partly_readable_filters: bool = True
     tls_mode: str = "disabled"
     tls_certificate: str | None = None
     tls_key: str | None = None

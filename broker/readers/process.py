@@ -64,7 +64,12 @@ async def serve(settings: ReaderSettings) -> None:
     policy = (
         None
         if settings.access_list is None
-        else KeyPolicy(Path(settings.access_list), logs.get_logger("reader"), WatchedFile)
+        else KeyPolicy(
+            Path(settings.access_list),
+            logs.get_logger("reader"),
+            WatchedFile,
+            partly=settings.partly_readable_filters,
+        )
     )
     service = RangeService(store, pull_bytes_max=settings.pull_bytes_max, authorizer=Authorizer(policy))
     access = Access(

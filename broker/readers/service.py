@@ -9,7 +9,7 @@ answer. Loop thread of the reader process only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -25,7 +25,7 @@ from remoting.access.resources import of_record, of_topic
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused, RemoteViolation
-from remoting.protocol.filtered_body import FilteredWant, decode_filtered_pull, encode_filtered_reply
+from remoting.protocol.filtered_body import FilteredWant, decode_filtered_pull, decode_row_filter, encode_filtered_reply
 from remoting.protocol.pull_body import RangeWant, decode_range_pull
 from remoting.protocol.record import DISPATCH_SIZE, FLAG_STAGED, HEADER_SIZE, RecordView
 from remoting.transport.contracts import Peer
@@ -62,7 +62,9 @@ class RangeService:
         """The same without the records that do not pass the request's filter."""
         want = self._asked(decode_filtered_pull, command)
         judge = self._asked(lambda _: judge_for(want.row_filter), command)
-        pulled = filtered(self._answer(peer, command, want, judge.look_max), judge)
+        filters = decode_row_filter(want.row_filter).mqtt
+        found = self._answer(peer, command, want, judge.look_max, filters)
+        pulled = filtered(found, judge, self._readable(peer, command, filters))
         self._count(pulled.count, len(pulled.blob))
         return command.reply(body=encode_filtered_reply(pulled))
 
@@ -75,11 +77,25 @@ class RangeService:
             self._count_refusal("malformed")
             raise
 
-    def _answer(self, peer: Peer, command: Command, want: RangeWant | FilteredWant, count_max: int) -> RangeResult:
+    def _readable(self, peer: Peer, command: Command, filters: Sequence[str]) -> Callable[[bytes], bool] | None:
+        return None if self._authorizer.open else self._authorizer.readable(peer, command, filters)
+
+    def _answer(
+        self,
+        peer: Peer,
+        command: Command,
+        want: RangeWant | FilteredWant,
+        count_max: int,
+        filters: Sequence[str] = (),
+    ) -> RangeResult:
+        """The records; of `filters` what the peer may read is judged with each of them."""
         self._report.requests += 1
         try:
             found = self._read(want, count_max)
-            self._authorize(peer, command, found)
+            if filters:
+                self._readable(peer, command, filters)
+            else:
+                self._authorize(peer, command, found)
             return found
         except StoreError as error:
             self._count_refusal(_reason(error))

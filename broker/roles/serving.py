@@ -132,6 +132,7 @@ class Serving:
             self._log.warning("range_readers_off", reason=reason)
             return
         settings = ReaderSettings(
+            partly_readable_filters=config.partly_readable_filters == "thin",
             directory=str(config.data_directory.resolve()), host=config.host, port=config.range_reader_port,
             access_keys=config.access_keys, open_to_all=config.open_to_all, pull_bytes_max=limits.pull_bytes_max,
             frame_size_bytes_max=limits.frame_size_bytes_max, output_bytes_max=limits.connection_output_bytes_max,

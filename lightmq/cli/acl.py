@@ -89,16 +89,17 @@ def explain(
 
     check_qos(qos)
     (check_filter if action in ("subscribe", "history") else check_topic)(topic)
-    path = file or configuration(options).value.proxy.acl_file
+    proxy = configuration(options).value.proxy
+    path, partly = file or proxy.acl_file, proxy.access.thins
     rules = RuleSet(open=True) if path is None else load(path)
-    authority = Authority(rules, clock=SystemClock(), counters=AccessCounters(Registry()))
+    authority = Authority(rules, clock=SystemClock(), counters=AccessCounters(Registry()), partly=partly)
     identity = Identity(user or "", anonymous=user is None, client_id=client, groups=tuple(group or ()))
     verdict = authority.decide(identity, action, topic.encode(), qos=qos, retain=retain)
     decided = str(verdict.rule) if verdict.rule is not None else ""
     if json_output:
         answer = {"allowed": verdict.allowed, "reason": verdict.reason, "rule": decided}
         if verdict.allowed and action in ("subscribe", "history"):
-            answer |= {"qos": verdict.qos_max, "retained": verdict.retained}
+            answer |= {"qos": verdict.qos_max, "retained": verdict.retained, "partial": verdict.partial}
         sys.stdout.write(json.dumps(answer) + "\n")
         return
     who = f"client {client!r}" + (f" of user {user!r}" if user is not None else " without a proven name")
@@ -108,6 +109,8 @@ def explain(
     elif action in ("subscribe", "history"):
         given = "with" if verdict.retained else "without"
         sys.stdout.write(f"    up to QoS {verdict.qos_max}, {given} retained messages\n")
+        if verdict.partial:
+            sys.stdout.write("    of its topics only those that may be read: each message is judged by its own topic\n")
     if path is None:
         sys.stdout.write("    there is no access list (proxy.acl_file): whoever was let in may do everything else\n")
     elif decided:

@@ -44,8 +44,10 @@ EVERYTHING = Grants(RuleSet(open=True), ANONYMOUS)
 class Authority:
     """Answers what an identity may do."""
 
-    def __init__(self, rules: RuleSet, *, clock: Clock, counters: AccessCounters) -> None:
+    def __init__(self, rules: RuleSet, *, clock: Clock, counters: AccessCounters, partly: bool = True) -> None:
+        """`partly`: whether a filter is granted of which only some topics may be read."""
         self.rules = rules
+        self._partly = partly
         self._clock = clock
         self._counters = counters
         self._grants: OrderedDict[Identity, Grants] = OrderedDict()
@@ -91,7 +93,8 @@ class Authority:
         inner, of_history = inner_filter(topic)
         if not inner:
             return NOT_A_FILTER
-        return self._grants_of(identity).read(inner, history=of_history or action == Action.HISTORY)
+        history = of_history or action == Action.HISTORY
+        return self._grants_of(identity).read(inner, history=history, partly=self._partly)
 
     def write_mask(self, identity: Identity, topic: bytes) -> int:
         """Which messages the identity may publish to the topic, as bits of `rules.write_bit`; nothing is counted."""
@@ -101,6 +104,10 @@ class Authority:
         if not verdict.allowed and verdict.reason != "qos_retain_or_will":
             return 0
         return RETAINED_MASK & (WRITE_ALL_MASK if verdict.rule is None else self._grants_of(identity).write_mask(topic))
+
+    def read_mask(self, identity: Identity, topic: bytes) -> int:
+        """How messages of the topic may be read, as bits of `rules.READ_LIVE` and so on; nothing is counted."""
+        return self._grants_of(identity).read_mask(topic)
 
     def _write_state(self, identity: Identity, topic: bytes, qos: int, *, retain: bool, will: bool = False) -> Verdict:
         """Whether the identity may say that a bridge is connected, retained as it must be.

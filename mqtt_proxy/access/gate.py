@@ -33,8 +33,16 @@ LOOK_INTERVAL_S = 1.0
 class Gate:
     """What the bridge asks: `at_hand`, `authenticate` and `authorize`."""
 
-    def __init__(self, methods: Sequence[Method], acl: Path | None, *, clock: Clock, counters: AccessCounters) -> None:
-        """Reads the access list `acl`; `methods` say who somebody is."""
+    def __init__(
+        self,
+        methods: Sequence[Method],
+        acl: Path | None,
+        *,
+        clock: Clock,
+        counters: AccessCounters,
+        partly: bool = True,
+    ) -> None:
+        """Reads the access list `acl`; `methods` say who somebody is; `partly` as in `Authority`."""
         self._log = get_logger("mqtt_proxy.access")
         self._counters = counters
         self._authenticator = Authenticator(methods, counters)
@@ -43,7 +51,7 @@ class Gate:
             Exchanges(None, counters) if users is None else Exchanges(users.stored, counters, users.like_scram)
         )
         self._watched: list[WatchedFile[Any]] = self._authenticator.files()
-        self.authority = Authority(RuleSet(open=True), clock=clock, counters=counters)
+        self.authority = Authority(RuleSet(open=True), clock=clock, counters=counters, partly=partly)
         self._looking: asyncio.Task[None] | None = None
         self._reloads: set[asyncio.Task[None]] = set()
         if acl is not None:
@@ -70,6 +78,10 @@ class Gate:
     def write_mask(self, identity: Identity, topic: bytes) -> int:
         """See `Authority.write_mask`."""
         return self.authority.write_mask(identity, topic)
+
+    def read_mask(self, identity: Identity, topic: bytes) -> int:
+        """See `Authority.read_mask`."""
+        return self.authority.read_mask(identity, topic)
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each change of the rules."""

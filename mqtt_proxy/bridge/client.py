@@ -145,6 +145,8 @@ class Client(Connecting):
         """What was allowed before is not remembered."""
         if self._may is not None:
             self._may.rules_changed()
+        if self._subscriptions is not None:
+            self._subscriptions.judge_all()
 
     def revise(self) -> None:
         """Give up what may not be read any more."""

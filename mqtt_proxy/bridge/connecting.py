@@ -184,8 +184,9 @@ class Connecting:
         hold, may = self._hold, self._may
         assert may is not None
         delivery = self._deliver()
+        delivery.outbound.may_read = may.may_read
         subscriptions = self._subscriptions = Subscriptions(
-            self._client_id, opened.epoch, services, delivery, self._wire, durable=hold.durable
+            self._client_id, opened.epoch, services, delivery, self._wire, may, durable=hold.durable
         )
         hold.is_open = True
         if opened.subscriptions:

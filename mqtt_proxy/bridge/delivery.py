@@ -98,11 +98,12 @@ class Delivery:
 
     # -- sources -------------------------------------------------------------------------------------------------------
 
-    def add(self, topic_filter: str, queue_id: int, qos: int, cursor: int) -> Source:
-        """A subscription begins at `cursor`."""
+    def add(self, topic_filter: str, queue_id: int, qos: int, cursor: int, *, judged: bool = False) -> Source:
+        """A subscription begins at `cursor`; `judged`: some topics of its filter may not be read."""
         feed = self._tools.notifier.follow(queue_id, self)
         self._serial += 1
         source = Source(topic_filter, feed, qos, cursor, self._serial)
+        source.judge(judged)
         self.sources.append(source)
         if self._by_queue is not None:
             self._by_queue[queue_id] = source
@@ -121,11 +122,13 @@ class Delivery:
         self._tools.notifier.unfollow(source.feed, self)
         self.wake()  # a younger source may have waited for this one
 
-    def join(self, topic_filter: str, queue_id: int, qos: int, client_id: str, epoch: int) -> SharedSource:
-        """A shared subscription begins."""
+    def join(
+        self, topic_filter: str, queue_id: int, qos: int, client_id: str, epoch: int, *, judged: bool = False
+    ) -> SharedSource:
+        """A shared subscription begins; `judged`: some topics of its filter may not be read."""
         if self.memberships is None:
             self.memberships = Memberships(self._tools.shared, self._session, self.wake)
-        return self.memberships.add(topic_filter, queue_id, qos, client_id, epoch)
+        return self.memberships.add(topic_filter, queue_id, qos, client_id, epoch, judged=judged)
 
     def start(self) -> None:
         """The session is accepted: deliver from now on."""

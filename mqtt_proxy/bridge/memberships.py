@@ -5,8 +5,8 @@ A member may be given what its session's window has free. A message counts as do
 the socket full waits, and goes back to the broker for another member when that takes long.
 What was sent with QoS 2 goes to nobody else: a kept session has noted it (`exact`), of others the broker is told.
 
-Invariant: an offset a member was given is in exactly one of `waiting`, `unacked`, `done` and `back` until it was told.
-Loop rule: on the loop's thread.
+Invariant: an offset a member was given is in exactly one of `waiting`, `unacked`, `done`, `back` and `refused` until it
+was told. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from mqtt_proxy.bridge.place import Place
 from mqtt_proxy.bridge.resume import QOS_EXACT
+from remoting.access.rules import READ_LIVE
 from remoting.protocol.record import FLAG_RETAIN, RecordView
 from remoting.protocol.shared_body import SHARED_BIT, SharedSettled
 
@@ -50,9 +51,11 @@ class SharedSource(Place):
         "exact",
         "filter",
         "handle",
+        "judged",
         "leaving",
         "options",
         "qos",
+        "refused",
         "sent",
         "sharers",
         "subscription_id",
@@ -83,6 +86,10 @@ class SharedSource(Place):
         """Of these what the broker was not told yet: nobody else may get them."""
         self.done: list[int] = []
         self.back: list[int] = []
+        self.refused: list[int] = []
+        """Of what was given, what this client may not see: the group asks its other members."""
+        self.judged = False
+        """Whether each message is judged by its own topic."""
         self.leaving = False
         self.writable = True
         self.sharers = 1
@@ -100,6 +107,7 @@ class SharedSource(Place):
         """The broker does not know this member any more, and has given to others what was not sent."""
         self.waiting.clear()
         self.back.clear()
+        self.refused.clear()
         self.sent = list(self.exact)
         self.credit = self.handle = 0
 
@@ -136,6 +144,10 @@ class SharedSource(Place):
         first, _ = self.waiting.popleft()
         assert first == offset, (first, offset)
         topic, begun = record.mqtt_topic or bytes(record.topic), False
+        if topic and self.judged and not outbound.may_read(topic, READ_LIVE):
+            self.refused.append(offset)
+            self._hub.mark(self)
+            return 0
         if topic:  # else it is a record of somebody else's, for nobody here
             payload = record.body
             outbound.budget_bytes -= len(payload)
@@ -150,6 +162,10 @@ class SharedSource(Place):
             self.done.append(offset)
         self._hub.mark(self)
         return int(begun)
+
+    def judge(self, judged: bool) -> None:
+        """Whether each message has to be judged by its own topic from now on."""
+        self.judged = judged
 
     def choose(self, options: int, subscription_id: int) -> None:
         """What the client wants of this subscription; options as in `session_body.FilterRequest`, 0 = no identifier."""
@@ -196,17 +212,17 @@ class SharedSource(Place):
     def settled(self) -> SharedSettled | None:
         """What there is to say, which counts as said then."""
         credit = self.missing()
-        if not (self.done or self.back or self.sent or credit):
+        if not (self.done or self.back or self.sent or self.refused or credit):
             return None
-        done, back, sent = self.done, self.back, self.sent
-        self.done, self.back, self.sent = [], [], []
+        done, back, sent, refused = self.done, self.back, self.sent, self.refused
+        self.done, self.back, self.sent, self.refused = [], [], [], []
         self.credit += credit
-        return SharedSettled(self.handle, credit, done, back, sent)
+        return SharedSettled(self.handle, credit, done, back, sent, refused)
 
     @property
     def finished(self) -> bool:
         """Whether nothing of it is left to say."""
-        return self.leaving and not (self.unacked or self.done or self.back)
+        return self.leaving and not (self.unacked or self.done or self.back or self.refused)
 
 
 class Memberships:
@@ -221,9 +237,12 @@ class Memberships:
         self._turn = 0
         self.sources: list[SharedSource] = []
 
-    def add(self, topic_filter: str, queue_id: int, qos: int, client_id: str, epoch: int) -> SharedSource:
+    def add(
+        self, topic_filter: str, queue_id: int, qos: int, client_id: str, epoch: int, *, judged: bool = False
+    ) -> SharedSource:
         """A subscription begins or is taken up again."""
         source = SharedSource(self._hub, self._session, topic_filter, queue_id, qos)
+        source.judge(judged)
         self.sources.append(source)
         self._share()
         source.join(client_id, epoch, self._wake)

@@ -6,8 +6,8 @@ Subscription Identifiers, No Local, the retain flag as it was published, overlap
 [MQTT-3.3.1-12] a live message goes out with the retain flag off, [MQTT-3.3.1-8] one from a fresh SUBSCRIBE with it on.
 
 Invariant: a cursor moves only with the message handed to the session, or with one that is not sent: expired
-[MQTT-3.3.2-5], too large for its client [MQTT-3.1.2-25] (both counted), or kept from its own publisher. Loop rule: on
-the loop's thread.
+[MQTT-3.3.2-5], too large for its client [MQTT-3.1.2-25], of a topic it may not read (all counted), or kept from its own
+publisher. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mqtt_proxy.mqtt.deliveries import TOO_LARGE
 from mqtt_proxy.mqtt.encode import publish_head
 from mqtt_proxy.mqtt.packets import LEVEL_5
 from mqtt_proxy.mqtt.session import Session
+from remoting.access.rules import READ_HISTORY, READ_LIVE
 from remoting.protocol.mqtt_properties import MessageProperties, expiry_of, from_pairs
 from remoting.protocol.record import CLIENT_ID_KEY, FLAG_PROPERTIES, FLAG_RETAIN, RecordView
 from runtime.clock import Clock
@@ -40,6 +41,7 @@ RETAINED = Place(RETAINED_QUEUE)
 
 EXPIRED = "expired"
 TOO_LARGE_FOR_CLIENT = "too_large_for_client"
+NOT_AUTHORIZED = "not_authorized"
 """Reasons of `rocketmq_mqtt_messages_skipped_total`."""
 
 
@@ -51,6 +53,10 @@ def publisher_of(record: RecordView) -> bytes | None:
     return None
 
 
+def _nothing(_topic: bytes, _how: int) -> bool:
+    return False
+
+
 def _all_topics(_topic: bytes) -> bool:
     return True
 
@@ -58,7 +64,7 @@ def _all_topics(_topic: bytes) -> bool:
 class Outbound:
     """The sending half of one session."""
 
-    __slots__ = ("_clock", "_metrics", "_removed", "_session", "_sources", "budget_bytes", "may_be_given")
+    __slots__ = ("_clock", "_metrics", "_removed", "_session", "_sources", "budget_bytes", "may_be_given", "may_read")
 
     def __init__(
         self, session: Session, metrics: ProxyMetrics, clock: Clock, sources: Sequence[Source], removed: Removed
@@ -73,6 +79,8 @@ class Outbound:
         """Payload bytes that may still be sent in this turn; the last message may exceed it."""
         self.may_be_given: Callable[[bytes], bool] = _all_topics
         """Whether a retained message of this topic may be given to the client."""
+        self.may_read: Callable[[bytes, int], bool] = _nothing
+        """Whether a message of this topic may be given to the client, asked for sources that are `judged`."""
 
     # -- one message ---------------------------------------------------------------------------------------------------
 
@@ -198,7 +206,13 @@ class Outbound:
             if self.budget_bytes <= 0:
                 break
             offset = source.cursor
-            if topic:
+            if (
+                topic
+                and source.judged
+                and not self.may_read(topic, READ_HISTORY if offset < source.live_from else READ_LIVE)
+            ):
+                self._removed.count(NOT_AUTHORIZED)
+            elif topic:
                 record = RecordView(chunk.blob, start)
                 dispatch = record.dispatch() if offset >= source.live_from else []
                 own = no_local and self.is_own(record)
@@ -246,7 +260,9 @@ class Outbound:
             run.ready.popleft()
             topic = record.mqtt_topic
             assert topic is not None, "history matches MQTT topics"
-            if record.position not in run.unacked and not (source.no_local and self.is_own(record)):
+            if source.judged and not self.may_read(topic, READ_HISTORY):
+                self._removed.count(NOT_AUTHORIZED)
+            elif record.position not in run.unacked and not (source.no_local and self.is_own(record)):
                 self.budget_bytes -= record.body.nbytes
                 begun = self.send(record, topic, record.body, qos, False, (run, record.position), identifiers)
                 if begun and qos:
@@ -267,7 +283,7 @@ class Outbound:
                 break
             run.ready.popleft()
             if not self.may_be_given(topic):
-                self._removed.count("not_authorized")
+                self._removed.count(NOT_AUTHORIZED)
             elif not (source.no_local and self.is_own(record)):
                 self.budget_bytes -= len(payload)
                 sent += self.send(record, topic, payload, qos, True, (RETAINED, position), identifiers)

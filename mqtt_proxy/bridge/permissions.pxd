@@ -6,6 +6,7 @@ cimport cython
 cdef class Permissions:
     cdef object _access, _metrics, _expiry
     cdef JudgedTopics _judged
+    cdef dict _readable
     cdef public object identity
     cdef public long revision
 

@@ -24,11 +24,16 @@ from mqtt_proxy.bridge.source import Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.packets import Publish
 from remoting.access.identity import Action, Identity
+from remoting.access.rules import READ_RETAINED
 from remoting.protocol.session_body import PHASE_PUBREL
+from remoting.protocol.share_names import share_of
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.permissions")
+
+READABLE_TOPICS_MAX = 1_024
+"""Topics per connection of which it is remembered how they may be read; beyond it all are asked again."""
 
 REFUSED = -1
 """Instead of a QoS: not at all."""
@@ -37,13 +42,15 @@ REFUSED = -1
 class Permissions:
     """The access of one connection, once it is known whose it is."""
 
-    __slots__ = ("_access", "_expiry", "_judged", "_metrics", "identity", "revision")
+    __slots__ = ("_access", "_expiry", "_judged", "_metrics", "_readable", "identity", "revision")
 
     def __init__(self, access: Access, identity: Identity, metrics: ProxyMetrics) -> None:
         self._access = access
         self._metrics = metrics
         self._judged: JudgedTopics | None = None
         """Once something is published."""
+        self._readable: dict[bytes, int] | None = None
+        """How topics may be read, once a filter is subscribed of which only some may be."""
         self._expiry: asyncio.TimerHandle | None = None
         self.identity = identity
         self.revision = 0
@@ -66,6 +73,7 @@ class Permissions:
         self.revision += 1
         if self._judged is not None:
             self._judged.forget()
+        self._readable = None
 
     def first_refused(self, publishes: Sequence[Publish]) -> Publish | None:
         """The first message that may not be published, counted and logged; None when all may."""
@@ -94,9 +102,26 @@ class Permissions:
         verdict = self._access.authorize(self.identity, Action.SUBSCRIBE, topic_filter)
         return verdict.qos_max if verdict.allowed else REFUSED
 
+    def is_partial(self, topic_filter: str, *, history: bool = False) -> bool:
+        """Whether each message of the filter has to be judged by its own topic; also when the filter is refused."""
+        verdict = self._access.authorize(self.identity, Action.SUBSCRIBE, topic_filter)
+        if history and verdict.allowed and not verdict.partial and share_of(topic_filter) is None:
+            verdict = self._access.authorize(self.identity, Action.HISTORY, topic_filter)
+        return verdict.partial or not verdict.allowed
+
+    def may_read(self, topic: bytes, how: int) -> bool:
+        """Whether a message of this topic may be delivered; `how` is a bit of `rules.READ_LIVE` and so on."""
+        known = self._readable
+        if known is None or len(known) >= READABLE_TOPICS_MAX:
+            known = self._readable = {}
+        mask = known.get(topic)
+        if mask is None:
+            mask = known[topic] = self._access.read_mask(self.identity, topic)
+        return mask & how != 0
+
     def may_be_given(self, topic: bytes) -> bool:
         """Whether a retained message of this topic may be delivered."""
-        return self._may_read(topic, retained=True)
+        return self.may_read(topic, READ_RETAINED)
 
     def revoked(self, subscriptions: Iterable[tuple[str, Source | SharedSource]]) -> list[str]:
         """Filters of these that may not be read any more; the QoS of the others is lowered where it must be."""
@@ -105,8 +130,9 @@ class Permissions:
             qos = self.qos_allowed(topic_filter)
             if qos == REFUSED or (_reads_history(source) and not self._may_read_history(topic_filter)):
                 lost.append(topic_filter)
-            elif qos < source.qos:
-                source.qos = qos
+            else:
+                source.qos = min(qos, source.qos)
+                source.judge(self.is_partial(topic_filter, history=_reads_history(source)))
         if lost:
             self._metrics.revoked_subscriptions.value += len(lost)
             LOG.warning(

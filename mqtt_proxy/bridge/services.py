@@ -49,6 +49,9 @@ class Access(Protocol):
     def write_mask(self, identity: Identity, topic: bytes) -> int:
         """Which messages it may publish to the topic, as bits of `rules.write_bit`; nothing is counted."""
 
+    def read_mask(self, identity: Identity, topic: bytes) -> int:
+        """How messages of the topic may be read, as bits of `rules.READ_LIVE` and so on; nothing is counted."""
+
 
 @dataclass(kw_only=True, slots=True)
 class Services:

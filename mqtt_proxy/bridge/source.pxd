@@ -14,6 +14,7 @@ cdef class Source(Place):
     cdef public object filter
     cdef public object history
     cdef public bint is_plain
+    cdef public bint judged
     cdef public long long live_from
     cdef public bint no_local
     cdef public long options

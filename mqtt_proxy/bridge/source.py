@@ -29,6 +29,7 @@ class Source(Place):
         "filter",
         "history",
         "is_plain",
+        "judged",
         "live_from",
         "no_local",
         "options",
@@ -64,16 +65,23 @@ class Source(Place):
         """Offsets between were sent with QoS 2, if that is what their messages get."""
         self.exact_open: set[int] | None = None
         """Of those the ones ahead of the cursor that are in flight."""
+        self.judged = False
+        """Whether each message is judged by its own topic, because the filter covers some that may not be read."""
         self.choose(0, 0)
 
     def choose(self, options: int, subscription_id: int) -> None:
         """What the client wants of this subscription; options as in `session_body.FilterRequest`, 0 = no identifier."""
         self.options = options
         self.subscription_id = subscription_id
-        self.is_plain = not (options & 3 or subscription_id)
+        self.is_plain = not (options & 3 or subscription_id or self.judged)
         """Whether its deliveries are topic and payload alone, as far as it has a say."""
         self.no_local = options & 1 != 0
         self.retain_as_published = options & 2 != 0
+
+    def judge(self, judged: bool) -> None:
+        """Whether each message has to be judged by its own topic from now on."""
+        self.judged = judged
+        self.choose(self.options, self.subscription_id)
 
     @property
     def is_ready(self) -> bool:

@@ -22,7 +22,7 @@ from mqtt_proxy.bridge.history_request import (
     wish_of_user,
 )
 from mqtt_proxy.bridge.memberships import SharedSource
-from mqtt_proxy.bridge.permissions import REFUSED
+from mqtt_proxy.bridge.permissions import REFUSED, Permissions
 from mqtt_proxy.bridge.retained import RetainedRun
 from mqtt_proxy.bridge.services import Services
 from mqtt_proxy.bridge.source import Source
@@ -89,8 +89,8 @@ class Subscriptions:
     """The filters of one session and the sources they are."""
 
     __slots__ = (
-        "_client_id", "_delivery", "_durable", "_ended", "_fresh_sys", "_services", "_sys", "_wire", "by_filter",
-        "epoch",
+        "_client_id", "_delivery", "_durable", "_ended", "_fresh_sys", "_may", "_services", "_sys", "_wire",
+        "by_filter", "epoch",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +100,7 @@ class Subscriptions:
         services: Services,
         delivery: Delivery,
         wire: Wire,
+        may: Permissions,
         *,
         durable: bool,
     ) -> None:
@@ -107,6 +108,7 @@ class Subscriptions:
         self._services = services
         self._delivery = delivery
         self._durable = durable
+        self._may = may
         self._wire: Wire | None = wire
         self._sys: Follower | None = None
         self._ended = False
@@ -127,9 +129,10 @@ class Subscriptions:
             if one.before is not None and one.before != FINISHED:
                 self.begin_before(source, cursors.get(one.queue_id | HISTORY_BIT, one.before))
 
-    def restore(self, topic_filter: str, queue_id: int, qos: int, cursor: int) -> Source:
-        """A stored subscription goes on at `cursor`."""
-        source = self._delivery.add(topic_filter, queue_id, qos, cursor)
+    def restore(self, topic_filter: str, queue_id: int, qos: int, cursor: int, *, history: bool = True) -> Source:
+        """A stored subscription goes on at `cursor`; `history`: perhaps among messages from before it."""
+        judged = self._may.is_partial(topic_filter, history=history)
+        source = self._delivery.add(topic_filter, queue_id, qos, cursor, judged=judged)
         self.by_filter[topic_filter] = source
         if topic_filter.startswith(SYS_PREFIX):
             self._follow_sys(topic_filter, with_values=True)
@@ -259,7 +262,12 @@ class Subscriptions:
         wire, delivery = self._wire, self._delivery
         if wire is None:
             raise LocalMisuse("the session has ended")
-        return self._services.sys_tree.follower(wire.session, wire.flush, lambda: delivery.writable)
+        return self._services.sys_tree.follower(wire.session, wire.flush, lambda: delivery.writable, self._may.may_read)
+
+    def judge_all(self) -> None:
+        """The rules have changed: nothing goes out unasked until it is known what holds for each filter."""
+        for source in self.by_filter.values():
+            source.judge(True)
 
     def drop(self, filters: Sequence[str]) -> None:
         """Deliver nothing from these any more."""
@@ -290,7 +298,8 @@ class Subscriptions:
         """A stored or fresh subscription begins to take from its group; None when it is not a shared one."""
         if share_of(stored.filter) is None:
             return None
-        source = self._delivery.join(stored.filter, queue_id, stored.qos, self._client_id, self.epoch)
+        judged = self._may.is_partial(stored.filter)
+        source = self._delivery.join(stored.filter, queue_id, stored.qos, self._client_id, self.epoch, judged=judged)
         source.choose(stored.options, stored.subscription_id)
         self.by_filter[stored.filter] = source
         return source
@@ -320,7 +329,7 @@ class Subscriptions:
         shared = self.restore_shared(wanted, queue_id)
         if shared is not None:
             return shared
-        fresh = self.restore(topic_filter, queue_id, qos, offset)
+        fresh = self.restore(topic_filter, queue_id, qos, offset, history=wanted.history is not None)
         fresh.choose(wanted.options, wanted.subscription_id)
         if self._fresh_sys is not None and topic_filter in self._fresh_sys:
             self._fresh_sys[topic_filter] = wanted.options & RETAIN_HANDLING != RETAIN_HANDLING_NEVER

@@ -20,6 +20,7 @@ import msgspec
 from mqtt_proxy.bridge.link import Link
 from mqtt_proxy.bridge.sys_values import SysValues
 from mqtt_proxy.mqtt.session import Session
+from remoting.access.rules import READ_LIVE, READ_RETAINED
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.topics import matches
 from runtime.logs import get_logger
@@ -32,15 +33,21 @@ LOG = get_logger("proxy.sys")
 class Follower:
     """The `$SYS` filters of one session."""
 
-    __slots__ = ("_flush", "_session", "_tree", "_writable", "filters", "seen")
+    __slots__ = ("_flush", "_may_read", "_session", "_tree", "_writable", "filters", "seen")
 
     def __init__(
-        self, tree: SysTree, session: Session, flush: Callable[[], None], writable: Callable[[], bool]
+        self,
+        tree: SysTree,
+        session: Session,
+        flush: Callable[[], None],
+        writable: Callable[[], bool],
+        may_read: Callable[[bytes, int], bool],
     ) -> None:
         self._tree = tree
         self._session = session
         self._flush = flush
         self._writable = writable
+        self._may_read = may_read
         self.filters: dict[str, int] = {}
         """Filter -> subscription identifier, 0 for none."""
         self.seen = 0
@@ -72,7 +79,7 @@ class Follower:
         """Send those of these values that this filter matches, as retained messages."""
         ids = [self.filters[topic_filter]] if self.filters[topic_filter] else []
         for topic, value in values:
-            if matches(topic_filter, topic):
+            if matches(topic_filter, topic) and self._may_read(topic, READ_RETAINED):
                 self._session.deliver(topic, value, 0, True, False, None, None, ids)
         self._flush()
 
@@ -80,7 +87,7 @@ class Follower:
         """Send those of these values that some filter matches, once each, with the identifiers of all that do."""
         for topic, value in values:
             found = [each for topic_filter, each in self.filters.items() if matches(topic_filter, topic)]
-            if found:
+            if found and self._may_read(topic, READ_LIVE):
                 ids = [each for each in found if each]
                 self._session.deliver(topic, value, 0, False, False, None, None, ids)
         self._flush()
@@ -114,9 +121,15 @@ class SysTree:
         if self._timer is not None:
             self._timer.cancel()
 
-    def follower(self, session: Session, flush: Callable[[], None], writable: Callable[[], bool]) -> Follower:
+    def follower(
+        self,
+        session: Session,
+        flush: Callable[[], None],
+        writable: Callable[[], bool],
+        may_read: Callable[[bytes, int], bool],
+    ) -> Follower:
         """The follower of a session, which follows nothing yet."""
-        return Follower(self, session, flush, writable)
+        return Follower(self, session, flush, writable, may_read)
 
     def follow(self, follower: Follower, topic_filter: str | None) -> None:
         """Tell it of changes; send the present values that this filter matches."""

@@ -34,6 +34,8 @@ from remoting.protocol.errors import LightMQError
 
 GRANTS_MAX = 1_000
 """Keys whose compiled rules are remembered; the one not asked for the longest is forgotten first."""
+READABLE_TOPICS_MAX = 16_384
+"""Keys and topics whose verdict is remembered; beyond it the memory starts anew."""
 LOOK_INTERVAL_S = 1.0
 """How often `keep_current` looks at the file."""
 NOBODY = "anonymous"
@@ -83,8 +85,11 @@ class Watch(Protocol):
 class KeyPolicy:
     """Answers for one broker or controller; see `remoting.server.authorizer.Policy`."""
 
-    def __init__(self, path: Path, log: Any, watch: Watch) -> None:
+    def __init__(self, path: Path, log: Any, watch: Watch, *, partly: bool = True) -> None:
+        """`partly`: whether a filter may be read of which only some topics may be."""
         self._log = log
+        self._partly = partly
+        self._readable: dict[tuple[str, bytes], bool] = {}
         self._path = path
         self._rules = RuleSet()
         self._grants: OrderedDict[str, Grants] = OrderedDict()
@@ -103,6 +108,23 @@ class KeyPolicy:
         if action == CONSUME:
             return bool(resource) and self._grants_of(identity).read(resource).allowed
         return action == LOCATE and self._touches(identity, resource)
+
+    def readable(self, identity: str, topic_filter: str) -> Callable[[bytes], bool] | None:
+        """What says of an MQTT topic whether the key may read it, where it may read some of the filter; else None."""
+        grants = self._grants_of(identity)
+        if not self._partly or not grants.read(topic_filter, partly=True).allowed:
+            return None
+        known = self._readable
+
+        def may_read(topic: bytes) -> bool:
+            verdict = known.get((identity, topic))
+            if verdict is None:
+                if len(known) >= READABLE_TOPICS_MAX:
+                    known.clear()
+                verdict = known[identity, topic] = grants.read_mask(topic) != 0
+            return verdict
+
+        return may_read
 
     def role_for(self, identity: str, action: str, resource: str) -> str:
         """The role by which this is allowed whatever the topic rules say; empty when there is none."""
@@ -145,6 +167,7 @@ class KeyPolicy:
     def _applied(self, rules: RuleSet) -> None:
         self._rules = rules
         self._grants.clear()
+        self._readable = {}  # whoever judges by the old one goes on with that for one answer
         self._log.info("access_list_read", path=str(self._path), rules=rules.count)
 
     def _failed(self, error: LightMQError) -> None:

@@ -2,7 +2,9 @@
 
 A rule allows or denies reading (subscribing, deliveries, retained messages, history) or writing (publishing, wills)
 under one filter. A deny wins over every allow, wherever it stands; what no rule allows is denied. A topic name must
-be covered by an allowing rule; a filter must lie inside one as a whole and share no topic with a deny.
+be covered by an allowing rule. A filter that lies inside one as a whole and shares no topic with a deny needs no
+further look; of any other that touches an allowing rule each message is judged by its own topic (`partly`), or it is
+refused.
 
     pattern readwrite devices/%c/#      client id "press-7"  -> devices/press-7/#
                                         client id "#", "a/b" -> the rule allows nothing
@@ -35,6 +37,10 @@ WRITE_ALL_MASK = 0xFFF
 
 RETAINED_MASK = 0b111_000_111_000
 """Those of them that are for retained messages and wills."""
+
+READ_LIVE, READ_RETAINED, READ_HISTORY = 1, 2, 4
+"""Bits of `Grants.read_mask`: as messages come, as retained ones, as messages from before the subscription."""
+READ_ALL_MASK = READ_LIVE | READ_RETAINED | READ_HISTORY
 
 
 @dataclass(slots=True, frozen=True)
@@ -71,6 +77,8 @@ class Verdict:
     qos_max: int = QOS_MAX
     retained: bool = True
     """Whether retained messages are given to a subscription."""
+    partial: bool = False
+    """Whether some topics of the filter may not be read: each message has to be judged by its own topic."""
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -172,15 +180,43 @@ class Grants:
                 short = short or rule
         return _refused(short, "qos_retain_or_will" if short is not None else "no_rule")
 
-    def read(self, topic_filter: str | bytes, *, history: bool = False) -> Verdict:
-        """Whether the filter may be subscribed to, and with what; several rules add up."""
+    def read(self, topic_filter: str | bytes, *, history: bool = False, partly: bool = False) -> Verdict:
+        """Whether the filter may be subscribed to, and with what; several rules add up.
+
+        `partly`: also a filter of which only some topics may be read; the verdict then is `partial`.
+        """
         if self._open:
             return ALLOWED
         levels = split(topic_filter)
+        denying = None
         for denied, rule in self._deny_read:
             if denied == EVERYTHING or intersects(denied, levels):
-                return Verdict(allowed=False, reason="deny_rule", rule=rule)
-        return _summed([rule for wanted, rule in self._allow_read if contains(wanted, levels)], history=history)
+                if not partly or denied == EVERYTHING or contains(denied, levels):
+                    return Verdict(allowed=False, reason="deny_rule", rule=rule)
+                denying = denying or rule
+        whole = _summed([rule for wanted, rule in self._allow_read if contains(wanted, levels)], history=history)
+        if not partly or (whole.allowed and denying is None):
+            return whole
+        touching = [rule for wanted, rule in self._allow_read if intersects(wanted, levels)]
+        found = _summed(touching, history=history)
+        if not found.allowed:
+            return found
+        # Which of these rules a message falls under is not known here: none of them may be exceeded.
+        qos_max = min(rule.qos_max for rule in touching)
+        return Verdict(allowed=True, rule=denying or found.rule, qos_max=qos_max, retained=found.retained, partial=True)
+
+    def read_mask(self, topic: bytes) -> int:
+        """How messages of this topic name may be read, as bits of `READ_LIVE` and so on; 0 when not at all."""
+        if self._open:
+            return READ_ALL_MASK
+        levels = tuple(topic.split(b"/"))
+        if _denies(self._deny_read, levels) is not None:
+            return 0
+        mask = 0
+        for wanted, rule in self._allow_read:
+            if covers(wanted, levels):
+                mask |= READ_LIVE | READ_RETAINED * rule.retained | READ_HISTORY * rule.history
+        return mask
 
     def deliver(self, topic: bytes, *, retained: bool) -> Verdict:
         """Whether a message of this topic name may be given to the client."""

@@ -88,6 +88,8 @@ class SharedSettled(msgspec.Struct, array_like=True):
     done: list[Offset] = []
     back: list[Offset] = []
     sent: list[Offset] = []
+    refused: list[Offset] = []
+    """Given back because its client may not see them: they go to other members only."""
 
 
 class SharedSettle(msgspec.Struct, array_like=True):

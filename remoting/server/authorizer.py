@@ -8,7 +8,8 @@ thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
@@ -24,6 +25,15 @@ ANONYMOUS = "anonymous"
 
 Policy = Callable[[str, str, str], bool]
 """(identity, action, resource) -> allowed."""
+CONSUME = "consume"
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A policy that can also judge topic by topic."""
+
+    def readable(self, identity: str, topic_filter: str, /) -> Callable[[bytes], bool] | None:
+        """What says of an MQTT topic whether it may be read, where some of the filter may be; else None."""
 
 
 class Authorizer:
@@ -56,6 +66,23 @@ class Authorizer:
         if self._policy is None or TRUSTED_ATTRIBUTE in peer.attributes:
             return True
         return self._policy(self.identity(peer, command), action, resource)
+
+    def readable(self, peer: Peer, command: Command, topic_filters: Sequence[str]) -> Callable[[bytes], bool] | None:
+        """What says of an MQTT topic whether the peer may read it; None when it may read all topics of these filters.
+
+        Raises:
+            Refused: NO_PERMISSION for a filter of which it may read nothing.
+        """
+        judge = None
+        for one in topic_filters:
+            if self.allows(peer, command, CONSUME, one):
+                continue
+            policy = self._policy
+            found = policy.readable(self.identity(peer, command), one) if isinstance(policy, Readable) else None
+            if found is None:
+                self.authorize(peer, command, CONSUME, one)
+            judge = found
+        return judge
 
     def permits(self, identity: str, action: str, resource: str) -> bool:
         """The same for an identity proved elsewhere than by a request; empty: none was proved. A no is counted."""

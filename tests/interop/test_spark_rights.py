@@ -9,33 +9,40 @@ from typing import Any
 import pytest
 
 from broker.store.attached.tail_view import in_order
-from tests.processes.rig import Server
+from tests.processes.rig import Client, Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(600)]
 RULES = """
 user etl
 topic readwrite plant/#
 topic write $sink/etl
+topic deny-read plant/secret/#
 """
 SECRET = "only-for-tests"
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """`lightmq up` with an access list and a reader process; the options of the key `etl`."""
+def server(tmp_path: Path) -> Iterator[Server]:
+    """`lightmq up` with an access list and a reader process."""
     listed = tmp_path / "acl"
     listed.write_text(RULES)
     readers = ["--readers", "1"] if in_order() else []
     settings = ["--set", f"broker.access_keys=etl:{SECRET}", "--set", f"broker.access_list={listed}"]
     server = Server(tmp_path / "data", *settings, *readers)
     server.start()
-    yield {
+    yield server
+    server.kill_if_running()
+
+
+@pytest.fixture
+def guarded(server: Server) -> dict[str, str]:
+    """The options of the key `etl`."""
+    return {
         "nameServer": f"127.0.0.1:{server.ports['remoting']}",
         "accessKey": "etl",
         "secretKey": SECRET,
         "brokerWaitMs": "1000",
     }
-    server.kill_if_running()
 
 
 def test_what_is_not_allowed_is_said_at_planning(spark: Any, guarded: dict[str, str], tmp_path: Path) -> None:
@@ -74,3 +81,22 @@ def test_what_is_not_allowed_is_said_at_planning(spark: Any, guarded: dict[str, 
         stream("other/1", "etl", "wrong-topic")
     with pytest.raises(Exception, match=r"etl may not publish '\$sink/mine'"):
         stream("plant/2", "mine", "wrong-sink")
+
+
+def test_a_filter_wider_than_the_rights_reads_what_may_be_read(
+    spark: Any, server: Server, guarded: dict[str, str]
+) -> None:
+    """Never a row of a topic that the key may not read, whatever the filter; what it may not read at all is said."""
+    publisher = Client(server, "publisher")
+    for topic in ("plant/1", "plant/secret/1", "other/1", "plant/2", "plant/secret", "plant"):
+        publisher.publish(topic, b"m")
+    publisher.close()
+
+    def read(mqtt_filter: str) -> set[str]:
+        rows = spark.read.format("rocketmq").options(**guarded).option("mqttFilter", mqtt_filter).load()
+        return {row.mqttTopic for row in rows.select("mqttTopic").collect()}
+
+    assert read("#") == read("plant/#") == {"plant/1", "plant/2", "plant"}
+    assert read("+/+") == {"plant/1", "plant/2"}
+    with pytest.raises(Exception, match="etl may not consume"):
+        read("plant/secret/#")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -86,3 +88,40 @@ async def test_who_may_read_a_filter_may_read_what_passes_it(running, wanted: Ro
     running.broker.authorizer = Authorizer(lambda _identity, _action, resource: resource == "a/1")
     reply = await running.connect().request(asking(queue_id, 0, 9, wanted))
     assert reply.code == code
+
+
+class Thinning:
+    """A policy for which `a/2` may not be read, and `b/#` not at all."""
+
+    def __call__(self, _identity: str, _action: str, resource: str) -> bool:
+        return resource in ("a/1", "a/3")
+
+    def readable(self, _identity: str, topic_filter: str) -> Callable[[bytes], bool] | None:
+        return None if topic_filter.startswith("b") else lambda topic: topic != b"a/2"
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        (("a/#",), [0, 2, 3]),
+        (("a/+", "a/2"), [0, 2, 3]),
+        (("a/1", "a/#"), [0, 2, 3]),
+        (("#", "a/1"), [0, 2, 3]),
+        (("a/1",), [0, 3]),
+        (("a/1", "b/#"), None),
+        (("b/#", "a/#"), None),
+        ((), None),
+    ],
+)
+async def test_of_a_filter_wider_than_the_rights_comes_what_may_be_read(running, filters, found) -> None:
+    """In whatever order the filters stand; one of which nothing may be read, and none at all, are refused."""
+    queue_id = await stored(running, b"a/1", b"a/2", b"a/3", b"a/1")
+    running.broker.authorizer = Authorizer(Thinning())
+    reply = await running.connect().request(asking(queue_id, 0, 9, RowFilter(mqtt=filters)))
+    if found is None:
+        assert reply.code == ResponseCode.NO_PERMISSION
+    else:
+        pulled = decode_filtered_reply(reply.body)
+        assert offsets(pulled) == found
+        assert b"a/2" not in bytes(pulled.blob)
+        assert pulled.next_offset == 4

@@ -285,3 +285,25 @@ def test_after_a_restart_what_a_session_has_noted_is_passed_over() -> None:
     group.call_off()
     member(group, "b", 9)
     assert [offset for _, offset in distribute(group, 6)] == [3, 5]
+
+
+def test_what_a_member_may_not_see_goes_to_one_that_may() -> None:
+    """It is not handed to the first one again; what everybody refuses is for nobody."""
+    group = SharedGroup(1, 0)
+    one, two = group.join("one"), group.join("two")
+    group.grant(one, 10)
+    assert group.hand_out(0, 1) is one
+    group.settle(one, [], [], refused=[0])
+    assert not group.nobody_may(0)
+    assert group.hand_out(0, 1) is None  # the first one has room, and is not asked again
+    group.grant(two, 1)
+    assert group.hand_out(0, 1) is two
+    group.settle(two, [], [], refused=[0, 77])
+    assert group.nobody_may(0)
+    group.skip(0)
+    assert group.low == 1
+    assert group.hand_out(1, 1) is one
+    group.settle(one, [], [], refused=[1])
+    group.leave(two)
+    assert group.nobody_may(1)
+    assert not group.nobody_may(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -151,3 +152,32 @@ async def test_what_cannot_be_answered_is_left_to_the_broker(service, monkeypatc
     with pytest.raises(RemoteViolation):
         service.range_pull(FakePeer(), Command(RequestCode.RANGE_PULL, body=b"?"))
     assert service.report.refused == {reason: 1, "malformed": 1}
+
+
+async def test_a_filter_wider_than_the_rights_is_thinned_as_at_the_broker(running) -> None:
+    """The same bytes; of a filter that may not be read at all nothing, and without a filter what the topics allow."""
+
+    class Thinning:
+        def __call__(self, _identity: str, _action: str, resource: str) -> bool:
+            return resource == "a/1"
+
+        def readable(self, _identity: str, topic_filter: str) -> Callable[[bytes], bool] | None:
+            return None if topic_filter == "b/#" else lambda topic: topic == b"a/1"
+
+    await running.connect().request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"a/1")))
+    await running.settle()
+    authorizer = running.broker.authorizer = Authorizer(Thinning())
+    store = AttachedStore(running.config.data_directory)
+    service = RangeService(store, pull_bytes_max=1_000_000, authorizer=authorizer)
+    for queue_id in running.broker.topics.queue_ids("a"):
+
+        def pull(name: str, queue_id: int = queue_id) -> Command:
+            body = encode_filtered_pull(queue_id, 0, 9, 99_999, encode_row_filter(RowFilter(mqtt=(name,))))
+            return Command(RequestCode.FILTERED_PULL, body=body)
+
+        here = service.filtered_pull(FakePeer(), pull("#"))
+        assert here.body == filtered_pull(running.broker, FakePeer(), pull("#")).body
+        assert b"a/2" not in bytes(here.body)
+        with pytest.raises(Refused):
+            service.filtered_pull(FakePeer(), pull("b/#"))
+    assert service.report.records == 2

@@ -10,7 +10,7 @@ from mqtt_proxy.access.authority import DENIALS_LOGGED_PER_S_MAX, Authority, inn
 from mqtt_proxy.access.counters import AccessCounters
 from remoting.access.acl_file import parse
 from remoting.access.identity import Action, Identity
-from remoting.access.rules import RETAINED_MASK, RuleSet, write_bit
+from remoting.access.rules import READ_ALL_MASK, READ_LIVE, RETAINED_MASK, RuleSet, write_bit
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 
@@ -26,9 +26,10 @@ pattern readwrite dev/%c/#
 """
 
 
-def make(rules: RuleSet | None = None) -> tuple[Authority, AccessCounters, ManualClock]:
+def make(rules: RuleSet | None = None, *, partly: bool = False) -> tuple[Authority, AccessCounters, ManualClock]:
     counters, clock = AccessCounters(Registry()), ManualClock(monotonic_ns=10_000_000)
-    return Authority(rules or parse(LIST, name="acl"), clock=clock, counters=counters), counters, clock
+    made = Authority(rules or parse(LIST, name="acl"), clock=clock, counters=counters, partly=partly)
+    return made, counters, clock
 
 
 ASKED: dict[str, tuple[tuple[str, str, int, bool], ...]] = {
@@ -209,3 +210,17 @@ def test_without_a_list_everybody_says_whether_it_is_there_itself() -> None:
     assert not opened.authorize(ANN, Action.PUBLISH, STATE.format("c1"))
     assert opened.write_mask(ANN, STATE.format("c1").encode()) == RETAINED_MASK
     assert opened.write_mask(ANN, STATE.format("c2").encode()) == 0
+
+
+def test_a_filter_of_which_some_may_be_read() -> None:
+    """It is granted as far as the least of the rules it touches goes, and each message is judged by itself."""
+    asked, _, _ = make(partly=True)
+    for topic_filter, qos in (("a/#", 2), ("$share/g/a/#", 2), ("#", 1), ("$history/l/a/#", 2), ("$SYS/#", 2)):
+        verdict = asked.authorize(ANN, Action.SUBSCRIBE, topic_filter)
+        assert (verdict.allowed, verdict.partial, verdict.qos_max) == (True, True, qos)
+    assert not asked.authorize(ANN, Action.SUBSCRIBE, "a/x/#").partial
+    for refused in ("a/no/#", "a/no/x", "b/#", "$history/l/r/#", "w/#"):
+        assert not asked.authorize(ANN, Action.SUBSCRIBE, refused)
+    assert asked.read_mask(ANN, b"a/no/x") == asked.read_mask(ANN, b"b") == 0
+    assert asked.read_mask(ANN, b"a/x") == READ_ALL_MASK
+    assert asked.read_mask(ANN, b"r/x") == READ_LIVE

@@ -37,7 +37,7 @@ from mqtt_proxy.mqtt.properties import SUBSCRIPTION_ID
 from mqtt_proxy.mqtt.session import Session
 from mqtt_proxy.mqtt.wire import fixed_header
 from remoting.access.identity import ANONYMOUS, Identity, Shown, Unproven
-from remoting.access.rules import WRITE_ALL_MASK, Verdict
+from remoting.access.rules import READ_ALL_MASK, WRITE_ALL_MASK, Verdict
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 from tests.unit.mqtt_proxy.bridge.fake_broker import FakeBroker
@@ -89,6 +89,10 @@ class FakeAccess:
     def write_mask(self, identity: Identity, topic: bytes) -> int:
         """As `authorize`."""
         return 0 if topic in self.forbidden else WRITE_ALL_MASK
+
+    def read_mask(self, identity: Identity, topic: bytes) -> int:
+        """As `authorize`."""
+        return 0 if topic in self.forbidden else READ_ALL_MASK
 
 
 class Wire:

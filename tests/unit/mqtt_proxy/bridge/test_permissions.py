@@ -7,7 +7,7 @@ import asyncio
 from mqtt_proxy.access.authority import Authority
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.bridge.cache import Feed
-from mqtt_proxy.bridge.permissions import REFUSED, Permissions
+from mqtt_proxy.bridge.permissions import READABLE_TOPICS_MAX, REFUSED, Permissions
 from mqtt_proxy.bridge.place import RETAINED_QUEUE
 from mqtt_proxy.bridge.resume import Again
 from mqtt_proxy.bridge.source import Source
@@ -15,6 +15,7 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.packets import Publish
 from remoting.access.acl_file import parse
 from remoting.access.identity import Identity
+from remoting.access.rules import READ_HISTORY, READ_LIVE
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 
@@ -55,13 +56,38 @@ def test_publishing() -> None:
 def test_subscriptions_are_judged_again() -> None:
     """Gone, lowered, or as before."""
     may, authority, registry = make()
-    assert (may.qos_allowed("a/+"), may.qos_allowed("r/x"), may.qos_allowed("#")) == (2, 0, REFUSED)
+    assert (may.qos_allowed("a/+"), may.qos_allowed("r/x"), may.qos_allowed("b/#")) == (2, 0, REFUSED)
+    assert (may.qos_allowed("#"), may.is_partial("#"), may.is_partial("a/#")) == (0, True, False)
     held = [source("a/+", 1), source("r/#", 1), source("a/x", 1)]
     assert may.revoked(held) == []
     assert [one.qos for _, one in held] == [1, 0, 1]
     authority.replace(parse(LIST + b"topic deny a/x\n", name="acl"))
-    assert may.revoked(held) == ["a/+", "a/x"]
-    assert registry.values()["rocketmq_mqtt_subscriptions_revoked_total"] == 2
+    assert may.revoked(held) == ["a/x"]
+    assert [one.judged for _, one in held] == [True, False, False]
+    assert (may.may_read(b"a/x", READ_LIVE), may.may_read(b"a/y", READ_LIVE)) == (False, True)
+    assert registry.values()["rocketmq_mqtt_subscriptions_revoked_total"] == 1
+    authority.replace(parse(LIST, name="acl"))
+    assert may.revoked(held[:1]) == []
+    assert not held[0][1].judged
+    assert may.may_read(b"a/x", READ_LIVE)
+
+
+def test_history_of_a_filter_is_judged_by_itself() -> None:
+    """All of it may be read as it comes, and only some of it from before."""
+    may, _, _ = make(b"user ann\ntopic read history=no r/#\ntopic read r/x\n")
+    assert not may.is_partial("r/#")
+    assert may.is_partial("r/#", history=True)
+    assert (may.may_read(b"r/x", READ_HISTORY), may.may_read(b"r/y", READ_HISTORY)) == (True, False)
+    assert may.may_read(b"r/y", READ_LIVE)
+
+
+def test_how_topics_may_be_read_is_remembered_with_a_bound() -> None:
+    """A new list is asked anew."""
+    may, authority, _ = make()
+    for number in range(READABLE_TOPICS_MAX + 10):
+        assert may.may_read(b"a/%d" % number, READ_LIVE)
+    authority.replace(parse(b"user ann\n", name="acl"))
+    assert not may.may_read(b"a/1", READ_LIVE)
 
 
 def test_history_that_is_under_way_is_judged_again() -> None:

@@ -130,3 +130,19 @@ def test_only_so_many_keys_are_remembered(path: Path, monkeypatch: pytest.Monkey
         policy(key, "consume", "x")
     assert policy("etl", "consume", "plant/1")
     assert len(policy._grants) == 2
+
+
+def test_a_filter_of_which_a_key_may_read_some(tmp_path: Path) -> None:
+    """Topic by topic, by the list in force; not where refusing was chosen."""
+    listed = tmp_path / "acl"
+    listed.write_text("user etl\ntopic read plant/#\ntopic deny-read plant/secret/#\n")
+    policy = make(listed)
+    assert not policy("etl", "consume", "plant/#")
+    for topic_filter in ("plant/#", "#", "+/secret", "plant/+"):
+        judge = policy.readable("etl", topic_filter)
+        assert judge is not None
+        assert (judge(b"plant/1"), judge(b"plant/secret/1"), judge(b"other")) == (True, False, False)
+    assert policy.readable("etl", "plant/secret/#") is None
+    assert policy.readable("etl", "other/#") is None
+    assert policy.readable("nobody", "#") is None
+    assert KeyPolicy(listed, structlog.get_logger(), WatchedFile, partly=False).readable("etl", "#") is None
