@@ -1,9 +1,9 @@
 """`make test`: style, types, layering, then the quick test suite, each shown with its time.
 
 Invariant: every check runs even when an earlier one failed, so that one run tells everything; the exit status is the
-worst. pytest comes last, so that its summaries are the last things printed: twice side by side, because the tests that
-start servers mostly wait while those of single modules compute, then for the suite that judges times. A test that
-fails has failed: none is run a second time.
+worst. pytest comes last, so that its summaries are the last things printed: three times side by side, because the two
+suites that start servers mostly wait while the tests of single modules compute, then for the suite that judges times.
+A test that fails has failed: none is run a second time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import bootstrap
@@ -39,11 +40,11 @@ SERVERS = ("tests/interop", "tests/processes")
 JUDGES_TIMES = "tests/chaos"
 """The suite whose servers count as dead after two seconds: it has the machine to itself."""
 PARTS: dict[str, list[str]] = {
-    "servers": list(SERVERS),
+    **{folder.rpartition("/")[2]: [folder] for folder in SERVERS},
     "modules": ["tests", *(f"--ignore={folder}" for folder in (*SERVERS, JUDGES_TIMES))],
     "alone": [JUDGES_TIMES],
 }
-"""The quick suite: the first two side by side, the last one behind them."""
+"""The quick suite: all but the last one side by side, that one behind them."""
 
 
 def run_static() -> list[str]:
@@ -81,19 +82,25 @@ def run_parts() -> int:
     def options(name: str) -> list[str]:
         return ["-m", QUICK_MARKS, *PARTS[name]]
 
-    with tempfile.TemporaryFile() as said:
-        beside = subprocess.Popen(pytest_command(options("servers")), cwd=bootstrap.ROOT, stdout=said, stderr=said)
-        try:
-            statuses = [run_pytest(options("modules"))]
-            print("the tests that start servers are still running", flush=True)
-            statuses.append(beside.wait())
-        finally:
-            beside.kill()
-            beside.wait()
-        said.seek(0)
-        print(said.read().decode(errors="replace"), flush=True)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        outputs = {name: Path(folder, name) for name in PARTS if name not in ("modules", "alone")}
+        running = {name: _begin(stack, options(name), output) for name, output in outputs.items()}
+        statuses = [run_pytest(options("modules"))]
+        for name, process in running.items():
+            print(f"waiting for the tests of {name}", flush=True)
+            statuses.append(process.wait())
+            print(outputs[name].read_text(errors="replace"), flush=True)
     statuses.append(run_pytest(options("alone")))
     return max(statuses, key=abs)
+
+
+def _begin(stack: ExitStack, arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
+    """Start pytest beside others, printing to a file; it ends with `stack`."""
+    with output.open("wb") as file:
+        process = subprocess.Popen(pytest_command(arguments), cwd=bootstrap.ROOT, stdout=file, stderr=file)
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+    return process
 
 
 def pytest_command(arguments: Sequence[str]) -> list[str]:

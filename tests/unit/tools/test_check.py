@@ -23,25 +23,30 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_parts_are_the_whole_suite(check: Any) -> None:
     """What one runs the others leave out, and every folder that is named is there."""
-    named = [*check.PARTS["servers"], *check.PARTS["alone"]]
+    named = [folder for part, folders in check.PARTS.items() if part != "modules" for folder in folders]
     assert check.PARTS["modules"] == ["tests", *(f"--ignore={folder}" for folder in named)]
     assert all((ROOT / folder).is_dir() for folder in named)
 
 
-@pytest.mark.parametrize("failing", ["", "servers", "modules", "alone"])
+@pytest.mark.parametrize("failing", ["", "interop", "processes", "modules", "alone"])
 def test_a_failure_in_any_part_counts(
-    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+    check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], failing: str
 ) -> None:
     """Whichever part it is in, and although it would pass the next time: no test is run twice."""
+    script = tmp_path / "runs_as_pytest.py"
+    script.write_text(
+        "import sys\nfrom pathlib import Path\n"
+        "ran, fails = Path(sys.argv[-2]), sys.argv[-1] == 'fails'\nagain = ran.exists()\nran.touch()\n"
+        "print('said by', ran.stem)\nraise SystemExit(fails and not again)\n"
+    )
     for part in list(check.PARTS):
-        ran = tmp_path / f"{part}.ran"
-        body = f"    was = ran.exists()\n    ran.touch()\n    assert was or {part != failing}\n"
-        head = f"from pathlib import Path\nran = Path({str(ran)!r})\ndef test_it():\n"
-        (tmp_path / f"test_{part}.py").write_text(head + body)
-        monkeypatch.setitem(check.PARTS, part, ["-p", "no:randomly", str(tmp_path / f"test_{part}.py")])
-    monkeypatch.setattr(check, "BIN", Path(sys.executable).parent)
+        verdict = "fails" if part == failing else "passes"
+        monkeypatch.setitem(check.PARTS, part, [str(tmp_path / f"{part}.ran"), verdict])
+    monkeypatch.setattr(check, "pytest_command", lambda arguments: [sys.executable, str(script), *arguments])
     assert check.run_tests([]) == bool(failing)
     assert len(list(tmp_path.glob("*.ran"))) == len(check.PARTS)
+    said = capfd.readouterr().out
+    assert all(f"said by {part}" in said for part in check.PARTS), "also what ran beside others"
 
 
 def test_what_is_not_compiled_is_found_where_it_could_be(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
