@@ -60,7 +60,7 @@ class BrokerMetrics:
 
     def watch_store(self, store: LogStore) -> None:
         """Declare the gauges that read the store."""
-        gauge = self._registry.gauge
+        counter, gauge = self._registry.counter, self._registry.gauge
         gauge(
             "rocketmq_storage_bytes",
             "Bytes of log that are kept",
@@ -83,8 +83,8 @@ class BrokerMetrics:
             "Bytes of the log that were durable and are damaged",
             function=lambda: sum(each.end - each.start for each in store.quarantined),
         )
-        gauge(
-            "rocketmq_damaged_reads",
+        counter(
+            "rocketmq_damaged_reads_total",
             "Reads since the start that met messages which cannot be read",
             function=lambda: store.metrics()["damaged_reads_total"],
         )
@@ -104,27 +104,29 @@ class BrokerMetrics:
             "When the last whole pass over the log ended; 0: none since the start",
             function=lambda: store.metrics().get("scrub_completed_ms", 0) / 1000,
         )
-        gauge(
-            "rocketmq_scrub_damaged_ranges",
+        counter(
+            "rocketmq_scrub_damaged_ranges_total",
             "Damaged stretches that the passes have met since the start",
             function=lambda: store.metrics().get("scrub_damaged_ranges_total", 0),
         )
 
     def watch_delayed(self, delayed: Delayed) -> None:
         """Declare what the waiting messages count themselves."""
-        gauge = self._registry.gauge
+        counter, gauge = self._registry.counter, self._registry.gauge
         gauge("rocketmq_delayed_messages", "Messages that wait for their time", function=lambda: delayed.waiting)
-        gauge(
-            "rocketmq_delayed_delivered_messages",
+        counter(
+            "rocketmq_delayed_delivered_messages_total",
             "Messages delivered at their time since the start",
             function=lambda: delayed.delivered,
         )
-        gauge(
-            "rocketmq_delayed_carried_messages",
+        counter(
+            "rocketmq_delayed_carried_messages_total",
             "Waiting messages said again since the start because retention reached them",
             function=lambda: delayed.carried,
         )
-        lost = gauge("rocketmq_delayed_lost_messages", "Waiting messages that could not be delivered", ("reason",))
+        lost = counter(
+            "rocketmq_delayed_lost_messages_total", "Waiting messages that could not be delivered", ("reason",)
+        )
         lost.child("undeliverable", function=lambda: delayed.undeliverable)
         lost.child("unreadable", function=lambda: delayed.unreadable)
 

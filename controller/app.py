@@ -191,11 +191,11 @@ class ControllerApp:
 def declare_metrics(registry: Registry, app: ControllerApp) -> None:
     """What a controller shows on the metrics page."""
     name_server = app.name_server
-    gauge = registry.gauge
+    counter, gauge = registry.counter, registry.gauge
     gauge("rocketmq_controller_brokers", "Broker addresses in the routes", function=lambda: len(name_server.liveness))
     gauge("rocketmq_controller_topics", "Topics in the routes", function=lambda: len(name_server.metadata.topics))
-    gauge(
-        "rocketmq_controller_metadata_write_failures",
+    counter(
+        "rocketmq_controller_metadata_write_failures_total",
         "Writes of the metadata file that failed since the start",
         function=lambda: name_server.persister.failures,
     )
@@ -204,7 +204,8 @@ def declare_metrics(registry: Registry, app: ControllerApp) -> None:
 
 def declare_plane_metrics(registry: Registry, plane: ControlPlane) -> None:
     """What controller mode shows on the metrics page."""
-    gauge, counters, groups = registry.gauge, plane.masters.counters, plane.machine
+    counter, gauge = registry.counter, registry.gauge
+    counters, groups = plane.masters.counters, plane.machine
 
     def total(name: str) -> float:
         return float(str(plane.engine.status().get(name, 0)))
@@ -225,8 +226,12 @@ def declare_plane_metrics(registry: Registry, plane: ControlPlane) -> None:
         "Replicas in the smallest SyncStateSet",
         function=lambda: min((len(each.in_sync) for each in groups.groups.values()), default=0),
     )
-    gauge("rocketmq_controller_elections_won", "Masters chosen since the start", function=lambda: counters.won)
-    gauge("rocketmq_controller_elections_failed", "Elections that chose nobody", function=lambda: counters.failed)
-    gauge("rocketmq_controller_role_pushes", "Roles told to brokers", function=lambda: plane.roles.pushed)
-    gauge("rocketmq_controller_route_pushes", "Routes told to subscribers", function=lambda: plane.routes.pushed)
+    counter("rocketmq_controller_elections_won_total", "Masters chosen since the start", function=lambda: counters.won)
+    counter(
+        "rocketmq_controller_elections_failed_total", "Elections that chose nobody", function=lambda: counters.failed
+    )
+    counter("rocketmq_controller_role_pushes_total", "Roles told to brokers", function=lambda: plane.roles.pushed)
+    counter(
+        "rocketmq_controller_route_pushes_total", "Routes told to subscribers", function=lambda: plane.routes.pushed
+    )
     gauge("rocketmq_controller_route_subscribers", "Who hears of routes", function=lambda: len(plane.routes))

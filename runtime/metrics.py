@@ -7,7 +7,8 @@ A component declares what it counts once, when it is built::
     too_big = dropped.child("too_big")
     received.value += 1 ; too_big.value += 1 ; latency.observe(ms)
 
-Invariant: a name has one kind, one help text and one set of labels in a process; names start with ``rocketmq_``.
+Invariant: a name has one kind, one help text and one set of labels in a process; names start with ``rocketmq_``, those
+of counters, and of nothing else, end with ``_total``.
 Thread rule: a metric is written by one thread (the owner of what it counts); the page may read it at any time.
 ``prometheus_client`` is imported only when the page is rendered.
 """
@@ -51,21 +52,30 @@ class Metric:
 
 
 class Counter(Metric):
-    """Only goes up: ``counter.value += n``."""
+    """Only goes up: ``counter.value += n``, or is read from ``function``, which counts, when the page is rendered."""
 
-    __slots__ = ("value",)
+    __slots__ = ("function", "value")
     kind = "counter"
 
-    def __init__(self, name: str, help_text: str, labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, help_text: str, labels: Sequence[str] = (), function: Callable[[], float] | None = None
+    ) -> None:
         super().__init__(name, help_text, labels)
         self.value = 0
+        self.function = function
 
-    def child(self, *values: str) -> Counter:
+    def read(self) -> float:
+        """How much was counted so far."""
+        return self.function() if self.function is not None else float(self.value)
+
+    def child(self, *values: str, function: Callable[[], float] | None = None) -> Counter:
         """The counter for these label values, made on first use; keep it, do not look it up per message."""
         key = self._child_key(values)
         if key not in self.children:
             self.children[key] = Counter(self.name, self.help)
         child: Counter = self.children[key]
+        if function is not None:
+            child.function = function  # a restarted component takes its counter over
         return child
 
 
@@ -147,9 +157,14 @@ class Registry:
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}
 
-    def counter(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
-        """Declare (or get again) a counter."""
-        return self._declare(Counter(name, help_text, labels))
+    def counter(
+        self, name: str, help_text: str, labels: Sequence[str] = (), function: Callable[[], float] | None = None
+    ) -> Counter:
+        """Declare (or get again) a counter; with ``function`` it is read when the page is rendered."""
+        counter = self._declare(Counter(name, help_text, labels))
+        if function is not None:
+            counter.function = function  # a restarted component takes its counter over
+        return counter
 
     def gauge(
         self, name: str, help_text: str, labels: Sequence[str] = (), function: Callable[[], float] | None = None
@@ -168,6 +183,7 @@ class Registry:
 
     def _declare(self, metric: M) -> M:
         assert NAME.match(metric.name), metric.name
+        assert isinstance(metric, Counter) == metric.name.endswith("_total"), f"{metric.name} is no {metric.kind}"
         known = self._metrics.setdefault(metric.name, metric)
         assert type(known) is type(metric), f"{metric.name} is declared twice, as different kinds"
         assert (known.help, known.labels) == (metric.help, metric.labels), (
@@ -180,7 +196,7 @@ class Registry:
         return self._metrics.values()
 
     def values(self) -> dict[str, float]:
-        """A flat picture for JSON and tests: ``name`` or ``name{label}`` -> value (a histogram: its count)."""
+        """A flat picture for JSON and tests: ``name`` or ``name{value}`` -> value (a histogram: its count)."""
         picture: dict[str, float] = {}
         for metric in self._metrics.values():
             for labels, leaf in _leaves(metric):
@@ -209,7 +225,7 @@ def _leaves(metric: Metric) -> list[tuple[tuple[str, ...], Any]]:
 def _reading(leaf: Any) -> float:
     if isinstance(leaf, Histogram):
         return leaf.count
-    return leaf.read() if isinstance(leaf, Gauge) else float(leaf.value)
+    return float(leaf.read())
 
 
 def _family(metric: Metric) -> PrometheusMetric:

@@ -27,19 +27,23 @@ NAMES = {
         "unproven_bytes",
         "Bytes held of requests that arrive, of peers that have proved no key",
     ),
-    "unproven_connection": ("cut_unproven_connection", "Connections cut: too much without a key for one connection"),
-    "unproven_address": ("cut_unproven_address", "Connections cut: too much without a proof for one address"),
-    "unproven_total": ("cut_unproven_total", "Connections cut: too much without a proof in all"),
-    "budget": ("cut_budget", "Connections cut: too many waited for room to read"),
-    "deadline": ("cut_deadline", "Connections cut: a request was not finished in time"),
-    "slow": ("cut_slow", "Connections cut: a request arrived too slowly"),
+    "unproven_connection": (
+        "cut_unproven_connection_total",
+        "Connections cut: too much without a key for one connection",
+    ),
+    "unproven_address": ("cut_unproven_address_total", "Connections cut: too much without a proof for one address"),
+    "unproven_total": ("cut_unproven_all_total", "Connections cut: too much without a proof in all"),
+    "budget": ("cut_budget_total", "Connections cut: too many waited for room to read"),
+    "deadline": ("cut_deadline_total", "Connections cut: a request was not finished in time"),
+    "slow": ("cut_slow_total", "Connections cut: a request arrived too slowly"),
 }
 
 
 def declare_read_metrics(registry: Registry, server: ReadCounted) -> None:
     """Show the counts of a server; one per registry."""
     for key, (name, text) in NAMES.items():
-        registry.gauge(
+        declare = registry.counter if name.endswith("_total") else registry.gauge
+        declare(
             f"rocketmq_remoting_read_{name}",
             text,
             function=lambda key=key: server.read_counts()[key],  # type: ignore[misc]

@@ -19,14 +19,14 @@ class TlsCounted(Protocol):
 
 
 NAMES = (
-    ("rocketmq_remoting_tls_handshakes", "Connections at the remoting port on which TLS began, since the start"),
-    ("rocketmq_remoting_tls_failures", "Connections closed because TLS was not agreed upon or was broken"),
-    ("rocketmq_remoting_certificate_reloads", "Times the certificate of the remoting port was read again"),
-    ("rocketmq_remoting_certificate_failures", "Times it could not be used; the old one stayed"),
+    ("rocketmq_remoting_tls_handshakes_total", "Connections at the remoting port on which TLS began, since the start"),
+    ("rocketmq_remoting_tls_failures_total", "Connections closed because TLS was not agreed upon or was broken"),
+    ("rocketmq_remoting_certificate_reloads_total", "Times the certificate of the remoting port was read again"),
+    ("rocketmq_remoting_certificate_failures_total", "Times it could not be used; the old one stayed"),
 )
 
 
 def declare_tls_metrics(registry: Registry, server: TlsCounted) -> None:
     """Show the counts of a server; one per registry."""
     for at, (name, text) in enumerate(NAMES):
-        registry.gauge(name, text, function=lambda at=at: server.tls_counts()[at])  # type: ignore[misc]
+        registry.counter(name, text, function=lambda at=at: server.tls_counts()[at])  # type: ignore[misc]

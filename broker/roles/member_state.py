@@ -32,19 +32,23 @@ def _is_role(member: GroupMember, name: str) -> int:
 
 def declare_metrics(registry: Registry, member: GroupMember) -> None:
     """Declare what is read when the page is rendered."""
-    gauge = registry.gauge
+    counter, gauge = registry.counter, registry.gauge
     role = gauge("rocketmq_replica_role", "1 for the role this broker has in its group", ("role",))
     for name in (MASTER, REPLICA, FENCED):
         role.child(name, function=partial(_is_role, member, name))
     gauge("rocketmq_replica_epoch", "Newest master epoch heard of", function=lambda: member.manager.steps.epoch)
-    gauge("rocketmq_replica_role_changes", "Roles taken since the start", function=lambda: member.manager.role_changes)
+    counter(
+        "rocketmq_replica_role_changes_total",
+        "Roles taken since the start",
+        function=lambda: member.manager.role_changes,
+    )
     gauge(
         "rocketmq_replica_controllers_up",
         "Controllers this broker has a connection to",
         function=lambda: member.manager.controllers.reachable,
     )
-    gauge(
-        "rocketmq_replica_not_master_answers",
+    counter(
+        "rocketmq_replica_not_master_answers_total",
         "Requests answered with NOT_MASTER since the start",
         function=lambda: member.gate.refused,
     )
@@ -63,32 +67,34 @@ def declare_metrics(registry: Registry, member: GroupMember) -> None:
 
 def _declare_group(registry: Registry, member: GroupMember) -> None:
     """Declare what the group and the log are like."""
-    gauge = registry.gauge
+    counter, gauge = registry.counter, registry.gauge
     gauge("rocketmq_replica_in_sync", "Brokers in the SyncStateSet of the master", function=lambda: in_sync(member))
-    gauge(
-        "rocketmq_replica_sync_state_set_changes",
+    counter(
+        "rocketmq_replica_sync_state_set_changes_total",
         "Changes of the SyncStateSet in this master's epoch",
         function=lambda: 0 if member.master is None else member.master.set_changes,
     )
-    gauge(
-        "rocketmq_replica_in_sync_refusals",
+    counter(
+        "rocketmq_replica_in_sync_refusals_total",
         "Requests refused in this master's epoch because too few replicas were in sync",
         function=lambda: 0 if member.master is None else member.master.refused,
     )
-    gauge(
-        "rocketmq_replica_unconfirmed_refusals",
+    counter(
+        "rocketmq_replica_unconfirmed_refusals_total",
         "Requests refused in this master's epoch because too much of the log waited for the replicas",
         function=lambda: 0 if member.master is None else member.master.refused_full,
     )
-    gauge("rocketmq_replica_sent_bytes", "Log bytes sent to replicas", function=lambda: member.replicas.sent_bytes)
-    gauge(
-        "rocketmq_replica_cut_bytes",
+    counter(
+        "rocketmq_replica_sent_bytes_total", "Log bytes sent to replicas", function=lambda: member.replicas.sent_bytes
+    )
+    counter(
+        "rocketmq_replica_cut_bytes_total",
         "Confirmed bytes cut from this broker's log because its master does not have them; 0 in the safe mode",
         function=lambda: 0 if member.client is None else member.client.lost_confirmed_bytes,
     )
 
-    gauge(
-        "rocketmq_replica_damaged_bytes",
+    counter(
+        "rocketmq_replica_damaged_bytes_total",
         "Bytes from the first damage of this replica's log on that it gave up to take the master's again",
         function=lambda: 0 if member.client is None else member.client.damaged_bytes,
     )

@@ -163,8 +163,8 @@ def test_a_flipped_bit_of_a_replica_is_mended_from_the_master(tmp_path: Path) ->
         group.wait_equal()
         equal_logs(group)
         assert "log_damage" in replica.log.read_text()
-        assert page_value(replica, "rocketmq_replica_damaged_bytes") > 0
-        assert page_value(replica, "rocketmq_replica_cut_bytes") == 0
+        assert page_value(replica, "rocketmq_replica_damaged_bytes_total") > 0
+        assert page_value(replica, "rocketmq_replica_cut_bytes_total") == 0
         no_traceback(group.proxy, *group.brokers, *group.controllers)
     finally:
         group.end()

@@ -127,7 +127,7 @@ def test_without_a_key_nothing_large_is_held(guarded: Server) -> None:
     try:
         assert guarded.rss_kb() - before < 16 * 1_024
         assert all_cut(opened)
-        assert count(guarded, "cut_unproven_connection") == CONNECTIONS
+        assert count(guarded, "cut_unproven_connection_total") == CONNECTIONS
         assert count(guarded, "unproven_bytes") == 0
     finally:
         close(opened)
@@ -141,7 +141,7 @@ def test_the_name_of_a_key_opens_no_more_than_the_share_of_an_address(guarded: S
     opened = begin(guarded, head_of(Command(RequestCode.SEND_MESSAGE_V2, fields=claim)))
     try:
         assert guarded.rss_kb() - before < GROWTH_KB_MAX
-        assert count(guarded, "cut_unproven_address") >= CONNECTIONS // 2
+        assert count(guarded, "cut_unproven_address_total") >= CONNECTIONS // 2
         until_all_cut(opened)
         assert count(guarded, "unproven_bytes") == 0
         assert send_large(guarded, Signer("etl", "secret")).code == 0
@@ -155,13 +155,13 @@ def test_where_no_key_is_needed_the_budget_holds(unguarded: Server) -> None:
     try:
         assert unguarded.rss_kb() - before < GROWTH_KB_MAX
         assert 0 < count(unguarded, "reserved_bytes") <= BUDGET_BYTES
-        assert count(unguarded, "cut_deadline") < CONNECTIONS
+        assert count(unguarded, "cut_deadline_total") < CONNECTIONS
         with BlockingConnection.dial(f"127.0.0.1:{unguarded.ports['remoting']}", 10_000) as connection:
             assert connection.request(Command(RequestCode.CLUSTER_STATUS)).code == 0
         until_all_cut(opened)
         assert send_large(unguarded, None).code == 0
         assert count(unguarded, "reserved_bytes") == 0
-        assert count(unguarded, "cut_deadline") > 0
+        assert count(unguarded, "cut_deadline_total") > 0
     finally:
         close(opened)
 

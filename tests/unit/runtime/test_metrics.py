@@ -78,3 +78,20 @@ def test_the_page_is_what_prometheus_reads() -> None:
     assert samples["rocketmq_latency_ms_bucket", ("+Inf",)] == 1
     assert samples["rocketmq_latency_ms_count", ()] == 1
     assert "prometheus_client" in sys.modules
+
+
+def test_a_counter_may_be_read_from_what_counts_and_is_the_only_kind_that_ends_with_total() -> None:
+    registry = Registry()
+    registry.counter("rocketmq_sent_total", "Sent", function=lambda: 7)
+    lost = registry.counter("rocketmq_lost_total", "Lost", labels=("reason",))
+    lost.child("a", function=lambda: 2)
+    lost.child("a", function=lambda: 3)  # by a component that was started again
+    lost.child("b").value += 1
+    values = {"rocketmq_sent_total": 7, "rocketmq_lost_total{a}": 3, "rocketmq_lost_total{b}": 1}
+    assert registry.values() == values
+    page = registry.page().decode()
+    assert "# TYPE rocketmq_sent_total counter\nrocketmq_sent_total 7.0" in page
+    with pytest.raises(AssertionError, match="no counter"):
+        registry.counter("rocketmq_sent", "Sent")
+    with pytest.raises(AssertionError, match="no gauge"):
+        registry.gauge("rocketmq_waiting_total", "Waiting")

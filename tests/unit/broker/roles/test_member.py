@@ -147,7 +147,7 @@ async def test_too_few_in_sync_take_no_messages_and_say_so(tmp_path: Path) -> No
         await until(lambda: not master.ready())
         assert master.unready_reason() == "1 of the brokers in sync can be reached, messages need 2"
         assert await group.publish(b"2") == 2
-        assert master.registry.values()["rocketmq_replica_in_sync_refusals"] == 1
+        assert master.registry.values()["rocketmq_replica_in_sync_refusals_total"] == 1
         await group.add(number)
         await until(master.ready)
         assert await group.publish(b"2") == 0
@@ -252,10 +252,10 @@ async def test_a_damaged_replica_takes_the_masters_bytes_again(tmp_path: Path) -
         await group.brokers[number].stop()
         flip_bit(tmp_path / f"broker-{number}", b"message 7")
         again = await group.add(number)
-        await until(lambda: again.registry.values()["rocketmq_replica_damaged_bytes"] > 0)
+        await until(lambda: again.registry.values()["rocketmq_replica_damaged_bytes_total"] > 0)
         changes = master._member.master.set_changes
         assert changes >= 1
-        assert again.registry.values()["rocketmq_replica_cut_bytes"] == 0, "nothing that was confirmed is lost"
+        assert again.registry.values()["rocketmq_replica_cut_bytes_total"] == 0, "nothing that was confirmed is lost"
         await group.settle(*group.brokers)
         assert await group.publish(b"more") == 0
         await until(lambda: count(again) == 51)
@@ -280,6 +280,6 @@ async def test_a_damaged_master_lets_another_one_lead(tmp_path: Path) -> None:
         assert await group.publish(b"more") == 0
         await group.settle(*group.brokers)
         await until(lambda: count(first) >= 51)
-        assert first.registry.values()["rocketmq_replica_damaged_bytes"] > 0
+        assert first.registry.values()["rocketmq_replica_damaged_bytes_total"] > 0
         assert not first._member.store.quarantined
     assert log_bytes(tmp_path / "broker-1") == log_bytes(tmp_path / "broker-2")
