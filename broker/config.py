@@ -167,6 +167,8 @@ class BrokerConfig:
     """Serve other machines without a signature. Only for closed networks."""
     default_queue_count: int = setting(4, minimum=1, maximum=1_024)
     """Queues of a topic that is created by its first message."""
+    template_queue_count: int = setting(8, minimum=1, maximum=1_024)
+    """Most queues that a RocketMQ client gets when its first message creates a topic (`defaultTopicQueueNums`)."""
     auto_create_topics: bool = True
     """Create a topic when the first message for it arrives. With false, topics are made by an administrator."""
     register_interval_ms: int = setting(30_000, minimum=100)

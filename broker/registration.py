@@ -272,7 +272,7 @@ class Registration:
 
     def _template(self) -> TopicConfig:
         """The topic whose route clients ask for when their own does not exist yet."""
-        count = self._broker.config.default_queue_count
+        count = self._broker.config.template_queue_count
         permission = 6 | PERMISSION_INHERIT if self._broker.config.auto_create_topics else 0
         return TopicConfig(name=DEFAULT_TOPIC, read_queue_count=count, write_queue_count=count, permission=permission)
 

@@ -7,6 +7,7 @@ refused and says so.
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,15 +18,18 @@ from broker.api.fields import flag, number, text
 from broker.meta.groups import GroupConfig, retry_topic
 from broker.meta.topic_attributes import changed
 from broker.meta.topics import TopicConfig
+from broker.store.errors import StoreError
 from remoting.protocol import fastjson
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
+from remoting.protocol.record import RecordView
 from remoting.transport.contracts import Peer
 from runtime.config import flatten
 
 if TYPE_CHECKING:
     from broker.api.context import Broker
+    from broker.meta.rates import Rates
 
 QUEUES_PER_TOPIC_MAX = 1_024
 SECRET_KEYS = ("access_keys",)
@@ -102,17 +106,21 @@ def get_config(broker: Broker, peer: Peer, command: Command) -> Command:
 
 
 def runtime_info(broker: Broker, _peer: Peer, command: Command) -> Command:
-    """28: the table that `clusterList` and `brokerStatus` print."""
+    """28: the table that `clusterList` and `brokerStatus` print; counts are since the start of this broker."""
     store = broker.store
+    taken = broker.metrics.messages_in.value
+    usage = shutil.disk_usage(broker.config.data_directory)
+    ratio = f"{1 - usage.free / usage.total:.4f}"
     table = {
         "brokerVersionDesc": "LightMQ",
         "brokerVersion": "479",
         "brokerActive": "true",
         "bootTimestamp": str(broker.started_ms),
-        "msgPutTotalTodayNow": str(broker.metrics.messages_in.value),
-        "msgGetTotalTodayNow": str(broker.metrics.messages_out.value),
-        "putTps": "0 0 0",
-        "getTransferredTps": "0 0 0",
+        **_traffic("msgPutTotal", "putTps", broker.metrics.messages_in.value, broker.rates_in),
+        **_traffic("msgGetTotal", "getTransferredTps", broker.metrics.messages_out.value, broker.rates_out),
+        "putMessageAverageSize": f"{(store.end_position - broker.started_position) / max(1, taken):.1f}",
+        "commitLogDiskRatio": ratio,
+        "consumeQueueDiskRatio": ratio,
         "commitLogMinOffset": str(store.begin_position),
         "commitLogMaxOffset": str(store.confirm_position),
         "dispatchBehindBytes": "0",
@@ -124,14 +132,36 @@ def runtime_info(broker: Broker, _peer: Peer, command: Command) -> Command:
     return command.reply(body=_encode({"table": table}))
 
 
+def _traffic(total: str, rate: str, now: int, rates: Rates) -> dict[str, str]:
+    return {
+        f"{total}YesterdayMorning": str(rates.yesterday_morning),
+        f"{total}TodayMorning": str(rates.today_morning),
+        f"{total}TodayNow": str(now),
+        rate: " ".join(f"{each:.1f}" for each in rates.per_second()),
+    }
+
+
 def topic_stats(broker: Broker, _peer: Peer, command: Command) -> Command:
-    """202: offsets of every queue of a topic."""
+    """202: offsets of every queue of a topic, and when it got its newest message."""
     topic = broker.topics.require(text(command.fields, "topic")).name
     table = []
     for index, queue_id in enumerate(broker.topics.queue_ids(topic)):
         low, high = broker.store.bounds(queue_id)
-        table.append((queue_key(broker, topic, index), {"minOffset": low, "maxOffset": high, "lastUpdateTimestamp": 0}))
+        last_ms = stored_ms(broker, queue_id, high - 1, low, high)
+        numbers = {"minOffset": low, "maxOffset": high, "lastUpdateTimestamp": last_ms}
+        table.append((queue_key(broker, topic, index), numbers))
     return command.reply(body=offset_table(command, table, "topicPutTps"))
+
+
+def stored_ms(broker: Broker, queue: int, offset: int, low: int, high: int) -> int:
+    """When a message was stored; 0 where there is none, or none that can be read."""
+    if not low <= offset < high:
+        return 0
+    try:
+        records = broker.store.read(queue, offset, 1, 1).records
+    except StoreError:
+        return 0
+    return RecordView(records[0]).store_ms if records else 0
 
 
 def update_group(broker: Broker, peer: Peer, command: Command) -> None:

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.api.access import CONSUME
-from broker.api.admin import offset_table, queue_key
+from broker.api.admin import offset_table, queue_key, stored_ms
 from broker.api.fields import text
 from broker.api.queues import find_queue
-from broker.store.errors import StoreError
 from remoting.access.resources import of_topic
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
-from remoting.protocol.record import RecordView
 from remoting.transport.contracts import Peer
 
 if TYPE_CHECKING:
@@ -98,23 +96,12 @@ def _may_read(broker: Broker, peer: Peer, command: Command, topic: str) -> bool:
 
 def _numbers(broker: Broker, queue: int, offset: int) -> dict[str, int]:
     low, high = broker.store.bounds(queue)
-    waiting = _stored_ms(broker, queue, max(offset, low), low, high)
+    waiting = stored_ms(broker, queue, max(offset, low), low, high)
     return {
         "brokerOffset": high,
         "consumerOffset": offset,
         "pullOffset": offset,
-        "lastTimestamp": _stored_ms(broker, queue, offset - 1, low, high),
+        "lastTimestamp": stored_ms(broker, queue, offset - 1, low, high),
         "minOffset": low,
         "waitingMs": max(0, broker.clock.now_ms() - waiting) if waiting else 0,
     }
-
-
-def _stored_ms(broker: Broker, queue: int, offset: int, low: int, high: int) -> int:
-    """When a message was stored; 0 where there is none, or none that can be read."""
-    if not low <= offset < high:
-        return 0
-    try:
-        records = broker.store.read(queue, offset, 1, 1).records
-    except StoreError:
-        return 0
-    return RecordView(records[0]).store_ms if records else 0

@@ -32,6 +32,7 @@ from broker.meta.ledger import CommitRun, SinkLedger
 from broker.meta.locks import QueueLocks
 from broker.meta.offsets import GroupOffsets
 from broker.meta.placement import Placement
+from broker.meta.rates import Rates
 from broker.meta.retained import Retained
 from broker.meta.retained_expiry import RetainedExpiry
 from broker.meta.retained_quota import RetainedQuota
@@ -75,6 +76,7 @@ class Broker:
         self.clock = clock
         self.log = log
         self.started_ms = now_ms
+        self.started_position = store.end_position
         self.host = "127.0.0.1"
         self.port = 0
         self.readers_address: Callable[[], str | None] = lambda: None
@@ -84,6 +86,8 @@ class Broker:
         """The route of a topic over all broker groups; None where no controller is configured."""
         self.metrics = BrokerMetrics(registry)
         self.metrics.watch_store(store)
+        self.rates_in, self.rates_out = Rates(), Rates()
+        """Of messages taken and messages given out."""
         self.authorizer = Authorizer()
         self._open_topics(limits)
         self._open_sessions(limits, now_ms)
@@ -284,7 +288,9 @@ class Broker:
         self.will_room.run()
 
     def maintain(self, now_ms: int) -> None:
-        """Expire what nobody uses any more; called every `maintain_interval_ms`."""
+        """Expire what nobody uses any more and look at the rates; called every `maintain_interval_ms`."""
+        self.rates_in.sample(now_ms, self.metrics.messages_in.value)
+        self.rates_out.sample(now_ms, self.metrics.messages_out.value)
         ended = self.sessions.expire(now_ms)
         self.will_room.run()
         gone = self.filters.expire(now_ms)

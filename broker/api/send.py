@@ -47,7 +47,7 @@ def send_message(broker: Broker, peer: Peer, command: Command) -> None:
     batch = command.code == RequestCode.SEND_BATCH_MESSAGE or request.batch
     parts = split_batch(command.body) if batch else [(request.flag, request.properties, command.body)]
     topic = _target(broker, request)
-    config = broker.placement.topic_for_write(topic, min(request.queue_count, broker.config.default_queue_count))
+    config = broker.placement.topic_for_write(topic, min(request.queue_count, broker.config.template_queue_count))
     index = broker.placement.queue_index(config, request.queue_index)
     born_host = _host(peer.address)
     messages = []

@@ -10,6 +10,7 @@ its length and nesting are bounded. Pure.
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable
@@ -22,7 +23,9 @@ TEXT_MAX = 8_192
 DEPTH_MAX = 32
 """Parentheses and NOTs inside each other; more are refused."""
 DIGITS_MAX = 40
-"""Digits of a whole number that is compared exactly; longer ones as floating point."""
+"""Digits of a property's whole number that is compared exactly; longer ones as floating point."""
+NUMBER_MAX = 100
+"""Characters of a number in an expression; longer ones are refused, and those beyond the range of floating point."""
 
 Value = str | int | float | bool | None
 Properties = Callable[[str], str | None]
@@ -140,29 +143,43 @@ class _Parser:
         return LocalMisuse(f"SQL expression: {expected} expected instead of {said} at character {token.at}")
 
     def _comparison(self) -> Predicate:
+        first = self._tokens[self._at]
         left = self._operand()
         token = self._tokens[self._at]
         if token.kind == "sign" and token.text in {"=", "<>", *_ORDERS}:
             self._at += 1
+            if token.text in _ORDERS:
+                self._ordered(first, self._tokens[self._at])
             return _compare(token.text, left, self._operand())
         if self.take("word", "IS"):
             negated = self.take("word", "NOT")
             self.expect("word", "NULL")
             return lambda properties: (left(properties) is None) != negated
         negated = self.take("word", "NOT")
+        if self._tokens[self._at][:2] == ("word", "BETWEEN"):
+            self._ordered(first)
         found = self._word_test(left, negated=negated)
         if found is None:
             # Alone it is a condition of its own: a property that says true.
             return _compare("=", left, lambda _: True)
         return _not(found) if negated else found
 
+    def _ordered(self, *tokens: Token) -> None:
+        """Refuse constants that are in no order with anything, as RocketMQ does."""
+        for token in tokens:
+            if token.kind == "text" or (token.kind == "word" and token.text in {"TRUE", "FALSE"}):
+                remark = f"SQL expression: {token.text} at character {token.at} is no number and has no order"
+                raise LocalMisuse(remark)
+
     def _word_test(self, left: Operand, *, negated: bool) -> Predicate | None:
         """`IN`, `BETWEEN` and the tests of texts; None when none of them follows."""
         if self.take("word", "IN"):
             return _in(left, self._texts())
         if self.take("word", "BETWEEN"):
+            self._ordered(self._tokens[self._at])
             low = self._operand()
             self.expect("word", "AND")
+            self._ordered(self._tokens[self._at])
             return _all_of([_compare(">=", left, low), _compare("<=", left, self._operand())])
         for word, test in _TEXT_TESTS.items():
             if self.take("word", word):
@@ -212,8 +229,16 @@ def _unquoted(text: str) -> str:
 
 
 def _number(text: str) -> int | float:
+    if len(text) > NUMBER_MAX:
+        raise LocalMisuse(f"SQL expression: a number of {len(text)} characters, the limit is {NUMBER_MAX}")
     plain = text.rstrip("lL")
-    return int(plain) if plain.isdigit() else float(plain)
+    try:
+        number = int(plain) if plain.isdigit() else float(plain)
+    except ValueError as error:
+        raise LocalMisuse(f"SQL expression: {text!r} is not a number") from error
+    if number in (math.inf, -math.inf):
+        raise LocalMisuse(f"SQL expression: {text!r} is too large a number")
+    return number
 
 
 def _constant(value: Value) -> Operand:

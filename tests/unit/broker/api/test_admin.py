@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -88,3 +90,28 @@ async def test_a_topic_asked_for_to_be_written_to_is_created_by_use(running) -> 
     running.broker.placement._auto_create = False
     none = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="other", forWrite="true")
     assert none.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_rates_daily_counts_and_times_are_shown(running) -> None:
+    connection, broker = running.connect(), running.broker
+    fields = {"b": "t", "e": "0", "d": "16"}
+    broker.maintain(running.clock.now_ms())
+    for _ in range(10):
+        reply = await connection.request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"x"))
+        assert reply.code == 0, reply.remark
+        running.clock.advance_ms(1_000)
+        broker.maintain(running.clock.now_ms())
+    assert broker.topics.get("t").write_queue_count == 8
+    reply = await connection.request(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+    table = json.loads(reply.body)["table"]
+    assert table["putTps"].split()[0] == "1.0"
+    assert table["msgPutTotalTodayNow"] == "10"
+    for total in ("msgPutTotal", "msgGetTotal"):
+        assert table[f"{total}TodayMorning"].isdigit()
+        assert table[f"{total}YesterdayMorning"].isdigit()
+    assert float(table["putMessageAverageSize"]) > 0
+    assert 0 < float(table["commitLogDiskRatio"]) < 1
+    reply = await connection.request(Command(RequestCode.GET_TOPIC_STATS_INFO, fields={"topic": "t"}))
+    shown = {json.loads(queue)["queueId"]: numbers for queue, numbers in json.loads(reply.body)["offsetTable"].items()}
+    assert running.clock.now_ms() - 2_000 <= shown[0]["lastUpdateTimestamp"] <= running.clock.now_ms()
+    assert shown[1]["lastUpdateTimestamp"] == 0
