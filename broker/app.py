@@ -109,6 +109,7 @@ class BrokerApp:
             parse_access_keys(self.config.access_keys),
             open_to_all=self.config.open_to_all,
             keys_count=self.config.access_list is not None,
+            bound_only=self.config.bound_signatures_only,
         )
 
     @property

@@ -163,6 +163,9 @@ class BrokerConfig:
     partly_readable_filters: str = setting("thin", choices=("thin", "refuse"))
     """What becomes of a Spark job whose filter covers topics that its key may not read: it gets the others (`thin`), or
     is refused."""
+    bound_signatures_only: bool = False
+    """Refuse signatures that could be copied and sent again, which RocketMQ's own clients make; those of LightMQ's own
+    hold once, on their connection."""
     open_to_all: bool = False
     """Serve other machines without a signature. Only for closed networks."""
     default_queue_count: int = setting(4, minimum=1, maximum=1_024)

@@ -168,6 +168,7 @@ class ControllerApp:
             parse_access_keys(config.access_keys),
             open_to_all=config.open_to_all,
             keys_count=config.access_list is not None,
+            bound_only=config.bound_signatures_only,
         )
         unsupported = UnsupportedRequests(self._registry or Registry(), self._clock, self._log).heard
         return RemotingServer(

@@ -38,6 +38,9 @@ class ControllerConfig:
     access_key_file: Path | None = None
     """Key that brokers are told their role with (one line `key:secret`); needs `role controller` where they have an
     access list."""
+    bound_signatures_only: bool = False
+    """Refuse signatures that could be copied and sent again, which RocketMQ's own clients make; those of LightMQ's own
+    hold once, on their connection."""
     open_to_all: bool = False
     """Serve other machines without a signature. Only for closed networks."""
     node_id: str = "n1"

@@ -19,6 +19,7 @@ class ReaderSettings(msgspec.Struct, kw_only=True):
     port: int
     access_keys: tuple[str, ...] = ()
     open_to_all: bool = False
+    bound_signatures_only: bool = False
     access_list: str | None = None
     partly_readable_filters: bool = True
     tls_mode: str = "disabled"

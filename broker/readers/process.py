@@ -73,7 +73,10 @@ async def serve(settings: ReaderSettings) -> None:
     )
     service = RangeService(store, pull_bytes_max=settings.pull_bytes_max, authorizer=Authorizer(policy))
     access = Access(
-        parse_access_keys(settings.access_keys), open_to_all=settings.open_to_all, keys_count=policy is not None
+        parse_access_keys(settings.access_keys),
+        open_to_all=settings.open_to_all,
+        keys_count=policy is not None,
+        bound_only=settings.bound_signatures_only,
     )
     table = {RequestCode.RANGE_PULL: service.range_pull, RequestCode.FILTERED_PULL: service.filtered_pull}
     server = RemotingServer(

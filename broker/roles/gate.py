@@ -75,7 +75,9 @@ class RoleGate:
         """Answer one request; raises what the handler raises."""
         if self._router is not None:
             return self._router(peer, command)
-        self._access.check(peer, command)
+        challenge = self._access.admit(peer, command)
+        if challenge is not None:
+            return challenge
         handler = self._always.get(command.code)
         if handler is not None:
             return handler(peer, command)

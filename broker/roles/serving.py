@@ -134,7 +134,8 @@ class Serving:
         settings = ReaderSettings(
             partly_readable_filters=config.partly_readable_filters == "thin",
             directory=str(config.data_directory.resolve()), host=config.host, port=config.range_reader_port,
-            access_keys=config.access_keys, open_to_all=config.open_to_all, pull_bytes_max=limits.pull_bytes_max,
+            access_keys=config.access_keys, open_to_all=config.open_to_all,
+            bound_signatures_only=config.bound_signatures_only, pull_bytes_max=limits.pull_bytes_max,
             frame_size_bytes_max=limits.frame_size_bytes_max, output_bytes_max=limits.connection_output_bytes_max,
             connections_max=limits.connections_max, log_level=level, log_json=json,
             access_list=_text(config.access_list), tls_mode=tls.mode, tls_certificate=_text(tls.certificate),

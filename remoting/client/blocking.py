@@ -25,7 +25,7 @@ from remoting.protocol.frame import FrameDecoder, encode_frame
 from remoting.protocol.route_body import ClusterInfo, TopicRoute, decode_body
 from remoting.transport.failures import ConnectionLost, RequestTimeout, TlsFailed, Unreachable, checked, split_address
 from remoting.transport.link import FRAME_SIZE_BYTES_MAX
-from remoting.transport.signature import Signer
+from remoting.transport.signature import BoundSigner, Signer
 from remoting.transport.tls import reason_of
 
 __all__ = ["BlockingConnection", "checked", "cluster", "topic_route"]
@@ -67,7 +67,7 @@ class BlockingConnection:
         """Called now and then while an answer is waited for and nothing comes; what it raises ends the connection."""
         self._host, self._port = host, port
         self._timeout_ms = timeout_ms
-        self._signer = signer
+        self._signer: Signer | BoundSigner | None = None
         self._decoder = FrameDecoder(frame_size_bytes_max)
         self._opaque = 0
         self._sent: dict[int, int] = {}
@@ -82,6 +82,17 @@ class BlockingConnection:
                 self._socket = _secured(self._socket, tls, host, port)
         except OSError as error:
             raise Unreachable(host, port, error) from error
+        if signer is not None:
+            self._bind(signer)
+
+    def _bind(self, signer: Signer) -> None:
+        """Have the server bind this connection's signatures to it; to one that cannot, they are made as RocketMQ's."""
+        try:
+            answer = self.request(Command(RequestCode.SIGN_CHALLENGE))
+        except BaseException:
+            self.close()
+            raise
+        self._signer = signer.bound(answer) or signer
 
     @classmethod
     def dial(

@@ -12,6 +12,7 @@ import logging
 import ssl
 
 from remoting.client.tls import ClientTls, handshake_with
+from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.transport.calls import Calls
 from remoting.transport.contracts import (
@@ -29,7 +30,7 @@ from remoting.transport.failures import (
     split_address,
 )
 from remoting.transport.link import FRAME_SIZE_BYTES_MAX, OUTPUT_BYTES_MAX, FrameLink, LinkSettings
-from remoting.transport.signature import Signer
+from remoting.transport.signature import BoundSigner, Signer
 
 __all__ = [
     "Connection",
@@ -55,7 +56,8 @@ class SocketConnection(FrameLink):
         super().__init__(settings)
         self.address = address
         self._name = address
-        self._signer = signer
+        self._unbound = signer
+        self._signer: Signer | BoundSigner | None = None
         self._calls = Calls(address, in_flight_bytes_max)
         self._push_callbacks: list[PushCallback] = []
         self._ended = asyncio.Event()
@@ -93,6 +95,12 @@ class SocketConnection(FrameLink):
         """Close and wait until it is closed."""
         self.end("closed by this side")
         await self._ended.wait()
+
+    async def bind(self, timeout_ms: int) -> None:
+        """Have the server bind this connection's signatures to it; to one that cannot, they are made as RocketMQ's."""
+        if self._unbound is not None:
+            answer = await self.request(Command(RequestCode.SIGN_CHALLENGE), timeout_ms)
+            self._signer = self._unbound.bound(answer) or self._unbound
 
     def link_made(self) -> None:
         """Keep the name that was asked for: it says more than the socket's numbers."""
@@ -143,6 +151,7 @@ async def connect(
             )
             if tls is not None and context is not None:
                 await _secured(connection, context, tls.name_for(host), (host, port))
+            await _bound(connection, timeout_ms)
     except OSError as error:  # TimeoutError is one
         raise Unreachable(host, port, error) from error
     return connection
@@ -155,6 +164,18 @@ async def _secured(connection: SocketConnection, context: ssl.SSLContext, name: 
             await connection.start_tls(context, name)
     except BaseException:
         connection.abort("no TLS")
+        raise
+
+
+async def _bound(connection: SocketConnection, timeout_ms: int) -> None:
+    """Bind the signatures; whatever ends that early ends the connection."""
+    try:
+        await connection.bind(timeout_ms)
+    except RequestTimeout as error:
+        connection.abort("no answer to the first request")
+        raise TimeoutError(str(error)) from error
+    except BaseException:
+        connection.abort("its signatures were not bound")
         raise
 
 

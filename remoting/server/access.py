@@ -1,30 +1,63 @@
 """Who may send requests: everyone on this machine, others only with a signature made by a known key.
 
-Invariant: without keys nobody off this machine gets anything but a refusal.
+Invariants: without keys nobody off this machine gets anything but a refusal; a bound request is taken once, on the
+connection it was signed for.
 """
 
 from __future__ import annotations
 
 import hmac
+import secrets
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import cast
 
-from remoting.protocol.codes import ResponseCode
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.transport.contracts import Peer
-from remoting.transport.signature import ACCESS_KEY_FIELD, SIGNATURE_FIELD, signature
+from remoting.transport.signature import (
+    ACCESS_KEY_FIELD,
+    BOUND_PREFIX,
+    CHALLENGE_BYTES,
+    CHALLENGE_FIELD,
+    COUNT_DIGITS_MAX,
+    COUNT_FIELD,
+    SIGNATURE_FIELD,
+    bound_signature,
+    signature,
+)
 
 PROVED_ATTRIBUTE = "proved"
 """Set on peers whose signature was valid once; see `remoting.server.intake`."""
+
+
+SESSION_ATTRIBUTE = "signing session"
+"""Where a peer keeps its challenge and the number of its last bound request."""
+
+
+@dataclass(slots=True)
+class _Session:
+    """What bound requests of one connection are held against."""
+
+    challenge: bytes
+    count: int = 0
 
 
 class Access:
     """Checks each request of a server; `keys` maps access keys to secrets."""
 
     def __init__(
-        self, keys: Mapping[str, str] | None = None, *, open_to_all: bool = False, keys_count: bool = False
+        self,
+        keys: Mapping[str, str] | None = None,
+        *,
+        open_to_all: bool = False,
+        keys_count: bool = False,
+        bound_only: bool = False,
     ) -> None:
-        """`keys_count`: a claimed key is checked also where none is needed, because rights hang on it."""
+        """`keys_count`: a claimed key is checked also where none is needed, because rights hang on it. `bound_only`:
+        signatures that could be sent again are refused, those of RocketMQ's own clients among them."""
+        self._bound_only = bound_only
         self._keys = dict(keys or {})
         self._open_to_all = open_to_all
         self._keys_count = keys_count
@@ -36,6 +69,14 @@ class Access:
     def knows(self, command: Command) -> bool:
         """Whether the request claims a key that is known; nothing is proved by that."""
         return SIGNATURE_FIELD in command.fields and command.fields.get(ACCESS_KEY_FIELD) in self._keys
+
+    def admit(self, peer: Peer, command: Command) -> Command | None:
+        """The challenge when that is what is asked for, which needs no right; else None, or Refused as in `check`."""
+        if command.code == RequestCode.SIGN_CHALLENGE:
+            session = peer.attributes.setdefault(SESSION_ATTRIBUTE, _Session(secrets.token_bytes(CHALLENGE_BYTES)))
+            return command.reply(fields={CHALLENGE_FIELD: cast("_Session", session).challenge.hex()})
+        self.check(peer, command)
+        return None
 
     def check(self, peer: Peer, command: Command) -> None:
         """Raise `Refused` (NO_PERMISSION) unless the peer may send this request."""
@@ -49,11 +90,38 @@ class Access:
             )
         secret = self._keys.get(access_key)
         # An unknown key costs the same work as a wrong signature and gets the same answer.
-        expected = signature(command.fields, command.body, secret or "")
         given = command.fields.get(SIGNATURE_FIELD, "")
+        if given.startswith(BOUND_PREFIX):
+            session, count = self._place(peer, command)
+            expected = bound_signature(command, session.challenge, count, secret or "")
+        else:
+            self._check_kind()
+            session, count = None, 0
+            expected = signature(command.fields, command.body, secret or "")
         if not hmac.compare_digest(expected.encode(), given.encode()) or secret is None:
             raise Refused(ResponseCode.NO_PERMISSION, f"the signature by access key {access_key!r} is not valid")
+        if session is not None:
+            session.count = count
         peer.attributes[PROVED_ATTRIBUTE] = True
+
+    @staticmethod
+    def _place(peer: Peer, command: Command) -> tuple[_Session, int]:
+        """Where a bound request stands on its connection. Raises Refused for one that has been there before."""
+        session = peer.attributes.get(SESSION_ATTRIBUTE)
+        digits = command.fields.get(COUNT_FIELD, "")
+        if not isinstance(session, _Session) or not (digits.isascii() and digits.isdigit()):
+            raise Refused(ResponseCode.NO_PERMISSION, "the request is signed for another connection")
+        if len(digits) > COUNT_DIGITS_MAX or int(digits) <= session.count:
+            raise Refused(ResponseCode.NO_PERMISSION, f"signed request {digits[:20]} came here before")
+        return session, int(digits)
+
+    def _check_kind(self) -> None:
+        if self._bound_only:
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                "this server takes no signature that could be sent again (bound_signatures_only): RocketMQ's own "
+                "clients sign so",
+            )
 
 
 def parse_access_keys(pairs: Iterable[str]) -> dict[str, str]:

@@ -56,7 +56,9 @@ class Router:
     def __call__(self, peer: Peer, command: Command) -> Command | None:
         """Answer one request; raises what the handler raises, `Refused` for an unknown code or missing access."""
         if self._access is not None:
-            self._access.check(peer, command)
+            challenge = self._access.admit(peer, command)
+            if challenge is not None:
+                return challenge
         handler = self._handlers.get(command.code)
         if handler is None:
             if self._unsupported is not None:

@@ -1,8 +1,11 @@
-"""Signed requests as RocketMQ's clients make them: `AccessKey` and `Signature` among a request's fields.
+"""Signed requests: as RocketMQ's clients make them, and bound to their connection.
 
-Signature = base64(HMAC-SHA1(secret, the values of all other fields in the order of their names, then the body)). It
-shows that the sender knows the secret and that nothing was changed; it hides nothing and a copy of it can be sent
-again, so off the machine it belongs inside TLS.
+RocketMQ   Signature = base64(HMAC-SHA1(secret, the values of all other fields in the order of their names, the body))
+bound      Signature = "2:" base64(HMAC-SHA256(secret, challenge | u64 count | u32 code | fields with lengths | body))
+
+Both show that the sender knows the secret and that nothing was changed. A request of the first kind can be copied and
+sent again, with another code too. One of the second kind holds once, on the connection on which the server gave the
+challenge: `count` rises with each request. Neither hides anything; off the machine they belong inside TLS.
 """
 
 from __future__ import annotations
@@ -13,10 +16,19 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 
 ACCESS_KEY_FIELD = "AccessKey"
 SIGNATURE_FIELD = "Signature"
+COUNT_FIELD = "SignatureCount"
+"""Number of a bound request on its connection."""
+CHALLENGE_FIELD = "challenge"
+"""In the answer to SIGN_CHALLENGE: what requests of this connection are bound to, in hexadecimal."""
+CHALLENGE_BYTES = 16
+CHALLENGE_DIGITS_MAX = 128
+COUNT_DIGITS_MAX = 18
+BOUND_PREFIX = "2:"
 
 
 def signature(fields: Mapping[str, str], body: bytes, secret: str) -> str:
@@ -25,6 +37,19 @@ def signature(fields: Mapping[str, str], body: bytes, secret: str) -> str:
     # SHA-1 is what RocketMQ's clients use; as a keyed hash it is still sound.
     digest = hmac.new(secret.encode(), content + body, hashlib.sha1).digest()
     return base64.b64encode(digest).decode()
+
+
+def bound_signature(command: Command, challenge: bytes, count: int, secret: str) -> str:
+    """The signature of a request that is the `count`-th of the connection with this challenge."""
+    parts = [challenge, count.to_bytes(8, "big"), command.code.to_bytes(4, "big", signed=True)]
+    for name, value in sorted(command.fields.items()):
+        if value and name != SIGNATURE_FIELD:  # an empty value may be lost on the way
+            for text in (name.encode(), value.encode()):
+                parts += (len(text).to_bytes(4, "big"), text)
+    mac = hmac.new(secret.encode(), b"".join(parts), hashlib.sha256)
+    mac.update(len(command.body).to_bytes(8, "big"))
+    mac.update(command.body)
+    return BOUND_PREFIX + base64.b64encode(mac.digest()).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,5 +61,34 @@ class Signer:
 
     def sign(self, command: Command) -> None:
         """Add `AccessKey` and `Signature` to the command's fields; call it when they are complete."""
+        command.fields.pop(COUNT_FIELD, None)  # of another connection on which it was tried before
         command.fields[ACCESS_KEY_FIELD] = self.access_key
         command.fields[SIGNATURE_FIELD] = signature(command.fields, command.body, self.secret)
+
+    def bound(self, answer: Command) -> BoundSigner | None:
+        """The signer for a connection whose server answered SIGN_CHALLENGE with this; None when it knows none."""
+        text = answer.fields.get(CHALLENGE_FIELD, "")
+        if answer.code != ResponseCode.SUCCESS or not 2 * CHALLENGE_BYTES <= len(text) <= CHALLENGE_DIGITS_MAX:
+            return None
+        try:
+            return BoundSigner(self, bytes.fromhex(text))
+        except ValueError:
+            return None
+
+
+class BoundSigner:
+    """Signs the requests of one connection, in the order in which they are sent."""
+
+    __slots__ = ("_challenge", "_count", "_signer")
+
+    def __init__(self, signer: Signer, challenge: bytes) -> None:
+        self._signer = signer
+        self._challenge = challenge
+        self._count = 0
+
+    def sign(self, command: Command) -> None:
+        """Add the key, the request's number and the signature; call it when the fields are complete."""
+        self._count += 1
+        command.fields[ACCESS_KEY_FIELD] = self._signer.access_key
+        command.fields[COUNT_FIELD] = str(self._count)
+        command.fields[SIGNATURE_FIELD] = bound_signature(command, self._challenge, self._count, self._signer.secret)

@@ -83,13 +83,12 @@ def test_addresses_for_people() -> None:
 
 def test_requests_are_signed_and_connections_keep_to_their_key(broker: ToyBroker, read_options: Options) -> None:
     access = Access({"mine": "hidden"})
-    stranger = cast("Peer", SimpleNamespace(loopback=False, address="far:1"))
+    stranger = cast("Peer", SimpleNamespace(loopback=False, address="far:1", attributes={}))
 
     def checked(command: Command) -> Command:
-        access.check(stranger, command)
-        return command.reply()
+        return access.admit(stranger, command) or command.reply()
 
-    broker.faults = [checked, checked]
+    broker.faults = [checked, checked, checked]  # the first gives the challenge that the others are bound to
     signed = read_options(topic="t", accesskey="mine", secretkey="hidden")
     ask(broker.address, Command(1, body=b"x"), signed)
     ask(broker.address, Command(1, fields={"a": "b"}), signed)

@@ -53,6 +53,9 @@ class Foreign:
     loopback = False
     address = "10.0.0.9"
 
+    def __init__(self) -> None:
+        self.attributes: dict[str, object] = {}
+
 
 async def test_requests_are_signed(tmp_path: Path) -> None:
     """So that a server lets them in from another machine; others are not."""

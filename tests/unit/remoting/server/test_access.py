@@ -97,3 +97,69 @@ def test_who_is_proved():
     assert PROVED_ATTRIBUTE not in peer.attributes
     keyed.check(peer, signed("device", "s"))
     assert PROVED_ATTRIBUTE in peer.attributes
+
+
+def bound(access, peer, secret="s"):
+    """A signer for this peer's connection."""
+    return Signer("device", secret).bound(access.admit(peer, Command(9070)))
+
+
+def copy_of(command):
+    return Command(command.code, fields=dict(command.fields), body=command.body)
+
+
+def test_a_bound_request_is_taken_once_and_on_its_connection_only():
+    access, here, there = Access({"device": "s"}), From(loopback=False), From(loopback=False)
+    signer = bound(access, here)
+    first, second = Command(10, body=b"a"), Command(10, body=b"b")
+    signer.sign(first)
+    signer.sign(second)
+    assert access.admit(here, copy_of(first)) is None
+    with pytest.raises(Refused, match="came here before"):
+        access.admit(here, copy_of(first))
+    with pytest.raises(Refused, match="another connection"):
+        access.admit(there, copy_of(second))
+    bound(access, there)
+    with pytest.raises(Refused, match="not valid"):
+        access.admit(there, copy_of(second))
+    access.admit(here, second)
+
+
+def test_a_bound_request_becomes_no_other():
+    """Not another code, and none of the kind that may be repeated."""
+    access, here = Access({"device": "s"}), From(loopback=False)
+    command = Command(10, fields={"topic": "t"}, body=b"a")
+    bound(access, here).sign(command)
+    other = copy_of(command)
+    other.code = 11
+    with pytest.raises(Refused, match="not valid"):
+        access.admit(here, other)
+    stripped = copy_of(command)
+    stripped.fields["Signature"] = stripped.fields["Signature"].removeprefix("2:")
+    with pytest.raises(Refused, match="not valid"):
+        access.admit(here, stripped)
+    for count in ("", "x", "-1", "9" * 19, "٣"):
+        broken = copy_of(command)
+        broken.fields["SignatureCount"] = count
+        with pytest.raises(Refused):
+            access.admit(here, broken)
+    access.admit(here, command)
+
+
+def test_a_wrong_secret_uses_no_number_up():
+    access, here = Access({"device": "s"}), From(loopback=False)
+    wrong, right = Command(10), Command(10)
+    bound(access, here, secret="guessed").sign(wrong)
+    bound(access, here).sign(right)
+    with pytest.raises(Refused, match="not valid"):
+        access.admit(here, wrong)
+    access.admit(here, right)
+
+
+def test_signatures_that_could_be_sent_again_may_be_refused():
+    access = Access({"device": "s"}, bound_only=True)
+    with pytest.raises(Refused, match="bound_signatures_only"):
+        access.admit(REMOTE, signed("device", "s"))
+    here, command = From(loopback=False), Command(10)
+    bound(access, here).sign(command)
+    access.admit(here, command)
