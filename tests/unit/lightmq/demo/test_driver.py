@@ -14,6 +14,8 @@ import json, sys
 def say(**event): print(json.dumps(event), flush=True)
 print("noise of the JVM")
 say(event="ready", version="4.x")
+say(event="step", text="planning")
+say(event="restarted", query="ledger", text="It goes on.")
 say(event="batch", query="ledger", batch=1, rows=5, total=9, duration_ms=12)
 for line in sys.stdin:
     word = line.strip()
@@ -42,12 +44,14 @@ def test_progress_drain_and_stop(driver: SparkDriver) -> None:
     driver.order("drain", "drained", 20)
     assert driver.version == "4.x"
     assert (driver.progress["ledger"].batch, driver.progress["ledger"].total) == (1, 9)
+    assert driver.step == "planning"
+    assert driver.restarts == ["query ledger: It goes on."]
     driver.stop()
     driver.check()
 
 
 def test_an_unexpected_end_is_a_failure(driver: SparkDriver) -> None:
-    """A driver that dies is reported with what it wrote."""
-    with pytest.raises(SparkFailed, match="ended"):
+    """A driver that dies is reported in one sentence, with its status and where its words are."""
+    with pytest.raises(SparkFailed, match=r"^its driver process ended with status 3; .*spark\.log$"):
         driver.order("die", "drained", 20)
     driver.stop()

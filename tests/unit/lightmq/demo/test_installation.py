@@ -38,12 +38,24 @@ def test_missing_modules_are_found_without_importing() -> None:
     assert installation.importable("json.decoder")
 
 
+def test_uv_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The one of this environment before that of the machine; pip without either."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(installation.shutil, "which", lambda _: None)
+    assert installation.installer()[1:4] == ["-m", "pip", "install"]
+    monkeypatch.setattr(installation.shutil, "which", lambda _: "/elsewhere/uv")
+    assert installation.installer()[:3] == ["/elsewhere/uv", "pip", "install"]
+    (tmp_path / "uv").touch()
+    assert installation.installer() == [str(tmp_path / "uv"), "pip", "install", "--python", str(tmp_path / "python")]
+
+
 def test_a_failed_installation_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The message holds what the installer printed."""
     installer = tmp_path / "python"
     installer.write_text("#!/bin/sh\necho 'no matching distribution'\nexit 1\n")
     installer.chmod(0o755)
     monkeypatch.setattr(installation, "NEEDED", ("no_such_package",))
+    monkeypatch.setattr(installation.shutil, "which", lambda *_, **__: None)
     monkeypatch.setattr(sys, "executable", str(installer))
     subject = Installation()
     subject.begin()

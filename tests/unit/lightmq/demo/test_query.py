@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +14,8 @@ import pytest
 from lightmq.demo import query
 
 
-def fake_query(*, failure: str | None = None) -> SimpleNamespace:
-    """What `report` and `serve` use of a streaming query."""
+def fake_query() -> SimpleNamespace:
+    """What `report` and `serve` use of a kept query."""
     progress = [
         SimpleNamespace(batchId=number, numInputRows=10 * (number + 1), durationMs={"triggerExecution": 7})
         for number in range(2)
@@ -21,9 +23,10 @@ def fake_query(*, failure: str | None = None) -> SimpleNamespace:
     calls: list[str] = []
     return SimpleNamespace(
         name="ledger",
-        recentProgress=progress,
-        exception=lambda: failure,
-        processAllAvailable=lambda: calls.append("drain"),
+        progress=lambda: progress,
+        begin=lambda: calls.append("begin"),
+        await_first_batch=lambda: True,
+        drain=lambda: calls.append("drain"),
         stop=lambda: calls.append("stop"),
         calls=calls,
     )
@@ -43,19 +46,33 @@ def test_each_batch_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None
     assert said(capsys) == []
 
 
-def test_a_failed_query_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """With Spark's own words."""
-    query.report([fake_query(failure="boom")], {"ledger": (9, 0)})
-    assert said(capsys) == [{"event": "failed", "query": "ledger", "error": "boom"}]
-
-
 def test_drain_then_stop(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Orders are answered in their order; the end of input stops too."""
+    """Orders are answered in their order, a drain when every query was begun; the end of input stops too."""
     subject = fake_query()
     monkeypatch.setattr(sys, "stdin", io.StringIO("drain\n"))
-    query.serve([subject])
-    assert subject.calls == ["drain", "stop"]
+    query.serve([subject], lambda _: subject.begin())
+    assert subject.calls == ["begin", "drain", "stop"]
     assert [event["event"] for event in said(capsys)] == ["batch", "batch", "drained", "stopped"]
+
+
+def test_queries_begin_one_by_one_and_the_first_makes_it_ready(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each is named while its first batch is made; one that was given up is not called ready."""
+    first, second = fake_query(), fake_query()
+    query.begin([first, second], "4.x", threading.Event())
+    assert [event["event"] for event in said(capsys)] == ["step", "ready", "step", "complete"]
+    first.await_first_batch = lambda: False
+    query.begin([first], "4.x", threading.Event())
+    assert [event["event"] for event in said(capsys)] == ["step", "complete"]
+    stopping = threading.Event()
+    stopping.set()
+    query.begin([second], "4.x", stopping)
+    assert said(capsys) == []
+
+
+def test_commands_come_first() -> None:
+    """They are what people wait for."""
+    options = argparse.Namespace(out="out", nameserver="n", host="h", trigger="1 second", window="1 s", watermark="1 s")
+    assert list(query.writers(None, options)) == ["commands", "ledger", "windows"]
 
 
 def test_arguments_are_required(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightmq.demo import run as subject
+from lightmq.demo.driver import SparkFailed
 from lightmq.demo.installation import InstallationFailed
 from lightmq.demo.options import parse
 from lightmq.demo.run import Demo, shorten
@@ -36,3 +37,20 @@ def test_a_failed_installation_ends_the_demo(
     assert "broker is up" in printed
     assert "no network" in printed
     assert not (tmp_path / "out" / "ledger").exists()
+
+
+def test_a_spark_that_gives_up_ends_with_the_accounting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one sentence, with what did arrive; the status is not 0."""
+
+    def fail(_demo: object, _installation: object) -> None:
+        raise SparkFailed("query commands: Python worker failed to connect back")
+
+    monkeypatch.setattr(Demo, "_wait_for_spark", fail)
+    assert Demo(parse(["--plain", "--out", str(tmp_path / "out")])).run() == 1
+    printed = capsys.readouterr().out
+    assert "Spark gave up: query commands: Python worker failed to connect back\n" in printed
+    assert "accounting" in printed
+    assert "readings: published" in printed
+    assert "Traceback" not in printed
