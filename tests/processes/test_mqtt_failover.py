@@ -97,7 +97,7 @@ def test_wills_delayed_and_retained_messages_come_from_the_new_master(group: Bro
     until(group.master, "no new master")
     hangs_on.vanish()  # while the proxy takes the sessions again
     wanted = Counter([f"later/{number}" for number in range(5)] + ["wills/stays", "wills/hangs_on", "wills/leaves"])
-    watcher.until(lambda: len(watcher.messages) >= wanted.total())
+    watcher.until_come(lambda: len(watcher.messages) >= wanted.total())
     sender.publish("marker", b"behind them all")
     watcher.until(lambda: "marker" in watcher.latest)
     assert Counter(one.topic for one in watcher.messages) == wanted + Counter(["marker"])

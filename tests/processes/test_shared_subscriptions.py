@@ -63,10 +63,12 @@ def member(server: Server, name: str, *, clean: bool = True, acknowledge: bool =
 
 
 def until_all(members: Sequence[Client], count: int) -> Counter[int]:
-    """Wait until the members together have every number; how often each came."""
-    deadline = time.monotonic() + DEADLINE_S
+    """Wait until the members together have every number, for as long as further ones come; how often each came."""
+    had, deadline = 0, time.monotonic() + DEADLINE_S
     while True:
         seen = Counter(number for one in members for number in one.numbers(TOPIC))
+        if len(seen) > had:
+            had, deadline = len(seen), time.monotonic() + DEADLINE_S
         if len(seen) >= count:
             assert set(seen) == set(range(count))
             return seen
