@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "LIGHTMQ_DEMO_COMPILES"
@@ -62,12 +63,12 @@ LOWEST = "import os, sys; os.nice(int(sys.argv[1])); os.execv(sys.argv[2], sys.a
 
 
 def end_group(child: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    """End a child that leads a process group, and all that it started, as Ctrl-C would."""
+    """End a child that leads a process group, as Ctrl-C would, and then what it has left: compilers go on alone."""
     if child.poll() is not None:
         return
     os.killpg(child.pid, signal.SIGINT)
-    try:
+    with suppress(subprocess.TimeoutExpired):
         child.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
+    with suppress(ProcessLookupError):  # nothing was left
         os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    child.wait()

@@ -60,8 +60,9 @@ def test_a_failure_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_stopping_it_ends_its_children_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler that goes on alone would write into the tree behind everybody's back."""
-    script = "import subprocess, sys\nprint(subprocess.Popen(['sleep', '300']).pid, flush=True)\nsys.stdin.read()\n"
-    subject = compilation(tmp_path, monkeypatch, script + "import time; time.sleep(300)")
+    child = "['sh', '-c', 'trap \"\" INT; sleep 300']"
+    script = f"import subprocess, time\nprint(subprocess.Popen({child}).pid, flush=True)\ntime.sleep(300)\n"
+    subject = compilation(tmp_path, monkeypatch, script)
     log, deadline = tmp_path / "compilation.log", time.monotonic() + 60
     while not log.read_text().strip():
         assert time.monotonic() < deadline
