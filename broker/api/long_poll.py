@@ -39,6 +39,8 @@ class LongPolls:
         self.waiters: set[_Waiter] = set()
         """Always the same set: who tells of news looks here first."""
         self.overflowed = 0
+        self.may_answer: Callable[[], bool] = lambda: True
+        """Whether what this broker knows is what there is; without that nobody is told that nothing came."""
 
     def __len__(self) -> int:
         return len(self.waiters)
@@ -77,7 +79,8 @@ class LongPolls:
 
     def _deadline(self, waiter: _Waiter) -> None:
         self._remove(waiter)
-        waiter.attempt(True)
+        if self.may_answer():
+            waiter.attempt(True)
 
     def _remove(self, waiter: _Waiter) -> None:
         if waiter.timer is not None:

@@ -3,7 +3,7 @@
     master   the table of `broker.api`, appends only while enough replicas are in sync
     replica  NOT_MASTER with the master's address; codes of RocketMQ get 14, which its clients retry elsewhere, with the
              same fields
-    fenced   the same without an address
+    fenced   the same without an address; so answers a master that stood still, until it knows that it still is one
 
 Some codes are answered in every role (`always`): what controllers and operators ask. What waits to be confirmed when
 the master's role ends may stay or go: it is answered with code 14, who is the master, and outcome=unknown
@@ -66,6 +66,7 @@ class RoleGate:
         self._router: Router | None = None
         self.unsupported: Unsupported | None = None
         """Hears of requests that no handler of a master answers."""
+        self._may_answer: Callable[[], bool] = _always
         self.master_address = ""
         self.master_epoch = 0
         self.refused = 0
@@ -73,7 +74,7 @@ class RoleGate:
 
     def __call__(self, peer: Peer, command: Command) -> Command | None:
         """Answer one request; raises what the handler raises."""
-        if self._router is not None:
+        if self._router is not None and self._may_answer():
             return self._router(peer, command)
         challenge = self._access.admit(peer, command)
         if challenge is not None:
@@ -90,8 +91,15 @@ class RoleGate:
         """Whether requests are answered here."""
         return self._router is not None
 
-    def serve(self, table: Mapping[int, Handler], epoch: int, admission: Admission | None = None) -> None:
-        """Answer requests by this table from now on."""
+    def serve(
+        self,
+        table: Mapping[int, Handler],
+        epoch: int,
+        admission: Admission | None = None,
+        may_answer: Callable[[], bool] | None = None,
+    ) -> None:
+        """Answer requests by this table from now on, but while this broker does not know that it `may_answer`."""
+        self._may_answer = may_answer or _always
         handlers = {**table, **self._always}
         if admission is not None:
             for code in APPENDS & set(handlers):
@@ -106,6 +114,10 @@ class RoleGate:
         self.master_address, self.master_epoch = master_address, epoch
         if was_serving:
             self._close_peers("this broker is not the master any more")
+
+    def doubt(self) -> None:
+        """Nobody who waits is answered by what was true before: it may not be any more."""
+        self._close_peers("this broker stood still and does not know yet whether it is the master")
 
     def _asking(self, action: str, handler: Handler) -> Handler:
         """The handler, for those who may ask this of our group."""
@@ -123,6 +135,10 @@ class RoleGate:
             f"this broker is not the master of its group, {_where(self.master_address)}",
             _fields(self.master_address, self.master_epoch),
         )
+
+
+def _always() -> bool:
+    return True
 
 
 def giving_up(master_address: str, epoch: int) -> GivenUp:

@@ -8,7 +8,7 @@ Invariant: each proposal is sent at most once. Loop thread only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.replication.acknowledge import Acknowledge
@@ -16,6 +16,7 @@ from broker.replication.ha_server import HaServer
 from broker.replication.leader import Leader, LeaderSettings
 from broker.replication.sync_state_set import Proposal, SyncStateSet
 from broker.roles.durability import DurabilityLog
+from broker.roles.pause_watch import PauseWatch, pause_limit_ms
 from broker.roles.steps import View
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import LightMQError, Refused
@@ -38,6 +39,8 @@ CERTAIN = frozenset(
 )
 """Answers by which the controllers have decided against a set. After any other error, a busy controller's among them,
 they may have committed it or may do so yet."""
+TICKS = 10
+"""Looks at the clock within the shortest pause that counts."""
 FIRST_LOOK_S = 0.02
 """A new master looks at the set so soon for the first time."""
 
@@ -65,10 +68,12 @@ class MasterOfGroup:
         *,
         damaged: Callable[[], None] = lambda: None,
         group_size: Callable[[], Awaitable[int]],
+        doubtful: Sequence[Callable[[], None]] = (),
     ) -> None:
         """`damaged` is called once when the log is, and another broker in sync can be the master instead.
 
-        `group_size` asks the controllers how many brokers the group has. Raises LightMQError.
+        `group_size` asks the controllers how many brokers the group has. Raises LightMQError. `doubtful` are called
+        when this broker stood still for so long that it may not be the master any more.
         """
         settings = config.replication
         self.view = view
@@ -104,19 +109,26 @@ class MasterOfGroup:
             now_ms=server.now_ms(),
         )
 
+        self._doubtful = doubtful
+        limit_ms = pause_limit_ms(settings.heartbeat_interval_ms, settings.heartbeat_timeout_ms)
+        self.pauses = PauseWatch(self.leader, limit_ms, server.now_ms, self._in_doubt)
+        self._tick_s = limit_ms / 1_000 / TICKS
+        self._ticking: asyncio.Task[None] | None = None
+
     def start(self) -> None:
         """Serve replicas and look after the set."""
         self._server.lead(self.leader, self._store)
         self._durability.start()
         self._task = asyncio.get_running_loop().create_task(self._check())
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     async def stop(self) -> None:
         """Confirm nothing more."""
         self._server.step_down("this broker is not the master any more")
         await self._durability.stop()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in filter(None, (self._task, self._ticking)):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     def learn(self, view: View) -> None:
         """The controllers have committed a set."""
@@ -158,6 +170,22 @@ class MasterOfGroup:
         if self.leader.acknowledge.mode == "count":
             wanted = self.leader.acknowledge.count
         return f"{there} of the brokers in sync can be reached, messages need {wanted}"
+
+    def confirmed(self, view: View, asked_ms: int) -> None:
+        """The controllers were asked at `asked_ms` who the master is, and said this."""
+        if self.pauses.confirmed(view.epoch, view.master, asked_ms):
+            self._log.info("still_the_master", by="controllers", epoch=view.epoch)
+
+    def _in_doubt(self, paused_ms: int) -> None:
+        self._log.warning("stood_still", paused_ms=paused_ms, epoch=self.view.epoch)
+        for told in self._doubtful:
+            told()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._tick_s)
+            if self.pauses.tick():
+                self._log.info("still_the_master", by="members in sync", epoch=self.view.epoch)
 
     async def _members(self) -> int:
         """Brokers of the group that can be in sync: all that the controllers know but the learners that follow."""

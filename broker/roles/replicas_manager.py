@@ -132,6 +132,8 @@ class ReplicasManager:
             group=config.broker_name,
         )  # fmt: skip
         self.role_changes = 0
+        self.answered: Callable[[View, int], None] = lambda _view, _asked_ms: None
+        """Hears what the controllers answered and when they were asked."""
         self._woken = asyncio.Event()
         self._wanted: Role | None = None
         self._wanted_news = asyncio.Event()
@@ -290,8 +292,10 @@ class ReplicasManager:
             answer = await self.controllers.ask(command)
             if answer.code not in (0, ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
                 raise refusal(answer)
-        header = ReplicaInfoRequest(self._config.broker_name)  # its answer has all of it, the set too
-        self._told(_view(await self._answer(RequestCode.CONTROLLER_GET_REPLICA_INFO, header)))
+        header, asked_ms = ReplicaInfoRequest(self._config.broker_name), self._now()
+        view = _view(await self._answer(RequestCode.CONTROLLER_GET_REPLICA_INFO, header))  # all of it, the set too
+        self._told(view)
+        self.answered(view, asked_ms)
         self.steps.answered(self._now())
 
     async def _answer(self, code: int, header: Header) -> Command:
