@@ -35,6 +35,7 @@ NAMES = {
     "unproven_total": ("cut_unproven_all_total", "Connections cut: too much without a proof in all"),
     "budget": ("cut_budget_total", "Connections cut: too many waited for room to read"),
     "deadline": ("cut_deadline_total", "Connections cut: a request was not finished in time"),
+    "foreign": ("cut_foreign_total", "Connections closed: they spoke HTTP, gRPC or MQTT"),
     "slow": ("cut_slow_total", "Connections cut: a request arrived too slowly"),
 }
 

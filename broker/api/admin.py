@@ -23,6 +23,7 @@ from remoting.protocol import fastjson
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
+from remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from remoting.protocol.record import RecordView
 from remoting.transport.contracts import Peer
 from runtime.config import flatten
@@ -63,9 +64,12 @@ def update_topic(broker: Broker, peer: Peer, command: Command) -> None:
 
 
 def delete_topic(broker: Broker, peer: Peer, command: Command) -> None:
-    """215: remove a topic and its queues."""
+    """215: remove a topic and its queues. Those of a group may be gone already."""
     name = text(command.fields, "topic")
     broker.authorizer.authorize(peer, command, ADMIN, name)
+    if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and broker.topics.get(name) is None:
+        broker.reply_at(broker.store.end_position, peer, command.reply())
+        return
     broker.reply_at(broker.topics.delete(name), peer, command.reply())
 
 

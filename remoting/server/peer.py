@@ -1,4 +1,4 @@
-"""One client's socket on the server's side: commands in, replies and pushes out, the first byte looked at for TLS.
+"""One client's socket on the server's side: commands in, replies and pushes out; its first bytes tell TLS and others.
 
 Invariant: nothing a peer sends can raise into the loop or touch another peer.
 Loop rule: all on the loop's thread.
@@ -13,6 +13,7 @@ from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import RemoteViolation
 from remoting.server.access import PROVED_ATTRIBUTE, Access
+from remoting.server.foreign import FIRST_BYTES, foreign
 from remoting.server.intake import Intake
 from remoting.server.tls import ENFORCING, ServerTls
 from remoting.transport.answering import answer
@@ -71,6 +72,9 @@ class SocketPeer(FrameLink):
             self._first_byte_due = False
             if self._receive_buffer[0] == TLS_HANDSHAKE_BYTE:
                 self.tls_requested()
+            elif reason := foreign(bytes(self._receive_buffer[: min(nbytes, FIRST_BYTES)])):
+                self._counters.foreign += 1
+                self.violated(reason)
         super().buffer_updated(nbytes)
 
     @property

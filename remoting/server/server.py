@@ -88,7 +88,8 @@ class RemotingServer:
     def read_counts(self) -> dict[str, int]:
         """Bytes of unfinished frames now, by whose they are, and connections cut, by reason."""
         intake = self.intake
-        return {"proved": intake.reserved_bytes, "unproven": intake.unproven_bytes, **intake.refused}
+        counts = {"proved": intake.reserved_bytes, "unproven": intake.unproven_bytes, **intake.refused}
+        return {**counts, "foreign": self._settings.counters.foreign}
 
     def tls_counts(self) -> tuple[int, int, int, int]:
         """Connections on which TLS began, on which it failed; certificates taken into use again, not usable."""

@@ -55,6 +55,8 @@ class LinkCounters:
     """Peers cut off because they read nothing."""
     violations: int = 0
     """Peers cut off because their bytes were no frames."""
+    foreign: int = 0
+    """Those among them that spoke HTTP, gRPC or MQTT."""
     sends_after_close: int = 0
     """Commands for peers that were already gone."""
     tls_handshakes: int = 0

@@ -115,3 +115,9 @@ async def test_rates_daily_counts_and_times_are_shown(running) -> None:
     shown = {json.loads(queue)["queueId"]: numbers for queue, numbers in json.loads(reply.body)["offsetTable"].items()}
     assert running.clock.now_ms() - 2_000 <= shown[0]["lastUpdateTimestamp"] <= running.clock.now_ms()
     assert shown[1]["lastUpdateTimestamp"] == 0
+
+
+async def test_the_topics_of_a_deleted_group_may_be_gone_already(running) -> None:
+    connection = running.connect()
+    for name, code in (("%DLQ%g", 0), ("%RETRY%g", 0), ("t", ResponseCode.TOPIC_NOT_EXIST)):
+        assert (await ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)).code == code
