@@ -78,8 +78,7 @@ class Handshake:
         if request.target.partition("?")[0] != self._rules.path:
             return _refuse(404, "another path")
         origin = headers.get(b"origin")
-        host = headers.get(b"host", b"").decode("latin-1")
-        if not self._rules.origin_allowed(None if origin is None else origin.decode("latin-1"), host):
+        if not self._rules.origin_allowed(None if origin is None else origin.decode("latin-1"), request.host):
             return _refuse(403, "another origin")
         if not _is_key(headers.get(b"sec-websocket-key", b"")):
             return _refuse(400, "a key that is none")

@@ -63,6 +63,23 @@ def test_the_first_subprotocol_of_the_client_that_is_known() -> None:
     assert b"sec-websocket-protocol: mqttv3.1\r\n" in outcome.response.lower()
 
 
+@pytest.mark.parametrize(
+    ("host", "origin", "refusal"),
+    [
+        ("localhost:8083", "http://localhost:8083", ""),
+        ("127.0.0.1:8083", "http://127.0.0.1:8083", ""),
+        ("127.0.0.1:8083", "http://127.0.0.1:80", "another origin"),
+        ("rebound.example:8083", "http://rebound.example:8083", "another origin"),
+    ],
+)
+def test_a_page_of_the_host_it_asks_gets_in_under_a_safe_name(host: str, origin: str, refusal: str) -> None:
+    """Nothing is listed; clients that are no browsers, such as paho, name an origin too."""
+    outcome = shake(request(Host=host, Origin=origin))
+    assert outcome is not None
+    assert refusal in outcome.refusal
+    assert bool(outcome.refusal) == bool(refusal)
+
+
 def test_path_and_origin_of_its_own() -> None:
     """The query belongs to the page; a listed origin gets in."""
     rules = Rules("/devices", ("https://plant.example",))
