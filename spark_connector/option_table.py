@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from remoting.client.tls import ClientTls
 from remoting.transport.signature import Signer
 from spark_connector import values
+
+if TYPE_CHECKING:
+    from remoting.client.tls import ClientTls
 
 
 def option(
@@ -83,6 +85,8 @@ class ConnectionOptions:
         """How to connect with TLS; None without."""
         if not self.tls:
             return None
+        from remoting.client.tls import ClientTls
+
         return ClientTls(
             self.tls_ca_file,
             self.tls_certificate_file,

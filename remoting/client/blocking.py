@@ -23,10 +23,17 @@ from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.protocol.frame import FrameDecoder, encode_frame
 from remoting.protocol.route_body import ClusterInfo, TopicRoute, decode_body
-from remoting.transport.failures import ConnectionLost, RequestTimeout, TlsFailed, Unreachable, checked, split_address
+from remoting.transport.failures import (
+    ConnectionLost,
+    RequestTimeout,
+    TlsFailed,
+    Unreachable,
+    checked,
+    reason_of,
+    split_address,
+)
 from remoting.transport.link import FRAME_SIZE_BYTES_MAX
 from remoting.transport.signature import BoundSigner, Signer
-from remoting.transport.tls import reason_of
 
 __all__ = ["BlockingConnection", "checked", "cluster", "topic_route"]
 

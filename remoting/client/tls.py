@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from remoting.transport.certificates import load_authorities, load_pair
-from remoting.transport.failures import TlsFailed, Unreachable
-from remoting.transport.tls import reason_of
+from remoting.transport.failures import TlsFailed, Unreachable, reason_of
 
 CONTEXTS_MAX = 64
 """Contexts remembered per process."""

@@ -101,3 +101,8 @@ def split_address(address: str) -> tuple[str, int]:
         message = f"{address!r} is not an address of the form host:port"
         raise ValueError(message)
     return host.strip("[]"), int(port)
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, without the file and line of a C library."""
+    return getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)

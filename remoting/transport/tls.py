@@ -17,6 +17,8 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
+from remoting.transport.failures import reason_of
+
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
 """Longest time from the first byte of TLS to the end of the handshake."""
 
@@ -24,11 +26,6 @@ ENCRYPT_BYTES = 256 * 1024
 """How much is encrypted at once: what OpenSSL grows to hold a piece of this size stays with the connection."""
 
 _MORE = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-
-def reason_of(error: Exception) -> str:
-    """What went wrong, without the file and line of a C library."""
-    return getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
 
 
 class TlsTransport:

@@ -15,8 +15,9 @@ from remoting.protocol.commands import Command
 from remoting.protocol.frame import FrameDecoder, encode_frame
 from remoting.server.tls import ServerTls
 from remoting.transport import tls
+from remoting.transport.failures import reason_of
 from remoting.transport.link import RECEIVE_BUFFER_BYTES
-from remoting.transport.tls import TlsTransport, reason_of
+from remoting.transport.tls import TlsTransport
 from tests.support.certificates import HAVE_OPENSSL, Authority
 
 pytestmark = pytest.mark.skipif(not HAVE_OPENSSL, reason="makes its certificates with openssl")

@@ -1,0 +1,42 @@
+"""What the processes import in which Spark plans reads and writes: each is a new one, on a machine that may be busy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("numpy", "pyarrow", "pandas", "aiohttp", "lz4", "zstandard", "cryptography", "google.protobuf")
+PROBE = """
+import sys
+import pyspark.sql.datasource
+before = set(sys.modules)
+import {module}
+print(*(name for name in {heavy} if name in set(sys.modules) - before))
+print(len([name for name in set(sys.modules) - before if name.split(".")[0] in ("spark_connector", "remoting")]))
+"""
+NETWORK = ("asyncio", "ssl")
+"""Needed to talk to a broker, not to say what columns there are or to be found."""
+OWN_MODULES_MAX = 80
+"""Of the connector and of remoting, for a stream's source; each is a file to find and to read."""
+
+
+@pytest.mark.parametrize(
+    "module", ["pyspark_rocketmq", "spark_connector.source", "spark_connector.stream_reader", "spark_connector.writer"]
+)
+def test_planning_stays_light(module: str) -> None:
+    unwanted = HEAVY + (NETWORK if module in {"pyspark_rocketmq", "spark_connector.source"} else ())
+    program = PROBE.format(module=module, heavy=unwanted)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    heavy, own = done.stdout.split("\n")[:2]
+    assert heavy == ""
+    assert int(own) <= OWN_MODULES_MAX
+
+
+def test_the_source_s_process_connects_before_it_imports_the_source() -> None:
+    """Spark waits ten seconds for the connection, so nothing of ours is part of that wait."""
+    program = "import sys, pyspark.sql.streaming.python_streaming_source_runner; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    assert not loaded & {"spark_connector", "pyspark_rocketmq", "remoting", "lightmq"}
