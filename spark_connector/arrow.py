@@ -13,16 +13,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from remoting.protocol import mqtt_properties, record
 from remoting.protocol.pull_body import PulledRange
 from spark_connector import compiled_columns
 from spark_connector.layout import Bools, Ints, Records, parse_records
 from spark_connector.offsets import QueueKey
-from spark_connector.schema import ALIASES
+from spark_connector.schema import ALIASES, KAFKA_ALIASES
 
 BATCH_ROWS_MAX = 16_384
 """Rows per Arrow batch: 4k to 64k are equally fast, larger ones only cost memory."""
+TIMESTAMP_TYPE = 1
+"""Kafka's number for a time that the log took, not the publisher."""
 PROPERTY_COLUMNS = {
     "clientId": record.CLIENT_ID_KEY,
     "contentType": mqtt_properties.CONTENT_TYPE,
@@ -61,9 +64,13 @@ class _Columns:
 
     def array(self, name: str, type_: pa.DataType) -> pa.Array:
         """Return one column by its name; `type_` is what Spark wants it to be."""
-        name = ALIASES.get(name, name)
+        if name == "key" and type_ == pa.binary():
+            return self.text("keys").cast(type_)
+        name = KAFKA_ALIASES.get(name) or ALIASES.get(name, name)
         if name in PROPERTY_COLUMNS:
             return self.property_value(PROPERTY_COLUMNS[name])
+        if name == "headers":
+            return self.headers(type_)
         maker: Callable[[_Columns], pa.Array] | None = _MAKERS.get(name)
         if maker is not None:
             return maker(self)
@@ -134,6 +141,13 @@ class _Columns:
         offsets = pa.py_buffer(pairs.first.astype(np.int32))
         return pa.Array.from_buffers(type_, len(self._records), [None, offsets], children=[entries])
 
+    def headers(self, type_: pa.DataType) -> pa.Array:
+        """All properties as Kafka's headers: repeated ones too, values as bytes, null where there are none."""
+        pairs = self._records.pairs()
+        keys = self._text(pairs.key_at, pairs.key_len, None)
+        values = self._gather(pairs.value_at, pairs.value_len, None)
+        return headers_of(keys, values, pairs.first, type_)
+
     def _gather(self, at: Ints, length: Ints, present: Bools | None) -> pa.Array:
         """Copy spans of the blob into one binary array; rows that are not `present` become null."""
         rows = len(at)
@@ -182,6 +196,13 @@ class _CompiledColumns(_Columns):
         return compiled_columns.properties(self._records, type_)
 
 
+def headers_of(keys: pa.Array, values: pa.Array, first: Ints, type_: pa.DataType) -> pa.Array:
+    """Lists of (key, value) whose edges are `first`; an empty list is null, as Kafka's source has it."""
+    pairs = pa.StructArray.from_arrays([keys, values], fields=list(type_.value_type))
+    found = pa.ListArray.from_arrays(pa.array(first.astype(np.int32)), pairs, type=type_)
+    return pc.if_else(pa.array(first[1:] > first[:-1]), found, pa.scalar(None, type_))
+
+
 def _columns_of(records: Records, key: QueueKey) -> _Columns:
     """The columns by the twin in use."""
     return _Columns(records, key) if compiled_columns.core is None else _CompiledColumns(records, key)
@@ -199,6 +220,7 @@ _MAKERS: dict[str, Callable[[Any], pa.Array]] = {
     "bornTimestamp": lambda columns: columns.time("born_ms"),
     "storeTimestamp": lambda columns: columns.time("store_ms"),
     "_position": _Columns.position,
+    "timestampType": lambda columns: columns.constant(TIMESTAMP_TYPE),
     "qos": _Columns.quality,
     "retained": _Columns.retained,
 }

@@ -107,7 +107,8 @@ def _properties(column: pa.Array) -> pa.Array | None:
     edges = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + rows + 1]
     low, high = int(edges[0]), int(edges[-1])
     keys = column.keys.slice(low, high - low)
-    values = pc.fill_null(column.items.slice(low, high - low), "")
+    values = column.items.slice(low, high - low)
+    values = pc.fill_null(values if values.type == pa.string() else _text("headers", values), "")
     edges = edges - low
     kept = pc.not_equal(keys, record.MQTT_TOPIC_KEY.decode()).to_numpy(zero_copy_only=False)
     if not kept.any():

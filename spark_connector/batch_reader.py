@@ -19,7 +19,7 @@ from spark_connector.offsets import QueueKey
 from spark_connector.options import ReadOptions
 from spark_connector.points import ending_positions, starting_positions
 from spark_connector.pushdown import Conditions, PushFilters, conditions_of
-from spark_connector.selection import check_present, row_filter, select
+from spark_connector.selection import check_partitions, check_present, row_filter, select
 from spark_connector.task import RangePartition, check_schema, read_task
 from spark_connector.values import EARLIEST, LATEST
 
@@ -45,6 +45,7 @@ class RocketMQBatchReader(DataSourceReader):
         options, watch = self._options, BoundsWatch(self._options, self._selection)
         bounds = watch.read()
         check_present(self._selection, bounds)
+        check_partitions(self._options, bounds)
         start = starting_positions(options, self._selection, bounds, lambda ms: watch.read(at_ms=ms), EARLIEST)
         end = ending_positions(options, self._selection, bounds, lambda ms: watch.read(at_ms=ms), LATEST)
         conditions = conditions_of(self._pushed)

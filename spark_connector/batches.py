@@ -27,13 +27,13 @@ from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.filtered_body import RowFilter
 from remoting.protocol.pull_body import PulledRange
 from remoting.protocol.record import RecordView
-from spark_connector.arrow import BATCH_ROWS_MAX, PROPERTY_COLUMNS, decode
+from spark_connector.arrow import BATCH_ROWS_MAX, PROPERTY_COLUMNS, TIMESTAMP_TYPE, decode, headers_of
 from spark_connector.batch_filter import wanted_rows
 from spark_connector.errors import BrokenRecord
 from spark_connector.layout import Ints, offsets_of
 from spark_connector.offsets import QueueKey
 from spark_connector.planner import QueueRange
-from spark_connector.schema import ALIASES
+from spark_connector.schema import ALIASES, KAFKA_ALIASES
 
 ROWS_TOGETHER_MIN = 1_024
 """Batches are gathered until they have so many rows: below it Arrow's cost per batch exceeds that of the copy."""
@@ -172,7 +172,11 @@ class _BatchColumns:
 
     def array(self, name: str, type_: pa.DataType) -> pa.Array:
         """Return one column by its name."""
-        name = ALIASES.get(name, name)
+        if name == "key" and type_ == pa.binary():
+            return self.stored("key", pa.string()).cast(type_)
+        name = KAFKA_ALIASES.get(name) or ALIASES.get(name, name)
+        if name == "headers":
+            return self.headers(type_)
         if name in PROPERTY_COLUMNS:
             return self._property(PROPERTY_COLUMNS[name].decode())
         maker = _MAKERS.get(name)
@@ -209,6 +213,16 @@ class _BatchColumns:
     def properties(self, type_: pa.DataType) -> pa.Array:
         """The properties, an empty map where there are none."""
         return self._stored["properties"] if "properties" in self._stored else self.constant((), type_)
+
+    def headers(self, type_: pa.DataType) -> pa.Array:
+        """The properties as Kafka's headers."""
+        column = self._stored.get("properties")
+        if column is None:
+            return self.constant(None, type_)
+        edges = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + self._count + 1]
+        low, high = int(edges[0]), int(edges[-1])
+        values = column.items.slice(low, high - low).cast(pa.binary())
+        return headers_of(column.keys.slice(low, high - low), values, (edges - low).astype(np.int64), type_)
 
     @property
     def topic(self) -> str:
@@ -251,6 +265,7 @@ _MAKERS: dict[str, Any] = {
     "bornTimestamp": lambda columns, type_: columns.born(type_),
     "storeTimestamp": lambda columns, type_: columns.stored_at(type_),
     "properties": lambda columns, type_: columns.properties(type_),
+    "timestampType": lambda columns, type_: columns.constant(TIMESTAMP_TYPE, type_),
     "_position": lambda columns, type_: columns.positions(type_),
 }
 """Columns a batch has; the others (those of MQTT) are null."""

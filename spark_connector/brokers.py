@@ -21,7 +21,7 @@ from remoting.protocol.commands import Command
 from remoting.protocol.route_body import ClusterInfo, decode_body
 from remoting.transport.failures import split_address
 from spark_connector.connections import Address, ask, check, say_address
-from spark_connector.errors import BrokerMoved, BrokerRefused, BrokerUnreachable
+from spark_connector.errors import BrokerMoved, BrokerRefused, BrokerUnreachable, phrase
 from spark_connector.offsets import QueueKey
 from spark_connector.option_table import ConnectionOptions
 from spark_connector.selection import Bounds, Selection
@@ -43,7 +43,7 @@ def find_brokers(options: ConnectionOptions) -> dict[str, Address]:
         try:
             reply = ask(server, Command(RequestCode.GET_BROKER_CLUSTER_INFO), options, refusal_is_error=False)
         except BrokerUnreachable as failure:
-            failures.append(str(failure))
+            failures.append(phrase(failure))
             continue
         if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return {"": server}

@@ -97,7 +97,7 @@ def encode_rows(columns: Mapping[str, pa.Array], rows: int, defaults: Defaults) 
     for name, part in (("topic_len", topic), ("keys_len", key), ("tags_len", tag)):
         head[name] = _short(_lengths(part), name)
     head["props_len"] = _short(sum((_lengths(part) for part in texts), _lengths(pairs)), "properties")
-    head["body_len"] = _body_lengths(body)
+    head["body_len"] = _body_lengths(body, key)
     head["size"] = HEADER.itemsize + sum(_lengths(part) for part in (*meta, body))
     joined = pc.binary_join_element_wise(_fixed(head), *meta, body, _EMPTY)
     edges = np.zeros(rows + 1, np.int64)
@@ -149,10 +149,14 @@ def _single(keys: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array, pa.Ar
     return keys, values, _rows_of(table, present, 4)
 
 
-def _body_lengths(body: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _body_lengths(body: pa.Array, key: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     lengths = _lengths(body)
     if len(lengths) and int(np.max(lengths)) > BODY_BYTES_MAX:
-        raise OptionError(f"column 'body' holds {int(np.max(lengths))} bytes in a row, {BODY_BYTES_MAX} fit a request")
+        text = key[int(np.argmax(lengths))].as_py().decode("utf-8", "replace")
+        whose = f"the row with key {text!r}" if text else "a row"
+        raise OptionError(
+            f"column 'body' holds {int(np.max(lengths))} bytes in {whose}, {BODY_BYTES_MAX} fit a request"
+        )
     return lengths
 
 

@@ -9,11 +9,29 @@ from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import LightMQError, LocalMisuse
 
 
-class OptionError(LocalMisuse):
+def as_sentence(text: str) -> str:
+    """The text with a full stop, unless it ends a sentence otherwise."""
+    stripped = text.rstrip()
+    return stripped if stripped.endswith((".", "?", "!", "…")) else stripped + "."
+
+
+def phrase(error: Exception) -> str:
+    """An error's text as a part of another sentence."""
+    return str(error).removesuffix(".")
+
+
+class _Said(LightMQError):
+    """An error whose text ends as a sentence."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(as_sentence(text))
+
+
+class OptionError(_Said, LocalMisuse):
     """A connector option, a column or an offset given by the user that cannot be used."""
 
 
-class BrokerUnreachable(LightMQError):
+class BrokerUnreachable(_Said):
     """No answer from an address, after the retries the options allow."""
 
 
@@ -21,7 +39,7 @@ class BrokerMoved(BrokerUnreachable):
     """Another broker is the master of the group now: the name server says which, at once or in a moment."""
 
 
-class BrokerRefused(LightMQError):
+class BrokerRefused(_Said):
     """The broker understood a request and said no; `code` is RocketMQ's."""
 
     def __init__(self, text: str, code: int = 0) -> None:
@@ -34,9 +52,9 @@ class BrokerRefused(LightMQError):
         return self.code in {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
 
 
-class DataLost(LightMQError):
+class DataLost(_Said):
     """Records that the stream should read are gone or the log is another one; see option failOnDataLoss."""
 
 
-class BrokenRecord(LightMQError):
+class BrokenRecord(_Said):
     """A record that arrived does not have the shape or the checksum of a record."""

@@ -16,12 +16,19 @@ from remoting.protocol.record import BATCH_COUNT_MAX
 from spark_connector import values
 from spark_connector.decode.options import DecodeOptions, check_decoding
 from spark_connector.errors import OptionError
+from spark_connector.kafka_names import option_hint, translated
 from spark_connector.option_table import ConnectionOptions, declared, option, option_name, spellings
 from spark_connector.schema import nearest
 from spark_connector.values import QueueName
 
 SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark leaves in the dictionary though they are its own."""
+
+SCHEMA_TEXT = (
+    "`kafka` gives the columns of Kafka's source (`key`, `value`, `topic`, `partition`, `offset`, `timestamp`, "
+    "`timestampType`) and takes those options of Kafka's that have another name here; see "
+    "[from Kafka's source](howto/spark-from-kafka.md)."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +94,9 @@ class ReadOptions(DecodeOptions):
     )
     starting_offsets_by_timestamp_strategy: str = option(
         values.one_of("latest", "error"),
-        "latest",
-        "What a queue gets that has no message at or after its starting time: `latest` begins at its end, `error` "
-        "refuses the query.",
+        "error",
+        "What happens where a queue has messages but none at or after its starting time: `error` refuses the query, "
+        "`latest` begins at its end.",
     )
     tag: tuple[str, ...] = option(
         values.tag_expression,
@@ -150,8 +157,14 @@ class ReadOptions(DecodeOptions):
         values.flag,
         True,
         "Whether `properties`, the map of all message properties, is among the columns; it costs more than any other.",
-        aliases=("includeHeaders",),
     )
+    include_headers: bool = option(
+        values.flag,
+        False,
+        "Whether `headers`, all message properties as Kafka's source gives headers (an array of key and binary value, "
+        "repeated keys included), is among the columns.",
+    )
+    schema: str = option(values.one_of("rocketmq", "kafka"), "rocketmq", SCHEMA_TEXT)
     columns: tuple[str, ...] = option(
         values.names,
         (),
@@ -214,6 +227,7 @@ class WriteOptions(ConnectionOptions):
         4_096,
         "Rows of one record with `batchCodec`, at most 65,536; a record also ends at 2 MiB of rows.",
     )
+    schema: str = option(values.one_of("rocketmq", "kafka"), "rocketmq", SCHEMA_TEXT)
     qos: int = option(values.quality, 1, "MQTT quality of service of rows without a column `qos`.")
     retain: bool = option(values.flag, False, "MQTT retain flag of rows without a column `retain`.")
     delay_ms: int = option(
@@ -252,6 +266,10 @@ def check_source(parsed: ReadOptions) -> None:
             f"(some of their queues) and 'mqttFilter' (MQTT filters): {said}"
         )
     check_decoding(parsed)
+    if parsed.include_headers and parsed.decode is not None:
+        raise OptionError("option 'includeHeaders' is not for 'decode': the column 'properties' has them as text")
+    if parsed.schema == "kafka" and parsed.decode is not None:
+        raise OptionError("option 'schema' = kafka: Kafka's columns have no decoded bodies, leave 'decode' out")
     least, most = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         raise OptionError(f"option 'minOffsetsPerTrigger' = {least} is above 'maxOffsetsPerTrigger' = {most}")
@@ -294,7 +312,7 @@ def _parse(table: type[ConnectionOptions], options: Mapping[str, str]) -> dict[s
     """Match names without case, refuse unknown and doubled ones, parse the values."""
     known = spellings(table)
     parsed: dict[str, Any] = {}
-    for given, text in options.items():
+    for given, text in translated(options).items():
         if given.lower() in SPARK_OWN:
             continue
         if given.lower() not in known:
@@ -312,11 +330,14 @@ def _parse(table: type[ConnectionOptions], options: Mapping[str, str]) -> dict[s
 def _unknown(given: str, table: type[ConnectionOptions]) -> str:
     """Sentence for an option this side does not have."""
     other = WriteOptions if table is ReadOptions else ReadOptions
+    hint = option_hint(given)
+    if hint:
+        return f"{given!r} is an option of Kafka's: {hint}."
     for name, _ in declared(other):
         if name.lower() == given.lower():
             return f"option {name!r} is only for {'writing' if other is WriteOptions else 'reading'}"
     names = [spelling for name, item in declared(table) for spelling in (name, *item.metadata["aliases"])]
-    return f"unknown option {given!r}{nearest(given, names)} Options are listed in docs/spark-options.md"
+    return f"unknown option {given!r}{nearest(given, names) or '.'} Options are listed in docs/spark-options.md."
 
 
 def render_markdown() -> str:
@@ -355,7 +376,7 @@ def _names(name: str, item: Field[Any]) -> str:
 def _default(item: Field[Any]) -> str:
     """Cell with an option's default as a user would type it."""
     default = item.default
-    if default is None or default == ():
+    if default is None or default in ((), frozenset()):
         return "none"
     if isinstance(default, tuple):
         return "`" + ";".join(f"{host}:{port}" for host, port in default) + "`"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from spark_connector.errors import BrokerUnreachable
+from spark_connector.errors import BrokerUnreachable, phrase
 from spark_connector.option_table import ConnectionOptions
 
 LOG = logging.getLogger("lightmq.spark")
@@ -32,9 +32,9 @@ class Outage:
         now = time.monotonic()
         if self._since is None:
             self._since = now
-            LOG.warning("waiting up to %d ms for a broker: %s", self._wait_ms, failure)
+            LOG.warning("waiting up to %d ms for a broker: %s", self._wait_ms, phrase(failure))
         if (now - self._since) * 1000 >= self._wait_ms:
-            raise BrokerUnreachable(f"{failure}, for longer than the option 'brokerWaitMs' = {self._wait_ms}")
+            raise BrokerUnreachable(f"{phrase(failure)}, for longer than the option 'brokerWaitMs' = {self._wait_ms}")
         time.sleep(self._pause_ms / 1000)
 
     def end(self) -> None:

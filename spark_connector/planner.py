@@ -60,7 +60,7 @@ def losses(start: Positions, bounds: Mapping[QueueKey, Bounds]) -> list[str]:
         elif position < queue.min:
             found.append(f"queue {where}: offsets {position} to {queue.min - 1} are gone, it begins at {queue.min} now")
         else:
-            found.append(f"queue {where}: offset {position} is beyond the log's end {queue.max}; is it another log?")
+            found.append(f"queue {where}: offset {position} is beyond the log's end {queue.max}, it may be another log")
     return found
 
 

@@ -34,7 +34,7 @@ def starting_positions(
     timed = _by_time(_named_as_queues(times, selection), bounds, at_time, "startingOffsetsByTimestamp")
     if options.starting_offsets_by_timestamp_strategy == "error":
         for key, position in sorted(timed.items()):
-            if position >= bounds[key].max:
+            if position >= bounds[key].max > bounds[key].min:  # an empty queue has nothing that could be missed
                 raise OptionError(
                     f"option 'startingOffsetsByTimestamp': queue {key.topic}/{key.broker}/{key.queue} has no message "
                     "at or after its time; 'startingOffsetsByTimestampStrategy' = latest begins at its end"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from spark_connector.errors import OptionError
+from spark_connector.kafka_names import column_hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,27 @@ COLUMNS: tuple[Column, ...] = (
     Column("properties", "map<string,string>", "all message properties; the last of repeated keys counts"),
     Column("traceparent", "string", "W3C trace context of the message, null if none"),
 )
+HEADERS = Column(
+    "headers", "array<struct<key:string,value:binary>>", "all message properties, repeated ones too; null if none"
+)
+"""Only with `includeHeaders` or when it is named."""
+KAFKA_COLUMNS: tuple[Column, ...] = (
+    Column("key", "binary", "RocketMQ message keys, null if none"),
+    Column("value", "binary", "the payload, byte for byte"),
+    Column("topic", "string", "RocketMQ topic; for MQTT messages the first level of the MQTT topic"),
+    Column("partition", "int", "queue of the topic"),
+    Column("offset", "bigint", "offset in that queue"),
+    Column("timestamp", "timestamp", "when the broker wrote it into its log"),
+    Column("timestampType", "int", "1: the time of the log"),
+)
+"""With `schema` = kafka."""
 ALIASES = {"brokerName": "broker", "keys": "key", "tags": "tag", "userProperties": "properties"}
+KAFKA_ALIASES = {"value": "body", "partition": "queueId", "offset": "queueOffset", "timestamp": "storeTimestamp"}
+"""Kafka's columns that are columns of ours."""
 """Other names of columns, for who asks for them by `columns` or a schema; they are not among "all columns"."""
 COLUMN_TYPES: dict[str, str] = {column.name: column.type for column in COLUMNS}
+READ_TYPES = COLUMN_TYPES | {HEADERS.name: HEADERS.type}
+KAFKA_TYPES: dict[str, str] = {column.name: column.type for column in (*KAFKA_COLUMNS, HEADERS)}
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -52,34 +71,43 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {folded[found[0]]!r}?" if found else ""
 
 
-def check_column(name: str) -> str:
+def check_column(name: str, *, kafka: bool = False) -> str:
     """Return the column's name in its own spelling; raises OptionError naming the nearest for an unknown one."""
-    for known in (*COLUMN_TYPES, *ALIASES):
+    columns, aliases = (KAFKA_TYPES, {}) if kafka else (READ_TYPES, ALIASES)
+    for known in (*columns, *aliases):
         if known.lower() == name.lower():
             return known
+    hint = "" if kafka else column_hint(name)
+    if hint:
+        raise OptionError(f"unknown column {name!r}: {hint}")
     raise OptionError(
-        f"unknown column {name!r}{nearest(name, (*COLUMN_TYPES, *ALIASES))} Columns: {', '.join(COLUMN_TYPES)}"
+        f"unknown column {name!r}{nearest(name, (*columns, *aliases)) or '.'} Columns: {', '.join(columns)}"
     )
 
 
-def column_type(name: str) -> str:
+def column_type(name: str, *, kafka: bool = False) -> str:
     """Spark SQL type of a column by one of its names."""
-    return COLUMN_TYPES[ALIASES.get(name, name)]
+    return KAFKA_TYPES[name] if kafka else READ_TYPES[ALIASES.get(name, name)]
 
 
-def schema_ddl(columns: Sequence[str], *, properties: bool = True) -> str:
-    """Spark SQL schema text of the wanted columns; when none are named all of them, with or without `properties`."""
-    names = [check_column(name) for name in columns]
-    names = names or [name for name in COLUMN_TYPES if properties or name != "properties"]
-    return ", ".join(f"{name} {column_type(name)}" for name in names)
+def schema_ddl(columns: Sequence[str], *, properties: bool = True, headers: bool = False, kafka: bool = False) -> str:
+    """Spark SQL schema text of the wanted columns; when none are named all, with or without `properties`, `headers`."""
+    names = [check_column(name, kafka=kafka) for name in columns]
+    if not names:
+        left_out = ({"properties"} if not properties else set()) | ({"headers"} if not headers else set())
+        names = [name for name in (KAFKA_TYPES if kafka else READ_TYPES) if name not in left_out]
+    elif headers and "headers" not in names:
+        names.append("headers")
+    return ", ".join(f"{name} {column_type(name, kafka=kafka)}" for name in names)
 
 
-def check_projection(fields: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+def check_projection(fields: Sequence[tuple[str, str]], *, kafka: bool = False) -> tuple[str, ...]:
     """Check a schema given by the user as (name, Spark type) pairs and return the columns to decode, in its order."""
     names = []
     for name, type_ in fields:
-        known = check_column(name)
-        if type_ != column_type(known):
-            raise OptionError(f"column {known!r} is {column_type(known)}, not {type_}: cast it after load()")
+        known = check_column(name, kafka=kafka)
+        own = column_type(known, kafka=kafka)
+        if type_ != own:
+            raise OptionError(f"column {known!r} is {own}, not {type_}: cast it after load()")
         names.append(known)
     return tuple(names)

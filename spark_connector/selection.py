@@ -186,6 +186,19 @@ def light_key(mqtt_topic: str, broker: str) -> QueueKey:
     return QueueKey(names.light_queue_name(mqtt_topic.encode()).decode(), broker, 0)
 
 
+def check_partitions(options: ReadOptions, bounds: Mapping[QueueKey, Bounds]) -> None:
+    """Raise OptionError where Kafka's columns cannot tell queues apart: a topic at several broker groups."""
+    if options.schema != "kafka":
+        return
+    groups: dict[str, str] = {}
+    for key in bounds:
+        if groups.setdefault(key.topic, key.broker) != key.broker:
+            raise OptionError(
+                f"option 'schema' = kafka: the topic {key.topic!r} has queues at several broker groups, whose numbers "
+                "are the same, and Kafka's 'partition' cannot say which is meant; read it without this option"
+            )
+
+
 def check_present(selection: Selection, bounds: Mapping[QueueKey, Bounds]) -> None:
     """Raise OptionError for a topic or queue asked for by name that no broker has."""
     if selection.assigned:

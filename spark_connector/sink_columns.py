@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_connector.errors import OptionError
+from spark_connector.kafka_names import WRITE_COLUMNS
 from spark_connector.options import WriteOptions
-from spark_connector.schema import COLUMN_TYPES, nearest
+from spark_connector.schema import COLUMN_TYPES, HEADERS, KAFKA_TYPES, nearest
 from spark_connector.selection import check_mqtt_topic, check_topic
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "key": (("key", "keys"), TEXT),
     "tag": (("tag", "tags"), TEXT),
     "properties": (("properties", "userProperties"), ("map<string,string>",)),
+    "headers": (("headers",), (HEADERS.type,)),
     "contentType": (("contentType",), TEXT),
     "delay": (("delay", "delayMs"), WHOLE),
     "qos": (("qos",), WHOLE),
@@ -61,6 +63,8 @@ class SinkColumns:
         import pyarrow as pa
 
         found = {part: batch.column(name) for part, name in self.parts.items()}
+        if "headers" in found:
+            found["properties"] = _properties_of(found.pop("headers"))
         options = {"topic": self.topic, "mqttTopic": self.mqtt_topic, "contentType": self.content_type}
         for part, value in options.items():
             if value is not None and part not in found:
@@ -68,24 +72,33 @@ class SinkColumns:
         return found
 
 
+def _properties_of(headers: pa.ListArray) -> pa.MapArray:
+    """Kafka's headers as properties, in their order and with their repetitions."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lengths = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
+    edges = pa.array([0, *lengths.cumsum().tolist()], pa.int32())
+    pairs = headers.flatten()
+    keys, values = pc.struct_field(pairs, 0), pc.struct_field(pairs, 1)
+    return pa.MapArray.from_arrays(edges, pc.fill_null(keys, ""), values)
+
+
 def sink_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> SinkColumns:
     """Match (name, Spark type) pairs to parts of a message; raises OptionError for what does not fit."""
-    by_name = {alias.lower(): part for part, (aliases, _) in PARTS.items() for alias in aliases}
-    ignored = {name.lower() for name in COLUMN_TYPES}
     parts: dict[str, str] = {}
     for name, type_ in fields:
-        part = by_name.get(name.lower())
+        part = _part_of(name, options)
         if part is None:
-            if name.lower() in ignored:
-                continue
-            known = [alias for aliases, _ in PARTS.values() for alias in aliases]
-            raise OptionError(f"the sink has no use for the column {name!r}{nearest(name, known)} Drop it or rename it")
+            continue
         if part in parts:
             raise OptionError(f"the columns {parts[part]!r} and {name!r} are the same to the sink: keep one")
         accepted = PARTS[part][1]
         if type_ not in accepted:
             raise OptionError(f"column {name!r} is {type_}, the sink needs {' or '.join(accepted)}")
         parts[part] = name
+    if "headers" in parts and "properties" in parts:
+        raise OptionError("the columns 'headers' and 'properties' are the same to the sink: keep one")
     if "body" not in parts:
         raise OptionError("the sink needs a column 'body' (or 'value'), binary or string")
     if "delay" in parts and options.batch_codec is not None:
@@ -93,6 +106,22 @@ def sink_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> Si
     if "queueId" not in parts:
         parts.pop("broker", None)  # it says whose queue is meant; without one the topic's route decides
     return _with_topics(parts, options)
+
+
+def _part_of(name: str, options: WriteOptions) -> str | None:
+    """The part of a message a column becomes; None for a column of a source that a sink does not need."""
+    by_name = {alias.lower(): part for part, (aliases, _) in PARTS.items() for alias in aliases}
+    part = by_name.get(name.lower())
+    if part is not None:
+        return part
+    # Rows that were read may be written as they are.
+    known = {*COLUMN_TYPES, *(KAFKA_TYPES if options.schema == "kafka" else ())}
+    if name.lower() in {one.lower() for one in known}:
+        return None
+    if name.lower() in WRITE_COLUMNS:
+        raise OptionError(f"column {name!r}: {WRITE_COLUMNS[name.lower()]}")
+    near = nearest(name, [alias for aliases, _ in PARTS.values() for alias in aliases]) or "."
+    raise OptionError(f"the sink has no use for the column {name!r}{near} Drop it or rename it")
 
 
 def _with_topics(parts: dict[str, str], options: WriteOptions) -> SinkColumns:

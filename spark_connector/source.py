@@ -86,7 +86,12 @@ class RocketMQDataSource(DataSource):
 def _columns(options: ReadOptions) -> str | StructType:
     """The columns these options ask for."""
     if options.decode is None:
-        return schema_ddl(options.columns, properties=options.include_properties)
+        return schema_ddl(
+            options.columns,
+            properties=options.include_properties,
+            headers=options.include_headers,
+            kafka=options.schema == "kafka",
+        )
     from spark_connector.decode.plan import all_columns, plan_decoding, project
 
     decoding = plan_decoding(options, None)

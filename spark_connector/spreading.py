@@ -29,7 +29,7 @@ from remoting.protocol.commands import Command
 from remoting.protocol.key_queue import queue_of
 from remoting.protocol.route_body import PERM_WRITE, QueueData, TopicConfig, TopicRoute, decode_body
 from spark_connector.connections import Address, ask, check
-from spark_connector.errors import BrokerUnreachable, OptionError
+from spark_connector.errors import BrokerUnreachable, OptionError, phrase
 from spark_connector.options import WriteOptions
 from spark_connector.sink_columns import NOT_FOR_MQTT
 
@@ -208,7 +208,7 @@ class Spreading:
             try:
                 reply = ask(server, command, self._options, refusal_is_error=False)
             except BrokerUnreachable as failure:
-                failures.append(str(failure))
+                failures.append(phrase(failure))
                 continue
             if reply.code == ResponseCode.TOPIC_NOT_EXIST:
                 return ()

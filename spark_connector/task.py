@@ -93,7 +93,9 @@ def check_schema(schema: StructType, options: ReadOptions) -> DecodeStage | None
         for field, known in zip(schema.fields, wanted.fields, strict=True):
             field.name = known.name
         return stage
-    names = check_projection([(field.name, field.dataType.simpleString()) for field in schema.fields])
+    names = check_projection(
+        [(field.name, field.dataType.simpleString()) for field in schema.fields], kafka=options.schema == "kafka"
+    )
     for field, name in zip(schema.fields, names, strict=True):
         field.name = name
     return None

@@ -95,9 +95,8 @@ class RocketMQBatchWriter(DataSourceArrowWriter):
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
     """A stream's sink."""
 
-    def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
-        if overwrite:
-            raise OptionError("a log cannot be overwritten: use .outputMode('append')")
+    def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:  # noqa: ARG002
+        # `overwrite` is complete mode: as with Kafka's sink every batch's whole result is appended.
         if options.txn_app_id is not None:
             raise OptionError("the options 'txnAppId' and 'txnVersion' are for batch writes; a stream has its own ids")
         self._options = options
@@ -184,12 +183,16 @@ def _send(
     attempt: AttemptName | None,
 ) -> dict[str, int]:
     """Encode and send the rows to the groups of their topics; rows by group."""
+    from spark_connector.largest import LargestBody
     from spark_connector.sending import RowSender
 
     senders: dict[str, RowSender] = {}
-    with ExitStack() as open_senders:
+    largest = LargestBody(columns.parts["body"])
+    with ExitStack() as open_senders, largest.named():
         for batch in batches:
-            for group, own, count in spreading.split(columns.pick(batch), batch.num_rows):
+            picked = columns.pick(batch)
+            largest.look(picked)
+            for group, own, count in spreading.split(picked, batch.num_rows):
                 if group not in senders:
                     sender = RowSender(brokers[group], attempt, options, partial(_master, group, options))
                     senders[group] = open_senders.enter_context(sender)

@@ -88,7 +88,7 @@ def find_column(columns: Iterable[StructField], name: str) -> StructField:
             return parse_columns(f"{alias} {column_type(alias)}").fields[0]
     if name.lower() not in known:
         names = [column.name for column in known.values()]
-        raise OptionError(f"unknown column {name!r}{nearest(name, names)} Columns: {', '.join(names)}")
+        raise OptionError(f"unknown column {name!r}{nearest(name, names) or '.'} Columns: {', '.join(names)}")
     return known[name.lower()]
 
 

@@ -45,9 +45,23 @@ def test_names_are_read_without_case_and_aliases_work() -> None:
         ({"topic": "t", "subExpression": "a ||"}, "option 'tag' = 'a ||'"),
         ({"topic": "t", "sql": "a >"}, "option 'sql' = 'a >': SQL expression"),
         ({"topic": "t", "sqlExpresion": "a > 1"}, "did you mean 'sqlExpression'"),
+        (
+            {"topic": "t", "kafka.bootstrap.servers": "h:1"},
+            "the address .* is the option 'nameServer' here",
+        ),
+        ({"topic": "t", "kafka.group.id": "g"}, "is the option 'consumerGroup' here\\."),
+        ({"topic": "t", "groupIdPrefix": "g"}, "queries need no group here"),
+        ({"topic": "t", "fetchOffset.numRetries": "3"}, "it is the option 'fetchRetries' here"),
+        ({"topic": "t", "kafka.sasl.mechanism": "PLAIN"}, "'accessKey' and 'secretKey'"),
+        ({"topic": "t", "kafka.fetch.min.bytes": "1"}, "leave it out"),
+        ({"topic": "t", "zzz": "1"}, "unknown option 'zzz'\\. Options are listed in docs/spark-options.md\\.$"),
+        ({"topic": "t", "schema": "kafka", "decode": "json", "decodeSchema": "a int"}, "no decoded bodies"),
         ({"topic": "t", "startingOffsetsByTimestamp": "monday"}, "ms since 1970"),
         ({"topic": "t", "startingOffsetsByTimestampStrategy": "eror"}, "did you mean 'error'"),
-        ({"topic": "t", "includeHeaders": "false", "columns": "body,properties"}, "which 'includeProperties' = false"),
+        (
+            {"topic": "t", "includeProperties": "false", "columns": "body,properties"},
+            "'includeProperties' = false",
+        ),
     ],
 )
 def test_what_a_reader_is_refused(options: dict[str, str], says: str) -> None:

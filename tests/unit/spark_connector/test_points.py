@@ -25,7 +25,7 @@ def at_time(ms: int) -> Mapping[QueueKey, Bounds]:
 
 
 def starts(default: int = LATEST, **given: str) -> dict[QueueKey, int]:
-    options = parse_read({"topic": "a,b", **given})
+    options = parse_read({"topic": "a,b", "startingOffsetsByTimestampStrategy": "latest"} | given)
     return starting_positions(options, select(options), BOUNDS, at_time, default)
 
 
@@ -52,9 +52,12 @@ def test_times_win_over_offsets() -> None:
 
 
 def test_a_time_nothing_was_stored_at() -> None:
-    assert starts(startingOffsetsByTimestamp='{"b":99}')[B0] == 5
-    with pytest.raises(OptionError, match="queue b/y/0 has no message at or after its time"):
-        starts(startingOffsetsByTimestamp='{"b":99}', startingOffsetsByTimestampStrategy="error")
+    assert starts(startingOffsetsByTimestamp='{"a":{"0":99}}')[A0] == 90
+    with pytest.raises(OptionError, match="queue a/x/0 has no message at or after its time"):
+        starts(startingOffsetsByTimestamp='{"a":{"0":99}}', startingOffsetsByTimestampStrategy="error")
+    # An empty queue has nothing that could be missed.
+    assert starts(startingOffsetsByTimestamp='{"b":99}', startingOffsetsByTimestampStrategy="error")[B0] == 5
+    assert parse_read({"topic": "a"}).starting_offsets_by_timestamp_strategy == "error"
 
 
 @pytest.mark.parametrize(

@@ -211,8 +211,7 @@ def test_rows_are_born_when_their_batch_is_encoded(write_options: Options) -> No
 def test_what_is_refused(write_options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match="append"):
         RocketMQBatchWriter(SCHEMA, write_options(topic="t"), overwrite=True)
-    with pytest.raises(OptionError, match="append"):
-        RocketMQStreamWriter(SCHEMA, write_options(topic="t"), overwrite=True)
+    RocketMQStreamWriter(SCHEMA, write_options(topic="t"), overwrite=True)
     with pytest.raises(OptionError, match="batch writes"):
         RocketMQStreamWriter(SCHEMA, write_options(topic="t", txnAppId="a", txnVersion="1"), overwrite=False)
     with pytest.raises(OptionError, match="'body' is int"):
