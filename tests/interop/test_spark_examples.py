@@ -94,7 +94,41 @@ def test_a_delta_table_has_a_repeated_batch_once(send: Send, spark: Any, server:
     forget_last_commit(checkpoint)
     send("d1", [(3.0, 2)])
     assert run() == [1.0, 2.0, 3.0]
-    assert deltalake.DeltaTable(table).transaction_version(module.APPLICATION) == 1
+    assert deltalake.DeltaTable(table).transaction_version(module.application_of(str(checkpoint))) == 1
+
+
+def test_a_new_checkpoint_on_an_existing_delta_table_loses_nothing(
+    send: Send, spark: Any, server: str, tmp_path: Path
+) -> None:
+    """Its batches begin at 0 again, which the table has of the other checkpoint."""
+    deltalake = pytest.importorskip("deltalake")
+    module = example("delta_sink")
+    table = str(tmp_path / "table")
+
+    def run(checkpoint: str) -> list[float]:
+        query = module.start(spark, server, table, str(tmp_path / checkpoint), once=True)
+        assert query.awaitTermination(250), query.lastProgress
+        rows = deltalake.DeltaTable(table).to_pyarrow_table().to_pylist()
+        return sorted(row["celsius"] for row in rows if row["device"] == "d2")
+
+    send("d2", [(1.0, 0)])
+    assert run("one") == [1.0]
+    send("d2", [(2.0, 1)])
+    assert run("two") == [1.0, 1.0, 2.0]
+    assert run("two") == [1.0, 1.0, 2.0]
+
+
+def test_help_needs_no_deltalake(tmp_path: Path) -> None:
+    (tmp_path / "deltalake.py").write_text("raise ImportError('not here')")
+    command = [sys.executable, str(EXAMPLES / "delta_sink.py")]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{EXAMPLES.parent}"}
+    shown = subprocess.run([*command, "--help"], env=environment, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    assert "--checkpoint" in shown.stdout
+    run = subprocess.run([*command, "--once"], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "Traceback" not in run.stderr
+    assert "-m pip install deltalake" in run.stderr
 
 
 @pytest.mark.slow
