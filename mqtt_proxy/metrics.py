@@ -52,7 +52,7 @@ class ProxyMetrics:
         self._closed = counter("rocketmq_mqtt_closes_total", "Connections of sessions that ended", ("reason",))
         self.refused_connects = counter("rocketmq_mqtt_connects_refused_total", "CONNECTs refused", ("reason",))
         self.published = counter("rocketmq_mqtt_messages_in_total", "Messages confirmed by the broker for publishers")
-        self.published_bytes = counter("rocketmq_mqtt_bytes_in_total", "Bytes of messages taken from publishers")
+        self.published_bytes = counter("rocketmq_mqtt_bytes_in_total", "Bytes of PUBLISH packets received")
         self.append_frames = counter("rocketmq_mqtt_append_requests_total", "Append requests sent to the broker")
         self.flow_frames = counter("rocketmq_mqtt_flow_requests_total", "Requests that note steps of QoS 2")
         self.refused_publishes = counter(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.api.access import CONSUME
 from broker.api.long_poll import ANY_QUEUE
 from remoting.access.resources import of_topic
 from remoting.protocol import names, topics
@@ -38,10 +37,9 @@ def queue_bounds(broker: Broker, peer: Peer, command: Command) -> None:
         wrong = topics.validate_filter(request.filter)
         if wrong is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"filter {request.filter!r}: {wrong}")
-    for resource in map(of_topic, request.topics):
-        broker.authorizer.authorize(peer, command, CONSUME, resource)
-    if request.filter is not None:  # of which some may be read: its records are judged when they are pulled
-        broker.authorizer.readable(peer, command, [request.filter])
+    # Where only some topics may be read it is told how far the queues reach; their records are judged when pulled.
+    wanted = [*map(of_topic, request.topics), *([request.filter] if request.filter is not None else ())]
+    broker.authorizer.readable(peer, command, wanted)
 
     def attempt(last: bool) -> bool:
         reply = _answer(broker, request)

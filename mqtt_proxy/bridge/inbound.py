@@ -70,6 +70,7 @@ class Inbound(Paced):
 
     def publish(self, publishes: list[Publish]) -> None:
         """Take over what the client published."""
+        self._count_bytes()
         if self._ended:
             return
         allowed = self._sift(publishes)
@@ -80,6 +81,12 @@ class Inbound(Paced):
         if self._rates.active and not self._ended:
             assert self._who is not None
             self.charge(self._who, publishes)
+
+    def _count_bytes(self) -> None:
+        """Count what the socket brought in PUBLISHes since the last time."""
+        session = self._session
+        self._services.metrics.published_bytes.value += session.publish_bytes
+        session.publish_bytes = 0
 
     def _sift(self, publishes: list[Publish]) -> list[Publish]:
         """Those that may be published; the others are refused."""
@@ -122,6 +129,7 @@ class Inbound(Paced):
 
     def end(self) -> None:
         """The connection has ended."""
+        self._count_bytes()
         self._ended = True
         if self.exact and self._session.incoming.pending:
             # Before the session is given back, or the client has to send these QoS 2 messages again.

@@ -20,7 +20,7 @@ cdef class Frame:
 
 cdef class Publisher:
     cdef Link _link
-    cdef object _now_ns, _metrics, _log, _drained, _lost, _published_bytes, _published
+    cdef object _now_ns, _metrics, _log, _drained, _lost, _published
     cdef Py_ssize_t _frame_bytes_max, _high_bytes, _low_bytes, _timeout_ms, _gathered_bytes
     cdef list _gathered
     cdef dict _in_flight, _held

@@ -187,7 +187,7 @@ class Publisher:
         self._drained: asyncio.Event | None = None
         """There while somebody waits for all answers."""
         self._log = get_logger("proxy.publish")
-        self._published_bytes, self._published = metrics.published_bytes, metrics.published
+        self._published = metrics.published
         link.on_up(self._came_up)
 
     def publish(self, origin: Origin, client_id: bytes, publishes: list[Publish], *, exact: bool = False) -> None:
@@ -210,7 +210,6 @@ class Publisher:
             ids = [one.packet_id for one in publishes]
             run = Run(origin, entries, packet_ids, size_bytes, len(publishes), None, ids)
         self._gathered.append(run)
-        self._published_bytes.value += size_bytes
         self.pending_bytes += size_bytes
         self._gathered_bytes += size_bytes
         if self.pending_bytes > self._high_bytes and origin not in self._held:

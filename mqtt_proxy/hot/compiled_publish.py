@@ -271,6 +271,7 @@ def consume_runs(session: SessionState, data: bytes, position: cython.Py_ssize_t
                 data, position, end, limits.packet_size_bytes_max, session.names.known, session.publishing(),
                 incoming, level_5, room,
             )  # fmt: skip
+            session.publish_bytes += position - before
     return position
 
 

@@ -206,6 +206,7 @@ def consume_runs(session: SessionState, data: bytes, position: int, end: int) ->
         else:
             room = session.limits.receive_maximum - session.incoming.in_use
             position = scan_publishes_5(data, position, end, room=room, **wanted)  # type: ignore[arg-type]
+        session.publish_bytes += position - before
     return position
 
 

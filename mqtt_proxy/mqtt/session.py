@@ -126,6 +126,8 @@ class Session(Answers):
                 self.level = level_of(data[body:stop])
             if self.level == LEVEL_5 and body - position - 1 != len(encode_length(length)):
                 raise PacketViolation(Reason.LENGTH, "remaining length is longer than it need be [MQTT-1.5.5-1]")
+            if data[position] >> 4 == packets.PUBLISH:
+                self.publish_bytes += stop - position
             self._handle(data[position], data[body:stop])
             position = stop
         return position

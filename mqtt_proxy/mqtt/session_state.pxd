@@ -11,7 +11,7 @@ cdef class SessionState:
     cdef public Incoming incoming
     cdef public Outgoing outgoing
     cdef public list out, events, publishes, acknowledged, received, released
-    cdef public long long last_packet_ms
+    cdef public long long last_packet_ms, publish_bytes
     cdef public Py_ssize_t packet_size_out_max, stray_acknowledgements, _needed_bytes
     cdef public int level
     cdef public bint bridge, client_id_assigned, clean, challenged, problem_information

@@ -55,6 +55,7 @@ class SessionState:
         "outgoing",
         "packet_size_out_max",
         "problem_information",
+        "publish_bytes",
         "publishes",
         "received",
         "released",
@@ -94,6 +95,8 @@ class SessionState:
         """Whether the client wants reason strings and user properties with every answer."""
         self.packet_size_out_max = PACKET_SIZE_BYTES_MAX
         self.close_reason: str | None = None
+        self.publish_bytes = 0
+        """Bytes of the PUBLISH packets received, headers included, since the owner took them last."""
         self.stray_acknowledgements = 0
         """Acknowledgements of deliveries that were not in flight: ignored, counted."""
         self.incoming = Incoming()

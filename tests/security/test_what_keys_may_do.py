@@ -77,6 +77,7 @@ def open_session() -> Command:
         ("etl", bounds("plant/#"), ResponseCode.SUCCESS),
         ("etl", bounds("secret/1"), NO),
         ("etl", bounds("#"), ResponseCode.SUCCESS),  # wider than its rules: what it reads there is thinned out
+        ("etl", bounds("secret/#"), NO),
         ("etl", publish(b"plant/cmd/1"), ResponseCode.SUCCESS),
         ("etl", publish(b"plant/1"), NO),
         ("etl", open_session(), NO),

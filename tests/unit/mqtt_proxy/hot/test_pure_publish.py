@@ -110,7 +110,7 @@ def exchange(runs: Runs, level: int, seed: int) -> list[object]:
                 session.release(one.packet_ids)
             elif isinstance(one, events.Released):
                 session.complete(one.packet_ids)
-        seen += [session.take_bytes(), session.stray_acknowledgements, session.incoming.in_use]
+        seen += [session.take_bytes(), session.stray_acknowledgements, session.incoming.in_use, session.publish_bytes]
         seen += [dict(session.outgoing.window), dict(session.outgoing.phases), dict(session.incoming.exactly_once)]
     return [*seen, session.exact.finished if session.exact is not None else None]
 
@@ -121,3 +121,23 @@ def test_runs_change_nothing_but_the_time_it_takes(core: Core, level: int, monke
     monkeypatch.setattr(scan.IN_USE, "runs", scan.IN_USE.runs)
     for seed in range(150):
         assert exchange(core.consume_runs, level, seed) == exchange(lambda _s, _d, at, _e: at, level, seed), seed
+
+
+@pytest.mark.parametrize("level", [4, 5])
+def test_bytes_of_publishes_are_those_received(core: Core, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers and properties included, of those the hot loop leaves alone too; nothing else, however it is cut."""
+    monkeypatch.setattr(scan.IN_USE, "runs", core.consume_runs)
+    properties = MessageProperties(content_type=b"a/b") if level == 5 else None
+    sent = [
+        Publish(b"t", b"x" * size, qos, False, False, qos * size, None) for size in (1, 200, 20_000) for qos in (0, 1)
+    ]
+    sent.append(Publish(b"t", b"abc", 0, False, False, 0, properties))
+    encoded = [encode(one, level) for one in sent]
+    data = b"".join(packet + encode(packets.Pingreq(), level) for packet in encoded)
+    for step in (1, 7, 1_000, len(data)):
+        session = Session(SessionLimits(), assigned_client_id=lambda: "made")
+        session.feed(encode(packets.Connect("c", True, 0, level=level)), 0)
+        session.accept(False)
+        for at in range(0, len(data), step):
+            session.feed(data[at : at + step], 0)
+        assert session.publish_bytes == sum(map(len, encoded))
