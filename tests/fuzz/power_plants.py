@@ -133,21 +133,6 @@ def segment_dropped_early() -> None:
     _set(Retention, "step", hasty)
 
 
-def names_found_not_flushed() -> None:
-    """A start builds on the names of log files whose maker was killed before they were durable."""
-    opened = CommitLog.__init__
-
-    def init(log: CommitLog, *arguments: Any, **named: Any) -> None:
-        real = commit_log.fsync_dir
-        commit_log.fsync_dir = nothing  # type: ignore[assignment]
-        try:
-            opened(log, *arguments, **named)
-        finally:
-            commit_log.fsync_dir = real
-
-    _set(CommitLog, "__init__", init)
-
-
 def journal_head_cut_early() -> None:
     """Entries are cut off for a snapshot that is not on the disk."""
     _set(journal, "fsync_dir", nothing)
@@ -181,8 +166,6 @@ STORE: dict[str, Plant] = {
     "durable-mark": lambda: _set(durable_mark, "os", Without(os, "fdatasync")),
     "segment-flush": lambda: _set(Segment, "sync", nothing),
     "recovered-not-flushed": lambda: _set(CommitLog, "sync_from", nothing),
-    "run-name": lambda: _set(run_writer, "fsync_dir", nothing),
-    "names-found": names_found_not_flushed,
     "segment-dropped-early": segment_dropped_early,
     "parent-directories": parents_not_flushed,
     "format": _content_not_flushed(format_version),

@@ -175,6 +175,21 @@ def test_files_that_go_together_go_durably_one_by_one(tmp_path: Path, monkeypatc
     log.close()
 
 
+def test_the_names_a_start_finds_are_durable_before_it_uses_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who renamed the newest file may have been killed before it flushed the name."""
+    log = make(tmp_path)
+    put(log, 0, b"x" * 4096)
+    log.close()
+    durable: list[list[int]] = []
+    monkeypatch.setattr(
+        commit_log, "fsync_dir", lambda path: durable.append([int(each.name) for each in list_segments(path)])
+    )
+    make(tmp_path).close()
+    assert durable == [[0]]
+
+
 def test_a_log_that_is_closed_soon_prepares_nothing(tmp_path: Path) -> None:
     """What was begun is given up, and the next file is made when it is needed after all."""
     log = make(tmp_path)
