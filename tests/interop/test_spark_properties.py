@@ -82,7 +82,7 @@ async def test_properties_of_rows_arrive_at_a_subscriber(spark: Any, server: str
 
 async def test_topics_and_filters_of_the_server_itself_are_refused(load: Frames, spark: Any, server: str) -> None:
     """In words, before anything is read or written."""
-    for special, says in (("$share/g/said/#", "shared subscription"), ("$SYS/#", "not in the log")):
+    for special, says in (("$share/g/said/#", "shared subscription"), ("$SYS/#", "over MQTT")):
         with pytest.raises(Exception, match=says):
             load(mqttFilter=special).count()
     row = spark.sql("select '$SYS/broker/version' as mqttTopic, 'x' as body")

@@ -135,7 +135,7 @@ def test_a_pattern_takes_whole_names_of_what_the_broker_reports() -> None:
     [
         ("$share/group/plant/#", "leave `.share/` and the group out"),
         ("$history/last=5/plant/#", "startingTimestamp"),
-        ("$SYS/#", "not in the log"),
+        ("$SYS/#", "over MQTT"),
         ("$delayed/5/x", "under its own topic"),
     ],
 )
