@@ -13,7 +13,7 @@ from typing import Any
 
 def prepared(text: str, server: str) -> str:
     """The block with the server's address."""
-    if "nameServer" not in text:
+    if "nameServer" not in text and "bootstrap.servers" not in text:
         text = text.replace('.format("rocketmq")', f'.format("rocketmq").option("nameServer", "{server}")')
     return text.replace("127.0.0.1:9876", server)
 
