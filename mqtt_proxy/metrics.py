@@ -56,7 +56,7 @@ class ProxyMetrics:
         self.append_frames = counter("rocketmq_mqtt_append_requests_total", "Append requests sent to the broker")
         self.flow_frames = counter("rocketmq_mqtt_flow_requests_total", "Requests that note steps of QoS 2")
         self.refused_publishes = counter(
-            "rocketmq_mqtt_publishes_refused_total", "Messages not accepted; their connection was closed", ("reason",)
+            "rocketmq_mqtt_publishes_refused_total", "Messages not accepted; see below", ("reason",)
         )
         self.publishes_repeated = counter(
             "rocketmq_mqtt_publishes_repeated_total", "Messages sent again because the broker was lost"
