@@ -23,6 +23,7 @@ from broker.registration import Connect
 from broker.roles.durability import log_promise
 from broker.roles.member import GroupMember
 from broker.roles.serving import Serving, client_host, make_server
+from broker.roles.vip_port import open_vip_port
 from broker.store.confirm import NEVER
 from broker.store.log_store import LogStore
 from remoting.access.key_policy import KeyPolicy
@@ -69,6 +70,7 @@ class BrokerApp:
         self._log = get_logger("broker")
         self._unsupported = UnsupportedRequests(self.registry, self._clock, self._log).heard
         self._server: RemotingServer | None = None
+        self._vip_port = 0
         self._serving: Serving | None = None
         self._broker: Broker | None = None
         self._member: GroupMember | None = None
@@ -258,8 +260,11 @@ class BrokerApp:
         return all(self.readiness().values())
 
     def reader_ports(self) -> dict[str, int]:
-        """The port of the reader processes under its name; empty without them. For a member its replication port."""
+        """Further ports by name, where there are such: of the reader processes, the VIP port, a member's replication
+        port."""
         ports = {} if self.readers is None else {"readers": self.readers.port}
+        vip_port = self._vip_port if self._member is None else self._member.vip_port
+        ports |= {"vip": vip_port} if vip_port else {}
         return ports if self._member is None else {**ports, "replication": self._member.replication_port}
 
     def status(self) -> Mapping[str, Any]:
@@ -282,5 +287,6 @@ class BrokerApp:
         declare_tls_metrics(self.registry, self._server)
         declare_read_metrics(self.registry, self._server)
         self.port = await self._server.start(self.config.host, self.config.port)
+        self._vip_port = await open_vip_port(self._server, self.config, self._log)
         host = client_host(self.config.advertised_host or self.config.host)
         serving.announce(host, self.port, self.config.controllers)

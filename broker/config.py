@@ -134,6 +134,11 @@ class BrokerConfig:
     """Address to listen on. Requests from other machines additionally need an access key."""
     port: int = setting(10_911, minimum=0, maximum=65_535)
     """Remoting port; 0 takes any free one."""
+    vip_port: int = setting(-1, minimum=-1, maximum=65_535)
+    """Second port for the same requests, under the same limits: RocketMQ clients before 4.5 send to the port two below
+    the one of a broker's address. -1 opens that one, if the port is set (not 0) and the one below is free; 0 opens
+    none; any other number is for networks that map ports. When it cannot be opened, the log says so and the broker
+    runs without it."""
     advertised_host: str = ""
     """Host that clients are told to connect to; empty means the listening address (127.0.0.1 if that is 0.0.0.0)."""
     admin_host: str = "127.0.0.1"

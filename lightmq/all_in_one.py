@@ -18,6 +18,7 @@ from typing import Any
 
 from broker.app import BrokerApp
 from broker.roles.serving import intake_limits
+from broker.roles.vip_port import open_vip_port
 from controller.app import ControllerApp
 from lightmq.configuration import Configuration
 from lightmq.greeting import client_host
@@ -96,6 +97,7 @@ class AllInOne:
             degraded=lambda: {"broker": self._broker.degraded_reason()},
         )  # fmt: skip
         self._server: RemotingServer | None = None
+        self._vip_port = 0
         self._router: Router | None = None
 
     async def start(self) -> None:
@@ -122,6 +124,7 @@ class AllInOne:
             )  # fmt: skip
             await self._start_bridge(self._router)
             await self._group.begin("admin", _Port(self._open_admin, self._admin.stop))
+            self._vip_port = await self._open_vip_port(self._server)  # last: it must not take a port of another part
         except BaseException:
             await self.stop()
             raise
@@ -141,6 +144,7 @@ class AllInOne:
         assert self._server is not None
         assert self._proxy is not None
         ports = {"mqtt": 0, "remoting": self._server.port, "admin": self._admin.port}
+        ports |= {"vip": self._vip_port} if self._vip_port else {}
         return ports | self._broker.reader_ports() | self._proxy.ports()
 
     def reload(self) -> None:
@@ -201,6 +205,12 @@ class AllInOne:
             raise explain(up.host, up.remoting_port, "--remoting-port", error) from error
         self._controller.announce(up.host, port)
         self._broker.announce(self._configuration.broker.advertised_host or up.host, port, (inprocess.ADDRESS,))
+
+    async def _open_vip_port(self, server: RemotingServer) -> int:
+        up = self._configuration.up
+        broker = self._configuration.broker
+        config = dataclasses.replace(broker, host=up.host, port=up.remoting_port, admin_port=up.admin_port)
+        return await open_vip_port(server, config, get_logger("remoting"))
 
     async def _open_mqtt(self) -> None:
         assert self._proxy is not None

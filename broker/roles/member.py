@@ -32,6 +32,7 @@ from broker.roles.member_state import (
 from broker.roles.replicas_manager import ReplicasManager
 from broker.roles.serving import Serving, client_host, make_server, upkeep
 from broker.roles.steps import Role, View
+from broker.roles.vip_port import open_vip_port
 from broker.store.confirm import NEVER
 from broker.store.errors import GivenUp, StoreFailed
 from broker.store.log_store import LogStore
@@ -91,7 +92,7 @@ class GroupMember:
         self.master: MasterOfGroup | None = None
         self.client: HaClient | None = None
         self.store: LogStore | None = None
-        self.port = 0
+        self.port = self.vip_port = 0
         self._clock, self._registry, self._faults = clock, registry, faults
         self._connect, self._failed, self._log = connect, failed, log
         self._authorizer = authorizer
@@ -124,9 +125,9 @@ class GroupMember:
     async def start(self) -> int:
         """Recover the log as a replica's, open both ports, look for a role; returns the port for clients."""
         await self._open_replica()
-        settings = self.config.replication
-        await self.replicas.start(self.config.host, settings.port)
+        await self.replicas.start(self.config.host, self.config.replication.port)
         self.port = await self._server.start(self.config.host, self.config.port)
+        self.vip_port = await open_vip_port(self._server, self.config, self._log)
         self.manager.start()
         return self.port
 

@@ -48,7 +48,7 @@ class ServerCounters:
 
 
 class RemotingServer:
-    """One port that speaks the remoting protocol."""
+    """One port that speaks the remoting protocol, and further ones that share its handler, peers and limits."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class RemotingServer:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._look_timer: asyncio.TimerHandle | None = None
         self._settings = LinkSettings(frame_size_bytes_max, output_bytes_max)
-        self._server: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._empty = asyncio.Event()
         self._empty.set()
         self.counters = ServerCounters()
@@ -102,18 +102,15 @@ class RemotingServer:
 
         With `reuse_port` other processes of the same user may listen there too, and the kernel shares connections out.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                self._make_peer, host, port, backlog=ACCEPT_BACKLOG, reuse_port=reuse_port or None
-            )
-        except OSError as error:
-            message = f"cannot listen on {host}:{port} ({error.strerror or error}): is another server running there?"
-            raise OSError(error.errno, message) from error
-        self.port = int(self._server.sockets[0].getsockname()[1])
+        self.port = await self._listen(host, port, reuse_port=reuse_port)
         self._look()
         self._sweep()
         return self.port
+
+    async def listen_also(self, host: str, port: int) -> int:
+        """Accept at a further port of a started server, as at the first one; OSError as for `start`."""
+        assert self._listeners, "the server has not started"
+        return await self._listen(host, port)
 
     def reload(self) -> None:
         """Read the certificate again now; connections keep what they began with."""
@@ -122,12 +119,13 @@ class RemotingServer:
 
     async def stop(self, deadline_seconds: float = 2.0) -> None:
         """Stop listening, let every peer's output out, close; after the deadline cut what is left."""
-        if self._server is None:
+        if not self._listeners:
             return
         for timer in (self._look_timer, self._sweep_timer):
             if timer is not None:
                 timer.cancel()
-        self._server.close()
+        for listener in self._listeners:
+            listener.close()
         for peer in list(self.peers):
             peer.close("the server stops")
         try:
@@ -136,7 +134,19 @@ class RemotingServer:
             for peer in list(self.peers):
                 peer.abort("the server stops")
             await self._empty.wait()
-        self._server = None
+        self._listeners.clear()
+
+    async def _listen(self, host: str, port: int, *, reuse_port: bool = False) -> int:
+        loop = asyncio.get_running_loop()
+        try:
+            listener = await loop.create_server(
+                self._make_peer, host, port, backlog=ACCEPT_BACKLOG, reuse_port=reuse_port or None
+            )
+        except OSError as error:
+            message = f"cannot listen on {host}:{port} ({error.strerror or error}): is another server running there?"
+            raise OSError(error.errno, message) from error
+        self._listeners.append(listener)
+        return int(listener.sockets[0].getsockname()[1])
 
     def _make_peer(self) -> SocketPeer:
         return SocketPeer(

@@ -109,3 +109,22 @@ async def test_processes_that_share_a_port_say_so():
     assert (await connection.request(Command(1, body=b"two"))).body == b"two"
     await connection.close()
     await two.stop()
+
+
+async def test_a_further_port_shares_handler_and_limits(serve):
+    server = await serve(lambda peer, command: command.reply(body=b"%d" % len(server.peers)), connections_max=2)
+    further = await server.listen_also("127.0.0.1", 0)
+    assert further != server.port
+    first, second = await connect("127.0.0.1", server.port), await connect("127.0.0.1", further)
+    assert (await first.request(Command(1))).body in (b"1", b"2")
+    assert (await second.request(Command(1))).body == b"2"
+    third = await connect("127.0.0.1", further)
+    with pytest.raises(ConnectionLost):
+        await third.request(Command(1))
+    assert (server.counters.accepted, server.counters.refused) == (2, 1)
+    await server.stop()
+    for port in (server.port, further):
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+    for connection in (first, second, third):
+        await connection.close()
