@@ -31,6 +31,7 @@ BENCHMARKS = {
     "requests": "benchmarks.broker_requests",
     "rocketmq": "benchmarks.rocketmq_clients",
     "spark": "benchmarks.spark_read",
+    "rows": "benchmarks.row_entries",
     "spark_write": "benchmarks.spark_write",
     "planning": "benchmarks.spark_planning",
     "spark_latency": "benchmarks.spark_latency",
