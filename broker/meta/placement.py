@@ -75,7 +75,12 @@ class Placement:
         self.retained_expiry: Callable[[bytes, int], None] = lambda _topic, _expiry_s: None
         """Hears of every message that is to be retained for so many seconds."""
         self.way = Way(
-            dispatcher.cached, dispatcher.mqtt, self._turns, self._turned, message_size_bytes_max, properties_bytes_max
+            dispatcher.cached,
+            dispatcher.mqtt,
+            self._writable,
+            self._turned,
+            message_size_bytes_max,
+            properties_bytes_max,
         )
         """What the hot loops need to place plain rows as `place` does."""
 
@@ -149,12 +154,11 @@ class Placement:
         self._turn[config.name] = turn + 1
         return turn % config.write_queue_count
 
-    def _turns(self, topic: bytes) -> tuple[tuple[int, ...], ...]:
-        """The queues of a topic in turn, the next first; Refused when it cannot be written to."""
+    def _writable(self, topic: bytes) -> tuple[tuple[tuple[int, ...], ...], int]:
+        """The queues of a topic to write to, by number, and its turns so far; Refused when it takes no writes."""
         config = self.topic_for_write(topic.decode("utf-8", "replace"))
-        ids, count = self._topics.queue_ids(config.name), config.write_queue_count
-        turn = self._turn.get(config.name, 0)
-        return tuple((ids[(turn + index) % count],) for index in range(count))
+        ids = self._topics.queue_ids(config.name)[: config.write_queue_count]
+        return tuple((queue_id,) for queue_id in ids), self._turn.get(config.name, 0)
 
     def _turned(self, topic: bytes, count: int) -> None:
         name = topic.decode("utf-8", "replace")

@@ -31,10 +31,10 @@ class Way:
     """MQTT topic -> queue ids, those at hand; a dict."""
     missed: Callable[[bytes], tuple[int, ...]]
     """The same for topics not in there; raises Refused."""
-    turns: Callable[[bytes], tuple[tuple[int, ...], ...]]
-    """RocketMQ topic -> its queues in their turn, the next first; raises Refused when it cannot be written to."""
+    writable: Callable[[bytes], tuple[tuple[tuple[int, ...], ...], int]]
+    """RocketMQ topic -> (its queues by number, how many messages took turns); Refused when it takes no writes."""
     turned: Callable[[bytes, int], None]
-    """Hears how many messages went to a topic in turn."""
+    """Told how many more messages took turns in a topic's queues."""
     body_bytes_max: int
     properties_bytes_max: int
 

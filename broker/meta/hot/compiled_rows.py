@@ -107,7 +107,7 @@ def _is_plain(one: cython.pointer(Parts)) -> cython.bint:
             return False
         if memcmp(at, PyBytes_AS_STRING(TOPIC_KEY), TOPIC_KEY_LEN) != 0:
             return False
-    elif one.kind != KIND_QUEUE or one.queue_index != ANY_QUEUE:
+    elif one.kind != KIND_QUEUE:
         return False
     for row in range(one.n_props):
         key_len = lengths[2 * row]
@@ -218,11 +218,11 @@ def _topic(one: cython.pointer(Parts)) -> bytes:
 @cython.final
 @cython.cclass
 class Rows:
-    """What stands still during one call: where messages go, and the queues of RocketMQ topics in their turn."""
+    """What stands still during one call: where messages go, and the queues of RocketMQ topics with their turns."""
 
     _queues: dict
     _missed: object
-    _turns: object
+    _writable: object
     _turned: object
     _body_max: cython.longlong
     _properties_max: cython.longlong
@@ -231,25 +231,30 @@ class Rows:
 
     def __init__(self, way):
         self._queues, self._missed = way.queues, way.missed
-        self._turns, self._turned = way.turns, way.turned
+        self._writable, self._turned = way.writable, way.turned
         self._body_max, self._properties_max = way.body_bytes_max, way.properties_bytes_max
         self._plain, self._counts = {}, {}
 
     @cython.cfunc
     def _go(self, one: cython.pointer(Parts)) -> object:
-        """The queues of a row; raises what the careful way raises for a topic that cannot be written to."""
+        """The queues of a row, None when it names one that is not there.
+
+        Raises what the careful way raises for a topic that cannot be written to.
+        """
         topic: bytes = _topic(one)
         if one.kind == KIND_MQTT:
             found = self._queues.get(topic)
             return found or self._missed(topic)
-        turns: tuple = self._plain.get(topic)
-        at: cython.Py_ssize_t = 0
-        if turns is None:
-            turns = self._plain[topic] = self._turns(topic)
-        else:
-            at = self._counts[topic]
-        self._counts[topic] = at + 1
-        return turns[at % len(turns)]
+        known: tuple = self._plain.get(topic)
+        if known is None:
+            known = self._plain[topic] = self._writable(topic)
+        queues: tuple = known[0]
+        if one.queue_index != ANY_QUEUE:
+            return queues[one.queue_index] if one.queue_index < len(queues) else None
+        count: cython.Py_ssize_t = self._counts.get(topic, 0)
+        self._counts[topic] = count + 1
+        turn: cython.Py_ssize_t = known[1]
+        return queues[(turn + count) % len(queues)]
 
     @cython.cfunc
     @cython.exceptval(check=False)
@@ -258,15 +263,17 @@ class Rows:
 
     @cython.cfunc
     def _placed(self, one: cython.pointer(Parts)) -> object:
-        """The row as a message for everybody."""
+        """The row as a message for everybody; None when it names a queue that is not there."""
         queues = self._go(one)
+        if queues is None:
+            return None
         if one.kind == KIND_MQTT:
             return _message(one, queues, one.flags & SENDERS | MQTT, 0)
         return _message(one, queues, one.flags & QOS, 0)
 
     @cython.cfunc
     def _told(self, made: list) -> list:
-        """Say how many messages each topic's turns went on."""
+        """Report how many messages took turns in each topic."""
         for topic, count in self._counts.items():
             self._turned(topic, count)
         return made
@@ -285,7 +292,7 @@ def _count(body: bytes) -> cython.longlong:
 
 @cython.cfunc
 def _made(body: bytes, rows: Rows, hidden) -> object:
-    """The body's entries as messages, staged in the queue `hidden` or (None) placed; None when one is not plain."""
+    """The body's entries as messages, staged in the queue `hidden` or (None) placed; None: the careful way decides."""
     number: cython.longlong = _count(body)
     at: cython.p_char = PyBytes_AS_STRING(body) + 4
     end: cython.p_char = PyBytes_AS_STRING(body) + len(body)
@@ -300,12 +307,16 @@ def _made(body: bytes, rows: Rows, hidden) -> object:
             return None
         at += size
         if hidden is None:
-            made.append(rows._placed(cython.address(one)))
-            continue
-        rows._go(cython.address(one))
-        seq = one.flags
-        seq = one.queue_index | one.kind << 16 | seq << 24
-        made.append(_message(cython.address(one), hidden, STAGED, seq))
+            message = rows._placed(cython.address(one))
+        elif rows._go(cython.address(one)) is None:
+            message = None
+        else:
+            seq = one.flags
+            seq = one.queue_index | one.kind << 16 | seq << 24
+            message = _message(cython.address(one), hidden, STAGED, seq)
+        if message is None:
+            return None
+        made.append(message)
     return made if number and at == end else None
 
 
@@ -339,7 +350,10 @@ def shown(blob: cython.const[cython.uchar][::1], starts: cython.const[cython.uin
             return None
         if not rows._fits(cython.address(one)):
             return None
-        made.append(rows._placed(cython.address(one)))
+        message = rows._placed(cython.address(one))
+        if message is None:
+            return None
+        made.append(message)
     return rows._told(made)
 
 

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from broker.config import LimitsConfig
+from broker.meta import hot
 from broker.meta.retained_quota import RetainedQuota
 from broker.meta.stages import AttemptKey
+from broker.meta.topics import TopicConfig
 from remoting.protocol import names
-from remoting.protocol.append_body import KIND_MQTT, encode_entries, encode_entry
+from remoting.protocol.append_body import (
+    KIND_MQTT,
+    KIND_QUEUE,
+    QUEUE_INDEX_ANY,
+    decode_append_reply,
+    encode_entries,
+    encode_entry,
+)
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.names import parent_topic
@@ -98,6 +109,58 @@ async def test_staging_what_is_committed_or_cannot_be_written(running) -> None:
     assert invalid.code == ResponseCode.MESSAGE_ILLEGAL
     missing = await connection.request(Command(RequestCode.STAGE, body=running.publish(b"a")))
     assert missing.code == ResponseCode.INVALID_PARAMETER
+
+
+def numbered(*rows: tuple[int, bytes]) -> bytes:
+    """Rows of the RocketMQ topic "t" that name their queues, with a key each."""
+    entries = [
+        encode_entry(
+            kind=KIND_QUEUE, flags=0, queue_index=index, born_ms=1, topic=b"t", keys=b"k", tags=b"T",
+            properties=((b"unit", b"celsius"),), body=body,
+        )
+        for index, body in rows
+    ]  # fmt: skip
+    return encode_entries(entries)
+
+
+@pytest.mark.parametrize("twin", ["pure", "compiled"])
+async def test_rows_go_to_the_queues_they_name_or_are_refused(running, monkeypatch, twin: str) -> None:
+    """By both requests and both twins; also when the topic has lost the queue between staging and commit."""
+    if twin == "compiled" and hot.choice.name != twin:
+        pytest.skip(f"no compiled twin: {hot.choice.reason}")
+    monkeypatch.setattr(hot, "core", hot.pure_core() if twin == "pure" else hot.compiled_core())
+    connection, topics = running.connect(), running.broker.topics
+    topics.put(TopicConfig(name="t", read_queue_count=4, write_queue_count=3))
+    ids = topics.queue_ids("t")
+    fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
+
+    def ends() -> list[int]:
+        return [running.store.bounds(queue_id)[1] for queue_id in ids]
+
+    body = numbered((2, b"a"), (0, b"b"), (QUEUE_INDEX_ANY, b"c"), (2, b"d"), (QUEUE_INDEX_ANY, b"e"))
+    reply = await connection.request(Command(RequestCode.APPEND_MANY, body=body))
+    assert decode_append_reply(reply.body)[1] == [(ids[2], 0), (ids[0], 0), (ids[0], 1), (ids[2], 1), (ids[1], 0)]
+    for code in (RequestCode.APPEND_MANY, RequestCode.STAGE):
+        reply = await connection.request(Command(code, fields=fields, body=numbered((1, b"f"), (3, b"g"))))
+        assert (reply.code, reply.remark) == (
+            ResponseCode.INVALID_PARAMETER,
+            "queueId 3 of topic [t] is not in 0..2",
+        )
+    assert ends() == [2, 1, 2, 0]
+    rows = numbered((2, b"h"), (1, b"i"), (2, b"j"))
+    reply = await connection.request(Command(RequestCode.STAGE, fields=fields, body=rows))
+    assert decode(StageReply, reply.body).count == 3
+    commit = Command(RequestCode.COMMIT_BATCH, body=encode(CommitBatch("s", 0, [StageHandle(0, 0, 3)])))
+    topics.put(TopicConfig(name="t", read_queue_count=4, write_queue_count=2))
+    refused = await connection.request(commit)
+    assert (refused.code, refused.remark) == (ResponseCode.INVALID_PARAMETER, "queueId 2 of topic [t] is not in 0..1")
+    assert ends() == [2, 1, 2, 0]
+    topics.put(TopicConfig(name="t", read_queue_count=4, write_queue_count=3))
+    reply = await connection.request(Command(RequestCode.COMMIT_BATCH, body=commit.body))
+    assert decode(BatchCommitted, reply.body).count == 3
+    assert ends() == [2, 2, 4, 0]
+    views = [RecordView(one) for one in running.store.read(ids[2], 0, 9, 9_999).records]
+    assert [bytes(one.body) for one in views] == [b"a", b"d", b"h", b"j"]
 
 
 def wishing(topic: bytes, delay: bytes, *, retain: bool = False) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from broker.api.append import entry_message
 from broker.meta import hot
@@ -12,6 +14,7 @@ from broker.meta.hot import Core
 from broker.meta.placement import Placement
 from broker.meta.stages import AttemptKey, Stages, staged_messages
 from broker.meta.topics import TopicConfig, Topics
+from broker.store.store_message import StoreMessage
 from remoting.protocol.append_body import (
     KIND_MQTT,
     KIND_QUEUE,
@@ -22,6 +25,7 @@ from remoting.protocol.append_body import (
     encode_entry,
     encode_mqtt_entry,
 )
+from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
 from remoting.protocol.names import parent_topic
 from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN, FLAG_STAGED, MQTT_TOPIC_KEY
@@ -74,6 +78,9 @@ PLAIN = [
     plain(b"orders", (b"k", b"v" * 250), keys=b"k1 k2", tags=b"T", flags=0xFB),
     plain(b"orders", (b"delay-ms", b"1")),
     plain(b"other", body=b"DELAY TIMER_"),
+    plain(b"orders", index=2),
+    plain(b"orders", (b"unit", b"celsius"), keys=b"device", tags=b"T", index=0),
+    plain(b"fresh", index=1),
 ]
 NOT_PLAIN = {
     "delay of MQTT": mqtt(b"a/b", (b"delay-ms", b"5")),
@@ -81,7 +88,8 @@ NOT_PLAIN = {
     "delay of RocketMQ": plain(b"orders", (b"DELAY", b"3")),
     "timer": plain(b"orders", (b"TIMER_DELIVER_MS", b"3")),
     "light queues": plain(b"orders", (b"INNER_MULTI_DISPATCH", b"%LMQ%x")),
-    "a queue of its own": plain(b"orders", index=1),
+    "a queue that is not there": plain(b"orders", index=3),
+    "the last number that is no wish for any": plain(b"orders", index=QUEUE_INDEX_ANY - 1),
     "packet id": encode_mqtt_entry(b"a/b", b"", 2, 5, b"client", packet_id=7),
     "batch": encode_batch_entry(topic=b"batches", queue_index=0, born_ms=1, body=b"packed", count=9, codec=1),
     "tag that is not ASCII": mqtt(b"a/b", tags="Ü".encode()),
@@ -106,6 +114,112 @@ def test_plain_entries_are_placed_as_the_careful_way_places_them(bench, core: Co
             return
         assert made is not None
         assert [type(value) for value in vars_of(made[0])] == [type(value) for value in vars_of(wanted[0])]
+
+
+def road(core: Core, placement: Placement, body: bytes) -> list[StoreMessage]:
+    """What APPEND_MANY makes of a body: the core's messages, else those of the careful way."""
+    made = core.placed(body, placement.way)
+    return careful(placement, body) if made is None else made
+
+
+def staged_road(core: Core, placement: Placement, stages: Stages, body: bytes) -> list[StoreMessage]:
+    """What STAGE makes of a body."""
+    attempt = stages.open(KEY, 0)
+    made = core.staged(body, placement.way, (attempt.queue_id,))
+    if made is not None:
+        return made
+    made = []
+    for one in decode_entries(body):
+        message = placement.place_staged(entry_message(one), one.kind, one.queue_index)
+        message.flags = one.flags
+        made.append(stages.stage(message, one.kind, one.queue_index, attempt))
+    return made
+
+
+def shown_road(core: Core, placement: Placement, store, stages: Stages, count: int) -> list[StoreMessage]:
+    """What COMMIT_BATCH makes of the staged rows."""
+    queue_id = stages.open(KEY, 0).queue_id
+    rows = store.read_range(queue_id, 0, count, 1 << 20, count)
+    made = core.shown(rows.blob, rows.starts, placement.way)
+    if made is not None:
+        return made
+    records = store.read(queue_id, 0, count, 1 << 20).records
+    made = [placement.place(*one) for one in staged_messages(records)]
+    for one in made:
+        one.body = bytes(one.body)
+    return made
+
+
+def outcome(make, *arguments) -> list[object]:
+    """The messages, or the refusal as its sender sees it."""
+    try:
+        return list(make(*arguments))
+    except Refused as refused:
+        return [refused.code, refused.remark]
+
+
+INDEXES = st.sampled_from([0, 1, 2, 2, 3, 4, QUEUE_INDEX_ANY - 1, QUEUE_INDEX_ANY, QUEUE_INDEX_ANY])
+NAMES = st.sampled_from([b"k", b"__k", b"DELAYED", b"DELAY", b"TIMER_", b"TIMER_DELIVER_MS", b"INNER_MULTI_DISPATCH"])
+OF_QUEUES = st.builds(
+    lambda topic, properties, index, keys, tags, flags: plain(
+        topic, *properties, index=index, keys=keys, tags=tags, flags=flags
+    ),
+    st.sampled_from([b"narrow", b"narrow", b"wide", b"fresh", b"closed"]),
+    st.lists(st.tuples(NAMES, st.binary(max_size=5)), max_size=3),
+    INDEXES,
+    st.sampled_from([b"", b"device-1"]),
+    st.sampled_from([b"", b"T", "Ü".encode()]),
+    st.integers(0, 255),
+)
+ROWS = st.lists(st.one_of(OF_QUEUES, OF_QUEUES, st.sampled_from(PLAIN), st.sampled_from([*NOT_PLAIN.values()])))
+
+
+def test_rows_that_name_queues_go_where_the_careful_way_sends_them(bench, core: Core) -> None:
+    """Whatever is mixed: the same messages and queues, or the same refusal, also of rows staged before a topic shrank.
+
+    The topic "narrow" has five queues, two of them to write to.
+    """
+    topics = Topics(bench.store, topics_max=20)
+    topics.put(TopicConfig(name="closed", permission=4))
+    outcomes = set()
+
+    def prepared() -> Placement:
+        """A placement of its own: a refusal leaves turns counted on the careful way alone."""
+        topics.put(TopicConfig(name="narrow", read_queue_count=5, write_queue_count=2))
+        return placement_of(bench.store)
+
+    @given(ROWS)
+    @example([plain(b"narrow", index=2)])
+    @example([plain(b"narrow"), plain(b"narrow", index=1), plain(b"narrow")])
+    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def compare(entries: list[bytes]) -> None:
+        body = encode_entries(entries)
+        expected, found = prepared(), prepared()
+        for _ in range(2):
+            wanted = outcome(careful, expected, body)
+            assert outcome(road, core, found, body) == wanted
+            if wanted and not isinstance(wanted[0], StoreMessage):
+                outcomes.add(wanted[0])
+                break
+        stages = Stages(bench.store, expiry_ms=1_000, attempts_max=9, now_ms=0)
+        stages.abort(KEY.sink, KEY.batch)
+        staged = outcome(staged_road, core, prepared(), stages, body)
+        assert staged == outcome(staged_road, hot.pure_core(), prepared(), stages, body)
+        if not staged or not isinstance(staged[0], StoreMessage):
+            return
+        bench.store.append(staged)
+        bench.settle()
+        for count in (2, 1):
+            expected, found = prepared(), prepared()
+            for one in (expected, found):
+                one._topics.put(TopicConfig(name="narrow", read_queue_count=5, write_queue_count=count))
+            arguments = (bench.store, stages, len(staged))
+            wanted = outcome(shown_road, hot.pure_core(), expected, *arguments)
+            assert outcome(shown_road, core, found, *arguments) == wanted
+            outcomes.add(f"{'shown' if isinstance(wanted[0], StoreMessage) else 'refused'} with {count}")
+
+    compare()
+    assert outcomes >= {ResponseCode.INVALID_PARAMETER, "shown with 2", "refused with 1"}
 
 
 def vars_of(message) -> list[object]:
