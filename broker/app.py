@@ -84,7 +84,9 @@ class BrokerApp:
         """Who may do what, in whatever role."""
         if config.replication.enabled:
             if not listen or not config.controllers:
-                raise LocalMisuse("a member of a group is a process of its own, and needs controllers")
+                raise LocalMisuse(
+                    "broker.replication.enabled needs broker.controllers and a process of its own (lightmq broker)"
+                )
             self._member = GroupMember(
                 config, clock=self._clock, registry=self.registry, faults=self._faults,
                 connect=self._connect_controller, access=self.access, authorizer=self.authorizer, failed=self._failed,

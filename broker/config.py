@@ -49,11 +49,11 @@ class LimitsConfig:
     cached_topics_max: int = setting(200_000, minimum=16)
     """MQTT topics whose queues are remembered; the cache starts anew when it is full."""
     filters_max: int = setting(100_000, minimum=1)
-    """Wildcard filters with a queue; subscribing to one more is refused with code 0x80."""
+    """Wildcard filters with a queue; subscribing to one more is refused with 0x97 (MQTT 3.1.1: 0x80)."""
     sessions_max: int = setting(1_000_000, minimum=1)
     """Sessions, connected or not; one more is refused."""
     subscriptions_per_session_max: int = setting(1_000, minimum=1)
-    """Filters of one session; one more is refused with code 0x80."""
+    """Filters of one session; one more is refused with 0x97 (MQTT 3.1.1: 0x80)."""
     parked_requests_max: int = setting(20_000, minimum=1)
     """Long polls that wait at the same time; one more is answered at once, as if its time were over."""
     long_poll_ms_max: int = setting(60_000, minimum=0)

@@ -47,7 +47,7 @@ def parse_members(texts: Sequence[str], node_id: str) -> dict[str, Member]:
     if node_id not in members:
         raise LocalMisuse(f"controller.node_id {node_id!r} is not among controller.peers ({', '.join(members)})")
     if len(members) > MEMBERS_MAX or len(members) % 2 == 0:
-        raise LocalMisuse(f"controller.peers names {len(members)} controllers: 1, 3, 5 or 7 can agree best")
+        raise LocalMisuse(f"controller.peers must name 1, 3, 5 or 7 controllers, not {len(members)}")
     return members
 
 

@@ -46,7 +46,7 @@ class MetadataFile:
                 f"themselves, only key-value entries and withdrawn write permissions are lost"
             ) from error
         raise LocalMisuse(
-            f"{self.path} has format {content.format}, this version reads {FORMAT}: use the version of it"
+            f"{self.path} has format {content.format}, this version reads {FORMAT}: use the version that wrote it"
         )
 
     def save(self, data: bytes) -> None:

@@ -49,7 +49,8 @@ class ProxyConfig:
     dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)
     """What is said to brokers and controllers over TLS, and who is trusted there."""
     password_file: Path | None = None
-    """Users and argon2 hashes; without it everybody on loopback and nobody else may connect."""
+    """Users and the hashes of their passwords; see docs/howto/passwords.md. Without it, and without another way to
+    prove a name (`proxy.access`), everybody on this machine and nobody else may connect."""
     acl_file: Path | None = None
     """Who may read and write which topics; see docs/howto/access.md. Without it everybody who was let in may do
     everything, with it what no rule allows is denied."""

@@ -63,7 +63,7 @@ class ListenConfig:
         if wanted and (self.tls_certificate is None or self.tls_key is None):
             raise ValueError(f"{wanted[0]} needs tls_certificate and tls_key")
         if self.tls_client_required and self.tls_client_ca is None:
-            raise ValueError("tls_client_required needs tls_client_ca: whose certificates are good?")
+            raise ValueError("tls_client_required needs tls_client_ca, the authorities of client certificates")
         if not self.ws_path.startswith("/"):
             raise ValueError(f"ws_path must begin with /, not {self.ws_path!r}")
         unknown = sorted(set(self.proxy_protocol) - set(LISTENERS))

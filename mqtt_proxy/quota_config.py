@@ -18,7 +18,7 @@ class QuotaConfig:
     connections_per_address_max: int = setting(0, minimum=0)
     """Open sockets of one address; a further one is closed at once. 0 = no quota."""
     connections_per_user_max: int = setting(0, minimum=0)
-    """Client ids one user of the password file may have connected at a time; a further one gets CONNACK 0x97
+    """Client ids one authenticated user may have connected at a time; a further one gets CONNACK 0x97
     (3.1.1: code 3). 0 = no quota. Anonymous clients are nobody's and are not counted."""
     connects_per_address_per_s: float = setting(0.0, minimum=0)
     """Connections one address may open per second in the long run; what is above gets CONNACK 0x9F (3.1.1: code 3),

@@ -36,7 +36,7 @@ class ListenTlsConfig:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("tls.certificate and tls.key go together")
         if self.client_required and self.client_ca is None:
-            raise ValueError("tls.client_required needs tls.client_ca: whose certificates are good?")
+            raise ValueError("tls.client_required needs tls.client_ca, the authorities of client certificates")
 
 
 @dataclass(frozen=True, kw_only=True)

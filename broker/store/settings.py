@@ -95,22 +95,26 @@ class StoreSettings:
         """Refuse what cannot work, naming the setting."""
         size = self.segment_size_bytes
         if not SEGMENT_SIZE_BYTES_MIN <= size <= SEGMENT_SIZE_BYTES_MAX or size % 8:
-            raise LocalMisuse(f"segment_size_bytes = {size}: a multiple of 8 from 4096 to {SEGMENT_SIZE_BYTES_MAX}")
+            raise LocalMisuse(
+                f"segment_size_bytes must be a multiple of 8 from 4096 to {SEGMENT_SIZE_BYTES_MAX}, not {size}"
+            )
         first = self.first_segment_size_bytes
         if first < SEGMENT_SIZE_BYTES_MIN or first % 8:
-            raise LocalMisuse(f"first_segment_size_bytes = {first}: a multiple of 8, at least {SEGMENT_SIZE_BYTES_MIN}")
+            raise LocalMisuse(
+                f"first_segment_size_bytes must be a multiple of 8, at least {SEGMENT_SIZE_BYTES_MIN}, not {first}"
+            )
         if self.scrub_bytes_per_second < 0:
-            raise LocalMisuse(f"scrub_bytes_per_second = {self.scrub_bytes_per_second}: 0 or more")
+            raise LocalMisuse(f"scrub_bytes_per_second must be 0 or more, not {self.scrub_bytes_per_second}")
         if self.flush not in {"sync", "async"}:
-            raise LocalMisuse(f'flush = "{self.flush}": "sync" or "async"')
+            raise LocalMisuse(f'flush must be "sync" or "async", not "{self.flush}"')
         if self.damage_policy not in {"quarantine", "refuse"}:
-            raise LocalMisuse(f'damage_policy = "{self.damage_policy}": "quarantine" or "refuse"')
+            raise LocalMisuse(f'damage_policy must be "quarantine" or "refuse", not "{self.damage_policy}"')
         if self.index_tail_entries < 16 or self.index_flush_entries > self.index_tail_entries // 2:
-            raise LocalMisuse("index_tail_entries: at least 16, and at least twice index_flush_entries")
+            raise LocalMisuse("index_tail_entries must be at least 16, and at least twice index_flush_entries")
         if self.key_index_entries < KEYS_PER_RECORD_MAX:
-            raise LocalMisuse(f"key_index_entries = {self.key_index_entries}: at least {KEYS_PER_RECORD_MAX}")
+            raise LocalMisuse(f"key_index_entries must be at least {KEYS_PER_RECORD_MAX}, not {self.key_index_entries}")
         if self.index_merge_runs < 2:
-            raise LocalMisuse(f"index_merge_runs = {self.index_merge_runs}: at least 2")
+            raise LocalMisuse(f"index_merge_runs must be at least 2, not {self.index_merge_runs}")
 
     @property
     def record_limit_bytes(self) -> int:

@@ -155,7 +155,7 @@ def remove(
             )
         running = [each for each in broker_ids if known[each].alive]
         if running and not living:
-            raise CommandFailed(f"broker {running[0]} of {group!r} is running; stop it first, or say --living")
+            raise CommandFailed(f"broker {running[0]} of {group!r} is running; stop it first, or add --living")
         header = CleanBrokerData(
             group,
             broker_controller_ids_to_clean=";".join(map(str, broker_ids)),

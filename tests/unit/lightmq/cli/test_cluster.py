@@ -133,7 +133,7 @@ def test_remove_takes_no_living_broker_by_accident(controller: Any, capsys: pyte
     """A dead one goes; a living one only when that is said; an unknown one is a mistake."""
     assert run(["cluster", "remove", "broker-a", "3", "--server", controller.address]) == 0
     assert run(["cluster", "remove", "broker-a", "2", "--server", controller.address]) == 1
-    assert "is running; stop it first, or say --living" in capsys.readouterr().err
+    assert "is running; stop it first, or add --living" in capsys.readouterr().err
     assert run(["cluster", "remove", "broker-a", "2", "3", "--living", "--server", controller.address]) == 0
     assert run(["cluster", "remove", "broker-a", "9", "--server", controller.address]) == 1
     asked = [(one.broker_controller_ids_to_clean, one.is_clean_living_broker) for one in controller.removals]
