@@ -21,6 +21,11 @@ class BrokerMetrics:
         self.messages_in = registry.counter("rocketmq_messages_in_total", "Messages accepted from producers")
         self.messages_out = registry.counter("rocketmq_messages_out_total", "Messages sent to consumers")
         self.bytes_out = registry.counter("rocketmq_bytes_out_total", "Bytes of records sent to consumers")
+        self.withheld = registry.counter(
+            "rocketmq_messages_withheld_total",
+            "Messages that passed a filter and that its key may not read, by reason",
+            labels=("reason",),
+        )
         self.commits = registry.counter("rocketmq_sink_commits_total", "Batches of exactly-once sinks committed")
         self.fenced = registry.counter("rocketmq_sessions_fenced_total", "Sessions taken over from another connection")
         self.shared_given = registry.counter(
@@ -145,7 +150,7 @@ class ReaderMetrics:
 
     def __init__(self, registry: Registry, broker: BrokerMetrics) -> None:
         self.broker = broker
-        """Records sent by readers count as records sent."""
+        """Records sent or withheld by readers count there."""
         self.running = registry.gauge("rocketmq_range_readers", "Reader processes that serve")
         self.restarts = registry.counter("rocketmq_range_reader_restarts_total", "Reader processes that ended")
         self.requests = registry.counter("rocketmq_range_reader_requests_total", "Ranges asked of reader processes")

@@ -1,14 +1,13 @@
 """FILTERED_PULL (9009): a range of one queue as RANGE_PULL reads it, without the records that nobody asked for.
 
 One request looks at a bounded number of records, so an answer may hold none and yet say how far it came: the loop is
-never held up by a filter that matches little. What a batch holds is judged
-by whoever unpacks it. Invariant: as of
-RANGE_PULL: nothing at or above the confirm position and nothing staged is ever in an answer. Loop thread only.
+never held up by a filter that matches little. What a batch holds is judged by whoever unpacks it. Records that pass the
+filter and that the peer may not read are counted by reason. Invariant: as of RANGE_PULL: nothing at or above the
+confirm position and nothing staged is ever in an answer. Loop thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +20,7 @@ from broker.store.read_result import RangeResult
 from remoting.filtering.judge import Judge, judge_of
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.errors import CorruptRecord, LocalMisuse, Refused
 from remoting.protocol.filtered_body import (
     FilteredWant,
     decode_filtered_pull,
@@ -30,13 +29,14 @@ from remoting.protocol.filtered_body import (
 )
 from remoting.protocol.pull_body import PulledRange, QueueRecords
 from remoting.protocol.record import RecordView
+from remoting.server.authorizer import TopicJudge
 from remoting.transport.contracts import Peer
 
 if TYPE_CHECKING:
     from broker.api.context import Broker
 
-Readable = Callable[[bytes], bool]
-"""Whether an MQTT topic may be read."""
+UNREADABLE = "unreadable"
+"""Why a record was withheld whose sizes contradict each other: what topic it has is unknown."""
 
 
 def filtered_pull(broker: Broker, peer: Peer, command: Command) -> Command:
@@ -51,13 +51,16 @@ def filtered_pull(broker: Broker, peer: Peer, command: Command) -> Command:
         found = broker.store.read_range(want.queue_id, want.offset, judge.look_max, bytes_max, want.end_offset)
     except UnreadableOffsets as error:
         return command.reply(body=_empty(damaged(broker, want.queue_id, error)))
-    pulled = filtered(found, judge, readable)
+    withheld: dict[str, int] = {}
+    pulled = filtered(found, judge, readable, withheld)
+    for reason, count in withheld.items():
+        broker.metrics.withheld.child(reason).value += count
     broker.metrics.messages_out.value += pulled.count
     broker.metrics.bytes_out.value += len(pulled.blob)
     return command.reply(body=encode_filtered_reply(pulled))
 
 
-def _authorize(broker: Broker, peer: Peer, command: Command, want: FilteredWant) -> Readable | None:
+def _authorize(broker: Broker, peer: Peer, command: Command, want: FilteredWant) -> TopicJudge | None:
     """Who may read the topics of a filter may read what passes it, whatever else the queue holds; who may read some of
     them, those: then what judges a topic is returned.
     """
@@ -78,13 +81,15 @@ def judge_for(encoded: bytes) -> Judge:
         raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
 
-def filtered(found: RangeResult, judge: Judge, readable: Readable | None = None) -> PulledRange:
-    """What a filter, and `readable` of its topics, leave of a range, in one piece."""
+def filtered(found: RangeResult, judge: Judge, readable: TopicJudge | None, withheld: dict[str, int]) -> PulledRange:
+    """What a filter, and `readable` of its topics, leave of a range, in one piece; `withheld` (reason -> records) is
+    added to.
+    """
     starts = found.starts.astype(np.int64)
     bases = found.bases if found.bases is not None else np.arange(len(starts), dtype=np.int64) + found.first_offset
     wanted = judge.mask(found.blob, starts)
     if readable is not None:
-        wanted = _only_readable(found, starts, wanted, readable)
+        wanted = _only_readable(found, starts, wanted, readable, withheld)
     if not wanted.all():
         sizes = np.diff(np.append(starts, len(found.blob)))[wanted]
         ends = np.cumsum(sizes)
@@ -110,15 +115,33 @@ def filtered(found: RangeResult, judge: Judge, readable: Readable | None = None)
 
 
 def _only_readable(
-    found: RangeResult, starts: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_], readable: Readable
+    found: RangeResult,
+    starts: npt.NDArray[np.int64],
+    wanted: npt.NDArray[np.bool_],
+    readable: TopicJudge,
+    withheld: dict[str, int],
 ) -> npt.NDArray[np.bool_]:
-    """Those wanted records whose own topic may be read; what has no MQTT topic may not."""
+    """Those wanted records whose own topic may be read."""
     kept = np.zeros(len(starts), bool)
     blob = memoryview(found.blob)
     for index in np.flatnonzero(wanted).tolist():
-        topic = RecordView(blob, int(starts[index])).mqtt_topic
-        kept[index] = topic is not None and readable(bytes(topic))
+        reason = _why_withheld(blob, int(starts[index]), readable)
+        kept[index] = not reason
+        if reason:
+            withheld[reason] = withheld.get(reason, 0) + 1
     return kept
+
+
+def _why_withheld(blob: memoryview, start: int, readable: TopicJudge) -> str:
+    """Why a record may not be handed out; empty when it may."""
+    try:
+        topic = RecordView(blob, start).mqtt_topic
+    except CorruptRecord:
+        return UNREADABLE
+    verdict = readable(topic) if topic is not None else None
+    if verdict is None:
+        return UNREADABLE  # a filter of topics lets none pass that has no topic
+    return "" if verdict.allowed else verdict.reason
 
 
 def _empty(result: QueueRecords) -> bytes:

@@ -45,6 +45,8 @@ class ReaderReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Looks at the index that were taken again because the broker changed it meanwhile."""
     refused: dict[str, int] = {}
     """Reason -> requests that were sent to the broker instead."""
+    withheld: dict[str, int] = {}
+    """Reason -> records that passed a filter and that the key may not read."""
 
 
 def to_line(message: ReaderSettings | ReaderReport) -> bytes:

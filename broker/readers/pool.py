@@ -144,6 +144,8 @@ class ReaderPool:
         metrics.retries.value += now.retries - before.retries
         for reason, count in now.refused.items():
             metrics.refused.child(reason).value += count - before.refused.get(reason, 0)
+        for reason, count in now.withheld.items():
+            metrics.broker.withheld.child(reason).value += count - before.withheld.get(reason, 0)
         metrics.broker.messages_out.value += records
         metrics.broker.bytes_out.value += size
 

@@ -28,6 +28,7 @@ from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.filtered_body import FilteredWant, decode_filtered_pull, decode_row_filter, encode_filtered_reply
 from remoting.protocol.pull_body import RangeWant, decode_range_pull
 from remoting.protocol.record import DISPATCH_SIZE, FLAG_STAGED, HEADER_SIZE, RecordView
+from remoting.server.authorizer import TopicJudge
 from remoting.transport.contracts import Peer
 
 _FLAGS_AT = 48
@@ -43,7 +44,7 @@ class RangeService:
         self._store = store
         self._pull_bytes_max = pull_bytes_max
         self._authorizer = authorizer or Authorizer()
-        self._report = ReaderReport(refused={})
+        self._report = ReaderReport(refused={}, withheld={})
 
     @property
     def report(self) -> ReaderReport:
@@ -64,7 +65,7 @@ class RangeService:
         judge = self._asked(lambda _: judge_for(want.row_filter), command)
         filters = decode_row_filter(want.row_filter).mqtt
         found = self._answer(peer, command, want, judge.look_max, filters)
-        pulled = filtered(found, judge, self._readable(peer, command, filters))
+        pulled = filtered(found, judge, self._readable(peer, command, filters), self._report.withheld)
         self._count(pulled.count, len(pulled.blob))
         return command.reply(body=encode_filtered_reply(pulled))
 
@@ -77,7 +78,7 @@ class RangeService:
             self._count_refusal("malformed")
             raise
 
-    def _readable(self, peer: Peer, command: Command, filters: Sequence[str]) -> Callable[[bytes], bool] | None:
+    def _readable(self, peer: Peer, command: Command, filters: Sequence[str]) -> TopicJudge | None:
         return None if self._authorizer.open else self._authorizer.readable(peer, command, filters)
 
     def _answer(

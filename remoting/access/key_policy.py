@@ -29,7 +29,7 @@ from remoting.access import acl_file
 from remoting.access.identity import Identity
 from remoting.access.resources import of_group, of_topic
 from remoting.access.rights import ADMIN, APPOINT, CONSUME, INSPECT, LOCATE, PUBLISH, REGISTER, SESSION
-from remoting.access.rules import Grants, RuleSet
+from remoting.access.rules import Grants, RuleSet, Verdict
 from remoting.protocol.errors import LightMQError
 
 GRANTS_MAX = 1_000
@@ -89,7 +89,7 @@ class KeyPolicy:
         """`partly`: whether a filter may be read of which only some topics may be."""
         self._log = log
         self._partly = partly
-        self._readable: dict[tuple[str, bytes], bool] = {}
+        self._readable: dict[tuple[str, bytes], Verdict] = {}
         self._path = path
         self._rules = RuleSet()
         self._grants: OrderedDict[str, Grants] = OrderedDict()
@@ -109,22 +109,22 @@ class KeyPolicy:
             return bool(resource) and self._grants_of(identity).read(resource).allowed
         return action == LOCATE and self._touches(identity, resource)
 
-    def readable(self, identity: str, topic_filter: str) -> Callable[[bytes], bool] | None:
-        """What says of an MQTT topic whether the key may read it, where it may read some of the filter; else None."""
+    def readable(self, identity: str, topic_filter: str) -> Callable[[bytes], Verdict] | None:
+        """What judges the topics of a filter of which the key may read some; None when it may read none."""
         grants = self._grants_of(identity)
         if not self._partly or not grants.read(topic_filter, partly=True).allowed:
             return None
         known = self._readable
 
-        def may_read(topic: bytes) -> bool:
+        def judge(topic: bytes) -> Verdict:
             verdict = known.get((identity, topic))
             if verdict is None:
                 if len(known) >= READABLE_TOPICS_MAX:
                     known.clear()
-                verdict = known[identity, topic] = grants.read_mask(topic) != 0
+                verdict = known[identity, topic] = grants.deliver(topic, retained=False)
             return verdict
 
-        return may_read
+        return judge
 
     def role_for(self, identity: str, action: str, resource: str) -> str:
         """The role by which this is allowed whatever the topic rules say; empty when there is none."""

@@ -28,12 +28,30 @@ Policy = Callable[[str, str, str], bool]
 CONSUME = "consume"
 
 
+class TopicVerdict(Protocol):
+    """Whether one MQTT topic may be read."""
+
+    @property
+    def allowed(self) -> bool:
+        """The verdict."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why it may not be; a metric label."""
+        ...
+
+
+TopicJudge = Callable[[bytes], TopicVerdict]
+"""Judges an MQTT topic by its name."""
+
+
 @runtime_checkable
 class Readable(Protocol):
     """A policy that can also judge topic by topic."""
 
-    def readable(self, identity: str, topic_filter: str, /) -> Callable[[bytes], bool] | None:
-        """What says of an MQTT topic whether it may be read, where some of the filter may be; else None."""
+    def readable(self, identity: str, topic_filter: str, /) -> TopicJudge | None:
+        """What judges the topics of a filter of which some may be read; None when none may."""
 
 
 class Authorizer:
@@ -67,8 +85,8 @@ class Authorizer:
             return True
         return self._policy(self.identity(peer, command), action, resource)
 
-    def readable(self, peer: Peer, command: Command, topic_filters: Sequence[str]) -> Callable[[bytes], bool] | None:
-        """What says of an MQTT topic whether the peer may read it; None when it may read all topics of these filters.
+    def readable(self, peer: Peer, command: Command, topic_filters: Sequence[str]) -> TopicJudge | None:
+        """What judges whether the peer may read a topic; None when it may read all topics of these filters.
 
         Raises:
             Refused: NO_PERMISSION for a filter of which it may read nothing.

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from broker.api.access import Authorizer
+from broker.api.pull_filtered import filtered
+from remoting.access.rules import ALLOWED, Verdict
 from remoting.filtering import judge
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
@@ -90,14 +92,22 @@ async def test_who_may_read_a_filter_may_read_what_passes_it(running, wanted: Ro
     assert reply.code == code
 
 
+def withheld_by(running) -> dict[str, int]:
+    return {reason: child.value for (reason,), child in running.broker.metrics.withheld.children.items()}
+
+
 class Thinning:
     """A policy for which `a/2` may not be read, and `b/#` not at all."""
 
     def __call__(self, _identity: str, _action: str, resource: str) -> bool:
         return resource in ("a/1", "a/3")
 
-    def readable(self, _identity: str, topic_filter: str) -> Callable[[bytes], bool] | None:
-        return None if topic_filter.startswith("b") else lambda topic: topic != b"a/2"
+    def readable(self, _identity: str, topic_filter: str) -> Callable[[bytes], Verdict] | None:
+        return None if topic_filter.startswith("b") else judge_topic
+
+
+def judge_topic(topic: bytes) -> Verdict:
+    return ALLOWED if topic != b"a/2" else Verdict(allowed=False, reason="deny_rule")
 
 
 @pytest.mark.parametrize(
@@ -125,3 +135,20 @@ async def test_of_a_filter_wider_than_the_rights_comes_what_may_be_read(running,
         assert offsets(pulled) == found
         assert b"a/2" not in bytes(pulled.blob)
         assert pulled.next_offset == 4
+    assert withheld_by(running) == ({"deny_rule": 1} if found == [0, 2, 3] else {})
+
+
+async def test_what_is_withheld_is_counted_by_reason(running) -> None:
+    """Only what passed the filter, once for every pull; a damaged record, whose topic is unknown, is for nobody."""
+    queue_id = await stored(running, b"a/1", b"a/2", b"a/3", b"a/2")
+    running.broker.authorizer = Authorizer(Thinning())
+    connection = running.connect()
+    for wanted in (RowFilter(mqtt=("a/#",)), RowFilter(mqtt=("a/#",), tags=("t",)), RowFilter(mqtt=("a/+",))):
+        assert (await connection.request(asking(queue_id, 0, 9, wanted))).code == 0
+    assert withheld_by(running) == {"deny_rule": 4}
+    found = running.store.read_range(queue_id, 0, 9, 99_999, 9)
+    queues_at = int(found.starts[1]) + 56
+    found.blob[queues_at : queues_at + 2] = b"\xff\xff"  # more queues than there is room for
+    withheld: dict[str, int] = {}
+    pulled = filtered(found, judge.judge_of(encode_row_filter(RowFilter(mqtt=("a/#",)))), judge_topic, withheld)
+    assert (offsets(pulled), withheld) == ([0, 2], {"unreadable": 1, "deny_rule": 1})

@@ -22,9 +22,11 @@ SERVES = """
 import json, sys
 settings = json.loads(sys.stdin.readline())
 assert settings["access_keys"] == ["a:b"]
-print(json.dumps({"requests": 2, "records": 3, "bytes": 5, "retries": 7, "refused": {"corrupt": 1}}), flush=True)
+by_reason = {"refused": {"corrupt": 1}, "withheld": {"no_rule": 4}}
+print(json.dumps({"requests": 2, "records": 3, "bytes": 5, "retries": 7, **by_reason}), flush=True)
 print("what is this", flush=True)
-print(json.dumps({"requests": 4, "records": 6, "bytes": 10, "retries": 14, "refused": {"corrupt": 2}}), flush=True)
+by_reason = {"refused": {"corrupt": 2}, "withheld": {"no_rule": 9}}
+print(json.dumps({"requests": 4, "records": 6, "bytes": 10, "retries": 14, **by_reason}), flush=True)
 sys.stdin.read()
 """
 FAILS = "import sys; sys.exit(3)"
@@ -69,6 +71,7 @@ async def test_they_serve_on_one_port_and_what_they_did_is_added_up(make: Make, 
     assert values["rocketmq_messages_out_total"] == 12
     assert values["rocketmq_range_reader_retries_total"] == 28
     assert values["rocketmq_range_reader_refused_total{corrupt}"] == 4
+    assert values["rocketmq_messages_withheld_total{no_rule}"] == 18
     children = [process.pid for process in readers.processes.values()]
     await readers.stop()
     assert not readers.serving

@@ -15,6 +15,7 @@ from broker.readers.service import RangeService, one_topic
 from broker.store.attached.store import AttachedStore
 from broker.store.errors import CorruptIndex, CorruptLog, StoreError, Unsettled
 from broker.store.read_result import RangeResult
+from remoting.access.rules import ALLOWED, Verdict
 from remoting.protocol import names
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
@@ -161,8 +162,9 @@ async def test_a_filter_wider_than_the_rights_is_thinned_as_at_the_broker(runnin
         def __call__(self, _identity: str, _action: str, resource: str) -> bool:
             return resource == "a/1"
 
-        def readable(self, _identity: str, topic_filter: str) -> Callable[[bytes], bool] | None:
-            return None if topic_filter == "b/#" else lambda topic: topic == b"a/1"
+        def readable(self, _identity: str, topic_filter: str) -> Callable[[bytes], Verdict] | None:
+            no_rule = Verdict(allowed=False, reason="no_rule")
+            return None if topic_filter == "b/#" else lambda topic: ALLOWED if topic == b"a/1" else no_rule
 
     await running.connect().request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"a/1")))
     await running.settle()
@@ -181,3 +183,5 @@ async def test_a_filter_wider_than_the_rights_is_thinned_as_at_the_broker(runnin
         with pytest.raises(Refused):
             service.filtered_pull(FakePeer(), pull("b/#"))
     assert service.report.records == 2
+    assert service.report.withheld == {"no_rule": 1}
+    assert running.broker.metrics.withheld.child("no_rule").value == 1
