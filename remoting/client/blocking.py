@@ -2,6 +2,7 @@
 
 `request` does one thing after the other; `send` and `receive` apart keep several requests on the way (pipelining):
 answers that come before the one asked for are kept until somebody asks for them.
+asyncio is not imported and ssl only for TLS, because Spark starts a process for every plan of a stream.
 Invariant: every opaque that `send` returned is answered by exactly one `receive`, or the connection has failed; failed
 it stays failed. Thread rule: one thread at a time.
 """
@@ -11,17 +12,16 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-import ssl
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from remoting.client.tls import ClientTls, handshake_with
+from remoting.client.tls import ClientTls, handshake_with, is_verdict
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
-from remoting.protocol.frame import FrameDecoder, encode_frame
+from remoting.protocol.frame import FRAME_SIZE_BYTES_MAX, FrameDecoder, encode_frame
 from remoting.protocol.route_body import ClusterInfo, TopicRoute, decode_body
 from remoting.transport.failures import (
     ConnectionLost,
@@ -32,7 +32,6 @@ from remoting.transport.failures import (
     reason_of,
     split_address,
 )
-from remoting.transport.link import FRAME_SIZE_BYTES_MAX
 from remoting.transport.signature import BoundSigner, Signer
 
 __all__ = ["BlockingConnection", "checked", "cluster", "topic_route"]
@@ -73,6 +72,7 @@ class BlockingConnection:
         self.while_silent: Callable[[], None] | None = None
         """Called now and then while an answer is waited for and nothing comes; what it raises ends the connection."""
         self._host, self._port = host, port
+        self._is_tls = tls is not None
         self._timeout_ms = timeout_ms
         self._signer: Signer | BoundSigner | None = None
         self._decoder = FrameDecoder(frame_size_bytes_max)
@@ -246,7 +246,7 @@ class BlockingConnection:
         return ConnectionLost(f"connection to {self.address} is lost: {reason}")
 
     def _lost_by(self, error: OSError) -> ConnectionLost:
-        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        if self._is_tls and is_verdict(error):
             # The server's verdict on our certificate comes after the handshake of TLS 1.3.
             self._fail(reason_of(error))
             return TlsFailed(self._host, self._port, reason_of(error))

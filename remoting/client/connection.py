@@ -14,6 +14,7 @@ import ssl
 from remoting.client.tls import ClientTls, handshake_with
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
+from remoting.protocol.frame import FRAME_SIZE_BYTES_MAX
 from remoting.transport.calls import Calls
 from remoting.transport.contracts import (
     IN_FLIGHT_BYTES_MAX,
@@ -29,7 +30,7 @@ from remoting.transport.failures import (
     checked,
     split_address,
 )
-from remoting.transport.link import FRAME_SIZE_BYTES_MAX, OUTPUT_BYTES_MAX, FrameLink, LinkSettings
+from remoting.transport.link import OUTPUT_BYTES_MAX, FrameLink, LinkSettings
 from remoting.transport.signature import BoundSigner, Signer
 
 __all__ = [

@@ -2,21 +2,23 @@
 
 Invariant: the server's certificate and name are checked unless `verify` is false in so many words. Comparable and
 picklable, so that it can be a key of a pool and travel to Spark's tasks; contexts are made where they are used, once
-per process. Thread rule: plain values; making a context reads the files.
+per process. ssl is imported where it is used, because processes without TLS start faster without it. Thread rule: plain
+values; making a context reads the files.
 """
 
 from __future__ import annotations
 
 import functools
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from remoting.transport.certificates import load_authorities, load_pair
 from remoting.transport.failures import TlsFailed, Unreachable, reason_of
+
+if TYPE_CHECKING:
+    import ssl
 
 CONTEXTS_MAX = 64
 """Contexts remembered per process."""
@@ -88,6 +90,8 @@ class ClientTls:
 @contextmanager
 def handshake_with(host: str, port: int) -> Iterator[None]:
     """What fails in a handshake, in words: TlsFailed where trying again does not help, else Unreachable."""
+    import ssl
+
     try:
         yield
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError) as error:
@@ -95,6 +99,13 @@ def handshake_with(host: str, port: int) -> Iterator[None]:
         raise Unreachable(host, port, ended) from error
     except (ssl.SSLError, ssl.CertificateError) as error:
         raise TlsFailed(host, port, reason_of(error)) from error
+
+
+def is_verdict(error: OSError) -> bool:
+    """Whether a connection with TLS ended because the peer or this side rejected it, not because its bytes ended."""
+    import ssl
+
+    return isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
 
 
 def _stamp(path: Path | None) -> int:
@@ -108,6 +119,10 @@ def _stamp(path: Path | None) -> int:
 @functools.lru_cache(CONTEXTS_MAX)
 def _context(tls: ClientTls, _stamps: tuple[int, ...]) -> ssl.SSLContext:
     """Made anew when a file has changed: certificates are renewed while this process runs."""
+    import ssl
+
+    from remoting.transport.certificates import load_authorities, load_pair
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not tls.verify:

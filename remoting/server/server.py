@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+from remoting.protocol.frame import FRAME_SIZE_BYTES_MAX
 from remoting.server.access import Access
 from remoting.server.intake import Intake, IntakeLimits
 from remoting.server.peer import SocketPeer
@@ -19,7 +20,6 @@ from remoting.server.tls import ServerTls
 from remoting.transport.certificates import LOOK_INTERVAL_MS
 from remoting.transport.contracts import Handler
 from remoting.transport.link import (
-    FRAME_SIZE_BYTES_MAX,
     OUTPUT_BYTES_MAX,
     LinkCounters,
     LinkSettings,

@@ -19,13 +19,10 @@ from typing import cast
 
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import RemoteViolation
-from remoting.protocol.frame import FrameDecoder, encode_frame
+from remoting.protocol.frame import FRAME_SIZE_BYTES_MAX, FrameDecoder, encode_frame
 from remoting.transport.tls import TlsTransport
 
 LOG = logging.getLogger("remoting")
-
-FRAME_SIZE_BYTES_MAX = 16_777_216
-"""Largest frame taken from a peer, RocketMQ's own default; a larger one closes the connection."""
 
 OUTPUT_BYTES_MAX = 8 * 1024 * 1024
 """Output waiting for one peer above which nothing more is read from it."""

@@ -7,7 +7,10 @@ import sys
 
 import pytest
 
-HEAVY = ("numpy", "pyarrow", "pandas", "aiohttp", "lz4", "zstandard", "cryptography", "google.protobuf")
+UNWANTED = (
+    "asyncio", "ssl", "numpy", "pyarrow", "pandas", "aiohttp", "lz4", "zstandard", "cryptography", "google.protobuf",
+)  # fmt: skip
+"""ssl is for connections with TLS alone."""
 PROBE = """
 import sys
 import pyspark.sql.datasource
@@ -16,8 +19,6 @@ import {module}
 print(*(name for name in {heavy} if name in set(sys.modules) - before))
 print(len([name for name in set(sys.modules) - before if name.split(".")[0] in ("spark_connector", "remoting")]))
 """
-NETWORK = ("asyncio", "ssl")
-"""Needed to talk to a broker, not to say what columns there are or to be found."""
 OWN_MODULES_MAX = 80
 """Of the connector and of remoting, for a stream's source; each is a file to find and to read."""
 
@@ -26,8 +27,7 @@ OWN_MODULES_MAX = 80
     "module", ["pyspark_rocketmq", "spark_connector.source", "spark_connector.stream_reader", "spark_connector.writer"]
 )
 def test_planning_stays_light(module: str) -> None:
-    unwanted = HEAVY + (NETWORK if module in {"pyspark_rocketmq", "spark_connector.source"} else ())
-    program = PROBE.format(module=module, heavy=unwanted)
+    program = PROBE.format(module=module, heavy=UNWANTED)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     heavy, own = done.stdout.split("\n")[:2]
     assert heavy == ""

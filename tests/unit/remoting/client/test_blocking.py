@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -159,3 +161,22 @@ def test_a_silent_server_is_asked_about_now_and_then(port, monkeypatch):
         with pytest.raises(RequestTimeout):
             connection.request(Command(SILENT))
         assert looks.count(2) == 4
+
+
+def test_a_connection_without_tls_needs_neither_ssl_nor_asyncio():
+    """Also when it is lost."""
+    program = """
+import socket, sys
+from remoting.client.blocking import BlockingConnection
+from remoting.protocol.commands import Command
+from remoting.transport.failures import ConnectionLost
+with socket.create_server(("127.0.0.1", 0)) as server:
+    connection = BlockingConnection(*server.getsockname())
+    server.accept()[0].close()
+    try:
+        connection.request(Command(1))
+    except ConnectionLost:
+        print(sorted({"ssl", "asyncio"} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
