@@ -111,6 +111,7 @@ class AllInOne:
             self._router = Router(
                 merged(self._controller.handlers, self._broker.handlers), access=self._broker.access,
                 unsupported=UnsupportedRequests(self._registry, self._clock, get_logger("remoting")).heard,
+                advertised_host=self._configuration.broker.advertised_host,
             )  # fmt: skip
             self._server = self._make_server(self._router)
             declare_tls_metrics(self._registry, self._server)

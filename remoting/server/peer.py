@@ -47,6 +47,8 @@ class SocketPeer(FrameLink):
         self._has_begun = False
         """Whether a frame has begun and not ended."""
         self.loopback = False
+        self.reached_at: tuple[str, int] | None = None
+        """Our own end of the connection; None for sockets without a port."""
         self.attributes: dict[str, object] = {}
         self.unasked_answers = 0
         self._handler = handler
@@ -59,6 +61,8 @@ class SocketPeer(FrameLink):
     def link_made(self) -> None:
         """Find out where the peer is, then ask the server whether there is room for it."""
         self.loopback = is_loopback(self.address)
+        name = None if self._transport is None else self._transport.get_extra_info("sockname")
+        self.reached_at = (name[0], name[1]) if isinstance(name, tuple) else None
         if not self._made(self):
             self.abort("too many connections")
 

@@ -14,6 +14,7 @@ from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
 from remoting.server.access import Access
+from remoting.server.refusal_route import refusal_route
 from remoting.transport.answering import failure_reply
 from remoting.transport.contracts import Handler, Peer
 
@@ -46,25 +47,42 @@ class Router:
     """The handler of a whole server: checks access, then calls the table's entry for the request's code."""
 
     def __init__(
-        self, handlers: Mapping[int, Handler], *, access: Access | None = None, unsupported: Unsupported | None = None
+        self,
+        handlers: Mapping[int, Handler],
+        *,
+        access: Access | None = None,
+        unsupported: Unsupported | None = None,
+        advertised_host: str = "",
     ) -> None:
-        """`unsupported(address, request)` hears of each request that has no handler."""
+        """`unsupported(address, request)` hears of each request that has no handler; `advertised_host`: see
+        `refusal_route`."""
         self._handlers = dict(handlers)
+        self._advertised_host = advertised_host
         self._access = access
         self._unsupported = unsupported
 
     def __call__(self, peer: Peer, command: Command) -> Command | None:
         """Answer one request; raises what the handler raises, `Refused` for an unknown code or missing access."""
         if self._access is not None:
-            challenge = self._access.admit(peer, command)
-            if challenge is not None:
-                return challenge
+            try:
+                answered = self._access.admit(peer, command)
+            except Refused:
+                answered = self._instead_of_refusal(peer, command)
+                if answered is None:
+                    raise
+            if answered is not None:
+                return answered
         handler = self._handlers.get(command.code)
         if handler is None:
             if self._unsupported is not None:
                 self._unsupported(peer.address, command)
             raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, not_supported(command.code))
         return handler(peer, command)
+
+    def _instead_of_refusal(self, peer: Peer, command: Command) -> Command | None:
+        """Where routes are served, what leads a client with a wrong key to the reason of its refusal."""
+        served = Code.GET_ROUTEINFO_BY_TOPIC in self._handlers
+        return refusal_route(peer, command, self._advertised_host) if served else None
 
 
 def later(peer: Peer, command: Command, awaitable: Awaitable[Command | None]) -> None:

@@ -85,3 +85,20 @@ async def test_the_end_of_a_peer_ends_what_it_waits_for():
     await finish()
     assert outcome.cancelled()
     assert peer.sent == []
+
+
+def test_a_lookup_with_a_wrong_key_is_led_to_its_refusal_where_routes_are_served():
+    class Came(Recorder):
+        reached_at = ("10.0.0.2", 9876)
+
+    def look_up(peer, code=105, **table):
+        handlers = {105: lambda peer, command: command.reply(body=b"a real route"), 106: None}
+        router = Router(table.get("handlers", handlers), access=Access({"key": "secret"}), advertised_host="mq.example")
+        return router(peer, Command(code, fields={"topic": "t", "AccessKey": "key", "Signature": "wrong"}))
+
+    reply = look_up(Came())
+    assert b"mq.example:9876" in reply.body
+    assert b"a real route" not in reply.body
+    for peer, code, handlers in ((Came(), 106, None), (Recorder(), 105, None), (Came(), 105, {})):
+        with pytest.raises(Refused, match="signature by access key 'key' is not valid"):
+            look_up(peer, code, **({} if handlers is None else {"handlers": handlers}))

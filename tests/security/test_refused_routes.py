@@ -1,0 +1,132 @@
+"""A lookup of a route with a wrong key tells nothing of what is here, and leads to the reason of its refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from remoting.client.blocking import BlockingConnection
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.route_body import TopicRoute, decode_body
+from remoting.transport.signature import Signer
+from tests.processes.broker_group import Controller, until
+from tests.processes.rig import Process, Server
+
+SETTINGS = "access_list={rules} access_keys=writer:the-secret,node:its-secret bound_signatures_only={bound}"
+RULES = "user writer\ntopic readwrite plant\nuser node\nrole broker real-broker\n"
+SEND = {"a": "p", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "0", "h": "0", "i": ""}
+WRONG = [("writer", "wrong"), ("nobody", "the-secret")]
+TOPICS = ["plant", "missing", "TBW102", "%RETRY%group", ""]
+
+
+@dataclass
+class Place:
+    """Where routes are looked up and, behind it, the real broker."""
+
+    name_server: int
+    broker: int
+    processes: list[Server]
+
+
+def options(part: str, folder: Path, *, bound: bool = False) -> list[str]:
+    settings = SETTINGS.format(rules=folder / "rules", bound=str(bound).lower()).split(" ")
+    return [word for setting in settings for word in ("--set", f"{part}.{setting}")]
+
+
+def all_in_one(folder: Path, *, bound: bool = False) -> Place:
+    server = Server(folder / "data", *options("broker", folder, bound=bound), "--set", "broker.broker_name=real-broker")
+    server.start()
+    return Place(server.ports["remoting"], server.ports["remoting"], [server])
+
+
+def apart(folder: Path) -> Place:
+    controller = Controller(folder, 1, 0, "", options("controller", folder))
+    controller.start()
+    key = folder / "node.key"
+    key.touch(mode=0o600)
+    key.write_text("node:its-secret\n")
+    arguments = ["broker", "--data", str(folder / "broker-data"), "--controllers", f"127.0.0.1:{controller.port}"]
+    arguments += ["--set", "broker.broker_name=real-broker", "--set", f"broker.access_key_file={key}"]
+    broker = Process(folder / "broker", [*arguments, *options("broker", folder)], "remoting")
+    broker.start()
+    return Place(controller.port, broker.port, [broker, controller])
+
+
+@pytest.fixture(scope="module", params=[all_in_one, apart], ids=["up", "apart"])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("refused")
+    (folder / "rules").write_text(RULES)
+    made: Place = request.param(folder)
+    try:
+        assert ask(made.broker, ("writer", "the-secret"), "plant").code == ResponseCode.SUCCESS
+        until(lambda: b"real-broker" in look_up(made.name_server, ("writer", "the-secret"), "plant").body, "no route")
+        yield made
+    finally:
+        for each in made.processes:
+            each.kill_if_running()
+
+
+def request(port: int, key: tuple[str, str], command: Command) -> Command:
+    """Signed as RocketMQ's clients do it."""
+    Signer(*key).sign(command)
+    with BlockingConnection.dial(f"127.0.0.1:{port}", 15_000) as connection:
+        return connection.request(command)
+
+
+def look_up(port: int, key: tuple[str, str], topic: str) -> Command:
+    return request(port, key, Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields={"topic": topic}))
+
+
+def ask(port: int, key: tuple[str, str], topic: str) -> Command:
+    return request(port, key, Command(RequestCode.SEND_MESSAGE_V2, fields=SEND | {"b": topic}, body=b"x"))
+
+
+def test_all_topics_look_the_same_and_no_broker_shows(place: Place) -> None:
+    """There or not, readable by somebody or not, by an unknown key or with a wrong secret: the same bytes."""
+    replies = [look_up(place.name_server, key, topic) for key in WRONG for topic in TOPICS]
+    assert len({(reply.code, reply.remark, str(reply.fields), reply.body) for reply in replies}) == 1
+    assert replies[0].code == ResponseCode.SUCCESS
+    route = decode_body(replies[0].body, TopicRoute)
+    assert [each.broker_addrs for each in route.broker_datas] == [{0: f"127.0.0.1:{place.name_server}"}]
+    shown = replies[0].body
+    assert b"real-broker" not in shown
+    assert b"DefaultCluster" not in shown
+    assert place.broker == place.name_server or b"%d" % place.broker not in shown
+
+
+@pytest.mark.parametrize("key", WRONG, ids=["wrong-secret", "unknown-key"])
+@pytest.mark.parametrize("topic", ["plant", "missing"])
+def test_the_way_it_shows_ends_in_the_reason(place: Place, key: tuple[str, str], topic: str) -> None:
+    route = decode_body(look_up(place.name_server, key, topic).body, TopicRoute)
+    address = route.broker_datas[0].broker_addrs[0]
+    refused = ask(int(address.rpartition(":")[2]), key, topic)
+    assert refused.code == ResponseCode.NO_PERMISSION
+    assert refused.remark == f"the signature by access key '{key[0]}' is not valid"
+
+
+def test_others_are_refused_as_before(place: Place) -> None:
+    """Our own clients show the reason themselves; a right key without a rule and no key at all prove no wrong key."""
+    lookup = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields={"topic": "plant"})
+    with BlockingConnection.dial(f"127.0.0.1:{place.name_server}", 15_000, signer=Signer(*WRONG[0])) as own:
+        assert own.request(lookup).code == ResponseCode.NO_PERMISSION
+    with BlockingConnection.dial(f"127.0.0.1:{place.name_server}", 15_000) as nameless:
+        fields = {"topic": "plant"}
+        assert nameless.request(Command(lookup.code, fields=fields)).code == ResponseCode.NO_PERMISSION
+    assert look_up(place.name_server, ("writer", "the-secret"), "other").code == ResponseCode.NO_PERMISSION
+    cluster = request(place.name_server, WRONG[0], Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+    assert (cluster.code, cluster.body) == (ResponseCode.NO_PERMISSION, b"")
+
+
+def test_a_signature_of_a_kind_that_is_not_taken_is_led_to_the_reason_too(tmp_path: Path) -> None:
+    (tmp_path / "rules").write_text(RULES)
+    place = all_in_one(tmp_path, bound=True)
+    try:
+        key = ("writer", "the-secret")
+        assert b"access-refused" in look_up(place.name_server, key, "plant").body
+        assert "bound_signatures_only" in (ask(place.broker, key, "plant").remark or "")
+    finally:
+        place.processes[0].kill_if_running()
