@@ -26,7 +26,7 @@ COMMANDS = (
     ("pub", "publish:publish", CLIENTS, "Publish over MQTT."),
     ("sub", "subscribe:subscribe", CLIENTS, "Subscribe over MQTT and print what comes."),
     ("tail", "tail:tail", CLIENTS, "Print messages from the log, from an offset or the last ones, and follow it."),
-    ("topics", "topics:topics", CLIENTS, "List topics with their queues and message counts, or create one."),
+    ("topics", "topics:topics", CLIENTS, "List topics with their queues and message counts, create or change one."),
     ("lag", "lag:lag", CLIENTS, "Show how far consumer groups are behind, Spark queries with a group among them."),
     ("sessions", "sessions:sessions", CLIENTS, "List MQTT sessions with what waits for each, or show one."),
     ("query", "query:query", CLIENTS, "Look messages up by topic and key, between two times."),
