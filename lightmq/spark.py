@@ -91,6 +91,11 @@ LOCAL_SETTINGS = (
         CHECKPOINT_MANAGER,
         "For a local checkpoint the default forks 20 processes per batch: logging it takes 46 instead of 113 ms.",
     ),
+    Setting(
+        "spark.python.daemon.module",
+        "lightmq.spark_daemon",
+        "Spark's own prints a BrokenPipeError when `limit`, `take` or `show` has enough before its tasks end.",
+    ),
     Setting("spark.ui.enabled", "false", "A web server for a session of one machine costs start-up and a port."),
     Setting(
         "spark.driver.host",
