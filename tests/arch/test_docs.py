@@ -10,7 +10,9 @@ import pytest
 
 from tests.support.tree import ROOT, relative
 
-LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 FOREIGN = re.compile(r"/work/|/tmp/(?!lightmq|\$)|\.library|subagent|\bhelper-\d|issue #?\d+ of|CLAUDE", re.IGNORECASE)
 
 
@@ -25,16 +27,47 @@ def tracked(*patterns: str) -> list[Path]:
 DOCUMENTS = tracked("*.md")
 
 
+def links(document: Path) -> list[tuple[str, str]]:
+    """Relative links of a page: file (empty: the page itself) and anchor (empty: none)."""
+    found = LINK.findall(CODE.sub("", document.read_text()))
+    return [(target, anchor) for target, anchor in found if "://" not in target and not target.startswith("mailto:")]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link to a heading of the page may name, by the rule of GitHub."""
+    found: dict[str, int] = {}
+    for heading in HEADING.findall(CODE.sub("", page.read_text())):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        name = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        found[name] = found.get(name, 0) + 1
+    return {name if not number else f"{name}-{number}" for name, times in found.items() for number in range(times)}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_links_lead_somewhere(document: Path) -> None:
-    """Relative links point at files that exist."""
+    """Relative links point at files that exist, and at headings that those have."""
     broken = []
-    for target in LINK.findall(document.read_text()):
-        if "://" in target or target.startswith("mailto:"):
-            continue
-        if not (document.parent / target).exists():
-            broken.append(target)
+    for target, anchor in links(document):
+        page = document.parent / target if target else document
+        if not page.exists() or (anchor and page.suffix == ".md" and anchor not in anchors(page)):
+            broken.append(f"{target}#{anchor}" if anchor else target)
     assert not broken, f"{relative(document)} links to {broken}"
+
+
+def test_every_page_is_linked() -> None:
+    """A reader finds each page below `docs` from another one."""
+    linked = {(document.parent / target).resolve() for document in DOCUMENTS for target, _ in links(document)}
+    lost = [relative(page) for page in tracked("docs/*.md") if page.resolve() not in linked]
+    assert not lost, lost
+
+
+def test_anchors_are_those_of_headings(tmp_path: Path) -> None:
+    """As GitHub makes them; comments in code are no headings."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# `$SYS`, all\n## MQTT 5: codes\n```sh\n# no heading\n```\n## [A link](x.md) twice\n## A link twice\n"
+    )
+    assert anchors(page) == {"sys-all", "mqtt-5-codes", "a-link-twice", "a-link-twice-1"}
 
 
 def test_the_project_speaks_of_itself_alone() -> None:
