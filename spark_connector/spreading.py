@@ -40,8 +40,6 @@ Columns = Mapping[str, "pa.Array"]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 NO_NUMBER = np.iinfo(np.int64).min
 """Stands for a queue number that a row does not have."""
-NEW_TOPICS = "TBW102"
-"""The topic whose route says what a topic is like that nobody has yet; RocketMQ's name for it."""
 
 
 class Spreading:
@@ -167,8 +165,7 @@ class Spreading:
         """(group, queue) of every queue of a topic that can be written to, by name and number."""
         described = self._described(topic)
         if not described:
-            template = self._described(NEW_TOPICS.encode())
-            described = tuple(one for one in template if one.broker_name == self._home)
+            described = self._known[topic] = self._made(topic.decode("utf-8", "replace"))
         if not described:
             raise OptionError(
                 f"no broker says how many queues the topic {topic.decode()!r} has, which a key or a queue number "
@@ -217,17 +214,23 @@ class Spreading:
 
     def _configured(self, topic: str) -> tuple[QueueData, ...]:
         """What a broker says that was addressed itself: it is no name server and has no routes."""
-        address = self._brokers[""]
-        reply = ask(
-            address,
-            Command(RequestCode.GET_TOPIC_CONFIG, fields={"topic": topic}),
-            self._options,
-            refusal_is_error=False,
-        )
+        return self._asked("", {"topic": topic})
+
+    def _made(self, topic: str) -> tuple[QueueData, ...]:
+        """The queues of a topic that no group has, created at the home as its first row would; empty if it may not be.
+
+        The number of queues has to be known before a key chooses one, and only the broker knows how many it gives.
+        """
+        return self._asked(self._home, {"topic": topic, "forWrite": "true"})
+
+    def _asked(self, group: str, fields: dict[str, str]) -> tuple[QueueData, ...]:
+        address = self._brokers[group]
+        command = Command(RequestCode.GET_TOPIC_CONFIG, fields=fields)
+        reply = ask(address, command, self._options, refusal_is_error=False)
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
             return ()
         found = msgspec.json.decode(check(reply, address).body, type=TopicConfig)
-        return (QueueData("", found.read_queue_nums, found.write_queue_nums, found.perm),)
+        return (QueueData(group, found.read_queue_nums, found.write_queue_nums, found.perm),)
 
 
 def _bytes(topic: str | bytes) -> bytes:

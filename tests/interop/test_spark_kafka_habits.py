@@ -30,10 +30,10 @@ def write(spark: Any, server: str, topic: str, rows: int = 40) -> None:
 
 
 def test_a_job_moves_by_format_and_one_option(spark: Any, load: Frames, server: str, tmp_path: Path) -> None:
-    make_topic(server, "moved")
-    write(spark, server, "moved")
+    make_topic(server, "kafka-moved")
+    write(spark, server, "kafka-moved")
     options = {"kafka.bootstrap.servers": server, "schema": "kafka", "includeHeaders": "true"}
-    frame = spark.read.format("rocketmq").options(subscribe="moved", **options).load()
+    frame = spark.read.format("rocketmq").options(subscribe="kafka-moved", **options).load()
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema.fields] == [
         ("key", "binary"),
         ("value", "binary"),
@@ -49,25 +49,24 @@ def test_a_job_moves_by_format_and_one_option(spark: Any, load: Frames, server: 
         (queue, at, queue + 4 * at) for queue in range(4) for at in range(10)
     ]
     assert {(bytes(row.key), row.topic, row.timestampType) for row in rows} == {
-        (b"k%d" % queue, "moved", 1) for queue in range(4)
+        (b"k%d" % queue, "kafka-moved", 1) for queue in range(4)
     }
     assert [(pair.key, bytes(pair.value)) for pair in rows[0].headers] == [("a", b"1"), ("a", b"2")]
     assert all(row.headers is None for row in rows[1:])
-    offsets = json.dumps({"moved": {"0": 8, "1": -2, "2": -1, "3": 10}})
-    part = spark.read.format("rocketmq").options(subscribe="moved", startingOffsets=offsets, **options).load()
+    offsets = json.dumps({"kafka-moved": {"0": 8, "1": -2, "2": -1, "3": 10}})
+    part = spark.read.format("rocketmq").options(subscribe="kafka-moved", startingOffsets=offsets, **options).load()
     assert sorted((row.partition, row.offset) for row in part.select("partition", "offset").collect()) == [
         (0, 8),
         (0, 9),
         *((1, at) for at in range(10)),
     ]
-    assigned = spark.read.format("rocketmq").options(assign='{"moved":[1,3]}', **options).load()
+    assigned = spark.read.format("rocketmq").options(assign='{"kafka-moved":[1,3]}', **options).load()
     assert assigned.select("partition").distinct().count() == 2
-    stream = (
-        spark.readStream.format("rocketmq").options(subscribe="moved", startingOffsets="earliest", **options).load()
-    )
-    make_topic(server, "moved-copy")
-    run(stream, server, tmp_path, topic="moved-copy", schema="kafka")
-    copy = spark.read.format("rocketmq").options(subscribe="moved-copy", **options).load()
+    reader = spark.readStream.format("rocketmq").options(subscribe="kafka-moved", **options)
+    stream = reader.option("startingOffsets", "earliest").load()
+    make_topic(server, "kafka-moved-copy")
+    run(stream, server, tmp_path, topic="kafka-moved-copy", schema="kafka")
+    copy = spark.read.format("rocketmq").options(subscribe="kafka-moved-copy", **options).load()
     columns = ("key", "value", "partition", "offset", "headers")
     assert (
         copy.select(*columns).orderBy("partition", "offset").collect()

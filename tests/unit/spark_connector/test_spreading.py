@@ -25,8 +25,9 @@ ROUTES = {
     "read-only": (("b", 4),),
     "plant": (("b", 6), ("c", 6)),
     "wide": (("c", 6), ("b", 6)),
-    "TBW102": (("a", 7), ("b", 7)),
 }
+MADE_QUEUES = 5
+"""What a broker gives a topic that a write creates."""
 
 
 @pytest.fixture
@@ -35,8 +36,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     questions: list[str] = []
 
     def ask(server: object, command: Command, options: object, *, refusal_is_error: bool) -> Command:
-        assert (command.code, refusal_is_error) == (RequestCode.GET_ROUTEINFO_BY_TOPIC, False)
+        assert not refusal_is_error
         topic = command.fields["topic"]
+        if command.code == RequestCode.GET_TOPIC_CONFIG:
+            assert (server, command.fields["forWrite"]) == (BROKERS["a"], "true")
+            return command.reply(body=b'{"topicName": "new", "writeQueueNums": %d, "perm": 6}' % MADE_QUEUES)
+        assert command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
         questions.append(topic)
         if topic not in ROUTES:
             return command.reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
@@ -144,8 +149,9 @@ def test_one_group_with_keys_asks_once(asked: list[str], write_options: Callable
 def test_a_new_topic_has_as_many_queues_as_its_home_gives(
     asked: list[str], write_options: Callable[..., WriteOptions]
 ) -> None:
-    found = placed(write_options(), topic=topic_of("new", 2), key=pa.array([b"k1", b"k2"]))
-    assert found == [("a", queue_of(b"k1", 4)), ("a", queue_of(b"k2", 4))]
+    keys = [b"k%d" % number for number in range(40)]
+    found = placed(write_options(), topic=topic_of("new", 40), key=pa.array(keys))
+    assert found == [("a", queue_of(key, MADE_QUEUES)) for key in keys]
 
 
 def test_a_key_waits_for_the_group_it_belongs_to(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
