@@ -15,6 +15,8 @@ from typing import Any
 from lightmq.restarts import cause_of, run_forever
 
 POLL_S = 0.2
+RESTARTS_MAX = 5
+"""Restarts within ten minutes: half a minute of pauses, so that a broker that is not there ends the demo soon."""
 FIRST_BATCH_TIMEOUT_S = 600.0
 """Longest wait for a first batch, restarts included; after it the next query is started all the same."""
 
@@ -39,7 +41,7 @@ class KeptQuery:
     def _run(self) -> None:
         try:
             run_forever(
-                self._started, stop=self._stop,
+                self._started, restarts_max=RESTARTS_MAX, stop=self._stop,
                 say=lambda text: self._say(event="restarted", query=self.name, text=text),
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - whatever it is, the demo tells it in one sentence and accounts
@@ -65,7 +67,12 @@ class KeptQuery:
         return True
 
     def drain(self) -> None:
-        """Wait until everything stored so far is processed, by the query or by those that go on in its place."""
+        """Wait until everything stored so far is processed, by the query or by those that go on in its place.
+
+        A query that was never begun has nothing to wait for.
+        """
+        if self._thread.ident is None:
+            return
         while not self._ended.is_set():
             query = self._query
             try:

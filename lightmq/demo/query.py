@@ -113,6 +113,8 @@ def decided(source: DataFrame, host: str) -> DataFrame:
 def begin(queries: Sequence[KeptQuery], version: str, wanted: threading.Event) -> None:
     """Start the queries, each when the one before has made a batch; `ready` is said with the first one's.
 
+    When one is given up, those behind it are not started: the demo ends with what arrived.
+
     Two queries that plan their first batch at the same moment in one driver can both fail: Spark serialises a map of
     the session that the other one is still filling ("Task not serializable: Illegal size of collection").
     """
@@ -123,6 +125,8 @@ def begin(queries: Sequence[KeptQuery], version: str, wanted: threading.Event) -
         query.begin()
         if query.await_first_batch() and number == 0:
             say(event="ready", version=version)
+        if query.failed is not None:
+            break
     say(event="complete")
 
 
@@ -181,7 +185,7 @@ def serve(queries: Sequence[KeptQuery], begin_all: Callable[[threading.Event], N
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the driver."""
+    """Run the driver; status 1 when a query was given up."""
     parser = argparse.ArgumentParser(prog="python -m lightmq.demo.query")
     parser.add_argument("--nameserver", required=True)
     parser.add_argument("--host", required=True)
@@ -198,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     queries = [KeptQuery(name, start, say) for name, start in writers(spark, options).items()]
     serve(queries, lambda stopping: begin(queries, spark.version, stopping))
     spark.stop()
-    return 0
+    return 1 if any(query.failed is not None for query in queries) else 0
 
 
 if __name__ == "__main__":

@@ -121,3 +121,7 @@ def test_the_first_batch_is_awaited(begun) -> None:
     assert subject.await_first_batch()
     assert subject.progress() == ["batch 0"]
     subject.stop()
+
+
+def test_a_drain_does_not_wait_for_a_query_that_was_never_begun() -> None:
+    KeptQuery("windows", Query, lambda **_: None).drain()

@@ -23,6 +23,7 @@ def fake_query() -> SimpleNamespace:
     calls: list[str] = []
     return SimpleNamespace(
         name="ledger",
+        failed=None,
         progress=lambda: progress,
         begin=lambda: calls.append("begin"),
         await_first_batch=lambda: True,
@@ -67,6 +68,14 @@ def test_queries_begin_one_by_one_and_the_first_makes_it_ready(capsys: pytest.Ca
     stopping.set()
     query.begin([second], "4.x", stopping)
     assert said(capsys) == []
+
+
+def test_behind_a_query_that_was_given_up_none_is_begun(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = fake_query(), fake_query()
+    first.failed, first.await_first_batch = "no broker", lambda: False
+    query.begin([first, second], "4.3", threading.Event())
+    assert (first.calls, second.calls) == (["begin"], [])
+    assert [event["event"] for event in said(capsys)] == ["step", "complete"]
 
 
 def test_commands_come_first() -> None:
