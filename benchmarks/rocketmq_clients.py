@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks.maven import compiled, jars, running
-from benchmarks.mqtt_servers import free_port, wait_listening
+from benchmarks.mqtt_servers import READY_TIMEOUT_S, free_port, wait_listening
+from remoting.client.blocking import BlockingConnection
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.commands import Command
 
 OPENED = (
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -35,6 +39,8 @@ OPENED = (
 )
 """What RocketMQ's broker reaches for inside Java 17."""
 TOPIC = "load"
+TOPIC_OF_DEFAULTS = "TBW102"
+"""What every broker registers that creates topics at their first message."""
 BROKER_HEAP, OTHER_HEAP = ("-Xms1g", "-Xmx1g"), ("-Xms256m", "-Xmx512m")
 PEERS = {"rocketmq sync": "SYNC_FLUSH", "rocketmq async": "ASYNC_FLUSH"}
 OURS = {"lightmq sync": "sync", "lightmq async": "async"}
@@ -95,7 +101,22 @@ def rocketmq(flush: str, scratch: Path, folder: Path, classes: Path) -> Iterator
         broker = java(folder, classes, BROKER_HEAP, start[1], "-c", str(scratch / "broker.conf"))
         child = stack.enter_context(running(broker, **quiet))
         wait_listening(port)
+        wait_registered(address)
         yield f"127.0.0.1:{address}", child.pid
+
+
+def wait_registered(name_server: int) -> None:
+    """Wait until RocketMQ's name server knows the broker: it listens a while before it registers."""
+    deadline = time.monotonic() + READY_TIMEOUT_S
+    connection = BlockingConnection("127.0.0.1", name_server)
+    try:
+        asked = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields={"topic": TOPIC_OF_DEFAULTS})
+        while connection.request(asked).code != ResponseCode.SUCCESS:
+            if time.monotonic() > deadline:
+                raise TimeoutError("RocketMQ's broker did not register at its name server")
+            time.sleep(0.05)
+    finally:
+        connection.close()
 
 
 class Load:

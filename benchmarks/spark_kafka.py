@@ -60,6 +60,8 @@ class Figure:
 
     cpu_us: float
     rows_per_s: float
+    parts_us: tuple[float, float, float]
+    """Of JVM, Python and server."""
 
 
 def disk_bytes(folder: Path) -> int:
@@ -72,7 +74,8 @@ def timed(server: Server, rows: int, work: Callable[[], object]) -> Figure:
     before, begun = cpu_now(server.process_id), time.perf_counter()
     work()
     seconds, used = time.perf_counter() - begun, cpu_now(server.process_id) - before
-    return Figure(total(used) / rows * 1e6, rows / seconds)
+    parts = (used.jvm / rows * 1e6, used.python / rows * 1e6, used.broker / rows * 1e6)
+    return Figure(sum(parts), rows / seconds, parts)
 
 
 def total(used: Cpu) -> float:
@@ -177,6 +180,14 @@ def servers(stack: ExitStack, scratch: Path, broker_jars: Path) -> list[Server]:
     return [ours, theirs]
 
 
+def show_round(server: str, number: int, figures: dict[str, Figure]) -> None:
+    """Print whose CPU it was, line by line."""
+    for name, figure in figures.items():
+        shares = " + ".join(f"{part:.2f}" for part in figure.parts_us)
+        rate = f"{figure.rows_per_s:,.0f}/s"
+        print(f"  {server}, round {number}: {name:<22} JVM + Python + server {shares} us a row, {rate}", flush=True)
+
+
 def show(results: dict[str, list[dict[str, Figure]]]) -> None:
     """Ours divided by theirs, line by line: the best of the rounds."""
     theirs, ours = results["kafka"], results["lightmq"]
@@ -216,6 +227,7 @@ def main() -> int:
             for server in both if number % 2 == 0 else both[::-1]:
                 run = Run(spark, server, options.rows, scratch)
                 results[server.name].append(run.lines())
+                show_round(server.name, number + 1, results[server.name][-1])
                 if options.rate:
                     p50, p99, used = run.latency(options.rate, options.seconds, options.warm_up)
                     print(
