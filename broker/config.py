@@ -57,7 +57,7 @@ class LimitsConfig:
     parked_requests_max: int = setting(20_000, minimum=1)
     """Long polls that wait at the same time; one more is answered at once, as if its time were over."""
     long_poll_ms_max: int = setting(60_000, minimum=0)
-    """Longest wait of a long poll; a longer wish is cut to this."""
+    """Longest wait of a long poll; a request for a longer one gets this."""
     stage_attempts_max: int = setting(10_000, minimum=1)
     """Staged attempts of sinks that are neither committed nor expired; one more is refused with SYSTEM_BUSY."""
     retained_messages_max: int = setting(0, minimum=0)
@@ -86,15 +86,15 @@ class ReplicationConfig:
     """host:port that replicas are told to connect to; empty means `advertised_host`, or the listening address, and the
     port."""
     acknowledge: str = setting("all", choices=("async", "count", "all"))
-    """When a message counts as taken: `all` replicas in sync have it on their disks (nothing acknowledged is lost with
-    a master), `count` of them have (`in_sync_replicas`; the newest messages may be lost with two brokers), or the
-    master alone has (`async`; the newest messages are lost with it)."""
+    """When a message is acknowledged: once `all` brokers in sync have it on their disks (the loss of a master loses
+    nothing acknowledged), once `count` brokers have it (`in_sync_replicas`; what only lost brokers had is lost), or
+    once the master has it (`async`; what it had not replicated is lost with it)."""
     in_sync_replicas: int = setting(2, minimum=1, maximum=64)
     """With acknowledge = "count": how many brokers have to have a message, the master among them."""
     in_sync_min: int = setting(2, minimum=1, maximum=64)
-    """Fewest brokers in sync, the master among them, with which messages are taken; with fewer they are refused with
-    SYSTEM_BUSY. With 2 no single disk holds an acknowledged message alone; a group of two then stops taking messages
-    while one of them is away, which 1 avoids."""
+    """Fewest brokers in sync, the master among them, with which messages are accepted; with fewer they are refused with
+    SYSTEM_BUSY. With 2 every acknowledged message is on two disks at least; a group of two then refuses messages while
+    one of them is away, which 1 avoids."""
     unconfirmed_bytes_max: int = setting(64 * 1024 * 1024, minimum=65_536)
     """Bytes of the master's log that may wait for its replicas; beyond it messages are refused with SYSTEM_BUSY, before
     anything of them is stored, until the replicas have caught up."""
@@ -103,15 +103,15 @@ class ReplicationConfig:
     priority: int = setting(2_147_483_647, minimum=0, maximum=2_147_483_647)
     """Among equals in an election the lowest one becomes master."""
     heartbeat_interval_ms: int = setting(500, minimum=50)
-    """How often the controllers hear of this broker."""
+    """Interval of heartbeats to the controllers."""
     heartbeat_timeout_ms: int = setting(2_000, minimum=100)
     """Silence after which the controllers count this broker as dead. A broken connection tells them at once."""
     request_timeout_ms: int = setting(1_000, minimum=100)
     """How long a controller may take to answer before another one is asked."""
     poll_interval_ms: int = setting(1_000, minimum=100)
-    """How often the master is asked for, in case that what a controller said of it was lost."""
+    """How often the controllers are asked who is master, in case their notification was lost."""
     check_interval_ms: int = setting(500, minimum=50)
-    """How often the master looks who is in sync."""
+    """How often the master checks which replicas are in sync."""
     lag_limit_ms: int = setting(5_000, minimum=500)
     """A replica that has not caught up for so long is no longer in sync."""
     absence_limit_ms: int = setting(300, minimum=50)
@@ -144,14 +144,14 @@ class BrokerConfig:
     admin_host: str = "127.0.0.1"
     """Address of the administration page."""
     admin_hosts: tuple[str, ...] = ()
-    """Further host names under which the administration page answers, beside `localhost` and addresses in figures."""
+    """Further host names under which the administration page answers, beside `localhost` and IP addresses."""
     admin_port: int = setting(8_081, minimum=0, maximum=65_535)
     """Port of /metrics, /livez, /readyz; 0 takes any free one."""
     controllers: tuple[str, ...] = ("127.0.0.1:9876",)
     """Controllers (they are the name servers too) to register with; empty for a broker that is found by address."""
     access_key_file: Path | None = None
-    """One line `key:secret`, readable by its owner alone: what is said to controllers is signed with it, which those of
-    other machines want (`access_keys` there)."""
+    """One line `key:secret`, readable by its owner alone: signs requests to controllers, which those of other machines
+    require (`access_keys` there)."""
     data_directory: Path = Path("lightmq-data")
     """Where the log lies; one running broker per directory."""
     range_readers: int = setting(0, minimum=0, maximum=64)
@@ -164,13 +164,13 @@ class BrokerConfig:
     access_list: Path | None = None
     """File of rules: which access key may read and write what (docs/howto/access.md). It is read again when it changes.
     With it what no rule allows is denied, requests without a key have the rules of `anonymous`, and a key is checked
-    on this machine too. Without it whoever may send requests may do everything."""
+    on this machine too. Without it every client that may send requests may do everything."""
     partly_readable_filters: str = setting("thin", choices=("thin", "refuse"))
     """What becomes of a Spark job whose filter covers topics that its key may not read: it gets the others (`thin`), or
     is refused."""
     bound_signatures_only: bool = False
-    """Refuse signatures that could be copied and sent again, which RocketMQ's own clients make; those of LightMQ's own
-    hold once, on their connection."""
+    """Refuse signatures that could be copied and sent again, as those of RocketMQ's own clients can; those of LightMQ's
+    clients are valid once, on their connection."""
     open_to_all: bool = False
     """Serve other machines without a signature. Only for closed networks."""
     default_queue_count: int = setting(4, minimum=1, maximum=1_024)
@@ -186,10 +186,10 @@ class BrokerConfig:
     """How long the answer to a request that created a topic waits at most until every controller within reach has the
     topic's route. One that takes longer is not waited for again until it answers; with 0 none is waited for."""
     heartbeat_interval_ms: int = setting(1_000, minimum=100)
-    """How often the controllers hear that this broker lives."""
+    """Interval of heartbeats to the controllers."""
     session_expiry_s: int = setting(7 * 86_400, minimum=1, maximum=0xFFFF_FFFF)
-    """Longest time a session is kept after its connection; a client that wants it kept longer, or for ever, gets this.
-    4294967295 keeps sessions for ever."""
+    """Longest time a session is kept after its connection has ended; a client that asks for longer gets this.
+    4294967295 keeps sessions forever."""
     proxy_grace_ms: int = setting(5_000, minimum=0)
     """How long the wills of a proxy's clients wait for it after its connection was lost, or after the broker's start;
     longer than a proxy needs to come back."""
@@ -200,7 +200,7 @@ class BrokerConfig:
     stage_expiry_s: int = setting(86_400, minimum=60)
     """How long a sink's staged but uncommitted rows are kept; longer than a Spark job may stand still."""
     delay_s_max: int = setting(3 * 86_400, minimum=1, maximum=400 * 86_400)
-    """Longest time a message may ask to be delivered later; a longer wish is refused with MESSAGE_ILLEGAL."""
+    """Longest delay a message may ask for; a longer one is refused with MESSAGE_ILLEGAL."""
     client_expiry_s: int = setting(120, minimum=5)
     """How long a RocketMQ client counts as present after its last heartbeat (clients send one each 30 s)."""
     shared_commit_interval_ms: int = setting(200, minimum=1)
@@ -210,7 +210,7 @@ class BrokerConfig:
     """How long after a restart of the broker a shared subscription waits for the members that have its messages, before
     it hands those to others; longer than a proxy needs to come back."""
     maintain_interval_ms: int = setting(1_000, minimum=50)
-    """How often retention, expiry and snapshots are looked after."""
+    """How often retention, expiry and snapshots are checked."""
     tls: ListenTlsConfig = field(default_factory=ListenTlsConfig)
     dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)

@@ -24,7 +24,7 @@ class ControllerConfig:
     admin_host: str = "127.0.0.1"
     """Address of the administration page."""
     admin_hosts: tuple[str, ...] = ()
-    """Further host names under which the administration page answers, beside `localhost` and addresses in figures."""
+    """Further host names under which the administration page answers, beside `localhost` and IP addresses."""
     admin_port: int = setting(8_080, minimum=0, maximum=65_535)
     """Port of /metrics, /livez, /readyz; 0 takes any free one."""
     data_directory: Path = Path("lightmq-data/controller")
@@ -32,15 +32,15 @@ class ControllerConfig:
     access_keys: tuple[str, ...] = ()
     """`key:secret` pairs that may send requests from other machines, signed as RocketMQ's clients do."""
     access_list: Path | None = None
-    """What each access key may ask for and change, in the format of the brokers' list; whoever shows no key has the
-    rules of `anonymous`, on this machine too. Watched for changes. Brokers need `role broker NAME` in it, proxies
+    """What each access key may ask for and change, in the format of the brokers' list; requests without a key have
+    the rules of `anonymous`, on this machine too. Watched for changes. Brokers need `role broker NAME` in it, proxies
     `role proxy`."""
     access_key_file: Path | None = None
     """Key that brokers are told their role with (one line `key:secret`); needs `role controller` where they have an
     access list."""
     bound_signatures_only: bool = False
-    """Refuse signatures that could be copied and sent again, which RocketMQ's own clients make; those of LightMQ's own
-    hold once, on their connection."""
+    """Refuse signatures that could be copied and sent again, as those of RocketMQ's own clients can; those of LightMQ's
+    clients are valid once, on their connection."""
     open_to_all: bool = False
     """Serve other machines without a signature. Only for closed networks."""
     node_id: str = "n1"

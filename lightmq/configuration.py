@@ -30,7 +30,7 @@ class UpConfig:
     admin_port: int = setting(8080, minimum=0, maximum=65_535)
     """Port of /metrics, /livez, /readyz and /status; 0 takes any free one."""
     admin_hosts: tuple[str, ...] = ()
-    """Further host names under which the administration page answers, beside `localhost` and addresses in figures."""
+    """Further host names under which the administration page answers, beside `localhost` and IP addresses."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,5 +27,5 @@ def prepare(directory: Path, option: str) -> None:
     except OSError as error:
         raise DirectoryUnusable(
             f"data directory {directory} cannot be used ({error.strerror or error}); "
-            f"mend that or choose another with {option}"
+            f"fix that or choose another with {option}"
         ) from error

@@ -170,13 +170,13 @@ class BridgeConfig:
     the first by name, to which Spark writes MQTT rows; empty means the first by name that has a master at the start,
     which may be another one the next time."""
     access_key_file: Path | None = None
-    """One line `key:secret`, readable by its owner alone: requests to controllers and broker are signed with it, which
-    those of other machines want (`access_keys` there)."""
+    """One line `key:secret`, readable by its owner alone: signs requests to controllers and broker, which those of
+    other machines require (`access_keys` there)."""
     dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)
     admin_host: str = "127.0.0.1"
     """Address of the administration port of `lightmq bridge`."""
     admin_hosts: tuple[str, ...] = ()
-    """Further host names under which the administration page answers, beside `localhost` and addresses in figures."""
+    """Further host names under which the administration page answers, beside `localhost` and IP addresses."""
     admin_port: int = setting(8083, minimum=0, maximum=65_535)
     """Port of /metrics, /livez and /readyz of `lightmq bridge`; 0 takes any free one."""
     stop_deadline_ms: int = setting(5_000, minimum=100)

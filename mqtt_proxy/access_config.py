@@ -52,15 +52,15 @@ class AccessConfig:
     http_url: str = ""
     """Where a CONNECT is asked about by POST; https, or http on this machine. Empty: nowhere."""
     http_secret_file: Path | None = None
-    """Sent along as `Authorization: Bearer …`, so that the hook knows who asks."""
+    """Sent as `Authorization: Bearer …`, so that the hook can authenticate the proxy."""
     http_timeout_ms: int = setting(2_000, minimum=10, maximum=60_000)
     """Longest wait for an answer; without one the client is not let in and hears that it may try again."""
     http_concurrent_max: int = setting(16, minimum=1, maximum=1_024)
     """Most questions under way; further ones wait."""
     http_waiting_max: int = setting(256, minimum=0, maximum=65_536)
-    """Most questions that wait; further clients hear that they may try again."""
+    """Most questions that wait; further clients are told that they may try again."""
     http_cache_ms: int = setting(60_000, minimum=0)
-    """How long a client that was let in is let in again without asking."""
+    """How long an accepted client is accepted again without asking."""
 
     @property
     def thins(self) -> bool:

@@ -32,7 +32,7 @@ class ProxyConfig:
     admin_host: str = "127.0.0.1"
     """Address of the administration port."""
     admin_hosts: tuple[str, ...] = ()
-    """Further host names under which the administration page answers, beside `localhost` and addresses in figures."""
+    """Further host names under which the administration page answers, beside `localhost` and IP addresses."""
     admin_port: int = setting(8082, minimum=0, maximum=65535)
     """Port of /metrics, /livez and /readyz when the proxy is a process of its own; 0 takes any free one."""
     controllers: tuple[str, ...] = ("127.0.0.1:9876",)
@@ -44,8 +44,8 @@ class ProxyConfig:
     the first by name, to which Spark writes MQTT rows; empty means the first by name that has a master at the start,
     which may be another one the next time."""
     access_key_file: Path | None = None
-    """One line `key:secret`, readable by its owner alone: requests to controllers and broker are signed with it, which
-    those of other machines want (`access_keys` there)."""
+    """One line `key:secret`, readable by its owner alone: signs requests to controllers and broker, which those of
+    other machines require (`access_keys` there)."""
     dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)
     """What is said to brokers and controllers over TLS, and who is trusted there."""
     password_file: Path | None = None
@@ -85,12 +85,12 @@ class ProxyConfig:
     pull_queues_max: int = setting(256, minimum=1)
     """Most (queue, offset) pairs in one pull request; further ones wait for the next."""
     cache_bytes_max: int = setting(16 * 1024 * 1024, minimum=65_536)
-    """Bytes of pulled records kept for subscribers of one queue that are close together; the oldest are let go."""
+    """Bytes of pulled records kept for subscribers of one queue that are close together; the oldest are dropped."""
     offsets_commit_interval_ms: int = setting(200, minimum=1)
     """How often acknowledged offsets of sessions go to the broker. After a crash at most this much is sent again."""
     session_expiry_s: int = setting(7 * 24 * 3600, minimum=60, maximum=0xFFFF_FFFF)
-    """Longest time a session is kept without its client. One that asks for longer, or with clean=false for ever, gets
-    this, and is told so with MQTT 5. 4294967295 keeps sessions, and what waits for them, until their clients come back;
+    """Longest time a session is kept without its client. One that asks for longer, or that sets clean=false, gets this,
+    and is told so with MQTT 5. 4294967295 keeps sessions, and what waits for them, until their clients come back;
     set `broker.session_expiry_s` to it too."""
     reconnect_delay_ms_max: int = setting(2_000, minimum=10)
     """Longest pause between two attempts to reach the broker; the first one is a twentieth of it."""

@@ -42,7 +42,7 @@ class ListenConfig:
     """Path of the WebSocket listeners; another one is answered with 404."""
     ws_origins: tuple[str, ...] = ()
     """Web pages that may connect, as in the Origin header (`https://plant.example`), beside pages of the same address
-    and port when that is `localhost` or in figures; `*`: all. Programs that send no Origin are not asked."""
+    and port when that is `localhost` or an IP address; `*`: all. Programs that send no Origin are not checked."""
     proxy_protocol: tuple[str, ...] = ()
     """Listeners (tcp, tls, ws, wss) behind a balancer: each connection must begin with a PROXY header (1 or 2)."""
     proxy_protocol_from: tuple[str, ...] = ("127.0.0.0/8", "::1/128")

@@ -19,8 +19,8 @@ class ListenTlsConfig:
     """TLS of a remoting port; one port serves both, the first byte of a connection tells which it is."""
 
     mode: str = setting("permissive", choices=MODES)
-    """permissive: with a certificate TLS is offered, and who does not use it is served too. enforcing: whoever does not
-    use it is refused. disabled: no TLS."""
+    """permissive: TLS is offered if there is a certificate, and clients without TLS are served too. enforcing: clients
+    without TLS are refused. disabled: no TLS."""
     certificate: Path | None = None
     """The server's certificate and those up to its authority, PEM. Read again on SIGHUP and when it changes."""
     key: Path | None = None
@@ -44,7 +44,7 @@ class DialTlsConfig:
     """TLS of the connections this process makes to controllers and brokers."""
 
     enabled: bool = False
-    """Connect with TLS. Needed where their `tls.mode` is enforcing, wise wherever a network lies between."""
+    """Connect with TLS. Required where their `tls.mode` is enforcing, advisable across any network."""
     ca: Path | None = None
     """Authorities that are trusted, PEM; not set: those of the system."""
     certificate: Path | None = None
@@ -54,7 +54,7 @@ class DialTlsConfig:
     server_name: str = ""
     """Name that the certificates must have; empty: the host that is connected to."""
     verify: bool = True
-    """Check certificates and names. With false whoever is on the way can read and change everything: for tests only."""
+    """Check certificates and names. With false anyone in between can read and change everything: for tests only."""
 
     def __post_init__(self) -> None:
         if not self.enabled and (self.ca is not None or self.certificate is not None):

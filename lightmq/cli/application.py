@@ -36,7 +36,7 @@ COMMANDS = (
     ("acl", "acl:acl", CARE, "Check an access list, or explain what it decides."),
     ("passwd", "passwd:passwd", CARE, "Add, change or remove a user in a password file."),
     ("certs", "certs:certs", CARE, "Make certificates for TLS among the parts, by an authority of your own."),
-    ("store", "store:store", CARE, "Check, list, count and mend a broker's data directory."),
+    ("store", "store:store", CARE, "Check and repair a broker's data directory, list and count what it holds."),
     ("config", "config:config", CARE, "Show the configuration in force, or explain a key."),
 )
 NAMES = tuple(name for name, *_ in COMMANDS)
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command; the answer is the exit status."""
     if arguments and not arguments[0].startswith("-") and arguments[0] not in NAMES:
         near = difflib.get_close_matches(arguments[0], NAMES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(NAMES)}"
+        hint = f"did you mean {near[0]}?" if near else f"the commands are: {', '.join(NAMES)}."
         return fail(f"unknown command {arguments[0]}; {hint} See: lightmq --help", MISUSED)
     try:
         return guarded(

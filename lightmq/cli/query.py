@@ -30,8 +30,10 @@ def query(
     *,
     unique: Annotated[bool, Parameter(negative=(), help="The key is the unique id of a message.")] = False,
     count: Annotated[int, Parameter(name=["--count", "-n"], help="At most so many, the newest (a broker: 64).")] = 32,
-    begin: Annotated[int, Parameter(help="Stored at or after this time, in ms since 1970.")] = 0,
-    end: Annotated[int, Parameter(help="Stored at or before this time, in ms since 1970.")] = TIME_MAX_MS,
+    begin: Annotated[int, Parameter(help="Stored at or after this time, in ms since 1970.", show_default=False)] = 0,
+    end: Annotated[
+        int, Parameter(help="Stored at or before this time, in ms since 1970.", show_default=False)
+    ] = TIME_MAX_MS,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per message.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
@@ -49,7 +51,7 @@ def query(
         sys.stdout.buffer.write(render(broker_name, message, json_output=json_output))
     sys.stdout.buffer.flush()
     if not found:
-        raise CommandFailed(f"no message of {topic} with the key {key} is there, or none in that time")
+        raise CommandFailed(f"topic {topic} has no message with the key {key} in that time")
 
 
 def render(broker: str, message: StoredMessage, *, json_output: bool) -> bytes:

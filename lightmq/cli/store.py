@@ -18,8 +18,10 @@ from cyclopts import App, Parameter
 from lightmq.cli.outcome import FAILED, MISUSED, fail
 
 store = App(
-    name="store", help="Check, list, count and mend a broker's data directory.", help_format="plaintext"
-)  # fmt: skip
+    name="store",
+    help="Check and repair a broker's data directory, list and count what it holds.",
+    help_format="plaintext",
+)
 Directory = Annotated[Path, Parameter(help="Data directory, of a broker or of `lightmq up`.")]
 Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object.")]
 HERE = Path("lightmq-data")

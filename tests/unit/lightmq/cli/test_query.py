@@ -40,7 +40,7 @@ def test_nothing_found_and_nonsense_end_with_a_status(log_server: Any, capsys: p
     said = capsys.readouterr()
     assert (said.out, said.err) == (
         "",
-        "lightmq: no message of orders with the key none is there, or none in that time\n",
+        "lightmq: topic orders has no message with the key none in that time\n",
     )
     assert run([*arguments, "-n", "0"]) == 1
     assert "--count" in capsys.readouterr().err
