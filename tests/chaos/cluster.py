@@ -6,13 +6,10 @@ what it answers. Thread rule: faults from one thread; `is_running` from any.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -22,6 +19,7 @@ from typing import Any
 
 from tests.chaos import preloaded
 from tests.chaos.network import Network
+from tests.support.ports import free_port
 from tests.support.tree import ROOT
 
 USER, PASSWORD = "chaos", "a-long-password"
@@ -32,20 +30,6 @@ DISK_BYTES = 640 * 1024 * 1024
 CONTROLLER_DISK_BYTES = 64 * 1024 * 1024
 KEPT_SEGMENT_BYTES = 4 * 1024 * 1024
 """Segments of a run in which the log is cleaned; a whole one goes at a time."""
-
-
-PORTS = range(15_000, 32_000)
-"""Below what the kernel gives to outgoing connections: those take a port that a restarting server needs."""
-_candidates = iter(random.Random(os.getpid()).sample(PORTS, len(PORTS)))
-
-
-def free_port() -> int:
-    """A port nobody listens on now, another one at each call."""
-    while True:
-        number = next(_candidates)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", number))
-            return number
 
 
 @dataclass

@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.chaos.cluster import free_port
 from tests.deploy.stacks import CONFIGURATION, Container
 from tests.processes.rig import Server
+from tests.support.ports import free_port
 
 LISTENERS = {
     "up": {"proxy.port": "mqtt", "up.remoting_port": "remoting", "up.admin_port": "admin"},

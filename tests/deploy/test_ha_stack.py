@@ -18,11 +18,11 @@ import pytest
 
 from lightmq.certificates import AUTHORITY, CERTIFICATE, KEY, make
 from runtime.clock import SystemClock
-from tests.chaos.cluster import free_port
 from tests.deploy.running import Moved, Running
 from tests.deploy.stacks import GIVEN, containers
 from tests.deploy.test_processes import PASSWORD, probe, publish
 from tests.processes.rig import ROOT, Server
+from tests.support.ports import free_port
 
 DEADLINE_S = 90.0
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 import pyspark
 
 from lightmq.jvm import choose_java
+from tests.support.ports import free_port
 
 HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,8 +60,7 @@ class Cluster:
 
     def start_connect(self) -> str:
         """Start a Spark Connect server whose executors are the cluster's; its `sc://` address."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         conf = {
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(port),

@@ -10,7 +10,8 @@ import pytest
 
 from tests.interop import rocketmq_java
 from tests.interop.rocketmq_java import JavaProcess
-from tests.processes.broker_group import BrokerGroup, free_port, until
+from tests.processes.broker_group import BrokerGroup, until
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(900)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,49 +14,33 @@ from remoting.protocol import append_body
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from tests.interop.spark_scenario import Frames, Publish, numbers
-from tests.processes.rig import Server
+from tests.processes.rig import Installation
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(240)]
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Server]:
+def own_server(tmp_path: Path) -> Iterator[Installation]:
     """`lightmq up` on one remoting port for all its lives."""
-    first = Server(tmp_path / "data")
-    first.start()
-    port = first.ports["remoting"]
-    first.end(signal.SIGTERM)
-    server = OnOnePort(tmp_path / "data", port)
+    server = Installation(tmp_path / "data")
     server.start()
     yield server
     server.kill_if_running()
 
 
-class OnOnePort(Server):
-    """A server that is found again where it was."""
-
-    def __init__(self, data: Path, remoting_port: int) -> None:
-        super().__init__(data)
-        self._remoting_port = remoting_port
-
-    def start(self) -> None:
-        """Start and wait until it says its ports."""
-        ports = ["--mqtt-port", "0", "--remoting-port", str(self._remoting_port), "--admin-port", "0"]
-        self.ports = self.launch("up", "--data", str(self.data), *ports)
-
-    def store(self, span: range) -> None:
-        """Numbered messages on one MQTT topic."""
-        entries = [append_body.encode_mqtt_entry(b"plant/1", b"%d" % n, 1, 0, b"test") for n in span]
-        with BlockingConnection("127.0.0.1", self._remoting_port) as connection:
-            reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
-        assert reply.code == 0, reply.remark
+def store(server: Installation, span: range) -> None:
+    """Numbered messages on one MQTT topic."""
+    entries = [append_body.encode_mqtt_entry(b"plant/1", b"%d" % n, 1, 0, b"test") for n in span]
+    with BlockingConnection.dial(server.address) as connection:
+        reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+    assert reply.code == 0, reply.remark
 
 
 def test_a_broker_that_is_killed_and_started_again_fails_no_query(
-    spark: Any, own_server: OnOnePort, tmp_path: Path
+    spark: Any, own_server: Installation, tmp_path: Path
 ) -> None:
-    own_server.store(range(100))
-    source = spark.readStream.format("rocketmq").option("nameServer", f"127.0.0.1:{own_server.ports['remoting']}")
+    store(own_server, range(100))
+    source = spark.readStream.format("rocketmq").option("nameServer", own_server.address)
     source = source.option("mqttFilter", "plant/+").option("startingOffsets", "earliest").load()
     writer = source.writeStream.format("memory").queryName("outage")
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
@@ -66,7 +49,7 @@ def test_a_broker_that_is_killed_and_started_again_fails_no_query(
         for turn in range(1, 3):
             own_server.kill()
             own_server.start()
-            own_server.store(range(100 * turn, 100 * turn + 100))
+            store(own_server, range(100 * turn, 100 * turn + 100))
             seen = spark.table("outage")
             while seen.count() < 100 * turn + 100:
                 assert query.exception() is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -11,16 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.processes.rig import Process, Server
+from tests.support.ports import free_port
 
 DEADLINE_S = 90.0
 POLL_S = 0.05
-
-
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def until(condition: Callable[[], object], what: str) -> None:

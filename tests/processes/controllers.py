@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from pathlib import Path
 
@@ -14,17 +13,11 @@ from remoting.protocol.route_body import decode_body
 from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable
 from tests.processes.forked_controller import ForkedController
 from tests.processes.rig import Server
+from tests.support.ports import free_port
 
 DEADLINE_S = 60.0
 REQUEST_MS = 4_000
 PAUSE_S = 0.005
-
-
-def free_port() -> int:
-    """A port nobody listens on now."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 class ControllerProcess(Server):

@@ -17,12 +17,13 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (ROOT, ROOT / "benchmarks", ROOT / "docs", ROOT / "docs" / "howto")
@@ -82,11 +83,7 @@ def commands(text: str) -> list[Command]:
 
 def free_ports() -> dict[int, int]:
     """Default port -> a free one."""
-    sockets = {default: socket.create_server(("127.0.0.1", 0)) for default in PORT_KEYS}
-    ports = {default: each.getsockname()[1] for default, each in sockets.items()}
-    for each in sockets.values():
-        each.close()
-    return ports
+    return {default: free_port() for default in PORT_KEYS}
 
 
 def rewrite(text: str, ports: dict[int, int]) -> str:

@@ -15,6 +15,8 @@ from typing import Any
 
 import paho.mqtt.client as mqtt
 
+from tests.support.ports import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 30.0
 
@@ -35,6 +37,7 @@ class Server:
 
     def start(self) -> None:
         """Start and wait until it says its ports."""
+        self.port = self.port or free_port()
         ports = ["--mqtt-port", str(self.port), "--remoting-port", "0", "--admin-port", "0"]
         self.ports = self.launch("up", "--data", str(self.data), *ports, *self.options)
         self.port = self.ports["mqtt"]
@@ -79,6 +82,24 @@ class Server:
         assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("RssAnon:")[2].split()[0])
+
+
+class Installation(Server):
+    """`lightmq up` that clients of the log find where it was, too."""
+
+    remoting_port = 0
+
+    def start(self) -> None:
+        """Start and wait until it says its ports."""
+        self.port = self.port or free_port()
+        self.remoting_port = self.remoting_port or free_port()
+        ports = ["--mqtt-port", str(self.port), "--remoting-port", str(self.remoting_port), "--admin-port", "0"]
+        self.ports = self.launch("up", "--data", str(self.data), *ports, *self.options)
+
+    @property
+    def address(self) -> str:
+        """Where clients of the log find it."""
+        return f"127.0.0.1:{self.remoting_port}"
 
 
 class Client:
@@ -178,6 +199,7 @@ class Process(Server):
 
     def start(self) -> None:
         """Start and wait until it says its port; the same one at every start."""
+        self.port = self.port or free_port()
         port = [f"--{self.speaks}-port", str(self.port), "--admin-port", "0"]
         self.ports = self.launch(*self.arguments, *port)
         self.port = self.ports[self.speaks]

@@ -22,7 +22,7 @@ from lightmq.demo.accounting import bounds
 from remoting.client.blocking import BlockingConnection
 from tests.processes.exact_client import ExactClient
 from tests.processes.pipeline_driver import OUTPUTS
-from tests.processes.rig import ROOT, Client, Server, no_traceback
+from tests.processes.rig import ROOT, Client, Installation, no_traceback
 
 AHEAD = 2_000
 """Messages the publisher may be ahead of the device."""
@@ -30,28 +30,13 @@ WAIT_S = 300.0
 LOOK_S = 0.2
 
 
-class Broker(Server):
-    """`lightmq up` on the same ports at every start."""
-
-    def start(self) -> None:
-        """Start and wait until it says its ports."""
-        ports = [f"--{name}-port={self.ports.get(name, 0)}" for name in ("mqtt", "remoting")]
-        self.ports = self.launch("up", "--data", str(self.data), *ports, "--admin-port=0", *self.options)
-        self.port = self.ports["mqtt"]
-
-    @property
-    def address(self) -> str:
-        """Where Spark finds it."""
-        return f"127.0.0.1:{self.ports['remoting']}"
-
-
 class Pipeline:
     """All parts on one machine, below one folder."""
 
     def __init__(self, folder: Path, master: str) -> None:
-        self.source = Broker(folder / "source")
+        self.source = Installation(folder / "source")
         # Small groups: a commit takes several, and a kill may fall between two of them.
-        self.sink = Broker(folder / "sink", "--set", "broker.limits.commit_group_bytes_max=65536")
+        self.sink = Installation(folder / "sink", "--set", "broker.limits.commit_group_bytes_max=65536")
         self._folder, self._master = folder, master
         self.driver: subprocess.Popen[str] | None = None
         self.starts = 0
@@ -173,7 +158,7 @@ class Pipeline:
         return total, seen.total() - total
 
     @staticmethod
-    def _stored(broker: Broker, topics: list[str]) -> int:
+    def _stored(broker: Installation, topics: list[str]) -> int:
         """Messages in the queues of these MQTT topics."""
         with BlockingConnection.dial(broker.address) as connection:
             queues = [bounds(connection, {"filter": topic})["light"] for topic in topics]

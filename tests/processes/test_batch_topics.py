@@ -25,7 +25,7 @@ from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
 from remoting.protocol.pull_body import decode_range_pull_reply, encode_range_pull
 from remoting.protocol.record import check_record, iter_records
-from tests.processes.rig import Server, no_traceback
+from tests.processes.rig import Installation, Server, no_traceback
 
 pytestmark = pytest.mark.processes
 QUEUES = 3
@@ -67,12 +67,6 @@ class Load(threading.Thread):
         self.sent[wanted][1].result(60)
 
 
-def restart(server: Server) -> None:
-    """Start again at the same address."""
-    ports = [f"--{name}-port={server.ports[name]}" for name in ("mqtt", "remoting", "admin")]
-    server.ports = server.launch("up", "--data", str(server.data), *ports)
-
-
 def stored(connection: BlockingConnection) -> dict[tuple[str, int], list[bytes]]:
     """Every message of every queue by offset; the records' checksums and the density are checked on the way."""
     listed = json.loads(checked(connection.request(Command(RequestCode.TOPIC_LIST))).body)["topics"]
@@ -99,28 +93,27 @@ def stored(connection: BlockingConnection) -> dict[tuple[str, int], list[bytes]]
     "kills", [2, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(400)], id="15-slow")]
 )
 def test_what_was_acknowledged_is_where_it_was_said_to_be(tmp_path: Path, kills: int) -> None:
-    server = Server(tmp_path / "data")
+    server = Installation(tmp_path / "data")
     server.start()
     try:
-        address = f"127.0.0.1:{server.ports['remoting']}"
-        with BlockingConnection.dial(address) as connection:
+        with BlockingConnection.dial(server.address) as connection:
             for topic, attributes in zip(TOPICS, ({"queue.type": "BatchCQ"}, None), strict=True):
                 fields = topic_fields(topic, QUEUES, attributes=attributes)
                 checked(connection.request(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields)))
         settings = BatchingSettings(
             linger_ms=1, batch_count_max=300, memory_bytes_max=1 << 20, attempts_max=200, timeout_ms=30_000
         )
-        with BlockingProducer(address, settings) as source:
+        with BlockingProducer(server.address, settings) as source:
             load = Load(source)
             load.start()
             for _ in range(kills):
                 load.flowing()
                 server.kill()
-                restart(server)
+                server.start()
             load.flowing()
             load.stopped.set()
             load.join()
-        with BlockingConnection.dial(address) as connection:
+        with BlockingConnection.dial(server.address) as connection:
             queues = stored(connection)
         _check(load, queues)
         server.end(15)

@@ -7,7 +7,6 @@ arrival; repeats are allowed (at least once), losses are not.
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -18,8 +17,19 @@ from typing import Any
 
 import pytest
 
-from tests.processes.rig import DEADLINE_S, ROOT, Client, Process, Server, Stream, expect_all, no_traceback
+from tests.processes.rig import (
+    DEADLINE_S,
+    ROOT,
+    Client,
+    Installation,
+    Process,
+    Server,
+    Stream,
+    expect_all,
+    no_traceback,
+)  # fmt: skip
 from tests.support.certificates import HAVE_OPENSSL, Authority
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
@@ -31,26 +41,12 @@ class Amqtt(Server):
 
     def start(self) -> None:
         """Start and wait until it serves."""
-        if not self.port:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self.port = probe.getsockname()[1]
+        self.port = self.port or free_port()
         with self.log.open("ab") as stream:
             command = [*self.python, str(self.port)]
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stream, text=True)
         assert self.process.stdout is not None
         assert self.process.stdout.readline(), self.log.read_text()[-2_000:]
-
-
-class Installation(Server):
-    """`lightmq up` on the same ports at every start, the one for the bridge included."""
-
-    def start(self) -> None:
-        """Start and wait until it says its ports."""
-        remoting = str(self.ports.get("remoting", 0))
-        ports = ["--mqtt-port", str(self.port), "--remoting-port", remoting, "--admin-port", "0"]
-        self.ports = self.launch("up", "--data", str(self.data), *ports, *self.options)
-        self.port = self.ports["mqtt"]
 
 
 def bridge_file(folder: Path, name: str, peer: Server, rules: str, **settings: Any) -> Path:

@@ -24,7 +24,7 @@ from remoting.protocol.errors import LightMQError
 from remoting.protocol.names import parent_topic
 from remoting.protocol.pull_body import decode_range_pull_reply, encode_range_pull
 from remoting.protocol.record import CLIENT_ID_KEY, MQTT_TOPIC_KEY, RecordView, iter_records
-from tests.processes.rig import Client, Server, no_traceback
+from tests.processes.rig import Client, Installation, Server, no_traceback
 
 pytestmark = pytest.mark.processes
 TOPIC = b"later/x"
@@ -101,24 +101,21 @@ def stored(connection: BlockingConnection) -> list[RecordView]:
     "kills", [2, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(400)], id="15-slow")]
 )
 def test_delayed_messages_are_delivered_once_over_kills(tmp_path: Path, kills: int) -> None:
-    server = Server(tmp_path / "data")
+    server = Installation(tmp_path / "data")
     server.start()
     try:
-        ports = dict(server.ports)
-        address = f"127.0.0.1:{ports['remoting']}"
-        load = Load(address)
+        load = Load(server.address)
         load.start()
         for _ in range(kills):
             load.flowing()
             server.kill()
-            arguments = [f"--{name}-port={ports[name]}" for name in ("mqtt", "remoting", "admin")]
-            server.ports = server.launch("up", "--data", str(server.data), *arguments)
+            server.start()
         load.flowing()
         load.stopped.set()
         load.join()
         last = Client(server, "last")
         last.subscribe(("later/#", 1))
-        with BlockingConnection.dial(address) as connection:
+        with BlockingConnection.dial(server.address) as connection:
             body = encode_entries([entry(10**9, DELAY_MS_MAX + 100)])
             checked(connection.request(Command(RequestCode.APPEND_MANY, body=body)))
             last.until(lambda: any(message.payload.startswith(b"1000000000 ") for message in last.messages))

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
+
 DOWNLOAD_S = 120
 READY_S = 20.0
 
@@ -68,7 +70,7 @@ class Mosquitto:
     def __init__(self, folder: Path, *lines: str) -> None:
         self._command, self._libraries = program()
         folder.mkdir(parents=True, exist_ok=True)
-        self.port = _free_port()
+        self.port = free_port()
         self.log = folder / "mosquitto.log"
         self._file = folder / "mosquitto.conf"
         self._lines = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", *lines]
@@ -112,9 +114,3 @@ def running(folder: Path, *lines: str) -> Iterator[Mosquitto]:
         yield made
     finally:
         made.kill()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port

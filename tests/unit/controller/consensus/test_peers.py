@@ -14,7 +14,7 @@ from controller.consensus import peers
 from controller.consensus.peers import PeerTransport
 from controller.consensus.wire import MAGIC, RANDOM_BYTES, Granted, stretch
 from controller.members import Member
-from tests.processes.controllers import free_port
+from tests.support.ports import free_port
 
 KEY = stretch(b"a secret of the controllers")
 

@@ -10,8 +10,8 @@ from controller.consensus.engine import ConsensusFailed, NotLeading, OutcomeUnkn
 from controller.consensus.raft_engine import RaftEngine, RaftSettings
 from controller.members import Member
 from remoting.protocol.errors import LocalMisuse
-from tests.processes.controllers import free_port
 from tests.sim.raft.machines import Words
+from tests.support.ports import free_port
 
 SECRET = b"a secret of the controllers"
 SETTINGS = RaftSettings(snapshot_entries=20)

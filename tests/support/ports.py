@@ -1,0 +1,36 @@
+"""Ports for servers that must be found where they were: held for the life of this process, also while they are down.
+
+A port that was only looked up is anybody's until the server has it, and again while the server is being started anew;
+tests that run side by side take such ports from each other. So each is kept bound here, without listening: a server
+that says SO_REUSEADDR, as ours and those of our peers do, can still listen there, while nobody is given it by chance.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections import deque
+
+PORTS = range(15_000, 32_000, 4)
+"""Below what the kernel gives to outgoing connections; not every one: a broker opens the port two below, too."""
+HELD_MAX = 500
+"""The oldest ones are given back: no test has that many servers."""
+_candidates = random.Random(os.getpid()).sample(PORTS, len(PORTS))
+_held: deque[socket.socket] = deque(maxlen=HELD_MAX)
+
+
+def free_port() -> int:
+    """A port nobody uses, nobody else is given, and a server can listen on as often as it likes."""
+    for _ in PORTS:
+        _candidates.append(number := _candidates.pop(0))
+        held = socket.socket()
+        try:
+            held.bind(("127.0.0.1", number))
+        except OSError:
+            held.close()
+            continue
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _held.append(held)
+        return number
+    raise OSError("no port is free")
