@@ -6,16 +6,15 @@ It is the same application as `lightmq controller` runs, without command line an
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import sys
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
+from tests.support.warm import CONTEXT
+
 START_S = 60.0
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["controller.app", "controller.consensus.raft_engine"])
 
 
 class ForkedController:

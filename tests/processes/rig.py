@@ -15,6 +15,7 @@ from typing import Any
 
 import paho.mqtt.client as mqtt
 
+from tests.support import warm
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,7 @@ class Server:
         self.port = 0
         self.ports: dict[str, int] = {}
         self.variables: dict[str, str] = {}
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | warm.WarmServer | None = None
 
     def start(self) -> None:
         """Start and wait until it says its ports."""
@@ -44,20 +45,21 @@ class Server:
 
     def launch(self, *arguments: str) -> dict[str, int]:
         """Run the command; the ports it says."""
-        with self.log.open("ab") as stream:
-            self.process = subprocess.Popen(
-                [*self.python, *arguments, "--json"],
-                stdout=subprocess.PIPE,
-                stderr=stream,
-                text=True,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **self.variables},
-            )
+        variables = {**os.environ, "PYTHONPATH": str(ROOT), **self.variables}
+        if warm.suits(variables):
+            given = [*arguments, "--json"]
+            self.process = warm.WarmServer(given, folder=ROOT, log=self.log, variables=variables)
+        else:
+            self.process = self._begin([*self.python, *arguments, "--json"], variables)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.log.read_text()[-2_000:]
         ports: dict[str, int] = json.loads(line)
         return ports
+
+    def _begin(self, command: list[str], variables: dict[str, str]) -> subprocess.Popen[str]:
+        with self.log.open("ab") as stream:
+            return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stream, text=True, cwd=ROOT, env=variables)
 
     def kill_if_running(self) -> None:
         """For the end of a test, however it went."""

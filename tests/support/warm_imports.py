@@ -1,0 +1,17 @@
+"""Imported once by the process that `warm.py` forks from: what any of the servers would import."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+
+MODULES = """
+    aiohttp.web encodings.idna uvloop
+    broker.app broker.roles.member controller.app controller.consensus.raft_engine mqtt_bridge.app mqtt_proxy.app
+    lightmq.__main__ lightmq.all_in_one lightmq.cli.servers lightmq.parts
+"""
+
+for _name in MODULES.split():
+    importlib.import_module(_name)
+gc.collect()
+gc.freeze()  # what is the same in every fork is neither looked through nor copied by it
