@@ -24,8 +24,11 @@ FIRST_BATCH_TIMEOUT_S = 600.0
 class KeptQuery:
     """One query by its name; `start` makes the whole of it and returns the running query."""
 
-    def __init__(self, name: str, start: Callable[[], Any], say: Callable[..., object]) -> None:
+    def __init__(
+        self, name: str, start: Callable[[], Any], say: Callable[..., object], *, restarts_max: int = RESTARTS_MAX
+    ) -> None:
         self.name = name
+        self._restarts_max = restarts_max
         self.failed: str | None = None
         self._start = start
         self._say = say
@@ -41,7 +44,7 @@ class KeptQuery:
     def _run(self) -> None:
         try:
             run_forever(
-                self._started, restarts_max=RESTARTS_MAX, stop=self._stop,
+                self._started, restarts_max=self._restarts_max, stop=self._stop,
                 say=lambda text: self._say(event="restarted", query=self.name, text=text),
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - whatever it is, the demo tells it in one sentence and accounts

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 from pyspark.sql.streaming import StreamingQuery
 
 from lightmq.demo.anomaly_processor import COMMAND_SCHEMA, AnomalyProcessor
-from lightmq.demo.kept_query import KeptQuery
+from lightmq.demo.kept_query import RESTARTS_MAX, KeptQuery
 
 READING_SCHEMA = "id string, sensor string, value double, time_ms long, sent_ms long"
 REPORT_INTERVAL_S = 0.5
@@ -193,13 +193,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--window", default="5 seconds")
     parser.add_argument("--watermark", default="2 seconds")
     parser.add_argument("--trigger", default="500 milliseconds")
+    parser.add_argument("--restarts", type=int, default=RESTARTS_MAX)
     options = parser.parse_args(arguments)
     from lightmq.spark import session
 
     say(event="step", text="starting its Java process")
     spark = session("lightmq-demo")
     spark.sparkContext.setLogLevel("ERROR")
-    queries = [KeptQuery(name, start, say) for name, start in writers(spark, options).items()]
+    started = writers(spark, options).items()
+    queries = [KeptQuery(name, start, say, restarts_max=options.restarts) for name, start in started]
     serve(queries, lambda stopping: begin(queries, spark.version, stopping))
     spark.stop()
     return 1 if any(query.failed is not None for query in queries) else 0

@@ -18,7 +18,8 @@ from lightmq.demo.stack import Stack
 from runtime.clock import SystemClock
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(600)]
-READINGS = 6000
+READINGS = 2000
+"""Published before each start of the driver."""
 
 
 def query(out: Path, nameserver: int) -> list[str]:
@@ -51,22 +52,23 @@ def kill_driver(driver: SparkDriver) -> None:
         assert driver._said.wait_for(lambda: driver._heard.get("ended"), 30)
 
 
-def test_rows_are_there_exactly_once_after_kill_9(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.slow, id="4-slow")])
+def test_rows_are_there_exactly_once_after_kill_9(tmp_path: Path, kills: int) -> None:
     """None missing and none twice, neither in the ledger nor among the commands."""
     stack = Stack(tmp_path / "data")
     ports = stack.start(processes=False)
     device = Device("unit", SystemClock())
-    drivers = [SparkDriver(tmp_path / f"spark-{number}.log") for number in range(3)]
+    drivers = [SparkDriver(tmp_path / f"spark-{number}.log") for number in range(kills + 1)]
     try:
         device.connect("127.0.0.1", ports.mqtt)
-        publish(device, 0, READINGS // 3)
+        publish(device, 0, READINGS)
         for number, driver in enumerate(drivers):
             driver.start(query(tmp_path, ports.nameserver))
             with driver._said:
                 assert driver._said.wait_for(lambda d=driver: len(d.progress) == 3 or d._heard.get("ended"), 200)
             driver.check()
-            if number < 2:
-                publish(device, (number + 1) * READINGS // 3, READINGS // 3)
+            if number < kills:
+                publish(device, (number + 1) * READINGS, READINGS)
                 kill_driver(driver)
         stored = (-1, -1)
         while stored != (stored := stored_counts(ports.nameserver, "unit")):
@@ -85,8 +87,8 @@ def test_rows_are_there_exactly_once_after_kill_9(tmp_path: Path) -> None:
 
 
 def test_the_query_says_what_is_wrong(tmp_path: Path) -> None:
-    """A driver pointed at nothing ends with an error that names the address."""
-    command = [sys.executable, "-m", "lightmq.demo.query", *query(tmp_path, 1)]
+    """A driver pointed at nothing ends, after a restart that did not help, with an error that names the address."""
+    command = [sys.executable, "-m", "lightmq.demo.query", *query(tmp_path, 1), "--restarts", "1"]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, input="drain\n", timeout=200)
     events = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith("{")]
     said = finished.stderr + json.dumps(events)

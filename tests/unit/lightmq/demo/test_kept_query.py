@@ -113,6 +113,24 @@ def test_what_a_restart_does_not_mend_is_given_up(begun) -> None:
     subject.stop()
 
 
+@pytest.mark.parametrize("allowed", [0, 1])
+def test_it_is_started_again_as_often_as_it_was_told(monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
+    """A failure for the moment, each time."""
+    monkeypatch.setattr(restarts, "_activate_session", lambda: None)
+    monkeypatch.setattr(restarts, "PAUSE_S", 0.01)
+    starts: list[int] = []
+
+    def start() -> Query:
+        starts.append(len(starts))
+        raise RuntimeError(SLOW_WORKER)
+
+    subject = KeptQuery("bounded", start, lambda **_: None, restarts_max=allowed)
+    subject.begin()
+    until(lambda: subject.failed is not None)
+    subject.stop()
+    assert starts == list(range(allowed + 1))
+
+
 def test_the_first_batch_is_awaited(begun) -> None:
     """Of whichever query makes it."""
     subject, queries, _ = begun
