@@ -1,9 +1,9 @@
 """`make test`: style, types, layering, then the quick test suite, each shown with its time.
 
 Invariant: every check runs even when an earlier one failed, so that one run tells everything; the exit status is the
-worst. pytest comes last, so that its summaries are the last things printed: three times side by side, because the two
-suites that start servers mostly wait while the tests of single modules compute, then for the suite that judges times.
-A test that fails has failed: none is run a second time.
+worst. pytest comes last: its parts side by side, because those that start servers mostly wait while the tests of single
+modules compute, then the suite that judges times; a table of the parts is the last thing printed. A test that fails has
+failed: none is run a second time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import bootstrap
@@ -35,16 +37,29 @@ raise SystemExit("; ".join(sorted({each.TYPED.reason for each in (broker, mqtt_p
 """
 """Says why a package runs uncompiled; nothing, with status 0, when none does."""
 QUICK_MARKS = "not slow"
-SERVERS = ("tests/interop", "tests/processes")
-"""Suites that start servers, and mostly wait for them."""
 JUDGES_TIMES = "tests/chaos"
 """The suite whose servers count as dead after two seconds: it has the machine to itself."""
+SERVERS_AT_ONCE = 3
+"""How many tests of servers run at the same time: most of the time each waits for something."""
 PARTS: dict[str, list[str]] = {
-    **{folder.rpartition("/")[2]: [folder] for folder in SERVERS},
-    "modules": ["tests", *(f"--ignore={folder}" for folder in (*SERVERS, JUDGES_TIMES))],
-    "alone": [JUDGES_TIMES],
+    "interop": ["-m", QUICK_MARKS, "tests/interop"],
+    "spark": ["-m", f"{QUICK_MARKS} and spark", "tests/processes"],
+    "servers": [
+        *("-m", f"{QUICK_MARKS} and not spark", "tests/processes"),
+        *("-n", str(SERVERS_AT_ONCE), "--dist", "worksteal"),
+    ],
+    "modules": [
+        *("-m", QUICK_MARKS, "tests"),
+        *(f"--ignore={folder}" for folder in ("tests/interop", "tests/processes", JUDGES_TIMES)),
+    ],
+    "alone": ["-m", QUICK_MARKS, JUDGES_TIMES],
 }
-"""The quick suite: all but the last one side by side, that one behind them."""
+"""Arguments of pytest for each part of the quick suite; all but the last one run side by side, that one behind them.
+
+Whatever a part leaves out, by folder or by mark, another one names: a new test is in one of them wherever it is.
+"""
+LIVE = "modules"
+"""The part that prints as it goes; what the others of its time print is shown when they have ended."""
 
 
 def run_static() -> list[str]:
@@ -78,29 +93,44 @@ def run_tests(arguments: Sequence[str]) -> int:
 
 def run_parts() -> int:
     """Run the quick suite in its parts; return the worst exit status."""
-
-    def options(name: str) -> list[str]:
-        return ["-m", QUICK_MARKS, *PARTS[name]]
-
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        outputs = {name: Path(folder, name) for name in PARTS if name not in ("modules", "alone")}
-        running = {name: _begin(stack, options(name), output) for name, output in outputs.items()}
-        statuses = [run_pytest(options("modules"))]
-        for name, process in running.items():
+    results: dict[str, Result] = {}
+    *together, alone = PARTS
+    with ThreadPoolExecutor(len(together)) as pool, tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        outputs = {name: Path(folder, name) for name in together if name != LIVE}
+        running = {name: pool.submit(_run_part, stack, name, output) for name, output in outputs.items()}
+        results[LIVE] = _run_part(stack, LIVE)
+        for name, result in running.items():
             print(f"waiting for the tests of {name}", flush=True)
-            statuses.append(process.wait())
+            results[name] = result.result()
             print(outputs[name].read_text(errors="replace"), flush=True)
-    statuses.append(run_pytest(options("alone")))
-    return max(statuses, key=abs)
+        results[alone] = _run_part(stack, alone)
+    for name in PARTS:
+        print(results[name].text(name), flush=True)
+    return max((result.status for result in results.values()), key=abs)
 
 
-def _begin(stack: ExitStack, arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
-    """Start pytest beside others, printing to a file; it ends with `stack`."""
-    with output.open("wb") as file:
-        process = subprocess.Popen(pytest_command(arguments), cwd=bootstrap.ROOT, stdout=file, stderr=file)
-    stack.callback(process.wait)
+@dataclass(frozen=True)
+class Result:
+    """How a part ended, and how long it took."""
+
+    status: int
+    seconds: float
+
+    def text(self, name: str) -> str:
+        """A line of the table."""
+        minutes, seconds = divmod(round(self.seconds), 60)
+        return f"{name:<10}{'FAILED' if self.status else 'ok':<8}{minutes:4} m {seconds:02} s"
+
+
+def _run_part(stack: ExitStack, name: str, output: Path | None = None) -> Result:
+    """Run one part, printing to a file where one is given; it ends with `stack`."""
+    begun = time.monotonic()
+    with nullcontext() if output is None else output.open("wb") as file:
+        process = subprocess.Popen(
+            pytest_command(PARTS[name]), cwd=bootstrap.ROOT, env=environment(), stdout=file, stderr=file
+        )
     stack.callback(process.kill)
-    return process
+    return Result(process.wait(), time.monotonic() - begun)
 
 
 def pytest_command(arguments: Sequence[str]) -> list[str]:
@@ -110,7 +140,17 @@ def pytest_command(arguments: Sequence[str]) -> list[str]:
 
 def run_pytest(arguments: Sequence[str]) -> int:
     """Run pytest; return its exit status."""
-    return subprocess.run(pytest_command(arguments), cwd=bootstrap.ROOT, check=False).returncode
+    return subprocess.run(pytest_command(arguments), cwd=bootstrap.ROOT, env=environment(), check=False).returncode
+
+
+def environment() -> dict[str, str]:
+    """Variables of the tests: Python's bytecode is kept, in `.venv/`, also where the caller wants none.
+
+    They start more than a thousand processes, and each would otherwise translate every module it imports again, which
+    is more than half of its processor time. Containers often set PYTHONDONTWRITEBYTECODE, and uv writes no bytecode.
+    """
+    kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(bootstrap.ENVIRONMENT / "bytecode")}
+    return {**os.environ, **kept}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,14 +21,29 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Any:
     sys.modules.pop("check", None)
 
 
+def marks(part: list[str]) -> str:
+    """The expression of `-m`."""
+    return part[part.index("-m") + 1]
+
+
 def test_the_parts_are_the_whole_suite(check: Any) -> None:
-    """What one runs the others leave out, and every folder that is named is there."""
-    named = [folder for part, folders in check.PARTS.items() if part != "modules" for folder in folders]
-    assert check.PARTS["modules"] == ["tests", *(f"--ignore={folder}" for folder in named)]
-    assert all((ROOT / folder).is_dir() for folder in named)
+    """What one leaves out, by folder or by mark, exactly one other names; every folder that is named is there."""
+    parts = dict(check.PARTS)
+    modules = parts.pop("modules")
+    folders = [word for part in parts.values() for word in part if word.startswith("tests/")]
+    assert {f"--ignore={folder}" for folder in folders} == {word for word in modules if word.startswith("--ignore")}
+    assert "tests" in modules
+    assert all((ROOT / folder).is_dir() for folder in folders)
+    for folder in set(folders):
+        selected = [marks(part) for part in parts.values() if folder in part]
+        if len(selected) == 1:
+            assert selected == [check.QUICK_MARKS]
+        else:
+            mark = selected[0].removeprefix(f"{check.QUICK_MARKS} and ")
+            assert selected == [f"{check.QUICK_MARKS} and {mark}", f"{check.QUICK_MARKS} and not {mark}"]
 
 
-@pytest.mark.parametrize("failing", ["", "interop", "processes", "modules", "alone"])
+@pytest.mark.parametrize("failing", ["", "interop", "spark", "servers", "modules", "alone"])
 def test_a_failure_in_any_part_counts(
     check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], failing: str
 ) -> None:
@@ -47,6 +62,8 @@ def test_a_failure_in_any_part_counts(
     assert len(list(tmp_path.glob("*.ran"))) == len(check.PARTS)
     said = capfd.readouterr().out
     assert all(f"said by {part}" in said for part in check.PARTS), "also what ran beside others"
+    table = [line.split()[:2] for line in said.splitlines()[-len(check.PARTS) :]]
+    assert table == [[part, "FAILED" if part == failing else "ok"] for part in check.PARTS]
 
 
 def test_what_is_not_compiled_is_found_where_it_could_be(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
