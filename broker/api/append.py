@@ -17,7 +17,14 @@ from broker.meta.session_record import Session
 from broker.store.errors import CorruptLog, GivenUp, StoreError, StoreFull
 from broker.store.state_log import StateChange
 from broker.store.store_message import Appended, StoreMessage
-from remoting.protocol.append_body import KIND_BATCH, KIND_MQTT, AppendEntry, decode_entries, encode_append_reply
+from remoting.protocol.append_body import (
+    KIND_BATCH,
+    KIND_MQTT,
+    SUBSCRIBERS_FIELD,
+    AppendEntry,
+    decode_entries,
+    encode_append_reply,
+)
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
@@ -236,6 +243,9 @@ def _append(
     left_out: Sequence[int],
 ) -> None:
     """Append a request's messages with the others of this turn; answer where each went once it is confirmed."""
+    unwanted = None
+    if command.fields.get(SUBSCRIBERS_FIELD) == "1":
+        unwanted = _unwanted(broker, messages, left_out)
 
     def done(appended: Appended | None, first: int, refused: Refused | None) -> None:
         if command.is_oneway:
@@ -248,13 +258,22 @@ def _append(
         placed = [(message.queues[0], offsets[first + index]) for index, message in enumerate(messages)]
         for at in left_out:
             placed.insert(at, NOT_STORED)
-        reply = command.reply(body=encode_append_reply(appended.end_position, placed))
+        reply = command.reply(body=encode_append_reply(appended.end_position, placed, unwanted))
         if broker.publication.pending:
             broker.publication.when_published(_queue_topics(messages), partial(peer.send, reply))
         else:
             peer.send(reply)
 
     broker.appender.add(messages, done, exact)
+
+
+def _unwanted(broker: Broker, messages: list[StoreMessage], left_out: Sequence[int]) -> list[bool]:
+    """Whether nobody has subscribed to a message's topic, for every entry of the request; unknown of those left out."""
+    want = broker.sessions.subscribers.want
+    unwanted = [not want(message) for message in messages]
+    for at in left_out:
+        unwanted.insert(at, False)
+    return unwanted
 
 
 def _queue_topics(messages: list[StoreMessage]) -> set[str]:

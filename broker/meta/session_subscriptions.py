@@ -7,8 +7,9 @@ gets the reason code of MQTT 5 that says why, and touches nothing.
 A shared subscription holds the queue of its inner filter and a place in its group (`shared_groups`), which has the
 offsets; the session has none.
 
-Invariant: queue, subscription and start offset are taken in one call, so no message falls between them. The records to
-write are added to `changes`; the caller writes them with the session's. Loop thread only.
+Invariant: queue, subscription and start offset are taken in one call, so no message falls between them; `subscribers`
+knows every subscription. The records to write are added to `changes`; the caller writes them with the session's. Loop
+thread only.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from broker.meta.history import place_before, start_offset
 from broker.meta.session_record import Session, Subscription, offset_key, pack_offset
+from broker.meta.subscribers import Subscribers
 from broker.store import state_kinds
 from broker.store.state_log import StateChange
 from remoting.protocol import names, topics
@@ -43,11 +45,13 @@ class SubscriptionBook:
         self._shared = shared
         self._filters = filters
         self._subscriptions_max = subscriptions_max
+        self.subscribers = Subscribers()
 
     def restore(self, session: Session) -> None:
         """A session was read from the log: it holds its filters."""
         for topic_filter, subscription in session.subscriptions.items():
             inner = inner_filter(topic_filter)
+            self.subscribers.add(session.client_id, subscription.queue_id, subscription.options)
             if topics.is_wildcard(inner):
                 self._filters.acquire(inner.encode())
             if inner is not topic_filter:
@@ -72,6 +76,7 @@ class SubscriptionBook:
         session.subscriptions[wanted.filter] = Subscription(
             wanted.qos, queue_id, wanted.options, wanted.subscription_id
         )
+        self.subscribers.add(session.client_id, queue_id, wanted.options)
         if is_shared:
             return SubscribeResult(wanted.qos, queue_id, offset)
         if wanted.history is not None:
@@ -109,6 +114,7 @@ class SubscriptionBook:
         live = self._store.next_offset(queue_id)
         if known.qos != wanted.qos or wanted.history is not None:
             known.qos, known.exact_from = wanted.qos, live
+        self.subscribers.change(session.client_id, queue_id, known.options, wanted.options)
         known.options, known.subscription_id = wanted.options, wanted.subscription_id
         if wanted.history is None:
             return SubscribeResult(wanted.qos, queue_id, session.offsets.get(queue_id, live), existed=True, live=live)
@@ -131,6 +137,7 @@ class SubscriptionBook:
     ) -> None:
         """A subscription has been taken out: give back what it held."""
         inner = inner_filter(topic_filter)
+        self.subscribers.remove(session.client_id, subscription.queue_id, subscription.options)
         if topics.is_wildcard(inner):
             self._filters.release(inner.encode(), now_ms)
         if inner is not topic_filter:

@@ -82,6 +82,7 @@ class Sessions:
         self._expiry = ExpiryQueue(self._sessions)
         groups = SharedGroups(store) if shared is None else shared
         self._book = SubscriptionBook(store, filters, groups, subscriptions_max=subscriptions_max)
+        self.subscribers = self._book.subscribers
         self.wills = Wills(store, grace_ms=will_grace_ms, now_ms=now_ms)
         self.expired = 0
         self.taken_over = 0

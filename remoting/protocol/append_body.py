@@ -5,6 +5,7 @@
              u16 queue index (0xFFFF: broker picks) | i64 born_ms
              u16 n_props, topic_len, keys_len, tags_len, props_len, messages - 1 | u32 body_len | meta | body
     reply    u32 count, i64 end_position, count x {u32 queue id, i64 queue offset} (of the parent queue)
+             | for who asked with the field `subscribers`: a bit per entry, the lowest first: nobody has subscribed
 
 `meta` is the record's: lengths table, topic, keys, tags, properties; the broker copies it into the log as it stands,
 so it is checked here once. A batch is one entry of several messages, whose keys, tags and properties are in its body;
@@ -48,6 +49,8 @@ _LENGTHS = tuple(struct.Struct(f"<{2 * n}H") for n in range(17))
 _CLIENT_ID_LENGTHS = struct.Struct("<HHH")
 _MQTT_TOPIC_KEY_SIZE = len(MQTT_TOPIC_KEY)
 _CLIENT_ID_KEY_SIZE = len(CLIENT_ID_KEY)
+SUBSCRIBERS_FIELD = "subscribers"
+"""Field of APPEND_MANY: "1" asks which entries nobody has subscribed to."""
 _META_CACHE_ENTRIES_MAX = 8_192
 """(topic, client id) pairs whose meta is kept ready; a device repeats its own. Beyond it the oldest is built again."""
 
@@ -299,17 +302,49 @@ def _lengths(n_props: int) -> struct.Struct:
     return _LENGTHS[n_props] if n_props <= 16 else struct.Struct(f"<{2 * n_props}H")
 
 
-def encode_append_reply(end_position: int, placed: Sequence[tuple[int, int]]) -> bytes:
-    """Return the reply body: log position behind the last record, and (queue id, queue offset) per entry in order."""
+def encode_append_reply(
+    end_position: int, placed: Sequence[tuple[int, int]], unwanted: Sequence[bool] | None = None
+) -> bytes:
+    """Return the reply body: log position behind the last record, and (queue id, queue offset) per entry in order.
+
+    `unwanted`: for who asked, whether nobody has subscribed to an entry's topic.
+    """
     pack = _PLACED.pack
-    return b"".join((_REPLY.pack(len(placed), end_position), *[pack(queue_id, offset) for queue_id, offset in placed]))
+    places = [pack(queue_id, offset) for queue_id, offset in placed]
+    bits = b"" if unwanted is None else _bits(unwanted)
+    return b"".join((_REPLY.pack(len(placed), end_position), *places, bits))
+
+
+def _bits(flags: Sequence[bool]) -> bytes:
+    """The flags, eight in a byte, the lowest bit first."""
+    made = bytearray(-(-len(flags) // 8))
+    for index, is_set in enumerate(flags):
+        if is_set:
+            made[index >> 3] |= 1 << (index & 7)
+    return bytes(made)
 
 
 def decode_append_reply(body: bytes) -> tuple[int, list[tuple[int, int]]]:
     """Return (end position, [(queue id, queue offset) per entry])."""
+    end_position, end, _count = _reply_head(body)
+    return end_position, list(_PLACED.iter_unpack(memoryview(body)[_REPLY.size : end]))
+
+
+def decode_unwanted(body: bytes) -> frozenset[int]:
+    """Return the entries, by number, that nobody has subscribed to; none when the answer does not say."""
+    _end_position, end, count = _reply_head(body)
+    bits = body[end:]
+    if not any(bits):
+        return frozenset()
+    return frozenset(index for index in range(count) if bits[index >> 3] >> (index & 7) & 1)
+
+
+def _reply_head(body: bytes) -> tuple[int, int, int]:
+    """(end position, where the places end, number of entries) of a reply whose size is right."""
     if len(body) < _REPLY.size:
         raise RemoteViolation(f"append reply of {len(body)} bytes has no head")
     count, end_position = _REPLY.unpack_from(body)
-    if len(body) != _REPLY.size + count * _PLACED.size:
+    end = _REPLY.size + count * _PLACED.size
+    if len(body) not in (end, end - (-count // 8)):
         raise RemoteViolation(f"append reply of {len(body)} bytes does not hold {count} places")
-    return end_position, list(_PLACED.iter_unpack(memoryview(body)[_REPLY.size :]))
+    return end_position, end, count

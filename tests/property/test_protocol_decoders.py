@@ -84,6 +84,11 @@ CASES: list[Case] = [
     ("record.iter_records", RECORD * 2, lambda raw: [read_everything(view) for view in record.iter_records(raw)]),
     ("record.publish_fields", RECORD, lambda raw: record.publish_fields(raw, 0)),
     ("append_body.decode_entries", append_body.encode_entries([ENTRY, ENTRY]), append_body.decode_entries),
+    (
+        "append_body.decode_unwanted",
+        append_body.encode_append_reply(9, [(1, 2)] * 9, [True] * 9),
+        append_body.decode_unwanted,
+    ),
     ("append_body.decode_append_reply", append_body.encode_append_reply(9, [(1, 2)]), append_body.decode_append_reply),
     (
         "filtered_body.decode_filtered_pull",

@@ -8,10 +8,24 @@ import errno
 from broker.api.append import NOT_STORED
 from broker.api.direct import DirectAppends
 from broker.config import LimitsConfig
-from remoting.protocol.append_body import decode_append_reply, encode_entries, encode_mqtt_entry
+from broker.meta.subscribers import NO_LOCAL
+from remoting.protocol.append_body import (
+    SUBSCRIBERS_FIELD,
+    decode_append_reply,
+    decode_unwanted,
+    encode_entries,
+    encode_mqtt_entry,
+)
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
-from remoting.protocol.session_body import SessionOpen, SessionOpened, decode, encode
+from remoting.protocol.session_body import (
+    FilterRequest,
+    SessionOpen,
+    SessionOpened,
+    Subscribe,
+    decode,
+    encode,
+)
 from runtime.clock import ManualClock
 from tests.unit.broker.conftest import BrokerBench
 
@@ -132,6 +146,46 @@ async def test_an_id_whose_message_was_not_stored_is_not_noted(running) -> None:
     running.store._guard.full = True
     assert (await connection.request(exact((b"y", 3)))).code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert (await opened(connection)).received == [2]
+
+
+def asking(body: bytes) -> Command:
+    return Command(RequestCode.APPEND_MANY, fields={SUBSCRIBERS_FIELD: "1"}, body=body)
+
+
+async def test_who_asks_is_told_which_entries_nobody_has_subscribed_to(running) -> None:
+    """Over all sessions; of a delayed message and of a repeated one nobody knows. Who does not ask is told nothing."""
+    connection, other = running.connect(), running.connect()
+    session = await opened(other)
+    wanted = [FilterRequest("a/+", 0), FilterRequest("$share/g/b", 1), FilterRequest("mine", 1, NO_LOCAL)]
+    await other.request(Command(RequestCode.SUBSCRIBE, body=encode(Subscribe("c", session.epoch, True, wanted))))
+    body = running.publish(b"a/1", b"a", b"b", b"a/1/2", b"mine")
+    reply = await connection.request(asking(body))
+    assert decode_unwanted(reply.body) == {1, 3}
+    assert len(decode_append_reply(reply.body)[1]) == 5
+    unasked = await connection.request(Command(RequestCode.APPEND_MANY, body=body))
+    assert len(unasked.body) == len(reply.body) - 1
+    delayed = encode_mqtt_entry(b"x", b"", 1, 1, b"d", 0, [(b"delay-ms", b"60000")])
+    own = encode_mqtt_entry(b"mine", b"", 1, 1, b"c")
+    ids = [encode_mqtt_entry(b"x", b"", 2, 1, b"c", packet_id) for packet_id in (1, 2)]
+    assert decode_unwanted((await other.request(asking(encode_entries([own, delayed, ids[0]])))).body) == {0, 2}
+    assert decode_unwanted((await other.request(asking(encode_entries([*ids, own])))).body) == {1, 2}
+    assert decode_unwanted((await other.request(asking(encode_entries(ids)))).body) == frozenset()
+
+
+async def test_a_session_that_is_away_is_a_subscriber_until_it_ends(running) -> None:
+    connection, other = running.connect(), running.connect()
+    session = await opened(other)
+    wanted = Subscribe("c", session.epoch, True, [FilterRequest("a", 1), FilterRequest("a/#", 1)])
+    await other.request(Command(RequestCode.SUBSCRIBE, body=encode(wanted)))
+    await other.close()
+    body = running.publish(b"a", b"a/1", b"b")
+    assert decode_unwanted((await connection.request(asking(body))).body) == {2}
+    await running.restart()
+    connection = running.connect()
+    assert decode_unwanted((await connection.request(asking(body))).body) == {2}
+    running.clock.advance_ms(61_000)
+    running.broker.maintain(running.clock.now_ms())
+    assert decode_unwanted((await connection.request(asking(body))).body) == {0, 1, 2}
 
 
 async def test_retained_messages_beyond_the_quota_are_refused(tmp_path) -> None:

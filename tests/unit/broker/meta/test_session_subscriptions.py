@@ -8,9 +8,12 @@ from broker.meta.filters import Filters
 from broker.meta.session_record import Session
 from broker.meta.session_subscriptions import NOT_SUPPORTED, NOT_VALID, QUOTA, SubscriptionBook
 from broker.meta.shared_groups import SharedGroups
+from broker.meta.subscribers import NO_LOCAL
 from broker.store import state_kinds
 from broker.store.store_message import StoreMessage
 from remoting.protocol import names
+from remoting.protocol.append_body import mqtt_meta
+from remoting.protocol.record import FLAG_MQTT
 from remoting.protocol.session_body import FilterRequest, HistoryWish
 
 
@@ -48,6 +51,25 @@ def test_saying_it_again_changes_options_but_not_the_place(book) -> None:
     assert not changes
     stored = session.subscriptions["a/b"]
     assert (stored.qos, stored.options, stored.subscription_id) == (2, 0b0001, 3)
+
+
+def test_every_subscription_counts_as_a_subscriber_of_its_queue(bench, filters) -> None:
+    """Exact and wildcard, shared too, restored, said again with other options; until it is given back."""
+    book = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), subscriptions_max=5)
+    session = make()
+    _size, parent_len, props_len, meta = mqtt_meta(b"a/b", b"c")
+    own = StoreMessage((), 0, FLAG_MQTT, 0, 2, parent_len, 0, 0, props_len, meta, b"")
+    for topic_filter in ("a/b", "a/+", "$share/g/a/b", "$share/g/a/+"):
+        own.queues = (0, book.subscribe(session, FilterRequest(topic_filter, 1), []).queue_id)
+        assert book.subscribers.want(own)
+        restored = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), subscriptions_max=5)
+        restored.restore(session)
+        assert restored.subscribers.want(own)
+        if not topic_filter.startswith("$share"):
+            book.subscribe(session, FilterRequest(topic_filter, 1, NO_LOCAL), [])
+            assert not book.subscribers.want(own)
+        book.forget(session, topic_filter, session.subscriptions.pop(topic_filter), 0, [])
+        assert not book.subscribers.want(own)
 
 
 def test_what_is_not_granted_says_why_and_touches_nothing(book, filters) -> None:

@@ -144,7 +144,7 @@ def test_arbitrary_bytes_only_violate(raw, damage):
     for at, value in damage:
         body[at % len(body)] = value
     for one in (raw, b"\1\0\0\0" + raw, bytes(body)):
-        for decode in (ab.decode_entries, ab.decode_append_reply):
+        for decode in (ab.decode_entries, ab.decode_append_reply, ab.decode_unwanted):
             with contextlib.suppress(RemoteViolation):
                 decode(one)
 
@@ -162,6 +162,23 @@ def test_parts_too_long_are_our_callers_fault():
 )
 def test_replies_round_trip(end, placed):
     assert ab.decode_append_reply(ab.encode_append_reply(end, placed)) == (end, placed)
+
+
+@given(unwanted=st.lists(st.booleans(), max_size=40))
+def test_replies_say_what_nobody_has_subscribed_to(unwanted):
+    placed = [(1, number) for number in range(len(unwanted))]
+    body = ab.encode_append_reply(9, placed, unwanted)
+    assert ab.decode_unwanted(body) == {number for number, one in enumerate(unwanted) if one}
+    assert ab.decode_append_reply(body) == (9, placed)
+    assert ab.decode_unwanted(ab.encode_append_reply(9, placed)) == frozenset()
+
+
+def test_the_bits_of_a_reply_are_those_of_the_format():
+    """docs/formats/private-requests.md: eight in a byte, the lowest first."""
+    body = ab.encode_append_reply(0, [(0, 0)] * 9, [True, False, True, *[False] * 5, True])
+    assert body[-2:] == b"\x05\x01"
+    with pytest.raises(RemoteViolation):
+        ab.decode_unwanted(body[:-1])
 
 
 def test_a_batch_is_one_entry_of_many_messages() -> None:
