@@ -69,6 +69,10 @@ class ProxyConfig:
     response_topic_prefix: str = ""
     """Beginning of the response topics of a client of MQTT 5 that asks for Response Information: it is told this
     prefix, its client id and a slash. Empty: nothing is told. Who may read and write there, the access list says."""
+    report_no_subscribers: bool = False
+    """Whether clients of MQTT 5 are told in PUBACK and PUBREC that a message is stored and nobody has subscribed to its
+    topic (0x10); see docs/errors.md. It costs the broker a look per message, and tells publishers that somebody has
+    subscribed, also those who may not read the topic."""
     output_bytes_max: int = setting(256 * 1024, minimum=4096)
     """Bytes waiting for one slow socket above which its deliveries stop; they stay in the log."""
     publish_bytes_max: int = setting(16 * 1024 * 1024, minimum=65_536)

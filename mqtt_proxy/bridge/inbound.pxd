@@ -12,8 +12,9 @@ cdef class Inbound(Paced):
     cdef Py_ssize_t _retained_max
     cdef bint _ended
     cdef public bytes client_id
-    cdef public bint exact
+    cdef public bint asks, exact
 
     cpdef publish(self, list publishes)
     cpdef list _sift(self, list publishes)
+    cpdef unwanted(self, packet_ids)
     cpdef confirmed(self, packet_ids)

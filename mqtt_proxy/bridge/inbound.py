@@ -43,6 +43,7 @@ class Inbound(Paced):
         "_session",
         "_who",
         "_wire",
+        "asks",
         "client_id",
         "exact",
     )
@@ -57,6 +58,8 @@ class Inbound(Paced):
         self._ended = False
         self._may: Permissions | None = None
         self._who: Publisher | None = None
+        self.asks = False
+        """Whether the client is told to which of its messages nobody has subscribed; 3.1.1 has no word for it."""
         self._retained_max = services.config.quotas.retained_payload_bytes_max
         self.client_id = b""
         self.exact = False
@@ -65,6 +68,7 @@ class Inbound(Paced):
     def begin(self, may: Permissions, client_id: str, user: str | None, *, exact: bool) -> None:
         """Whose publishes these are; `exact`: the session outlives its connection."""
         self._may, self.client_id, self.exact = may, client_id.encode(), exact
+        self.asks = self._services.config.report_no_subscribers and self._session.level != LEVEL_3
         if self._rates.active:
             self._who = Publisher(client_id, user, self._wire.peer_address)
 
@@ -142,6 +146,10 @@ class Inbound(Paced):
         self._give_up = nobody
 
     # -- from the publisher --------------------------------------------------------------------------------------------
+
+    def unwanted(self, packet_ids: list[int]) -> None:
+        """Nobody has subscribed to these, which are about to be confirmed."""
+        self._session.say_unwanted(packet_ids)
 
     def confirmed(self, packet_ids: list[int]) -> None:
         """The broker holds these durably: acknowledge them."""

@@ -24,7 +24,7 @@ cdef class Publisher:
     cdef Py_ssize_t _frame_bytes_max, _high_bytes, _low_bytes, _timeout_ms, _gathered_bytes
     cdef list _gathered
     cdef dict _in_flight, _held
-    cdef bint _scheduled
+    cdef bint _scheduled, _asks
     cdef public Py_ssize_t pending_bytes
 
     @cython.locals(run=Run, size_bytes=Py_ssize_t, packet_ids=list, born_ms=cython.longlong)

@@ -10,6 +10,9 @@ which of it is stored. A refusal closes the connection of its publisher, who sen
 broker names a fault of a message (not of itself), the request is taken apart by connection so that only the guilty one
 is closed.
 
+Where `report_no_subscribers` is set, the broker is asked whether anybody has subscribed to what clients of MQTT 5
+publish with QoS 1 and 2. Such publishes go in frames, within one process too: only their answers say it.
+
 Bytes gathered and in flight are bounded: above `publish_bytes_max` whoever publishes is not read any more, below half
 of it all are read again. While there is no broker, gathered publishes wait here under the same bound.
 Loop rule: everything on the loop's thread.
@@ -20,15 +23,15 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol
 
 from mqtt_proxy import hot
 from mqtt_proxy.bridge.link import Link
+from mqtt_proxy.bridge.origin import Origin, is_asked, tell_unwanted
 from mqtt_proxy.bridge.unanswered import Unanswered
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.packets import Publish
-from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
+from remoting.protocol.append_body import SUBSCRIBERS_FIELD, encode_entries, encode_mqtt_entry
 from remoting.protocol.codes import RequestCode, ResponseCode, response_name
 from remoting.protocol.errors import Refused
 from remoting.protocol.mqtt_properties import to_pairs
@@ -59,25 +62,6 @@ GATHERED_BYTES_MAX = 256 * 1024
 
 PLAIN_BYTES = 128
 """What a publish that is handed over as it is counts for beside topic and payload."""
-
-
-class Origin(Protocol):
-    """Who published: a connection."""
-
-    def confirmed(self, packet_ids: list[int]) -> None:
-        """These are durable."""
-
-    def rejected(self, reason: str) -> None:
-        """Some of its messages were not accepted; `reason` starts with a stable word and a colon."""
-
-    def refused(self, packet_id: int, code: int, reason: str) -> None:
-        """This one message was not accepted, the broker's response code says why; `packet_id` is 0 for QoS 0."""
-
-    def hold(self) -> None:
-        """Do not read from it for now."""
-
-    def release(self) -> None:
-        """Read from it again."""
 
 
 class Run:
@@ -178,6 +162,7 @@ class Publisher:
         self._high_bytes = config.publish_bytes_max
         self._low_bytes = config.publish_bytes_max // 2
         self._timeout_ms = config.append_timeout_ms
+        self._asks = config.report_no_subscribers
         self._gathered: list[Run] = []
         self.pending_bytes = self._gathered_bytes = 0
         self._in_flight: dict[Frame, None] = {}
@@ -201,6 +186,8 @@ class Publisher:
         """`publish` as the hot path calls it."""
         born_ms = self._now_ns() // 1_000_000
         plain, size_bytes, packet_ids = hot.core.survey(publishes, exact)
+        if self._asks and packet_ids and origin.asks:
+            plain = False
         if plain and self._link.open_direct() is not None:
             size_bytes += PLAIN_BYTES * len(publishes)
             run = Run(origin, [], packet_ids, size_bytes, len(publishes), (client_id, born_ms, publishes))
@@ -293,11 +280,15 @@ class Publisher:
             direct.append(plain, functools.partial(self._answered, frame, b""))
             return
         body = encode_entries(list(frame.entries()))
-        self._link.call(RequestCode.APPEND_MANY, body, functools.partial(self._answered, frame), self._timeout_ms)
+        fields = {SUBSCRIBERS_FIELD: "1"} if self._asks and is_asked(frame.runs) else None
+        done = functools.partial(self._answered, frame)
+        self._link.call(RequestCode.APPEND_MANY, body, done, self._timeout_ms, fields=fields)
 
-    def _answered(self, frame: Frame, _body: bytes, error: Exception | None) -> None:
+    def _answered(self, frame: Frame, reply: bytes, error: Exception | None) -> None:
         del self._in_flight[frame]
         if error is None:
+            if self._asks and reply:
+                tell_unwanted(frame.runs, reply)
             self._confirm(frame)
         elif isinstance(error, Refused):
             self._refused(frame, error)

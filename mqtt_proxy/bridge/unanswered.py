@@ -16,7 +16,8 @@ from remoting.protocol.append_body import decode_entries, encode_entries
 from remoting.protocol.record import FLAG_QOS_MASK
 
 if TYPE_CHECKING:
-    from mqtt_proxy.bridge.publish import Origin, Run
+    from mqtt_proxy.bridge.origin import Origin
+    from mqtt_proxy.bridge.publish import Run
 
 QOS_EXACT = 2
 

@@ -128,6 +128,13 @@ class Answers(Deliveries):
         elif self.incoming.pending:
             self.incoming.acknowledge(packet_ids)
 
+    def say_unwanted(self, packet_ids: Iterable[int]) -> None:
+        """The acknowledgements of these will say 0x10 (no matching subscribers): `acknowledge` follows. LocalMisuse at
+        level 4, which has no such answer."""
+        if self.level == LEVEL_3:
+            raise LocalMisuse("MQTT 3.1.1 cannot say that nobody has subscribed")
+        self.incoming.say(packet_ids, bytes((ReasonCode.NO_MATCHING_SUBSCRIBERS,)))
+
     def refuse_publishes(self, packet_ids: Iterable[int], code: int, reason_string: str = "") -> None:
         """PUBACK or PUBREC that say no, in the order of receipt. LocalMisuse at level 4, which has no such answer."""
         if self.level == LEVEL_3:

@@ -7,8 +7,9 @@ cdef class Incoming:
     cdef public dict exactly_once
     cdef Py_ssize_t _taken
     cdef dict _early
-    cdef dict _refused
+    cdef dict _said
 
+    cpdef say(self, packet_ids, bytes said)
     cpdef bytes acknowledge(self, packet_ids, bytes refusal=*)
     cpdef bint take_new(self, long packet_id) except -1
     cpdef object release(self, long packet_id)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mqtt_proxy.mqtt.encode import PUBACK_WORD, PUBCOMP_WORD, PUBREC_WORD, acknowledgements
+from mqtt_proxy.mqtt.reason_codes import FAILURE_MIN
 from remoting.protocol.errors import LocalMisuse
 
 TAKEN, CONFIRMED, RELEASED = 0, 1, 2
@@ -24,7 +25,7 @@ _NONE: dict[int, int] = {}
 class Incoming:
     """The receiver's half of QoS 1 and QoS 2."""
 
-    __slots__ = ("_early", "_refused", "_taken", "exactly_once", "pending")
+    __slots__ = ("_early", "_said", "_taken", "exactly_once", "pending")
 
     def __init__(self) -> None:
         self.pending: list[int] = []
@@ -34,8 +35,8 @@ class Incoming:
         self._taken = 0
         """How many of `exactly_once` are TAKEN: those stand in `pending` too."""
         self._early: dict[int, int] | None = None
-        self._refused: dict[int, bytes] | None = None
-        """Packet id -> reason code and properties of its refusal, until that has left."""
+        self._said: dict[int, bytes] | None = None
+        """Packet id -> reason code, perhaps with properties, of its acknowledgement, until that has left."""
 
     @property
     def in_use(self) -> int:
@@ -46,6 +47,10 @@ class Incoming:
         """QoS 2 ids that the session's previous connection had confirmed."""
         self.exactly_once = dict.fromkeys(packet_ids, CONFIRMED)
 
+    def say(self, packet_ids: Iterable[int], said: bytes) -> None:
+        """The acknowledgements of these will have this reason code, perhaps with properties."""
+        self._said = (self._said or {}) | dict.fromkeys(packet_ids, said)
+
     def acknowledge(self, packet_ids: Iterable[int], refusal: bytes = b"") -> bytes:
         """The acknowledgements that may leave now that these publishes are durable, or refused: `refusal` is then the
         reason code with its properties. LocalMisuse for an id nobody waits for.
@@ -53,8 +58,8 @@ class Incoming:
         confirmed = list(packet_ids)
         pending = self.pending
         if refusal:
-            self._refused = (self._refused or {}) | dict.fromkeys(confirmed, refusal)
-        if len(confirmed) == 1 and pending and pending[0] == confirmed[0] and not (self._early or self._refused):
+            self.say(confirmed, refusal)
+        if len(confirmed) == 1 and pending and pending[0] == confirmed[0] and not (self._early or self._said):
             packet_id = confirmed[0]
             phase = self.exactly_once.get(packet_id)
             if phase is None or phase == TAKEN:
@@ -94,25 +99,25 @@ class Incoming:
 
     def _encode(self, packet_ids: list[int]) -> bytes:
         exactly_once = self.exactly_once
-        if not exactly_once and not self._refused:
+        if not exactly_once and not self._said:
             return acknowledgements([PUBACK_WORD | packet_id for packet_id in packet_ids])
         return b"".join([self._answer(packet_id) for packet_id in packet_ids])
 
     def _answer(self, packet_id: int) -> bytes:
         """PUBACK or PUBREC of one publish; a refused QoS 2 id is free again at once."""
-        refusal = self._refused.pop(packet_id, b"") if self._refused else b""
+        said = self._said.pop(packet_id, b"") if self._said else b""
         word = PUBACK_WORD
         if self.exactly_once.get(packet_id) == TAKEN:
             word = PUBREC_WORD
             self._taken -= 1
-            if refusal:
+            if said and said[0] >= FAILURE_MIN:
                 del self.exactly_once[packet_id]
-            else:
+            else:  # the exchange goes on: PUBREL follows [MQTT-4.3.3-4]
                 self.exactly_once[packet_id] = CONFIRMED
-        if not refusal:
+        if not said:
             return acknowledgements([word | packet_id])
-        assert len(refusal) < 0x7E, "a refusal is a code, or a code and a short reason"
-        return bytes((word >> 24, 2 + len(refusal))) + packet_id.to_bytes(2, "big") + refusal
+        assert len(said) < 0x7E, "what is said is a code, or a code and a short reason"
+        return bytes((word >> 24, 2 + len(said))) + packet_id.to_bytes(2, "big") + said
 
     def take_new(self, packet_id: int) -> bool:
         """A QoS 2 PUBLISH came: whether it is new; nothing has changed if not."""

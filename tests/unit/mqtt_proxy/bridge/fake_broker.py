@@ -11,7 +11,9 @@ from typing import ClassVar
 from remoting import inprocess
 from remoting.protocol import names
 from remoting.protocol.append_body import (
+    SUBSCRIBERS_FIELD,
     AppendEntry,
+    decode_append_reply,
     decode_entries,
     encode_append_reply,
     encode_entries,
@@ -87,6 +89,7 @@ class FakeBroker:
         self.pulled: list[list[tuple[int, int]]] = []
         self.refuse: dict[int, list[Refused]] = {}
         self.refused_topic: bytes | None = None
+        self.unwanted: set[bytes] = set()  # topics nobody has subscribed to
         self.holding = False
         self.status = b"{}"
         self.appended: list[AppendEntry] = []
@@ -113,7 +116,11 @@ class FakeBroker:
             self.held.append((peer, command))
             return None
         try:
-            return command.reply(body=self._answers[command.code](self, peer, command.body))
+            body = self._answers[command.code](self, peer, command.body)
+            if command.code == RequestCode.APPEND_MANY and SUBSCRIBERS_FIELD in command.fields:
+                unwanted = [entry.mqtt_topic in self.unwanted for entry in decode_entries(command.body)]
+                body = encode_append_reply(*decode_append_reply(body), unwanted)
+            return command.reply(body=body)
         except Refused as refusal:
             return command.reply(refusal.code, refusal.remark)
 

@@ -100,3 +100,26 @@ async def test_what_the_broker_refuses_is_said_of_that_message_alone() -> None:
         await settle()
         assert old.closed is not None
         assert old.closed.startswith("broker_refused")
+
+
+async def test_no_matching_subscribers_is_said_to_clients_of_mqtt_5() -> None:
+    """In their acknowledgements, in order; 3.1.1 has no word for it, and nothing else changes for anybody."""
+    async with running(report_no_subscribers=True) as rig:
+        rig.broker.unwanted = {b"lonely"}
+        sent = [publish("lonely", b"", 1, 1), publish("t", b"", 1, 2), publish("lonely", b"", 2, 3)]
+        for level, codes in ((5, [0x10, 0, 0x10]), (4, [0, 0, 0])):
+            client = await rig.client(f"c{level}", level=level)
+            client.received()
+            client.send(*sent)
+            await settle()
+            got = client.received()
+            assert [(type(one), one.packet_id) for one in got] == [
+                (packets.Puback, 1),
+                (packets.Puback, 2),
+                (packets.Pubrec, 3),
+            ]
+            assert [one.reason for one in got] == codes
+            client.send(packets.Pubrel(3))
+            await settle()
+            assert client.received() == [packets.Pubcomp(3)]
+        assert rig.count("messages_in_total") == 6

@@ -10,37 +10,8 @@ from mqtt_proxy.mqtt.packets import Publish
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import Refused
 from remoting.protocol.mqtt_properties import MessageProperties
-from tests.unit.mqtt_proxy.bridge.rig import Rig, publish, running, settle
-
-
-class Origin:
-    """Somebody who publishes."""
-
-    def __init__(self) -> None:
-        self.confirmed_ids: list[int] = []
-        self.reason: str | None = None
-        self.held = False
-        self.refusals: list[tuple[int, int]] = []
-
-    def refused(self, packet_id: int, code: int, reason: str) -> None:
-        self.refusals.append((packet_id, code))
-
-    def confirmed(self, packet_ids: list[int]) -> None:
-        self.confirmed_ids += packet_ids
-
-    def rejected(self, reason: str) -> None:
-        self.reason = reason
-
-    def hold(self) -> None:
-        self.held = True
-
-    def release(self) -> None:
-        self.held = False
-
-
-def some(topic: str, *packet_ids: int, size: int = 1) -> list[Publish]:
-    """QoS 1 publishes with these ids."""
-    return [publish(topic, b"x" * size, packet_id=packet_id) for packet_id in packet_ids]
+from tests.unit.mqtt_proxy.bridge.publishers import Origin, Port, lose, some
+from tests.unit.mqtt_proxy.bridge.rig import publish, running, settle
 
 
 async def test_a_turn_is_one_frame() -> None:
@@ -179,13 +150,6 @@ async def test_without_a_broker_publishes_wait_for_it() -> None:
         assert origin.confirmed_ids == [4]
 
 
-async def lose(rig: Rig) -> None:
-    """The broker goes with what it was asked, and another comes."""
-    rig.broker.held.clear()
-    await rig.broker.connections[-1].close()
-    rig.broker.holding = False
-
-
 async def test_what_was_not_answered_is_sent_again_before_what_came_since() -> None:
     """Three frames in order of receipt, at least once; the publisher notices nothing."""
     async with running() as rig:
@@ -287,19 +251,6 @@ async def test_record_flags_say_qos_and_retain(qos: int, retain: bool, flags: in
         await rig.services.publisher.drain()
         (stored,) = rig.broker.by_position.values()
         assert int.from_bytes(stored[48:52], "little") == flags
-
-
-class Port:
-    """A broker of this process that takes publishes as they are."""
-
-    def __init__(self) -> None:
-        self.open = True
-        self.runs: list = []
-        self.waiting: list = []
-
-    def append(self, runs, stored) -> None:
-        self.runs += runs
-        self.waiting.append(stored)
 
 
 async def test_a_broker_of_this_process_is_given_plain_publishes_as_they_are() -> None:

@@ -84,6 +84,18 @@ def test_publishes_refused_in_order() -> None:
     assert answers5(session) == [packets.Pubcomp(2, 0x92)]
     with pytest.raises(LocalMisuse):
         connected().refuse_publishes([1], 0x87)
+    with pytest.raises(LocalMisuse):
+        connected().say_unwanted([1])
+
+
+def test_no_matching_subscribers() -> None:
+    """A success with a code of its own; a QoS 2 exchange goes on."""
+    session = connected5()
+    send5(session, *[packets.Publish(b"a", b"", qos, False, False, n) for n, qos in ((1, 1), (2, 2), (3, 1))])
+    session.say_unwanted([1, 2])
+    session.acknowledge([1, 2, 3])
+    assert answers5(session) == [packets.Puback(1, 0x10), packets.Pubrec(2, 0x10), packets.Puback(3)]
+    assert send5(session, packets.Pubrel(2)) == [Released([2])]
 
 
 def test_no_reasons_for_who_wants_none() -> None:

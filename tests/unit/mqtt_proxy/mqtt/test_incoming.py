@@ -63,6 +63,23 @@ def test_exactly_once() -> None:
         incoming.complete([7])
 
 
+def test_what_nobody_has_subscribed_to_is_said_and_the_exchange_goes_on() -> None:
+    """0x10 is a success: PUBREL is awaited as behind any other PUBREC; a repetition is acknowledged plainly."""
+    incoming = Incoming()
+    incoming.receive_exactly_once(7)
+    incoming.pending += [8, 9]
+    incoming.say([7, 9], b"\x10")
+    assert incoming.acknowledge([8, 9]) == b""
+    assert incoming.acknowledge([7]) == b"\x50\x03\x00\x07\x10" + pubacks(8) + b"\x40\x03\x00\x09\x10"
+    assert incoming.confirmed() == [7]
+    assert incoming.receive_exactly_once(7) == (False, acknowledgements([PUBREC_WORD | 7]))
+    assert incoming.release(7) == CONFIRMED
+    assert incoming.complete([7]) == acknowledgements([PUBCOMP_WORD | 7])
+    assert incoming.in_use == 0
+    incoming.pending.append(9)
+    assert incoming.acknowledge([9]) == pubacks(9)
+
+
 def test_refusals_keep_the_order_and_free_the_id() -> None:
     """A refused QoS 2 id is new again; what the quota counts follows."""
     incoming = Incoming()
