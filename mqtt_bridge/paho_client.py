@@ -1,7 +1,8 @@
 """A paho-mqtt client that reports every reason code, and those codes in words.
 
 paho 2 ignores the reason code of PUBREC: it answers a refusal with PUBREL and reports the message as published when the
-PUBCOMP comes. Here a refused PUBREC ends the exchange, as [MQTT-4.3.3-4] asks, and `on_publish` receives its code.
+PUBCOMP comes. Here a refused PUBREC ends the exchange, as [MQTT-4.3.3-4] asks, and `on_publish` receives its code; it
+also receives the code of a PUBREC that says more than success (no matching subscribers).
 Invariant: `on_publish` is called once per message, with the code that decided about it. Thread rule: as paho's own;
 the method below runs on the network thread.
 """
@@ -36,13 +37,26 @@ CAUSES_OF_3_1_1_SUBACK = (
 class CheckedClient(Client):
     """`Client` that looks at the reason code of PUBREC."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._received: dict[int, int] = {}
+        """Packet id -> code of its PUBREC, where that is a success other than 0, until its PUBCOMP comes."""
+
     def _handle_pubrec(self) -> MQTTErrorCode:
         body = self._in_packet["packet"]
         if self._protocol == MQTTProtocolVersion.MQTTv5 and len(body) > PUBREC_CODE_AT:
-            code = body[PUBREC_CODE_AT]
+            packet_id, code = int.from_bytes(body[:PUBREC_CODE_AT], "big"), body[PUBREC_CODE_AT]
             if code >= FAILURE:
-                return self._refused(int.from_bytes(body[:PUBREC_CODE_AT], "big"), code, body[PUBREC_PROPERTIES_AT:])
+                return self._refused(packet_id, code, body[PUBREC_PROPERTIES_AT:])
+            if code:
+                self._received[packet_id] = code
         return super()._handle_pubrec()
+
+    def _do_on_publish(self, mid: int, reason_code: ReasonCode, properties: Properties) -> MQTTErrorCode:
+        code = self._received.pop(mid, 0)
+        if code and not reason_code.is_failure:
+            reason_code = ReasonCode(PacketTypes.PUBREC, identifier=code)
+        return super()._do_on_publish(mid, reason_code, properties)
 
     def _refused(self, packet_id: int, code: int, rest: bytes | bytearray) -> MQTTErrorCode:
         properties = Properties(PacketTypes.PUBREC)  # type: ignore[no-untyped-call]

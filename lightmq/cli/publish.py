@@ -2,6 +2,7 @@
 
 Exit status 0 means: with QoS 1 and 2 the server acknowledged each message with a code of success (so it is on its
 disk), with QoS 0 all were sent. Refused messages are counted by reason; the others are still sent, and the status is 1.
+With MQTT 5 a server may say that nobody has subscribed to the topic: those messages are accepted, and counted apart.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ POLL_S = 0.05
 REASONS_MAX = 100
 """Different reasons that are counted apart; servers word them freely. Further ones count as `OTHER_REASONS`."""
 OTHER_REASONS = "other reasons"
+NO_MATCHING_SUBSCRIBERS = 0x10
+"""Reason code of PUBACK and PUBREC: accepted, and nobody has subscribed."""
 HERE = MqttTarget()
 
 
@@ -45,6 +48,8 @@ class Outcome:
     """Messages the server decided about; with QoS 0, those the socket has taken."""
     refused: Counter[str] = field(default_factory=Counter)
     """Messages refused, by reason; written on the network thread before a message counts as settled."""
+    unwanted: int = 0
+    """Messages accepted of which the server said that nobody has subscribed to their topic; as `refused`."""
 
     def refuse(self, reason: str) -> None:
         """One message was refused; the first of each reason is reported at once."""
@@ -62,11 +67,22 @@ class Outcome:
         found["acknowledged" if self.qos else "sent"] = self.settled - refused
         if self.qos:
             found["refused"] = refused
+        if self.unwanted:
+            found["no_matching_subscribers"] = self.unwanted
         if refused:
             found["reasons"] = dict(self.refused)
         if self.sent > self.settled:
             found["unanswered"] = self.sent - self.settled
         return {**found, "error": error} if error else found
+
+    def remark(self) -> str:
+        """What the server said of accepted messages; empty when that was nothing but yes."""
+        if not self.unwanted:
+            return ""
+        said = f"nobody has subscribed to {self.topic}: no matching subscribers ({NO_MATCHING_SUBSCRIBERS:#04x})"
+        if self.sent == 1:
+            return f"the server accepted the message, but {said}"
+        return f"the server accepted {self.unwanted} messages, but {said}"
 
     def verdict(self) -> str:
         """Why the command failed; empty when every message was accepted."""
@@ -117,9 +133,12 @@ def publish(
     error = "; ".join(filter(None, (outcome.verdict(), error)))
     if json_output:
         sys.stdout.write(json.dumps(outcome.report(error)) + "\n")
-    elif outcome.sent != 1:
-        done = outcome.settled - outcome.refused.total()
-        sys.stderr.write(f"{done} messages {'acknowledged' if qos else 'sent'}\n")
+    else:
+        if outcome.sent != 1:
+            done = outcome.settled - outcome.refused.total()
+            sys.stderr.write(f"{done} messages {'acknowledged' if qos else 'sent'}\n")
+        if remark := outcome.remark():
+            sys.stderr.write(f"{remark}\n")
     if error:
         raise CommandFailed(error)
 
@@ -188,3 +207,5 @@ class Window:
             from mqtt_bridge.paho_client import in_words
 
             self._outcome.refuse(in_words(reason, properties))
+        elif reason.value == NO_MATCHING_SUBSCRIBERS:
+            self._outcome.unwanted += 1

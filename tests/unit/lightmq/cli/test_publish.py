@@ -88,6 +88,7 @@ def test_refused_messages_are_counted_by_reason(mqtt_server: Any, capsys: pytest
         "topic": "a",
         "qos": int(qos),
         "acknowledged": 2,
+        "no_matching_subscribers": 1,
         "refused": 3,
         "reasons": {"not authorized (0x87)": 2, "quota exceeded (0x97): too far": 1},
     }
@@ -101,6 +102,22 @@ def test_one_refused_message_is_told_with_its_reason(mqtt_server: Any, capsys: p
     mqtt_server.puback_codes = {b"x": QUOTA}
     assert run(["pub", "-p", str(mqtt_server.port), "-V", "5", "-t", "a", "-m", "x"]) == 1
     assert capsys.readouterr().err == "lightmq: the server refused the message: quota exceeded (0x97): too far\n"
+
+
+@pytest.mark.parametrize("qos", ["1", "2"])
+def test_no_matching_subscribers_is_a_success_told_in_words(
+    mqtt_server: Any, capsys: pytest.CaptureFixture[str], qos: str
+) -> None:
+    mqtt_server.connack_tail = b"\0"
+    mqtt_server.puback_codes = {b"1": b"\x10", b"3": b"\x10\0"}
+    arguments = ["pub", "-p", str(mqtt_server.port), "-V", "5", "-q", qos, "-t", "a/b"]
+    said = "nobody has subscribed to a/b: no matching subscribers (0x10)\n"
+    assert run([*arguments, "-m", "1"]) == 0
+    assert capsys.readouterr().err == f"the server accepted the message, but {said}"
+    assert run([*arguments, "-m", "{n}", "--count", "3"]) == 0
+    assert capsys.readouterr().err == f"3 messages acknowledged\nthe server accepted 2 messages, but {said}"
+    assert run([*arguments, "-m", "2"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_a_disconnect_of_the_server_is_told_in_words(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:

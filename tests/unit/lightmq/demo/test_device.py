@@ -61,17 +61,20 @@ topic read machines/listener/commands
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose access list takes one sensor and gives one device its commands."""
+    """A server whose access list takes one sensor and gives one device its commands, and that says when nobody has
+    subscribed to a reading."""
     folder = tmp_path_factory.mktemp("guarded")
     (folder / "acl").write_text(ACCESS)
-    server = Server(folder / "data", "--acl-file", str(folder / "acl"))
+    options = ("--acl-file", str(folder / "acl"), "--set", "proxy.report_no_subscribers=true")
+    server = Server(folder / "data", *options)
     server.start()
     yield server
     server.kill_if_running()
 
 
 def test_refused_readings_are_not_acknowledged(guarded: Server) -> None:
-    """The count of what is published is the count of what was accepted, and the reason is there in words."""
+    """The count of what is published is the count of what was accepted, subscribers or not; the reason is there in
+    words."""
     device = Device("listener", SystemClock())
     device.connect("127.0.0.1", guarded.port)
     for sensor in ("heat", "cold", "heat", "cold", "heat"):
