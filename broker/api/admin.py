@@ -15,6 +15,7 @@ import msgspec
 from broker.api.access import ADMIN, LOCATE, PUBLISH
 from broker.api.clients import json_body
 from broker.api.fields import flag, number, text
+from broker.api.traffic_stats import put_per_second
 from broker.meta.groups import GroupConfig, retry_topic
 from broker.meta.topic_attributes import changed
 from broker.meta.topics import TopicConfig
@@ -146,7 +147,7 @@ def _traffic(total: str, rate: str, now: int, rates: Rates) -> dict[str, str]:
 
 
 def topic_stats(broker: Broker, _peer: Peer, command: Command) -> Command:
-    """202: offsets of every queue of a topic, and when it got its newest message."""
+    """202: offsets of every queue of a topic, when it got its newest message, and how many of late."""
     topic = broker.topics.require(text(command.fields, "topic")).name
     table = []
     for index, queue_id in enumerate(broker.topics.queue_ids(topic)):
@@ -154,7 +155,7 @@ def topic_stats(broker: Broker, _peer: Peer, command: Command) -> Command:
         last_ms = stored_ms(broker, queue_id, high - 1, low, high)
         numbers = {"minOffset": low, "maxOffset": high, "lastUpdateTimestamp": last_ms}
         table.append((queue_key(broker, topic, index), numbers))
-    return command.reply(body=offset_table(command, table, "topicPutTps"))
+    return command.reply(body=offset_table(command, table, "topicPutTps", put_per_second(broker, topic)))
 
 
 def stored_ms(broker: Broker, queue: int, offset: int, low: int, high: int) -> int:
@@ -200,8 +201,10 @@ def queue_key(broker: Broker, topic: str, index: int) -> dict[str, Any]:
     return {"brokerName": broker.config.broker_name, "queueId": index, "topic": topic}
 
 
-def offset_table(command: Command, table: list[tuple[dict[str, Any], dict[str, int]]], rate: str) -> bytes:
-    """`{"offsetTable":{queue:numbers},rate:0.0}`; the queue is an object as key for Java, text for all others."""
+def offset_table(
+    command: Command, table: list[tuple[dict[str, Any], dict[str, int]]], rate: str, per_second: float
+) -> bytes:
+    """`{"offsetTable":{queue:numbers},rate:per_second}`; the queue is an object as key for Java, else text."""
     if command.language != "JAVA":
-        return _encode({"offsetTable": {_encode(key).decode(): value for key, value in table}, rate: 0.0})
-    return b'{"offsetTable":' + fastjson.object_keys(table) + b',"' + rate.encode() + b'":0.0}'
+        return _encode({"offsetTable": {_encode(key).decode(): value for key, value in table}, rate: per_second})
+    return b'{"offsetTable":%s,"%s":%s}' % (fastjson.object_keys(table), rate.encode(), _encode(per_second))

@@ -38,7 +38,7 @@ def consume_stats(broker: Broker, peer: Peer, command: Command) -> Command:
     group, wanted = text(command.fields, "consumerGroup"), command.fields.get("topic") or ""
     broker.group_commits.flush()
     offsets = ((key, offset) for key, offset in broker.offsets.of_group(group).items() if wanted in ("", key[0]))
-    return command.reply(body=offset_table(command, _rows(broker, peer, command, offsets), "consumeTps"))
+    return command.reply(body=_table(broker, command, group, _rows(broker, peer, command, offsets)))
 
 
 def broker_consume_stats(broker: Broker, peer: Peer, command: Command) -> Command:
@@ -53,7 +53,7 @@ def broker_consume_stats(broker: Broker, peer: Peer, command: Command) -> Comman
         rows = _rows(broker, peer, command, offsets.items())
         left -= len(rows)
         if rows:
-            listed.append(b"{%s:[%s]}" % (msgspec.json.encode(group), offset_table(command, rows, "consumeTps")))
+            listed.append(b"{%s:[%s]}" % (msgspec.json.encode(group), _table(broker, command, group, rows)))
             behind += sum(messages_behind(numbers) for _, numbers in rows)
     body = b'{"consumeStatsList":[%s],"totalDiff":%d,"totalInflightDiff":0,"brokerAddr":%s,"truncated":%s}' % (
         b",".join(listed),
@@ -62,6 +62,14 @@ def broker_consume_stats(broker: Broker, peer: Peer, command: Command) -> Comman
         msgspec.json.encode(truncated),
     )
     return command.reply(body=body)
+
+
+def _table(broker: Broker, command: Command, group: str, rows: list[Row]) -> bytes:
+    """The rows of a group, and how fast it pulls their topics."""
+    now_ms = broker.clock.now_ms()
+    topics = {key["topic"] for key, _ in rows}
+    rate = sum((broker.group_traffic.per_second(group, topic, now_ms) for topic in topics), 0.0)
+    return offset_table(command, rows, "consumeTps", rate)
 
 
 def messages_behind(numbers: dict[str, int]) -> int:

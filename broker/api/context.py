@@ -27,6 +27,7 @@ from broker.meta.delay_wish import due_ms
 from broker.meta.delayed import Delayed
 from broker.meta.dispatch import Dispatcher
 from broker.meta.filters import Filters
+from broker.meta.group_traffic import GroupTraffic
 from broker.meta.groups import Groups
 from broker.meta.ledger import CommitRun, SinkLedger
 from broker.meta.locks import QueueLocks
@@ -88,6 +89,7 @@ class Broker:
         self.metrics.watch_store(store)
         self.rates_in, self.rates_out = Rates(), Rates()
         """Of messages taken and messages given out."""
+        self.group_traffic = GroupTraffic()
         self.authorizer = Authorizer()
         self._open_topics(limits)
         self._open_sessions(limits, now_ms)
@@ -299,6 +301,7 @@ class Broker:
         silent = self.clients.expire(now_ms)
         stale = self.retained_expiry.step(now_ms)
         self.locks.expire(now_ms)
+        self.group_traffic.expire(now_ms)
         self.metrics.read_store(self.store)
         dropped = self.metrics.dropped
         counts = {"session_expired": ended, "filter_expired": gone, "stage_expired": staged, "client_silent": silent}

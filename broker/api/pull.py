@@ -168,6 +168,9 @@ def _attempt(broker: Broker, command: Command, request: _Pull) -> Command:
         return _reply(command, ResponseCode.PULL_RETRY_IMMEDIATELY, remark, next_offset, low, high)
     reply = _reply(command, ResponseCode.SUCCESS, "FOUND", next_offset, low, high)
     reply.body = b"".join(messages)
+    if not is_light(request.topic):
+        now_ms = broker.clock.now_ms()
+        broker.group_traffic.gave(request.group, request.topic, now_ms, len(messages), len(reply.body))
     return reply
 
 

@@ -29,6 +29,7 @@ from broker.api import (
     sessions,
     sink,
     topic_list,
+    traffic_stats,
     wills,
 )
 from broker.api.access import ADMIN, LOCATE, SESSION
@@ -99,6 +100,7 @@ TABLE: dict[int, BrokerHandler] = {
     Code.GET_BROKER_CONFIG: admin.get_config,
     Code.GET_BROKER_RUNTIME_INFO: admin.runtime_info,
     Code.GET_TOPIC_STATS_INFO: admin.topic_stats,
+    Code.VIEW_BROKER_STATS_DATA: traffic_stats.view_stats,
     Code.GET_CONSUME_STATS: consume_stats.consume_stats,
     Code.GET_BROKER_CONSUME_STATS: consume_stats.broker_consume_stats,
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.update_group,
@@ -123,7 +125,7 @@ SESSION_CODES = frozenset(
 ADMIN_CODES = frozenset(
     {
         Code.GET_ALL_TOPIC_CONFIG, Code.GET_BROKER_RUNTIME_INFO, Code.GET_TOPIC_STATS_INFO,
-        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, Code.VIEW_BROKER_STATS_DATA,
     }
 )  # fmt: skip
 """What tools ask about everything there is. The other handlers ask for themselves, resource by resource."""

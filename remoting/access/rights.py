@@ -92,7 +92,7 @@ RIGHTS: dict[int, Right] = {
     **_rows(
         "topic", MANAGE, ADMIN,
         Code.UPDATE_AND_CREATE_TOPIC, Code.DELETE_TOPIC_IN_BROKER, Code.GET_ALL_TOPIC_CONFIG, Code.GET_TOPIC_STATS_INFO,
-        Code.DELETE_TOPIC_IN_NAMESRV, Code.REGISTER_TOPIC_IN_NAMESRV,
+        Code.DELETE_TOPIC_IN_NAMESRV, Code.REGISTER_TOPIC_IN_NAMESRV, Code.VIEW_BROKER_STATS_DATA,
     ),
     **_rows(
         "topic", READ, LOCATE,

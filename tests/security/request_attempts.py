@@ -92,6 +92,7 @@ def _messages(target: Target) -> dict[int, Parts]:
         Code.DELETE_TOPIC_IN_BROKER: (topic, b""),
         Code.GET_ALL_TOPIC_CONFIG: ({}, b""),
         Code.GET_TOPIC_STATS_INFO: (topic, b""),
+        Code.VIEW_BROKER_STATS_DATA: ({"statsName": "TOPIC_PUT_NUMS", "statsKey": topic["topic"]}, b""),
         Code.GET_BROKER_RUNTIME_INFO: ({}, b""),
         Code.GET_BROKER_CONFIG: ({}, b""),
         Code.UPDATE_BROKER_CONFIG: ({}, b""),
