@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from controller.api import handlers
+from controller.authority import judge_unserved
 from controller.config import ControllerConfig
 from controller.control_plane import ControlPlane
 from controller.metadata_file import MetadataFile
@@ -85,10 +87,11 @@ class ControllerApp:
         try:
             self._name_server = NameServer(config, self._clock, MetadataFile(config.data_directory))
             self._plane = ControlPlane(config, self._clock, self._name_server, self._dial_broker)
-            self.handlers = handlers(self._name_server, self._plane, Authorizer(self._policy))
+            authorizer = Authorizer(self._policy)
+            self.handlers = handlers(self._name_server, self._plane, authorizer)
             await self._plane.start()
             if self._listen:
-                self._server = self._make_server()
+                self._server = self._make_server(authorizer)
                 if self._registry is not None:
                     declare_tls_metrics(self._registry, self._server)
                     declare_read_metrics(self._registry, self._server)
@@ -162,7 +165,7 @@ class ControllerApp:
             "control_plane": self.plane.status(),
         }
 
-    def _make_server(self) -> RemotingServer:
+    def _make_server(self, authorizer: Authorizer) -> RemotingServer:
         config = self.config
         access = Access(
             parse_access_keys(config.access_keys),
@@ -172,7 +175,12 @@ class ControllerApp:
         )
         unsupported = UnsupportedRequests(self._registry or Registry(), self._clock, self._log).heard
         return RemotingServer(
-            Router(self.handlers, access=access, unsupported=unsupported),
+            Router(
+                self.handlers,
+                access=access,
+                unsupported=unsupported,
+                judge_unserved=partial(judge_unserved, authorizer),
+            ),
             frame_size_bytes_max=config.frame_size_bytes_max,
             output_bytes_max=config.connection_output_bytes_max,
             connections_max=config.connections_max,

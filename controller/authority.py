@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from controller.routes import TEMPLATE_TOPIC
-from remoting.access.rights import ADMIN, INSPECT, LOCATE, REGISTER, RIGHTS, with_rights
+from remoting.access.resources import of_topic
+from remoting.access.rights import ADMIN, CONSUME, INSPECT, LOCATE, PUBLISH, REGISTER, RIGHTS, with_rights
 from remoting.protocol.codes import RequestCode as Code
 from remoting.protocol.commands import Command
 from remoting.protocol.controller_body import NO_BROKER, ElectMaster, from_fields
@@ -37,6 +38,23 @@ def _guard(handler: Handler, authorizer: Authorizer, owner: Owner) -> Handler:
         return handler(peer, command)
 
     return handle
+
+
+def judge_unserved(authorizer: Authorizer, peer: Peer, command: Command) -> None:
+    """A request for brokers came here, as those do that a refused lookup of a route leads here.
+
+    Raises:
+        Refused: the peer lacks the right that a broker would want for the topic.
+    """
+    right, topic = RIGHTS.get(command.code), _topic_of(command)
+    if right is not None and topic and right.action in (PUBLISH, CONSUME):
+        authorizer.authorize(peer, command, right.action, of_topic(topic) if right.action == CONSUME else topic)
+
+
+def _topic_of(command: Command) -> str:
+    """The topic a request names; RocketMQ's short form of a send calls it `b`."""
+    short = command.code in (Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE)
+    return command.fields.get("b" if short else "topic", "")
 
 
 def questions(command: Command, owner: Owner) -> Iterable[Question]:

@@ -1,10 +1,10 @@
-"""The route that leads a RocketMQ client with a wrong key to its refusal.
+"""The route that leads a RocketMQ client with a wrong key, or with a key that has no right to a topic, to its refusal.
 
 RocketMQ's clients look a route up before they send, and turn its refusal into "No route info of this topic": the reason
-ends in their log. So whoever signs the lookup as they do, but not validly, gets a route with one broker that is no
+ends in their log. So whoever signs the lookup as they do, and is refused, gets a route with one broker that is no
 broker: the port it asked, which refuses what comes next with the reason, and that answer reaches the user.
 Invariant: the answer depends on nothing but the address at which this server is reached. It names no broker and no
-topic, and is the same for topics that exist and that do not, for unknown keys and for wrong secrets. Pure.
+topic, and is the same for topics that exist and that do not, for unknown keys, wrong secrets and missing rights. Pure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Reached(Protocol):
 
 
 def refusal_route(peer: Peer, command: Command, advertised_host: str = "") -> Command | None:
-    """The answer to a request whose signature is not valid; None when the refusal itself is the answer.
+    """The answer to a request that was refused; None when the refusal itself is the answer.
 
     `advertised_host`: what clients call this machine, where it is not the address of the connection. LightMQ's own
     clients, whose signatures are bound, show the refusal as it is.

@@ -35,6 +35,7 @@ FEATURES: tuple[tuple[str, frozenset[int]], ...] = (
 """What the codes are for that RocketMQ has and we have not; for the remark of their refusal."""
 
 Unsupported = Callable[[str, Command], object]
+Judge = Callable[[Peer, Command], None]
 
 
 def not_supported(code: int) -> str:
@@ -52,14 +53,16 @@ class Router:
         *,
         access: Access | None = None,
         unsupported: Unsupported | None = None,
+        judge_unserved: Judge | None = None,
         advertised_host: str = "",
     ) -> None:
-        """`unsupported(address, request)` hears of each request that has no handler; `advertised_host`: see
-        `refusal_route`."""
+        """`unsupported(address, request)` hears of each request that has no handler, unless `judge_unserved` raises why
+        it would be refused where it has one; `advertised_host`: see `refusal_route`."""
         self._handlers = dict(handlers)
         self._advertised_host = advertised_host
         self._access = access
         self._unsupported = unsupported
+        self._judge_unserved = judge_unserved
 
     def __call__(self, peer: Peer, command: Command) -> Command | None:
         """Answer one request; raises what the handler raises, `Refused` for an unknown code or missing access."""
@@ -74,13 +77,21 @@ class Router:
                 return answered
         handler = self._handlers.get(command.code)
         if handler is None:
+            if self._judge_unserved is not None:
+                self._judge_unserved(peer, command)
             if self._unsupported is not None:
                 self._unsupported(peer.address, command)
             raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, not_supported(command.code))
-        return handler(peer, command)
+        try:
+            return handler(peer, command)
+        except Refused as refused:
+            answered = self._instead_of_refusal(peer, command) if refused.code == ResponseCode.NO_PERMISSION else None
+            if answered is None:
+                raise
+            return answered
 
     def _instead_of_refusal(self, peer: Peer, command: Command) -> Command | None:
-        """Where routes are served, what leads a client with a wrong key to the reason of its refusal."""
+        """Where routes are served, what leads a client with a wrong key or without a right to its refusal's reason."""
         served = Code.GET_ROUTEINFO_BY_TOPIC in self._handlers
         return refusal_route(peer, command, self._advertised_host) if served else None
 

@@ -1,4 +1,4 @@
-"""What RocketMQ's own Java client says when its access key or secret is wrong."""
+"""What RocketMQ's own Java client says when its access key or secret is wrong, or lacks a right."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("keys")
-    (folder / "rules").write_text("user writer\ntopic readwrite plant\n")
-    settings = (f"broker.access_list={folder / 'rules'}", "broker.access_keys=writer:the-secret")
+    (folder / "rules").write_text("user writer\ntopic readwrite plant\nuser other\ntopic readwrite else\n")
+    keys = "broker.access_keys=writer:the-secret,other:a-secret,ruleless:b-secret"
+    settings = (f"broker.access_list={folder / 'rules'}", keys)
     made = Server(folder / "data", *(word for setting in settings for word in ("--set", setting)))
     made.start()
     yield made
@@ -42,6 +43,13 @@ def send(classes: Path, home: Path, server: Server, key: str, secret: str) -> li
 def test_the_exception_names_the_code_and_the_reason(classes, server, tmp_path, key, secret):
     said = "\n".join(send(classes, tmp_path, server, key, secret))
     assert f"CODE: 16  DESC: the signature by access key '{key}' is not valid" in said
+    assert "No route info" not in said
+
+
+@pytest.mark.parametrize(("key", "secret"), [("other", "a-secret"), ("ruleless", "b-secret")])
+def test_so_it_does_for_a_right_key_without_a_rule(classes, server, tmp_path, key, secret):
+    said = "\n".join(send(classes, tmp_path, server, key, secret))
+    assert f"CODE: 16  DESC: {key} may not publish 'plant'" in said
     assert "No route info" not in said
 
 

@@ -1,4 +1,4 @@
-"""A lookup of a route with a wrong key tells nothing of what is here, and leads to the reason of its refusal."""
+"""A lookup of a route with a wrong key, or without a right, tells nothing of what is here and leads to the reason."""
 
 from __future__ import annotations
 
@@ -16,10 +16,22 @@ from remoting.transport.signature import Signer
 from tests.processes.broker_group import Controller, until
 from tests.processes.rig import Process, Server
 
-SETTINGS = "access_list={rules} access_keys=writer:the-secret,node:its-secret bound_signatures_only={bound}"
-RULES = "user writer\ntopic readwrite plant\nuser node\nrole broker real-broker\n"
+SETTINGS = (
+    "access_list={rules} access_keys=writer:the-secret,node:its-secret,other:a-secret bound_signatures_only={bound}"
+)
+RULES = "user writer\ntopic readwrite plant\nuser node\nrole broker real-broker\nuser other\ntopic readwrite else/#\n"
+PULL = {
+    "consumerGroup": "g",
+    "queueId": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "1",
+    "sysFlag": "4",
+    "subscription": "*",
+}
 SEND = {"a": "p", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "0", "h": "0", "i": ""}
 WRONG = [("writer", "wrong"), ("nobody", "the-secret")]
+OTHER = ("other", "a-secret")
+"""A right key with a rule for another topic."""
 TOPICS = ["plant", "missing", "TBW102", "%RETRY%group", ""]
 
 
@@ -88,6 +100,7 @@ def ask(port: int, key: tuple[str, str], topic: str) -> Command:
 def test_all_topics_look_the_same_and_no_broker_shows(place: Place) -> None:
     """There or not, readable by somebody or not, by an unknown key or with a wrong secret: the same bytes."""
     replies = [look_up(place.name_server, key, topic) for key in WRONG for topic in TOPICS]
+    replies += [look_up(place.name_server, OTHER, topic) for topic in ("plant", "missing", "%RETRY%group")]
     assert len({(reply.code, reply.remark, str(reply.fields), reply.body) for reply in replies}) == 1
     assert replies[0].code == ResponseCode.SUCCESS
     route = decode_body(replies[0].body, TopicRoute)
@@ -108,15 +121,30 @@ def test_the_way_it_shows_ends_in_the_reason(place: Place, key: tuple[str, str],
     assert refused.remark == f"the signature by access key '{key[0]}' is not valid"
 
 
+@pytest.mark.parametrize("topic", ["plant", "missing"])
+def test_a_right_key_without_a_rule_is_told_so(place: Place, topic: str) -> None:
+    """The producer and the consumer; what it may do it finds, and what nobody serves is unknown, not forbidden."""
+    route = decode_body(look_up(place.name_server, OTHER, topic).body, TopicRoute)
+    port = int(route.broker_datas[0].broker_addrs[0].rpartition(":")[2])
+    pull = Command(RequestCode.PULL_MESSAGE, fields=PULL | {"topic": topic})
+    for answer, action in ((ask(port, OTHER, topic), f"publish '{topic}'"), (request(port, OTHER, pull), "consume")):
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert (answer.remark or "").startswith(f"other may not {action}")
+    assert look_up(place.name_server, OTHER, "else").code == ResponseCode.TOPIC_NOT_EXIST
+    if place.broker != place.name_server:
+        assert ask(port, OTHER, "else").code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
+
 def test_others_are_refused_as_before(place: Place) -> None:
-    """Our own clients show the reason themselves; a right key without a rule and no key at all prove no wrong key."""
+    """Our own clients show the reason themselves; no key at all proves no wrong key."""
     lookup = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields={"topic": "plant"})
     with BlockingConnection.dial(f"127.0.0.1:{place.name_server}", 15_000, signer=Signer(*WRONG[0])) as own:
         assert own.request(lookup).code == ResponseCode.NO_PERMISSION
+    with BlockingConnection.dial(f"127.0.0.1:{place.name_server}", 15_000, signer=Signer(*OTHER)) as own:
+        assert own.request(Command(lookup.code, fields={"topic": "plant"})).code == ResponseCode.NO_PERMISSION
     with BlockingConnection.dial(f"127.0.0.1:{place.name_server}", 15_000) as nameless:
         fields = {"topic": "plant"}
         assert nameless.request(Command(lookup.code, fields=fields)).code == ResponseCode.NO_PERMISSION
-    assert look_up(place.name_server, ("writer", "the-secret"), "other").code == ResponseCode.NO_PERMISSION
     cluster = request(place.name_server, WRONG[0], Command(RequestCode.GET_BROKER_CLUSTER_INFO))
     assert (cluster.code, cluster.body) == (ResponseCode.NO_PERMISSION, b"")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.authority import guarded, questions
+from controller.authority import guarded, judge_unserved, questions
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.server.authorizer import Authorizer
@@ -55,6 +55,39 @@ def test_a_refused_request_reaches_no_handler() -> None:
     assert reached == []
     guarded(table, Authorizer(), owner)[205](Stranger(), Command(205))
     assert len(reached) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "asked"),
+    [
+        (10, {"topic": "t"}, ("publish", "t")),
+        (310, {"b": "t"}, ("publish", "t")),
+        (320, {"b": "t"}, ("publish", "t")),
+        (11, {"topic": "t"}, ("consume", "t/#")),
+        (310, {}, None),
+        (34, {}, None),
+        (4711, {"topic": "t"}, None),
+    ],
+)
+def test_what_is_for_brokers_is_refused_for_want_of_their_rights(
+    code: int, fields: dict[str, str], asked: tuple[str, str] | None
+) -> None:
+    heard = []
+
+    def policy(_identity: str, action: str, resource: str) -> bool:
+        heard.append((action, resource))
+        return len(heard) == 1
+
+    class Somebody:
+        def __init__(self) -> None:
+            self.attributes: dict[str, object] = {}
+
+    authorizer, command = Authorizer(policy), Command(code, fields=fields)
+    judge_unserved(authorizer, Somebody(), command)
+    assert heard == ([asked] if asked else [])
+    if asked:
+        with pytest.raises(Refused):
+            judge_unserved(authorizer, Somebody(), command)
 
 
 def test_a_code_without_a_right_is_not_served() -> None:

@@ -44,6 +44,37 @@ def test_unknown_codes_are_refused_and_told_of():
         Router({})(Recorder(), Command(200_050))
 
 
+def test_what_has_no_handler_may_be_refused_for_another_reason():
+    """Then it is no unknown request."""
+    heard = []
+
+    def judge(_peer, command):
+        if command.code == 8:
+            raise Refused(16, "no right")
+
+    router = Router({}, unsupported=lambda _address, command: heard.append(command.code), judge_unserved=judge)
+    for code, answered in ((8, 16), (9, 3)):
+        with pytest.raises(Refused) as caught:
+            router(Recorder(), Command(code))
+        assert caught.value.code == answered
+    assert heard == [9]
+
+
+def test_a_lookup_without_a_right_is_led_to_the_reason():
+    """Other refusals, and those of other requests, are what they were."""
+    lookup, fields = 105, {"topic": "t", "AccessKey": "key", "Signature": "abc="}
+
+    def refuse(_peer, command):
+        raise Refused(int(command.fields["code"]), "no")
+
+    router, peer = Router({lookup: refuse, 7: refuse}), Recorder()
+    peer.reached_at = ("10.0.0.1", 9876)
+    assert b"access-refused" in router(peer, Command(lookup, fields=fields | {"code": "16"})).body
+    for code, refusal in ((lookup, "17"), (7, "16")):
+        with pytest.raises(Refused):
+            router(peer, Command(code, fields=fields | {"code": refusal}))
+
+
 def test_access_comes_first():
     called = []
     router = Router({7: lambda peer, command: called.append(1)}, access=Access())
