@@ -138,7 +138,7 @@ class BrokerConfig:
     """Second port for the same requests, under the same limits: RocketMQ clients before 4.5 send to the port two below
     the one of a broker's address. -1 opens that one, if the port is set (not 0) and the one below is free; 0 opens
     none; any other number is for networks that map ports. When it cannot be opened, the log says so and the broker
-    runs without it."""
+    runs without it. Brokers of one host whose ports are two apart collide: see docs/howto/rocketmq.md."""
     advertised_host: str = ""
     """Host that clients are told to connect to; empty means the listening address (127.0.0.1 if that is 0.0.0.0)."""
     admin_host: str = "127.0.0.1"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from broker.roles.vip_port import vip_port_of
 from lightmq.cli.application import NAMES
 from lightmq.configuration import Configuration, load_configuration
 from tests.deploy.dockerfile import DOCKERFILE, Stage, stages
@@ -33,12 +35,13 @@ def ports(value: Configuration, name: str) -> tuple[set[int], int]:
         case "broker":
             broker, replication = value.broker, value.broker.replication
             ha = {replication.port} if replication.enabled else set()
-            return {broker.port, broker.admin_port, *ha}, broker.admin_port
+            return {broker.port, vip_port_of(broker), broker.admin_port, *ha}, broker.admin_port
         case "proxy":
             return {value.proxy.port, value.proxy.admin_port}, value.proxy.admin_port
         case _:
             up = value.up
-            return {value.proxy.port, up.remoting_port, up.admin_port}, up.admin_port
+            vip_port = vip_port_of(replace(value.broker, port=up.remoting_port, admin_port=up.admin_port))
+            return {value.proxy.port, up.remoting_port, vip_port, up.admin_port}, up.admin_port
 
 
 @pytest.mark.parametrize("name", [*SERVERS, "spark"])

@@ -9,6 +9,7 @@ import pytest
 
 from broker.app import BrokerApp
 from broker.config import BrokerConfig
+from broker.store.quarantine import DamagedRange
 from broker.store.settings import StoreSettings
 from remoting.client.connection import connect
 from remoting.protocol import names
@@ -83,6 +84,28 @@ async def test_topics_are_registered_when_confirmed_and_heartbeats_follow(tmp_pa
     await app.stop()
     assert requests[-1].code == RequestCode.UNREGISTER_BROKER
     await server.stop()
+
+
+async def test_known_damage_is_told_and_nothing_else_is(tmp_path) -> None:
+    """Before the start, sound, with damaged ranges, after the stop; a broker that serves on is ready all the same."""
+    app = BrokerApp(configure(tmp_path / "data"))
+    assert app.degraded_reason() == ""
+    await app.start()
+    connection = await connect("127.0.0.1", app.port)
+    await connection.request(Command(RequestCode.APPEND_MANY, body=published(*[b"a/1"] * 20)))
+    await connection.close()
+    assert app.degraded_reason() == ""
+    begin = app.broker.store.begin_position
+    quarantine = app.broker.store._damage.quarantine
+    quarantine.add(DamagedRange(begin, begin + 64, "checksum"))
+    quarantine.add(DamagedRange(begin + 128, begin + 160, "checksum"))
+    told = app.degraded_reason()
+    assert told.startswith("96 bytes of the log are damaged in 2 places; everything else is served. Run ")
+    assert f"lightmq store verify {tmp_path / 'data'}" in told
+    assert (Path(__file__).parents[3] / told.rpartition("see ")[2]).exists()
+    assert app.ready()
+    await app.stop()
+    assert app.degraded_reason() == ""
 
 
 async def test_without_its_own_port_it_waits_to_be_announced(tmp_path) -> None:
