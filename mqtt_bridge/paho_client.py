@@ -20,6 +20,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 FAILURE = 0x80
 """Reason codes from here on are refusals."""
+SUCCESS = 0
 PUBREC_CODE_AT = 2
 """Where the reason code stands in PUBREC, behind the packet id; a shorter packet means success."""
 PUBREC_PROPERTIES_AT = 3
@@ -31,6 +32,12 @@ CAUSES_OF_3_1_1 = (
 CAUSES_OF_3_1_1_SUBACK = (
     "MQTT 3.1.1 does not say why; likely causes: the access list denies it, the share name is invalid, or there are "
     "too many filters; MQTT 5 and the server's log give the reason"
+)
+
+
+CAUSES_OF_3_1_1_UNAVAILABLE = (
+    "MQTT 3.1.1 does not say why; likely causes: its disk is full, a quota is reached, or it has no broker; MQTT 5 and "
+    "the server's log give the reason"
 )
 
 
@@ -72,6 +79,11 @@ class CheckedClient(Client):
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
+def comes_too_late(reason: ReasonCode) -> bool:
+    """Whether it is the failure of a PUBCOMP: the server has accepted the message before, with its PUBREC [4.3.3]."""
+    return reason.is_failure and reason.packetType == PacketTypes.PUBCOMP
+
+
 def in_words(reason: ReasonCode, properties: Properties | None = None) -> str:
     """A reason code as people read it, with the server's reason string if there is one."""
     name = reason.getName()
@@ -103,5 +115,5 @@ def why_ended(flags: Any, reason: ReasonCode, properties: Properties | None, *, 
     if reason.getName() == "Keep alive timeout":
         return "the server did not answer within the keep-alive time"
     if reason.getName() == "Protocol error":
-        return "the server sent what is no valid MQTT"
+        return "the server sent invalid MQTT"
     return "the connection was lost" if is_v5 else f"the connection was closed; {CAUSES_OF_3_1_1}"

@@ -24,7 +24,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from mqtt_bridge.config import ConnectionConfig
 from mqtt_bridge.message import Outgoing
-from mqtt_bridge.paho_client import CheckedClient, in_words, why_ended
+from mqtt_bridge.paho_client import SUCCESS, CheckedClient, comes_too_late, in_words, why_ended
 from mqtt_bridge.paho_properties import to_paho
 from remoting.protocol.errors import LightMQError
 
@@ -208,7 +208,9 @@ class Peer:
         client.on_connect = self._connected
         client.on_disconnect = self._disconnected
         client.on_message = self._received
-        client.on_publish = lambda _c, _u, mid, code, _p: self._post(self._settle, mid, code.value)
+        client.on_publish = lambda _c, _u, mid, code, _p: self._post(
+            self._settle, mid, SUCCESS if comes_too_late(code) else code.value
+        )
         client.on_subscribe = lambda _c, _u, _mid, codes, _p: self._post(self._granted, [code.value for code in codes])
         return client
 

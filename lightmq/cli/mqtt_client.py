@@ -30,6 +30,8 @@ IN_FLIGHT_MAX = 1_000
 VERSIONS = ("3.1.1", "5")
 SESSION_EXPIRY_S = 0xFFFF_FFFF
 """With MQTT 5 and --persistent: as long as the server keeps sessions."""
+SERVER_UNAVAILABLE = 0x88
+"""Code 3 of a CONNACK of MQTT 3.1.1, as paho names it."""
 NO_SUBSCRIPTION = "lightmq/no/subscription"
 """A filter nobody subscribed to on this connection."""
 USER_VARIABLE = "LIGHTMQ_USER"
@@ -170,11 +172,13 @@ class MqttLink:
     def _on_connect(
         self, _client: Client, _data: Any, flags: Any, reason: ReasonCode, properties: Properties | None
     ) -> None:
-        from mqtt_bridge.paho_client import in_words
+        from mqtt_bridge.paho_client import CAUSES_OF_3_1_1_UNAVAILABLE, in_words
 
         self.session_present = bool(flags.session_present)
         if reason.is_failure:
             self._refusal = in_words(reason, properties)
+            if not self.target.is_v5 and reason.value == SERVER_UNAVAILABLE:
+                self._refusal += f"; {CAUSES_OF_3_1_1_UNAVAILABLE}"
         self._answered.set()
 
     def _on_disconnect(

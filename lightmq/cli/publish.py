@@ -50,15 +50,18 @@ class Outcome:
     """Messages refused, by reason; written on the network thread before a message counts as settled."""
     unwanted: int = 0
     """Messages accepted of which the server said that nobody has subscribed to their topic; as `refused`."""
+    unfinished: Counter[str] = field(default_factory=Counter)
+    """QoS 2: messages the server had accepted when it failed to complete their exchange, by reason."""
 
-    def refuse(self, reason: str) -> None:
-        """One message was refused; the first of each reason is reported at once."""
-        if reason not in self.refused:
-            if len(self.refused) >= REASONS_MAX:
+    def refuse(self, reason: str, *, too_late: bool) -> None:
+        """One message was refused, or accepted and then not completed; the first of each reason is reported at once."""
+        counted = self.unfinished if too_late else self.refused
+        if reason not in counted:
+            if len(counted) >= REASONS_MAX:
                 reason = OTHER_REASONS
             elif self.sent > 1:
-                sys.stderr.write(f"refused: {reason}\n")
-        self.refused[reason] += 1
+                sys.stderr.write(f"{'accepted, but not completed' if too_late else 'refused'}: {reason}\n")
+        counted[reason] += 1
 
     def report(self, error: str = "") -> dict[str, Any]:
         """As `--json` prints it."""
@@ -69,8 +72,10 @@ class Outcome:
             found["refused"] = refused
         if self.unwanted:
             found["no_matching_subscribers"] = self.unwanted
-        if refused:
-            found["reasons"] = dict(self.refused)
+        if self.unfinished:
+            found["unfinished"] = self.unfinished.total()
+        if refused or self.unfinished:
+            found["reasons"] = dict(self.refused + self.unfinished)
         if self.sent > self.settled:
             found["unanswered"] = self.sent - self.settled
         return {**found, "error": error} if error else found
@@ -85,14 +90,18 @@ class Outcome:
         return f"the server accepted {self.unwanted} messages, but {said}"
 
     def verdict(self) -> str:
-        """Why the command failed; empty when every message was accepted."""
-        refused = self.refused.total()
-        if not refused:
+        """Why the command failed; empty when every message was accepted and its exchange completed."""
+        refused = self._told("refused {}", self.refused)
+        unfinished = self._told("accepted {} but did not complete the exchange", self.unfinished)
+        return "; ".join(filter(None, (refused, unfinished)))
+
+    def _told(self, did: str, reasons: Counter[str]) -> str:
+        if not reasons:
             return ""
         if self.settled == 1:
-            return f"the server refused the message: {next(iter(self.refused))}"
-        reasons = "; ".join(f"{count} x {reason}" for reason, count in self.refused.most_common())
-        return f"the server refused {refused} of {self.settled} messages: {reasons}"
+            return f"the server {did.format('the message')}: {next(iter(reasons))}"
+        listed = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common())
+        return f"the server {did.format(f'{reasons.total()} of {self.settled} messages')}: {listed}"
 
 
 def publish(
@@ -204,8 +213,8 @@ class Window:
     def _decided(self, _client: Any, _data: Any, _mid: int, reason: ReasonCode, properties: Properties | None) -> None:
         """On the network thread, before paho marks the message as published."""
         if reason.is_failure:
-            from mqtt_bridge.paho_client import in_words
+            from mqtt_bridge.paho_client import comes_too_late, in_words
 
-            self._outcome.refuse(in_words(reason, properties))
+            self._outcome.refuse(in_words(reason, properties), too_late=comes_too_late(reason))
         elif reason.value == NO_MATCHING_SUBSCRIBERS:
             self._outcome.unwanted += 1

@@ -23,8 +23,9 @@ PUBREC, PUBREL, PUBCOMP = 0x50, 6, 0x70
 RULE = RuleConfig(direction="out", filter="a/#")
 
 
-async def settled(answer: bytes) -> tuple[list[int], list[int], str]:
-    """Publish once with QoS 2; PUBREC continues with `answer`. The codes reported, the packets sent, the end."""
+async def settled(answer: bytes, completion: bytes = b"") -> tuple[list[int], list[int], str]:
+    """Publish once with QoS 2; PUBREC continues with `answer`, PUBCOMP with `completion`. The codes reported, the
+    packets sent, the end."""
     codes: list[int] = []
     async with ScriptedPeer() as scripted:
 
@@ -32,7 +33,7 @@ async def settled(answer: bytes) -> tuple[list[int], list[int], str]:
             if kind == PUBLISH:
                 size = int.from_bytes(body[:2], "big")
                 return packet(PUBREC, body[2 + size : 4 + size] + answer)
-            return packet(PUBCOMP, body[:2]) if kind == PUBREL else None
+            return packet(PUBCOMP, body[:2] + completion) if kind == PUBREL else None
 
         scripted.answer = script
         peer = Peer(connection(scripted.port, RULE, version="5"), "me", persistent=False, password=None)
@@ -62,11 +63,18 @@ async def test_an_accepted_pubrec_is_released(answer: bytes, code: int) -> None:
     assert PUBREL in kinds
 
 
+async def test_a_message_that_was_accepted_is_not_refused_afterwards() -> None:
+    """PUBCOMP 0x92: the peer has forgotten the packet id, after its PUBREC took the message [4.3.3]."""
+    codes, kinds, _ = await settled(b"", b"\x92\0")
+    assert codes == [0]
+    assert PUBREL in kinds
+
+
 @pytest.mark.parametrize("answer", [b"\xff", b"\x87\x05\x1f\0\x09"])
 async def test_a_pubrec_that_cannot_be_read_ends_the_connection(answer: bytes) -> None:
     codes, _, reason = await settled(answer)
     assert codes == []
-    assert "no valid MQTT" in reason
+    assert "invalid MQTT" in reason
 
 
 async def test_a_refusal_of_a_message_nobody_waits_for_is_ignored() -> None:
@@ -95,7 +103,7 @@ def test_codes_in_words() -> None:
         (True, "Session taken over", True, "the server ended the connection: session taken over (0x8e)"),
         (False, "Normal disconnection", True, "closed by this side"),
         (False, "Keep alive timeout", True, "did not answer within the keep-alive time"),
-        (False, "Protocol error", False, "no valid MQTT"),
+        (False, "Protocol error", False, "invalid MQTT"),
         (False, "Unspecified error", True, "the connection was lost"),
         (False, "Unspecified error", False, "likely causes: the access list denies it, the disk is full"),
     ],

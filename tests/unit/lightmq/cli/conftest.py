@@ -39,6 +39,8 @@ class MqttServer:
         self.granted: int | bytes = 1
         self.puback_codes: dict[bytes, bytes] = {}
         """MQTT 5: payload -> what follows the packet id in PUBACK or PUBREC."""
+        self.pubcomp_tail = b""
+        """MQTT 5: what follows the packet id in PUBCOMP."""
         self.disconnect_with: bytes | None = None
         """MQTT 5: the body of a DISCONNECT that answers PUBLISH and SUBSCRIBE."""
         self.deliver: list[tuple[bytes, bytes, int]] = []
@@ -102,7 +104,7 @@ class MqttServer:
                 client.sendall(self._acknowledgement(kind, body))
                 return not self.close_after_publish
             case 6:
-                client.sendall(b"\x70\x02" + body[:2])
+                client.sendall(bytes((0x70, 2 + len(self.pubcomp_tail))) + body[:2] + self.pubcomp_tail)
             case 10:
                 client.sendall(b"\xb0\x02" + body[:2])
             case 8:

@@ -97,6 +97,38 @@ def test_refused_messages_are_counted_by_reason(mqtt_server: Any, capsys: pytest
     assert len(released) == (2 if qos == "2" else 0)  # a refused PUBREC gets no PUBREL
 
 
+def test_an_accepted_message_whose_exchange_fails_is_not_refused(
+    mqtt_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PUBREC accepted it, so it is stored, whatever PUBCOMP says; but all is not well."""
+    mqtt_server.connack_tail, mqtt_server.pubcomp_tail = b"\0", b"\x92\0"
+    arguments = ["pub", "-p", str(mqtt_server.port), "-V", "5", "-q", "2", "-t", "a", "-m", "{n}", "--json"]
+    assert run(arguments) == 1
+    out, err = capsys.readouterr()
+    said = json.loads(out)
+    assert said.pop("error") in err
+    assert said == {
+        "topic": "a", "qos": 2, "acknowledged": 1, "refused": 0, "unfinished": 1,
+        "reasons": {"packet identifier not found (0x92)": 1},
+    }  # fmt: skip
+    assert "the server accepted the message but did not complete the exchange: packet identifier not found" in err
+    mqtt_server.puback_codes = {b"1": NOT_AUTHORIZED}
+    assert run([*arguments, "--count", "3"]) == 1
+    out, err = capsys.readouterr()
+    assert [json.loads(out)[name] for name in ("acknowledged", "refused", "unfinished")] == [2, 1, 2]
+    assert "refused 1 of 3 messages: 1 x not authorized (0x87); the server accepted 2 of 3 messages but did" in err
+
+
+def test_an_unavailable_server_names_the_likely_causes(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """MQTT 3.1.1 has one code for all of them; MQTT 5 has the reason itself."""
+    mqtt_server.connack = 3
+    assert run(["pub", "-p", str(mqtt_server.port), "-t", "a", "-m", "x"]) == 1
+    assert "server unavailable (0x88); MQTT 3.1.1 does not say why; likely causes: its disk" in capsys.readouterr().err
+    mqtt_server.connack, mqtt_server.connack_tail = 0x88, b"\0"
+    assert run(["pub", "-p", str(mqtt_server.port), "-V", "5", "-t", "a", "-m", "x"]) == 1
+    assert "likely" not in capsys.readouterr().err
+
+
 def test_one_refused_message_is_told_with_its_reason(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     mqtt_server.connack_tail = b"\0"
     mqtt_server.puback_codes = {b"x": QUOTA}
@@ -147,7 +179,7 @@ def test_qos_0_is_sent_and_not_acknowledged(mqtt_server: Any, capsys: pytest.Cap
 def test_reasons_that_are_counted_apart_have_a_limit() -> None:
     outcome = Outcome("a", 1, sent=1)
     for number in range(REASONS_MAX + 5):
-        outcome.refuse(f"reason {number}")
+        outcome.refuse(f"reason {number}", too_late=False)
     outcome.settled = REASONS_MAX + 5
     assert len(outcome.refused) == REASONS_MAX + 1
     assert outcome.report()["reasons"][OTHER_REASONS] == 5
