@@ -252,8 +252,9 @@ class BrokerApp:
         if not known:
             return ""
         size = sum(each.end - each.start for each in known)
+        places = "1 place" if len(known) == 1 else f"{len(known)} places"
         return (
-            f"{size} bytes of the log are damaged in {len(known)} places; everything else is served. Run "
+            f"{size} bytes of the log are damaged in {places}; everything else is served. Run "
             f"lightmq store verify {self.config.data_directory}; see docs/howto/damaged-store.md"
         )
 

@@ -20,13 +20,14 @@ from broker.store.inspection.verifier import Report, verify
 def render(report: Report) -> str:
     """Return a report as lines for people."""
     lines = [
-        f"{name}: {'' if value is None else value}"
+        f"{name.replace('_', ' ')}: {value}"
         for name, value in asdict(report).items()
-        if name not in ("errors", "errors_total", "quarantined")
+        if name not in ("errors", "errors_total", "quarantined") and value not in (None, "")
     ]
     lines += [f"in quarantine: {each.path}: {each.text}" for each in report.quarantined]
     lines += [f"error: {error.check}: {error.path}: {error.text}" for error in report.errors]
-    lines.append(f"{report.errors_total} errors" if report.errors_total else "sound")
+    count = report.errors_total
+    lines.append(f"{count} {'error' if count == 1 else 'errors'}" if count else "sound")
     return "\n".join(lines) + "\n"
 
 

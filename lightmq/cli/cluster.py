@@ -82,7 +82,14 @@ def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
 def members(group: OneGroup = "", *, json_output: Json = False, target: ServerTarget = HERE) -> None:
     """Show every broker of every group: its role, whether it lives, whether it has everything, how far it is behind."""
     with controllers(target) as found:
-        rows = [row for name, state in found.groups(group).items() for row in member_rows(found, name, state)]
+        groups = found.groups()
+        lone = found.lone(groups)
+        if group not in ("", *lone):
+            groups, lone = found.groups(group), {}
+        elif group:
+            groups, lone = {}, {group: lone[group]}
+        rows = [row for name, state in groups.items() for row in member_rows(found, name, state)]
+        rows += [lone_row(found, name, address) for name, address in lone.items()]
     if json_output:
         _print_json(rows)
         return
@@ -237,6 +244,16 @@ def member_rows(found: Controllers, name: str, state: GroupState) -> list[dict[s
             }
         )
     return rows
+
+
+def lone_row(found: Controllers, name: str, address: str) -> dict[str, Any]:
+    """A broker that is in no group, as `members` shows it: it has no id there, and nobody to be behind."""
+    told = found.epochs(address)
+    end = told.max_offset if isinstance(told, EpochCache) else None
+    return {
+        "group": name, "id": None, "address": address, "role": ALONE, "alive": True, "inSync": True, "logEnd": end,
+        "behindBytes": None,
+    }  # fmt: skip
 
 
 def epoch_rows(replica: ReplicaState, told: EpochCache) -> list[dict[str, Any]]:

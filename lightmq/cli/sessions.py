@@ -19,6 +19,8 @@ from remoting.protocol.errors import Refused
 HERE = ServerTarget()
 PAGE = 1_000
 COUNT_DEFAULT = 100
+NEVER_S = 0xFFFF_FFFF
+"""Expiry of a session that is kept until its client ends it."""
 HEADINGS = ("CLIENT", "USER", "STATE", "EXPIRY", "FILTERS", "BACKLOG", "REMOVED")
 FILTER_HEADINGS = ("FILTER", "QOS", "OPTIONS", "ID", "BACKLOG", "REMOVED")
 
@@ -87,7 +89,7 @@ def summary(row: dict[str, Any]) -> tuple[str, ...]:
         printable(row["client"]),
         printable(row["user"] or "-"),
         "connected" if row["connected"] else _kept(row),
-        f"{row['expiry_s']} s",
+        _expiry(row),
         str(row["subscriptions"]),
         str(row["backlog"]),
         removed(row["removed"]),
@@ -99,8 +101,8 @@ def detail(row: dict[str, Any]) -> str:
     lines = [
         f"client        {printable(row['client'])}",
         f"user          {printable(row['user'] or '-')}",
-        f"state         {'connected' if row['connected'] else 'away, ' + _kept(row).replace('until', 'ends')}",
-        f"expiry        {row['expiry_s']} s after its connection",
+        f"state         {'connected' if row['connected'] else 'away, kept ' + _kept(row)}",
+        f"expiry        {_expiry(row)}" + (" after its connection" if row["expiry_s"] != NEVER_S else ""),
         f"backlog       {row['backlog']} messages",
         f"in flight     {row['in_flight']} noted, {row['received']} QoS 2 publishes not released",
         f"wills         {row['wills']}",
@@ -122,7 +124,11 @@ def detail(row: dict[str, Any]) -> str:
 
 def _kept(row: dict[str, Any]) -> str:
     """Until when a session without its client is kept; the broker names no end of one that has none."""
-    return "for ever" if row["ends_ms"] is None else f"until {_moment(row['ends_ms'])}"
+    return "until it is ended" if row["ends_ms"] is None else f"until {_moment(row['ends_ms'])}"
+
+
+def _expiry(row: dict[str, Any]) -> str:
+    return "never" if row["expiry_s"] == NEVER_S else f"{row['expiry_s']} s"
 
 
 def removed(counts: dict[str, int]) -> str:

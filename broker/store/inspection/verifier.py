@@ -27,6 +27,8 @@ from remoting.protocol.errors import CorruptRecord
 ERRORS_MAX = 1000
 """Errors listed; `errors_total` counts all of them."""
 STATE_DIFFERENCES_MAX = 20
+EMPTY = "magic 0x00000000 is no record"
+"""How a scan calls the room after the last record, which is all zeros."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,8 @@ def _check_end(found: DataDirectory, stretches: Stretches, report: Report) -> No
     path = file.path if file else found.files.directory
     report.epoch, report.end_position = scan.epoch, end.position
     if scan.reason:
-        report.stopped = f"{path.name} at {scan.records_end}: {scan.reason}"
+        reason = "no further record" if scan.reason == EMPTY else scan.reason
+        report.stopped = f"{path.name} at {scan.records_end}: {reason}"
     if isinstance(end, Damage):
         report.add("log", path, f"position {end.position} is below the durable {found.durable}: {end.reason}")
     for start, behind, reason in stretches.damage:

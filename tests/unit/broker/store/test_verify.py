@@ -27,7 +27,11 @@ def test_sound_directory(tmp_path: Path, capsys) -> None:
     report = json.loads(capsys.readouterr().out)
     assert (report["entries"], report["run_entries"], report["queues"], report["errors"]) == (300, 300, 2, [])
     assert main([str(directory)]) == 0
-    assert "records: 201" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "records: 201" in said
+    assert "run entries: 300" in said
+    assert "no further record\nsound\n" in said
+    assert "magic" not in said
 
 
 def test_damage_is_found(tmp_path: Path, capsys) -> None:

@@ -72,6 +72,22 @@ def test_a_broker_in_no_group_has_its_line(controller: Any, capsys: pytest.Captu
     assert out(capsys)[3] == ["broker-z", "-", controller.address, "-", "1", "of", "1", "alone"]
 
 
+def test_a_broker_in_no_group_is_a_member_of_its_own(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Listed behind the groups, and found by its name."""
+    controller.lone = ["broker-z"]
+    assert run(["cluster", "members", "--server", controller.address]) == 0
+    lines = out(capsys)
+    assert [line[0] for line in lines[1:]] == ["broker-a", "broker-a", "broker-a", "broker-z"]
+    alone = ["broker-z", "-", controller.address, "alone", "yes", "yes", "160", "-"]
+    assert lines[4] == alone
+    assert run(["cluster", "members", "broker-z", "--server", controller.address]) == 0
+    assert out(capsys)[1:] == [alone]
+    assert run(["cluster", "members", "broker-a", "--server", controller.address]) == 0
+    assert {line[0] for line in out(capsys)[1:]} == {"broker-a"}
+    assert run(["cluster", "members", "broker-q", "--server", controller.address]) == 1
+    assert "no broker group 'broker-q'" in capsys.readouterr().err
+
+
 def test_members_with_positions_of_those_that_answer(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """A dead broker has no position; one that does not tell it has none either."""
     assert run(["cluster", "members", "--server", controller.address]) == 0

@@ -53,13 +53,26 @@ def test_all_sessions_page_by_page(log_server: Any, capsys: pytest.CaptureFixtur
     assert log_server.queries[-1]["limit"] == "1"
 
 
+def test_a_session_without_an_end_is_said_to_have_none(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not as the number that MQTT has for it."""
+    kept = AWAY | {"expiry_s": 0xFFFF_FFFF, "ends_ms": None}
+    shown = json.dumps({"session": kept | {"filters": [], "in_flight": 0, "received": 0, "wills": 0}}).encode()
+    log_server.session_answers = [page(kept), shown]
+    for command in (["sessions"], ["sessions", "dev-1"]):
+        assert run([*command, "--server", log_server.address]) == 0
+        out = capsys.readouterr().out
+        assert "never" in out
+        assert "until it is ended" in out
+        assert "4294967295" not in out
+
+
 def test_one_session_with_its_subscriptions(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     server = ["--server", log_server.address]
     body = json.dumps({"session": AWAY | {"filters": [FILTER], "in_flight": 3, "received": 1, "wills": 0}}).encode()
     log_server.session_answers = [body, body]
     assert run(["sessions", "dev-1", *server]) == 0
     out = capsys.readouterr().out
-    assert "away, ends 2026-09-21T14:13:20Z" in out
+    assert "away, kept until 2026-09-21T14:13:20Z" in out
     assert "3 noted, 1 QoS 2 publishes not released" in out
     assert out.splitlines()[-1].split() == ["a/+", "2", "no_local", "9", "7", "2"]
     assert run(["sessions", "dev-1", "--json", *server]) == 0
