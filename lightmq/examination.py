@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lightmq.extras import install_command, pip_install
 from lightmq.ports import PortTaken, check_free
-from remoting.hot.choice import REBUILD
+from remoting.hot.choice import remedy
 from remoting.protocol.errors import LightMQError
 from remoting.transport.failures import TlsFailed
 from runtime.clock import Clock, SystemClock
@@ -107,7 +107,7 @@ def check_crc32c() -> Finding:
     except ImportError:
         return Finding("crc32c", FAILED, "not installed", f"{sys.executable} -m pip install google-crc32c")
     if way == checksum.BY_PLAIN_PYTHON:
-        return Finding("crc32c", WARNING, f"{way}, a thousand times slower", REBUILD)
+        return Finding("crc32c", WARNING, f"{way}, a thousand times slower", remedy([checksum.choice.reason]))
     return Finding("crc32c", OK, way)
 
 
@@ -134,10 +134,14 @@ def check_compiled_core() -> Finding:
     if sys.platform == "linux":
         reasons["sockets"] = front_hot.choice.reason
     reasons |= {f"{one.package} modules": one.reason for one in (remoting.TYPED, broker.TYPED, mqtt_proxy.TYPED)}
-    pure = [f"pure Python for the {part}: {reason}" for part, reason in reasons.items() if reason]
+    pure: dict[str, list[str]] = {}
+    for part, reason in reasons.items():
+        if reason:
+            pure.setdefault(reason, []).append(part)
     if not pure:
         return Finding("compiled core", OK, f"in use by {', '.join(reasons)}")
-    return Finding("compiled core", WARNING, "; ".join(pure), REBUILD)
+    told = "; ".join(f"pure Python for the {', '.join(parts)}: {reason}" for reason, parts in pure.items())
+    return Finding("compiled core", WARNING, told, remedy(pure))
 
 
 def check_pyspark() -> Finding:

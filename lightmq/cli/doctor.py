@@ -77,5 +77,5 @@ def target_of(address: str, said: Security, configured: BrokerConfig) -> ServerT
 
 def render(finding: Finding) -> str:
     """One finding for people: what it is, and below it what to do."""
-    line = f"{MARKS[finding.state]}  {finding.name:<12} {finding.text}\n"
-    return line + (f"         {'':<12} → {finding.remedy}\n" if finding.remedy else "")
+    line = f"{MARKS[finding.state]}  {finding.name:<13} {finding.text}\n"
+    return line + (f"         {'':<13} → {finding.remedy}\n" if finding.remedy else "")

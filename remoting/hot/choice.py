@@ -8,7 +8,7 @@ unpacked the times of files say only in which order that happened. Thread rule: 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -19,8 +19,10 @@ CoreT = TypeVar("CoreT")
 PURE_VARIABLE = "LIGHTMQ_PURE"
 """Set to anything but 0 it forces the pure twins, at build and at run time."""
 PURE, COMPILED = "pure", "compiled"
-REBUILD = "install a C compiler and Python's headers (Debian: gcc, python3-dev), then LightMQ again; unset LIGHTMQ_PURE"
-"""What to do for the compiled twin."""
+REBUILD = "install a C compiler and Python's headers (Debian: gcc, python3-dev), then LightMQ again"
+COMPILE_AGAIN = "compile it again with make setup (in an environment of your own: pip install -e .)"
+UNSET = f"unset {PURE_VARIABLE}"
+OUTDATED = "is newer than what was compiled from it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,15 @@ def why_unusable(room: Path, modules: Sequence[str]) -> str:
         for suffix in (".py", ".pxd"):
             source = room / f"{module}{suffix}"
             if source.exists() and source.stat().st_mtime > built_at:
-                return f"{room.name}/{source.name} is newer than what was compiled from it"
+                return f"{room.name}/{source.name} {OUTDATED}"
     return ""
+
+
+def remedy(reasons: Collection[str]) -> str:
+    """What to do for the compiled twin where these are the reasons why it is not in use."""
+    if any(PURE_VARIABLE in reason for reason in reasons):
+        return UNSET
+    return COMPILE_AGAIN if any(OUTDATED in reason for reason in reasons) else REBUILD
 
 
 def is_checkout(room: Path) -> bool:

@@ -74,6 +74,15 @@ def test_the_twin_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mqtt_proxy, "TYPED", TypedModules("mqtt_proxy", (), "it is old"))
     found = examination.check_compiled_core()
     assert (found.state, found.text) == (WARNING, "pure Python for the mqtt_proxy modules: it is old")
+    assert "C compiler" in found.remedy
+    outdated = "api/append.py is newer than what was compiled from it"
+    monkeypatch.setattr(hot, "choice", Choice(None, "pure", outdated))
+    monkeypatch.setattr(mqtt_proxy, "TYPED", TypedModules("mqtt_proxy", (), outdated))
+    found = examination.check_compiled_core()
+    assert found.text == f"pure Python for the store, mqtt_proxy modules: {outdated}"  # said once
+    assert found.remedy.startswith("compile it again")
+    monkeypatch.setattr(hot, "choice", Choice(None, "pure", "LIGHTMQ_PURE is set"))
+    assert examination.check_compiled_core().remedy == "unset LIGHTMQ_PURE"
 
 
 def test_pyspark_versions(monkeypatch: pytest.MonkeyPatch) -> None:
