@@ -147,7 +147,7 @@ def transfer(group: Group, to: BrokerId, *, json_output: Json = False, target: S
 @cluster.command
 def remove(
     group: Group,
-    broker_ids: Annotated[list[int], Parameter(help="Ids of the brokers to forget.")],
+    broker_ids: Annotated[list[int], Parameter(negative=(), help="Ids of the brokers to forget.")],
     *,
     living: Annotated[bool, Parameter(negative=(), help="Also brokers that run: they have to register anew.")] = False,
     target: ServerTarget = HERE,

@@ -22,6 +22,24 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        *([name] for name, *_ in COMMANDS if name != "demo"),
+        ["cluster", "remove"],
+        ["topics", "create"],
+        ["acl", "explain"],
+    ],
+    ids=" ".join,
+)
+def test_no_option_takes_away_what_another_one_lists(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A list that may be given several times needs no `--empty-…`, nor a switch its `--no-…`."""
+    assert run([*words, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "--empty-" not in said
+    assert "--no-" not in said
+
+
+@pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["publ"], "publ"),
