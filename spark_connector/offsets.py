@@ -6,6 +6,13 @@
     {... ,"waitMs":{topic:{broker:{"0":1500}}}}       only in reports, never in a checkpoint: see `lag`
     {... ,"lost":250}                                 only in reports: messages that were gone before they were read
 
+With the option `schema` = kafka the form is that of Kafka's source, topic → partition → offset, for tools that read the
+progress of queries or their checkpoints. What else there is to say stands in the same form under names that no topic
+can have:
+
+    {":v1":{},":at:broker-a:orders":{},"orders":{"0":123}}
+    ":initial":{}   ":from:orders":{"0":100}   ":waitMs:orders":{"0":1500}   ":lost":{"0":250}
+
 Spark compares offsets as strings, so equal positions must give equal text: keys are sorted, nothing else is in it.
 Spark logs only the *end* of batch 0 and asks for a new beginning after a restart; without "from" a `latest` stream
 whose batch 0 failed would replay it empty and lose rows. Invariant: whoever plans batch 0 takes its beginning from
@@ -24,6 +31,10 @@ from spark_connector.errors import OptionError
 VERSION = 1
 MOVED_FEW = 0.25
 """Up to this share of moved queues an offset is written by changing the one before instead of anew."""
+OWN = ":"
+"""What names in Kafka's form begin with that are no topics."""
+MARK, INITIAL, LOST = ":v1", ":initial", ":lost"
+AT, FROM, WAITING = ":at:", ":from:", ":waitMs:"
 FORMS_REMEMBERED = 4
 """Offsets one query has at hand: where it was, where it goes, what is there, and what it was told between."""
 
@@ -68,9 +79,33 @@ def to_json(offset: StreamOffset, nested: Mapping[str, Any] | None = None) -> di
     return form
 
 
+def to_kafka_json(offset: StreamOffset) -> dict[str, Any]:
+    """The same in Kafka's form, in which each topic has its queues at one broker group."""
+    form: dict[str, dict[str, int]] = {MARK: {}}
+    parts = (("", offset.positions), (FROM, offset.origin), (WAITING, offset.waiting_ms))
+    for prefix, positions in parts:
+        for key in sorted(positions or {}):
+            form.setdefault(f"{AT}{key.broker}:{key.topic}", {})
+            form.setdefault(prefix + key.topic, {})[str(key.queue)] = (positions or {})[key]
+    if offset.initial:
+        form[INITIAL] = {}
+    if offset.lost:
+        form[LOST] = {"0": offset.lost}
+    if offset.origin is not None and not offset.origin:
+        form[FROM] = {}
+    return dict(sorted(form.items()))
+
+
 def from_json(form: Mapping[str, Any]) -> StreamOffset:
-    """Read what `to_json` wrote; raises OptionError for anything else, because it comes from a checkpoint folder."""
+    """Read what `to_json` or `to_kafka_json` wrote; raises OptionError for anything else: it is of a checkpoint."""
+    if isinstance(form, dict) and MARK in form:
+        return _from_kafka(form)
     version = form.get("v")
+    if not isinstance(version, int) and form and all(isinstance(queues, dict) for queues in form.values()):
+        raise OptionError(
+            f"the checkpoint's offset is one of Kafka's source ({form}), and offsets of Kafka mean nothing in another "
+            "log: start with a new checkpoint and 'startingOffsets'"
+        )
     if version != VERSION:
         raise OptionError(
             f"the checkpoint's offset has version {version!r}, this connector reads {VERSION}: the checkpoint belongs "
@@ -80,6 +115,27 @@ def from_json(form: Mapping[str, Any]) -> StreamOffset:
         origin = _unnest(form["from"]) if "from" in form else None
         waiting = _unnest(form["waitMs"]) if "waitMs" in form else None
         return StreamOffset(_unnest(form["q"]), origin, bool(form.get("init")), waiting, int(form.get("lost", 0)))
+    except (KeyError, TypeError, ValueError, AttributeError) as failure:
+        raise OptionError(f"the checkpoint's offset is damaged ({failure!r}): {form}") from None
+
+
+def _from_kafka(form: Mapping[str, Any]) -> StreamOffset:
+    try:
+        groups = [name.removeprefix(AT).rpartition(":") for name in form if name.startswith(AT)]
+        brokers = {topic: broker for broker, _, topic in groups}
+
+        def under(prefix: str) -> dict[QueueKey, int] | None:
+            topics = [topic for topic in brokers if prefix + topic in form]
+            if not topics and prefix not in form:
+                return None
+            return {
+                QueueKey(topic, brokers[topic], int(queue)): int(position)
+                for topic in topics
+                for queue, position in form[prefix + topic].items()
+            }
+
+        lost = form.get(LOST, {"0": 0})["0"]
+        return StreamOffset(under("") or {}, under(FROM), INITIAL in form, under(WAITING), int(lost))
     except (KeyError, TypeError, ValueError, AttributeError) as failure:
         raise OptionError(f"the checkpoint's offset is damaged ({failure!r}): {form}") from None
 
@@ -129,18 +185,21 @@ class OffsetMemory:
     One query's process sees the same few offsets several times a batch: as an end, as the next start, to be planned.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, kafka: bool = False) -> None:
+        self._is_kafka = kafka
         self._known: deque[_Known] = deque(maxlen=FORMS_REMEMBERED)
 
     def to_json(self, offset: StreamOffset) -> dict[str, Any]:
-        """As the function of this name; positions that were written before are not written again."""
-        form = to_json(offset, self._nested(offset.positions))
+        """As the function of this name, or in Kafka's form; positions written before are not written again."""
+        form = to_kafka_json(offset) if self._is_kafka else to_json(offset, self._nested(offset.positions))
         self._known.append(_Known(form, offset))
         return form
 
     def _nested(self, positions: Positions) -> Mapping[str, Any] | None:
         """What stands for the positions, if it was written before or little has moved since; None otherwise."""
         for form, known in reversed(self._known):
+            if MARK in form:  # of a checkpoint that was written in Kafka's form
+                continue
             before = known.positions
             if before is positions:
                 return cast("Mapping[str, Any]", form["q"])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_connector.batch_reader import RocketMQBatchReader
-    from spark_connector.stream_reader import RocketMQStreamReader
+    from spark_connector.stream_reader import RefusedStream, RocketMQStreamReader
     from spark_connector.writer import RocketMQBatchWriter, RocketMQStreamWriter
 
 
@@ -52,16 +52,26 @@ class RocketMQDataSource(DataSource):
 
         return RocketMQBatchReader(schema, self._read_options(schema))
 
-    def streamReader(self, schema: StructType) -> RocketMQStreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> RocketMQStreamReader | RefusedStream:  # noqa: N802 - Spark's name
         """For `spark.readStream`."""
-        from spark_connector.stream_reader import RocketMQStreamReader
+        from spark_connector.stream_reader import RefusedStream, RocketMQStreamReader
 
-        return RocketMQStreamReader(schema, self._read_options(schema))
+        try:
+            return RocketMQStreamReader(schema, self._read_options(schema))
+        except OptionError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQBatchWriter:
         """For `df.write`."""
         from spark_connector.writer import RocketMQBatchWriter
 
+        if not with_kept_options(self.options, schema, WriteOptions):
+            # Spark does the same for CREATE TABLE ... AS SELECT, whose options would be ignored: rows would go to
+            # whatever listens on this machine.
+            raise OptionError(
+                "no option says where the rows go, not even 'nameServer'. CREATE TABLE … AS SELECT hands no options "
+                "over: make the table first, then INSERT INTO it."
+            )
         return RocketMQBatchWriter(schema, self._write_options(schema), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:  # noqa: N802 - Spark's name

@@ -40,7 +40,7 @@ from spark_connector.outage import Outage
 from spark_connector.points import starting_positions
 from spark_connector.progress import commit_progress
 from spark_connector.replay import PAUSE_S, Replay
-from spark_connector.selection import Bounds, check_present, row_filter, select
+from spark_connector.selection import Bounds, check_partitions, check_present, row_filter, select
 from spark_connector.task import RangePartition, check_schema, read_task
 from spark_connector.values import LATEST
 
@@ -55,6 +55,41 @@ IDLE_POLL_MS = 600
 """An idle query lets the broker hold its question so long, whatever less `longPollMs` says; news ends that at once."""
 ALONE_S = 0.1
 """A question this soon behind the last answer means that Spark had nothing else to do: no other source had news."""
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What stands for a reader that cannot be made: its first use raises why.
+
+    Where Spark's process for a source fails to make the reader it ends with an error of its own (UnboundLocalError),
+    which is what users would see last.
+    """
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Raises the error."""
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Raises the error."""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
+        """Raises the error."""
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Raises the error."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002
+        """Raises the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Raises the error."""
+        raise self._error
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -92,7 +127,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the batch just offered goes, empty when there is none; for the report of what waits behind it."""
         self._replay = None if options.replay_speed is None else Replay(options.replay_speed)
         self._outage = Outage(options)
-        self._memory = OffsetMemory()
+        self._memory = OffsetMemory(kafka=options.schema == "kafka")
         self._idle_calls = 0
         self._nothing_at: float | None = None
         """When "nothing new" was answered last, None behind any other answer."""
@@ -105,6 +140,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             watch, selection = self._connected(), self._selection
             self._bounds = watch.read()
             check_present(selection, self._bounds)
+            check_partitions(self._options, self._bounds)
             start = starting_positions(self._options, selection, self._bounds, lambda ms: watch.read(at_ms=ms), LATEST)
             self._report(planner.losses(start, self._bounds))
             self._initial = self._memory.to_json(StreamOffset(self._within(start), initial=True))
@@ -144,6 +180,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next(self, begin: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
         """How far the next batch goes; None when none is to be made now."""
+        check_partitions(self._options, self._bounds)
         self._report(planner.losses(begin.positions, self._bounds))
         self._count_lost(begin.positions)
         cap = self._limit(begin.positions)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 import pyspark_rocketmq
@@ -49,6 +51,25 @@ def test_schema_and_parts(broker: ToyBroker) -> None:
     assert type(sink.streamWriter(SCHEMA, False)).__name__ == "RocketMQStreamWriter"
     with pytest.raises(OptionError, match="did you mean 'topic'"):
         RocketMQDataSource({"topik": "t"}).schema()
+
+
+def test_a_stream_that_cannot_be_read_says_so_at_its_first_use() -> None:
+    """Spark's process hides what the making of a reader raises behind an UnboundLocalError of its own."""
+    reader = RocketMQDataSource({"topic": "t", "endingOffsets": "latest"}).streamReader(SCHEMA)
+    uses: list[Callable[[], object]] = [
+        reader.getDefaultReadLimit, reader.prepareForTriggerAvailableNow, reader.initialOffset,
+        lambda: reader.latestOffset({}, ReadAllAvailable()), lambda: reader.partitions({}, {}),
+        lambda: reader.read(InputPartition(0)),
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(OptionError, match="a stream has no end"):
+            use()
+
+
+def test_a_write_without_any_option_is_refused() -> None:
+    """It may be CREATE TABLE ... AS SELECT, whose options Spark keeps to itself."""
+    with pytest.raises(OptionError, match=r"no option says where the rows go.* then INSERT INTO it\.$"):
+        RocketMQDataSource({}).writer(SCHEMA, False)
 
 
 def test_register() -> None:
