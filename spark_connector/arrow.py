@@ -65,7 +65,7 @@ class _Columns:
     def array(self, name: str, type_: pa.DataType) -> pa.Array:
         """Return one column by its name; `type_` is what Spark wants it to be."""
         if name == "key" and type_ == pa.binary():
-            return self.text("keys").cast(type_)
+            return self.key_bytes()
         name = KAFKA_ALIASES.get(name) or ALIASES.get(name, name)
         if name in PROPERTY_COLUMNS:
             return self.property_value(PROPERTY_COLUMNS[name])
@@ -95,6 +95,11 @@ class _Columns:
         """`topic`, `keys` or `tags`; empty is null except for the topic."""
         at, length = self._records.text_span(part)
         return self._text(at, length, None if part == "topic" else length > 0)
+
+    def key_bytes(self) -> pa.Array:
+        """Keys as they were sent, text or not; an empty one is null."""
+        at, length = self._records.text_span("keys")
+        return self._gather(at, length, length > 0)
 
     def body(self) -> pa.Array:
         """Payload bytes."""
@@ -186,6 +191,10 @@ class _CompiledColumns(_Columns):
     def text(self, part: str) -> pa.Array:
         """`topic`, `keys` or `tags`."""
         return compiled_columns.text(self._records, compiled_columns.PARTS[part])
+
+    def key_bytes(self) -> pa.Array:
+        """Keys as they were sent."""
+        return compiled_columns.binary(self._records, compiled_columns.KEYS)
 
     def body(self) -> pa.Array:
         """Payload bytes."""

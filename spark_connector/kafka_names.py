@@ -6,7 +6,7 @@ Invariant: a name of Kafka's that has another one here is answered with it, neve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 TAKEN = {
     "kafka.bootstrap.servers": "nameserver",
@@ -60,8 +60,8 @@ def column_hint(name: str) -> str:
     return hint and hint + ALL_COLUMNS
 
 
-def translated(options: Mapping[str, str]) -> dict[str, str]:
-    """Options with `schema` = kafka under the names they have here; any others as they are."""
-    if not any(name.lower() == "schema" and value.strip().lower() == "kafka" for name, value in options.items()):
-        return dict(options)
-    return {TAKEN.get(name.lower(), name): value for name, value in options.items()}
+def translated(options: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """(name as given, name here, value) of every option; the names differ with `schema` = kafka alone."""
+    is_kafka = any(name.lower() == "schema" and value.strip().lower() == "kafka" for name, value in options.items())
+    for name, value in options.items():
+        yield name, TAKEN.get(name.lower(), name) if is_kafka else name, value

@@ -26,7 +26,7 @@ SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
 
 SCHEMA_TEXT = (
     "`kafka` gives the columns of Kafka's source (`key`, `value`, `topic`, `partition`, `offset`, `timestamp`, "
-    "`timestampType`) and takes those options of Kafka's that have another name here; see "
+    "`timestampType`), shows offsets in its JSON and takes those options of Kafka's that have another name here; see "
     "[from Kafka's source](howto/spark-from-kafka.md)."
 )
 
@@ -228,6 +228,9 @@ class WriteOptions(ConnectionOptions):
         "Rows of one record with `batchCodec`, at most 65,536; a record also ends at 2 MiB of rows.",
     )
     schema: str = option(values.one_of("rocketmq", "kafka"), "rocketmq", SCHEMA_TEXT)
+    include_headers: bool = option(
+        values.flag, True, "Whether a column `headers` is written; with `false` it is left out."
+    )
     qos: int = option(values.quality, 1, "MQTT quality of service of rows without a column `qos`.")
     retain: bool = option(values.flag, False, "MQTT retain flag of rows without a column `retain`.")
     delay_ms: int = option(
@@ -312,14 +315,17 @@ def _parse(table: type[ConnectionOptions], options: Mapping[str, str]) -> dict[s
     """Match names without case, refuse unknown and doubled ones, parse the values."""
     known = spellings(table)
     parsed: dict[str, Any] = {}
-    for given, text in translated(options).items():
-        if given.lower() in SPARK_OWN:
+    names: dict[str, str] = {}
+    for given, name, text in translated(options):
+        if name.lower() in SPARK_OWN:
             continue
-        if given.lower() not in known:
-            raise OptionError(_unknown(given, table))
-        item = known[given.lower()]
+        if name.lower() not in known:
+            raise OptionError(_unknown(name, table))
+        item = known[name.lower()]
         if item.name in parsed:
-            raise OptionError(f"option {option_name(item.name)!r} is given twice, once as an alias")
+            before = names[item.name]
+            raise OptionError(f"option {option_name(item.name)!r} is given twice, as {before!r} and as {given!r}")
+        names[item.name] = given
         try:
             parsed[item.name] = item.metadata["parse"](text)
         except ValueError as failure:

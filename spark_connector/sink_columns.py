@@ -113,7 +113,7 @@ def _part_of(name: str, options: WriteOptions) -> str | None:
     by_name = {alias.lower(): part for part, (aliases, _) in PARTS.items() for alias in aliases}
     part = by_name.get(name.lower())
     if part is not None:
-        return part
+        return None if part == "headers" and not options.include_headers else part
     # Rows that were read may be written as they are.
     known = {*COLUMN_TYPES, *(KAFKA_TYPES if options.schema == "kafka" else ())}
     if name.lower() in {one.lower() for one in known}:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spark_connector.errors import OptionError
+from spark_connector.kafka_names import TAKEN
 from spark_connector.option_table import ConnectionOptions, spellings
 from spark_connector.options import ReadOptions, WriteOptions
 
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
 
 METADATA_KEY = "rocketmq.options"
 PREFIX = "option."
-PROVIDER = "provider"
-"""Spark says it of every table, and of nothing else."""
+PROVIDER, OWNER = "provider", "owner"
+"""Spark says both of every table, and of nothing else."""
 NEVER_KEPT = "secretkey"
+WHAT_IS_READ = ("topic", "topic_pattern", "assign", "mqtt_filter")
+"""Just one of these is given."""
 
 
 def is_table(options: Mapping[str, str]) -> bool:
     """Whether these are the properties of a table that is being made."""
-    return PROVIDER in options and any(name.startswith(PREFIX) for name in options)
+    return PROVIDER in options and (OWNER in options or any(name.startswith(PREFIX) for name in options))
 
 
 def own_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -64,8 +67,19 @@ def with_kept_options(options: Mapping[str, str], columns: StructType, side: typ
     kept = next((found for field in columns.fields if (found := (field.metadata or {}).get(METADATA_KEY))), None)
     if kept is None:
         return given
-    lower = {name.lower() for name in given}
-    return {name: value for name, value in of_side(json.loads(kept), side).items() if name.lower() not in lower} | given
+    anew = {_meant(name, side) for name in given}
+    return {
+        name: value for name, value in of_side(json.loads(kept), side).items() if _meant(name, side) not in anew
+    } | given
+
+
+def _meant(name: str, side: type[ConnectionOptions]) -> str:
+    """Which option a name means; the options that say what is read are one."""
+    lower = name.lower()
+    found = spellings(side).get(TAKEN.get(lower, lower))
+    if found is None:
+        return lower
+    return WHAT_IS_READ[0] if side is ReadOptions and found.name in WHAT_IS_READ else found.name
 
 
 def of_side(options: Mapping[str, str], side: type[ConnectionOptions]) -> dict[str, str]:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
+from lightmq.restarts import cause_of
 from tests.interop.spark_scenario import Frames, numbers, run
 from tests.interop.test_spark_keys import make_topic
 
@@ -65,13 +67,32 @@ def test_a_job_moves_by_format_and_one_option(spark: Any, load: Frames, server: 
     reader = spark.readStream.format("rocketmq").options(subscribe="kafka-moved", **options)
     stream = reader.option("startingOffsets", "earliest").load()
     make_topic(server, "kafka-moved-copy")
-    run(stream, server, tmp_path, topic="kafka-moved-copy", schema="kafka")
+    query = run(stream, server, tmp_path, topic="kafka-moved-copy", schema="kafka")
+    ends = {"kafka-moved": {str(queue): 10 for queue in range(4)}}
+    for told in ("endOffset", "latestOffset"):
+        shown = json.loads(query.lastProgress["sources"][0][told])
+        assert {name: queues for name, queues in shown.items() if not name.startswith(":")} == ends
     copy = spark.read.format("rocketmq").options(subscribe="kafka-moved-copy", **options).load()
     columns = ("key", "value", "partition", "offset", "headers")
     assert (
         copy.select(*columns).orderBy("partition", "offset").collect()
         == frame.select(*columns).orderBy("partition", "offset").collect()
     )
+
+
+def test_keys_that_are_no_text(spark: Any, server: str) -> None:
+    frame = spark.range(1).selectExpr("X'FF00FE' AS key", "'v' AS value")
+    frame.write.format("rocketmq").mode("append").options(nameServer=server, topic="kafka-bytes").save()
+    reader = spark.read.format("rocketmq").options(nameServer=server, topic="kafka-bytes", schema="kafka")
+    assert [bytes(row.key) for row in reader.load().collect()] == [b"\xff\x00\xfe"]
+
+
+def test_what_a_stream_cannot_have_is_the_last_line_of_its_error(load: Frames, server: str) -> None:
+    """Spark's own process would end it with an UnboundLocalError."""
+    query = load(stream=True, topicPattern="kafka-moved.*", endingOffsets="latest").writeStream.format("noop").start()
+    with pytest.raises(StreamingQueryException) as raised:
+        query.awaitTermination(60)
+    assert cause_of(raised.value).startswith("spark_connector.errors.OptionError: the options 'endingOffsets'")
 
 
 def test_headers_beside_our_own_columns(spark: Any, load: Frames, server: str) -> None:
@@ -98,6 +119,11 @@ def test_complete_mode_appends_every_result(spark: Any, load: Frames, server: st
 def test_a_row_that_is_too_large_is_named(spark: Any, server: str) -> None:
     rows = spark.range(3).selectExpr("concat('k', id) AS key", "if(id = 1, repeat('x', 5000000), 'y') AS value")
     with pytest.raises(Exception, match="column 'value' holds 5000000 bytes in the row with key 'k1'"):
+        rows.write.format("rocketmq").mode("append").options(nameServer=server, topic="toolarge").save()
+    rows = spark.range(3).selectExpr(
+        "concat('k', id) AS key", "map('p', repeat('x', 40000)) AS properties", "'y' AS value"
+    )
+    with pytest.raises(Exception, match=r"column 'properties' holds 40001 bytes in the row with key 'k.'"):
         rows.write.format("rocketmq").mode("append").options(nameServer=server, topic="toolarge").save()
 
 

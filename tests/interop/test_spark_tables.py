@@ -70,6 +70,8 @@ def test_wrong_tables_are_refused_with_the_nearest_name(sql: Any, server: str) -
     sql(f"CREATE TABLE listed (body BINARY) USING rocketmq OPTIONS (nameServer '{server}', topic 'tabled')")
     with pytest.raises(Exception, match="only when it is made without a list of columns"):
         sql("SELECT * FROM listed").collect()
+    with pytest.raises(Exception, match="make the table first, then INSERT INTO it"):
+        sql(f"CREATE TABLE filled USING rocketmq OPTIONS (nameServer '{server}', topic 'tabled') AS SELECT '1' AS body")
     sql("DROP TABLE listed")
 
 

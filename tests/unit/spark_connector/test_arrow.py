@@ -131,3 +131,17 @@ def test_projection_keeps_the_order_asked() -> None:
     (batch,) = decode(pulled([encode(make_entry("a", b"x"))]), KEY, schema)
     assert batch.schema == schema
     assert batch.to_pylist() == [{"body": b"x", "queueOffset": 5}]
+
+
+def test_a_key_of_kafkas_columns_is_what_was_sent() -> None:
+    """Kafka's jobs have keys that are no text: numbers, Avro."""
+    keys = [b"\xff\x00\xfe", b"", b"k"]
+    raw = [
+        append_body.encode_entry(
+            kind=1, flags=0, queue_index=0, born_ms=1, topic=b"t", keys=key, tags=b"", properties=[], body=b"x"
+        )
+        for key in keys
+    ]
+    blobs = [encode(entry) for entry in append_body.decode_entries(append_body.encode_entries(raw))]
+    (batch,) = decode(pulled(blobs), KEY, pa.schema([("key", pa.binary())]))
+    assert batch.to_pylist() == [{"key": b"\xff\x00\xfe"}, {"key": None}, {"key": b"k"}]

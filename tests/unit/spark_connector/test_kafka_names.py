@@ -45,10 +45,26 @@ def test_a_job_of_kafkas_source_keeps_its_options() -> None:
 
 
 def test_without_the_option_nothing_is_translated() -> None:
-    options = {"kafka.bootstrap.servers": "h:1"}
-    assert translated(options) == options
-    assert translated(options | {"schema": "rocketmq"}) == options | {"schema": "rocketmq"}
+    for options in ({"kafka.bootstrap.servers": "h:1"}, {"kafka.bootstrap.servers": "h:1", "schema": "rocketmq"}):
+        assert {name: value for _, name, value in translated(options)} == options
     assert option_hint("topic") == ""
+
+
+@pytest.mark.parametrize("first", ["nameserver", "kafka.bootstrap.servers"])
+def test_an_address_under_both_names_is_refused(first: str) -> None:
+    """Spark hands names over in lower case: neither may win in silence."""
+    both = {"nameserver": "h:1", "kafka.bootstrap.servers": "h:2"}
+    options = {"schema": "kafka", "topic": "t", first: both.pop(first), **both}
+    for parse in (parse_read, parse_write):
+        with pytest.raises(OptionError, match=r"'nameServer' is given twice, as '.+' and as '.+'\.$"):
+            parse(options)
+
+
+def test_the_sink_s_headers_are_left_out_where_that_is_asked_for() -> None:
+    fields = [("value", "binary"), ("headers", "array<struct<key:string,value:binary>>")]
+    assert "headers" in sink_columns(fields, parse_write({"topic": "t", "includeHeaders": "true"})).parts
+    assert "headers" in sink_columns(fields, parse_write({"topic": "t"})).parts
+    assert sink_columns(fields, parse_write({"topic": "t", "includeHeaders": "false"})).parts == {"body": "value"}
 
 
 def test_kafkas_columns() -> None:

@@ -7,7 +7,7 @@ from pyspark.sql.types import StructType
 
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.errors import OptionError
-from spark_connector.options import ReadOptions, WriteOptions
+from spark_connector.options import ReadOptions, WriteOptions, parse_read
 from spark_connector.source import RocketMQDataSource
 from spark_connector.tables import keep_options, own_options, with_kept_options
 
@@ -49,6 +49,22 @@ def test_the_schema_keeps_the_options_for_each_side() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "reads"),
+    [
+        ({"subscribe": "other"}, ("other", ())),
+        ({"mqttFilter": "a/+"}, ("", ("a/+",))),
+        ({"namesrvaddr": "i:2"}, ("orders", ())),
+        ({"kafka.bootstrap.servers": "i:2", "schema": "kafka"}, ("orders", ())),
+    ],
+)
+def test_options_of_a_use_win_under_each_of_their_names(given: dict[str, str], reads: tuple[str, tuple[str]]) -> None:
+    columns = StructType.fromJson(made().jsonValue())
+    parsed = parse_read(with_kept_options(given, columns, ReadOptions))
+    assert (",".join(parsed.topic), parsed.mqtt_filter) == reads
+    assert parsed.name_server == (("h", 1),) if "i:2" not in given.values() else (("i", 2),)
+
+
+@pytest.mark.parametrize(
     ("more", "says"),
     [
         ({"topik": "x"}, "unknown option 'topik'; did you mean 'topic'"),
@@ -66,6 +82,11 @@ def test_a_prefix_alone_opens_nothing() -> None:
     for wrong in ({"option.topic": "t"}, {"topic": "t", "provider": "rocketmq"}, {"topic": "t", "comment": "x"}):
         with pytest.raises(OptionError, match="unknown option"):
             RocketMQDataSource(wrong).schema()
+
+
+def test_a_table_without_options_is_told_what_it_needs() -> None:
+    with pytest.raises(OptionError, match=r"set one of the options 'topic'.*: none is set"):
+        RocketMQDataSource({"provider": "rocketmq", "owner": "root", "location": "file:/x", "a": "b"}).schema()
 
 
 def test_a_table_with_a_list_of_columns_has_lost_its_options() -> None:
