@@ -31,6 +31,8 @@ HEADER = np.dtype(
 assert HEADER.itemsize == append_body.ENTRY_SIZE
 SHORT_MAX = 0xFFFF
 """Longest text or property: its length field has 16 bits."""
+KEY_SHOWN_MAX = 40
+"""Characters of a key in an error."""
 BODY_BYTES_MAX = 15 * 1024 * 1024
 """Longest body that fits a request; what a broker takes is its own setting (4 MiB), refused by it in words."""
 
@@ -61,11 +63,14 @@ class Defaults:
     delay_ms: int = 0
 
 
-def encode_rows(columns: Mapping[str, pa.Array], rows: int, defaults: Defaults) -> EncodedRows:
+def encode_rows(
+    columns: Mapping[str, pa.Array], rows: int, defaults: Defaults, said: Mapping[str, str] | None = None
+) -> EncodedRows:
     """Encode rows given as columns `topic`, `mqttTopic`, `key`, `tag`, `properties`, `contentType`, `delay` (ms),
     `body`, `qos`, `retain`, `queue` (its number, QUEUE_INDEX_ANY for whichever).
 
-    All but `body` and one of the topics may be missing. Raises OptionError naming the column and value that is wrong.
+    All but `body` and one of the topics may be missing; `said` has what a column is called by the user, where that is
+    something else. Raises OptionError naming the column and value that is wrong.
     """
     if rows == 0:
         return EncodedRows(memoryview(b""), np.zeros(1, np.int64))
@@ -94,10 +99,14 @@ def encode_rows(columns: Mapping[str, pa.Array], rows: int, defaults: Defaults) 
     head["queue_index"] = columns["queue"].to_numpy() if "queue" in columns else append_body.QUEUE_INDEX_ANY
     head["born_ms"] = defaults.born_ms
     head["n_props"] = counts + sum((_lengths(single[0]) > 0).astype(np.int64) for single in singles)
-    for name, part in (("topic_len", topic), ("keys_len", key), ("tags_len", tag)):
-        head[name] = _short(_lengths(part), name)
-    head["props_len"] = _short(sum((_lengths(part) for part in texts), _lengths(pairs)), "properties")
-    head["body_len"] = _body_lengths(body, key)
+    calls = {name: name for name in ("topic", "key", "tag", "body")} | dict(said or {})
+    for field, name, part in (("topic_len", "topic", topic), ("keys_len", "key", key), ("tags_len", "tag", tag)):
+        head[field] = _fitting(_lengths(part), calls[name], key, SHORT_MAX)
+    properties = sum((_lengths(part) for part in texts), _lengths(pairs))
+    head["props_len"] = _fitting(
+        properties, calls.get("headers", calls.get("properties", "properties")), key, SHORT_MAX
+    )
+    head["body_len"] = _fitting(_lengths(body), calls["body"], key, BODY_BYTES_MAX)
     head["size"] = HEADER.itemsize + sum(_lengths(part) for part in (*meta, body))
     joined = pc.binary_join_element_wise(_fixed(head), *meta, body, _EMPTY)
     edges = np.zeros(rows + 1, np.int64)
@@ -125,9 +134,22 @@ def _zeros(rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def _short(lengths: np.ndarray[Any, np.dtype[np.int64]], what: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Check that lengths fit their 16-bit field."""
+    """Check that the lengths of properties fit their 16-bit field."""
     if len(lengths) and int(np.max(lengths)) > SHORT_MAX:
-        raise OptionError(f"{what.removesuffix('_len')} of {int(np.max(lengths))} bytes in a row, {SHORT_MAX} fit")
+        raise OptionError(f"{what} of {int(np.max(lengths))} bytes in a row, {SHORT_MAX} fit")
+    return lengths
+
+
+def _fitting(
+    lengths: np.ndarray[Any, np.dtype[np.int64]], column: str, key: pa.Array, most: int
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Check that no row has more bytes of a column than fit; a row is named by its key."""
+    size = int(np.max(lengths)) if len(lengths) else 0
+    if size > most:
+        text = key[int(np.argmax(lengths))].as_py().decode("utf-8", "replace")
+        shown = text if len(text) <= KEY_SHOWN_MAX else text[:KEY_SHOWN_MAX] + "…"
+        whose = f"the row with key {shown!r}" if text else "a row"
+        raise OptionError(f"column {column!r} holds {size} bytes in {whose}, {most} fit")
     return lengths
 
 
@@ -147,17 +169,6 @@ def _single(keys: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array, pa.Ar
     lengths = np.stack([_short(_lengths(keys), "topic"), _short(_lengths(values), "property value")], axis=1)
     table = np.ascontiguousarray(lengths[present].astype("<u2"))
     return keys, values, _rows_of(table, present, 4)
-
-
-def _body_lengths(body: pa.Array, key: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    lengths = _lengths(body)
-    if len(lengths) and int(np.max(lengths)) > BODY_BYTES_MAX:
-        text = key[int(np.argmax(lengths))].as_py().decode("utf-8", "replace")
-        whose = f"the row with key {text!r}" if text else "a row"
-        raise OptionError(
-            f"column 'body' holds {int(np.max(lengths))} bytes in {whose}, {BODY_BYTES_MAX} fit a request"
-        )
-    return lengths
 
 
 def _without_topic(columns: Mapping[str, pa.Array], topic: pa.Array) -> str:

@@ -244,6 +244,9 @@ def _numbers(column: pa.Array | None, rows: int) -> Numbers:
     import pyarrow as pa
 
     found: Numbers = column.cast(pa.int64()).fill_null(NO_NUMBER).to_numpy(zero_copy_only=False)
+    if column.null_count < int((found == NO_NUMBER).sum()):  # a row says this very number: it is no queue either
+        said = column.is_valid().to_numpy(zero_copy_only=False) & (found == NO_NUMBER)
+        found = np.where(said, NO_NUMBER + 1, found)
     return found
 
 

@@ -183,11 +183,11 @@ def _send(
     attempt: AttemptName | None,
 ) -> dict[str, int]:
     """Encode and send the rows to the groups of their topics; rows by group."""
-    from spark_connector.largest import LargestBody
+    from spark_connector.largest import LargestRow
     from spark_connector.sending import RowSender
 
     senders: dict[str, RowSender] = {}
-    largest = LargestBody(columns.parts["body"])
+    largest = LargestRow(columns.parts)
     with ExitStack() as open_senders, largest.named():
         for batch in batches:
             picked = columns.pick(batch)
@@ -196,7 +196,7 @@ def _send(
                 if group not in senders:
                     sender = RowSender(brokers[group], attempt, options, partial(_master, group, options))
                     senders[group] = open_senders.enter_context(sender)
-                senders[group].add(encoded_rows(own, count, options))
+                senders[group].add(encoded_rows(own, count, options, said=columns.parts))
         return {group: sender.finish() for group, sender in senders.items()}
 
 
@@ -214,13 +214,18 @@ def encoded(
 ) -> Iterator[EncodedRows]:
     """Yield the append entries of each batch, born when it is encoded."""
     for batch in batches:
-        yield encoded_rows(columns.pick(batch), batch.num_rows, options, now_ms)
+        yield encoded_rows(columns.pick(batch), batch.num_rows, options, now_ms, said=columns.parts)
 
 
 def encoded_rows(
-    parts: Mapping[str, pa.Array], rows: int, options: WriteOptions, now_ms: Clock = wall_ms
+    parts: Mapping[str, pa.Array],
+    rows: int,
+    options: WriteOptions,
+    now_ms: Clock = wall_ms,
+    *,
+    said: Mapping[str, str] | None = None,
 ) -> EncodedRows:
-    """The append entries of some rows, born now."""
+    """The append entries of some rows, born now; `said`: what the user calls the parts."""
     from spark_connector.entries import Defaults, encode_rows
 
     if options.batch_codec is not None:
@@ -228,7 +233,7 @@ def encoded_rows(
 
         assert options.topic is not None, "checked when the options were read"
         return encode_batches(parts, options.topic, options.batch_codec, options.batch_rows, now_ms())
-    return encode_rows(parts, rows, Defaults(options.qos, options.retain, now_ms(), options.delay_ms))
+    return encode_rows(parts, rows, Defaults(options.qos, options.retain, now_ms(), options.delay_ms), said)
 
 
 def commit_job(messages: Sequence[WriterCommitMessage | None], options: WriteOptions) -> list[str]:

@@ -86,7 +86,7 @@ def test_row_by_row(rows: list[dict[str, Any]], skip: int) -> None:
         ({"topic": ["t"], "body": ["b" * (16 << 20)]}, "column 'body' holds 16777216 bytes"),
         ({"mqttTopic": ["a/+"]}, "'a/\\+'"),
         ({"mqttTopic": ["$SYS/x"]}, "'.SYS/x': topics that begin with"),
-        ({"topic": ["t"], "key": ["k" * 70_000]}, "keys of 70000 bytes"),
+        ({"topic": ["t"], "key": ["k" * 70_000]}, "column .key. holds 70000 bytes in the row with key .k{40}….,"),
         ({"mqttTopic": ["t"], "qos": [5]}, "'qos' holds 5"),
     ],
 )
@@ -94,3 +94,17 @@ def test_what_cannot_be_sent_is_named(columns: dict[str, list[Any]], says: str) 
     given_columns = {name: pa.array(values) for name, values in ({"body": ["x"]} | columns).items()}
     with pytest.raises(OptionError, match=says):
         encode_rows(given_columns, 1, DEFAULTS)
+
+
+def test_a_row_that_does_not_fit_is_named_by_the_user_s_column_and_its_key() -> None:
+    keys = pa.array(["a", "b"])
+    headers = pa.array([[], [(f"k{n}", "v" * 60_000) for n in (1, 2)]], MAP)
+    cases: list[tuple[str, dict[str, Any], dict[str, str]]] = [
+        ("value", {"body": pa.array(["x", "y" * (16 << 20)])}, {"body": "value"}),
+        ("labels", {"tag": pa.array(["x", "y" * 70_000])}, {"tag": "labels"}),
+        ("headers", {"properties": headers}, {"headers": "headers"}),
+    ]
+    for column, given_columns, said in cases:
+        columns = {"body": pa.array(["x", "x"]), "topic": pa.array(["t", "t"]), "key": keys} | given_columns
+        with pytest.raises(OptionError, match=f"column '{column}' holds .* bytes in the row with key 'b', "):
+            encode_rows(columns, 2, DEFAULTS, said)

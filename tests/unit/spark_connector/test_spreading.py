@@ -175,6 +175,7 @@ def test_a_queue_number_wins_over_the_key(asked: list[str], write_options: Calla
     [
         (8, None, "column 'partition' holds 8, which is no queue of the topic 'wide': it has the queues 0 to 7."),
         (-1, None, "holds -1, which is no queue"),
+        (-(2**63), None, "holds -9223372036854775807, which is no queue"),
         (append_body.QUEUE_INDEX_ANY, None, "holds 65535, which is no queue"),
         (4, "b", "at the broker 'b' of column 'broker': it has the queues 0 to 3."),
         (0, "x", "at the broker 'x' of column 'broker': it has no queues."),
