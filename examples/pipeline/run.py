@@ -17,6 +17,10 @@ import pyspark
 from lightmq.jvm import ensure_java
 from lightmq.spark import prepare_environment
 
+TOO_SLOW = "failed to connect back"
+"""What Spark says when one of its Python processes took more than ten seconds to start, on a busy machine."""
+RUNS_MAX = 5
+
 HERE = Path(__file__).resolve().parent
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -38,8 +42,21 @@ def write_specification(folder: Path, server: str) -> Path:
     return found
 
 
+def run_update(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, bool]:
+    """Run one update and show what it says; (exit status, whether Spark did not wait for one of its processes)."""
+    was_slow = False
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as update:
+        assert update.stdout is not None
+        for line in update.stdout:
+            print(line, end="", flush=True)
+            was_slow = was_slow or TOO_SLOW in line
+    return update.returncode, was_slow
+
+
 def main() -> int:
-    """Run `spark-pipelines`; its exit status."""
+    """Run `spark-pipelines`, again from its checkpoints where it failed for the moment; its exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--server", default="127.0.0.1:9876")
     parser.add_argument("--folder", default="out/pipeline")
@@ -50,7 +67,12 @@ def main() -> int:
     prepare_environment("local[*]")
     command = [str(SPARK_HOME / "bin" / "spark-pipelines"), "run", "--spec", str(specification)]
     environment = os.environ | {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
-    return subprocess.run(command, cwd=folder, env=environment, check=False).returncode
+    for run in range(1, RUNS_MAX + 1):
+        status, was_slow = run_update(command, folder, environment)
+        if not status or not was_slow or run == RUNS_MAX:
+            break
+        print(f"A Python process of Spark started too slowly: run {run + 1} of at most {RUNS_MAX}.", flush=True)
+    return status
 
 
 if __name__ == "__main__":

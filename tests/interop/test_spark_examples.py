@@ -28,11 +28,11 @@ Send = Callable[[str, list[tuple[float, int]]], None]
 
 def example(name: str) -> Any:
     """The module, as if it had been started."""
-    specification = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    specification = importlib.util.spec_from_file_location(name.replace("/", "_"), EXAMPLES / f"{name}.py")
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
+    sys.modules[module.__name__] = module
     specification.loader.exec_module(module)
     cloudpickle.register_pickle_by_value(module)  # as what a script defines goes to the workers
     return module
@@ -129,6 +129,24 @@ def test_help_needs_no_deltalake(tmp_path: Path) -> None:
     assert run.returncode == 1
     assert "Traceback" not in run.stderr
     assert "-m pip install deltalake" in run.stderr
+
+
+@pytest.mark.parametrize(("fails", "runs"), [("failed to connect back", 3), ("no such column", 1)])
+def test_a_pipeline_whose_start_was_too_slow_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fails: str, runs: int
+) -> None:
+    """A stand-in for `spark-pipelines` that fails twice."""
+    module = example("pipeline/run")
+    script = tmp_path / "bin" / "spark-pipelines"
+    script.parent.mkdir()
+    failure = f'{{ echo "Python worker {fails}" >&2; exit 1; }}'
+    script.write_text(f"#!/bin/sh\necho x >> runs\n[ $(wc -l < runs) -gt 2 ] || {failure}\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(module, "SPARK_HOME", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["run.py", "--folder", str(tmp_path / "out")])
+    assert module.main() == (0 if runs > 1 else 1)
+    assert (tmp_path / "out" / "runs").read_text().count("x") == runs
+    assert capfd.readouterr().out.count("started too slowly") == runs - 1
 
 
 @pytest.mark.slow
