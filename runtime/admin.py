@@ -7,9 +7,8 @@ part knows it, the reason why it is not ready; what is wrong and no reason to se
 Nothing here changes anything.
 
 A browser's request is answered only under `localhost`, an address in figures, or a name that is configured, so that no
-page can read what its visitor's machine may (DNS rebinding). Connections are few, and each must send its first request
-within seconds. Answers name no versions.
-aiohttp is imported when the server starts, so that nobody pays for it who has no administration port.
+page can read what its visitor's machine may (DNS rebinding). Connections are `admin_protocol`'s, few and prompt.
+Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -17,22 +16,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from remoting.protocol.web_host import is_safe_host
+from runtime.admin_protocol import Answer, PageConnections, text_answer
+from runtime.http_head import Request
 from runtime.metrics import Registry
 
-if TYPE_CHECKING:
-    from aiohttp import web
-
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-CLIENT_HEADER_BYTES_MAX = 8_190
-CONNECTIONS_MAX = 256
-"""Connections at one time; the next one is closed at once."""
-FIRST_REQUEST_S_MAX = 10.0
-"""A connection that has made no whole request within this time is closed."""
-KEEP_ALIVE_S = 15.0
-"""How long a connection may take to make its next request."""
+HOST, MALFORMED = REASONS = ("host", "malformed")
+"""Why requests are refused, as the metrics name it."""
 
 
 class AdminServer:
@@ -62,75 +55,59 @@ class AdminServer:
         self._status = status
         self._reasons = reasons
         self._hosts = (host, *hosts)
-        self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
-        self._refused = registry.counter(
-            "rocketmq_admin_requests_refused_total", "Requests at the administration port refused for their Host header"
+        refused = registry.counter(
+            "rocketmq_admin_requests_refused_total",
+            "Requests at the administration port refused, by reason",
+            labels=("reason",),
         )
+        self._refused = {reason: refused.child(reason) for reason in REASONS}
+        self._pages = {
+            "/metrics": self._metrics_page,
+            "/livez": self._live_page,
+            "/startupz": self._started_page,
+            "/readyz": self._ready_page,
+            "/status": self._status_page,
+        }
+        self._connections = PageConnections(self.answer, self._malformed)
 
     async def start(self) -> int:
         """Listen; the answer (and ``port`` from now on) is the port, also when 0 was asked. Raises OSError."""
-        from aiohttp import web
-
-        from runtime.admin_protocol import protocol_factory
-
-        application = web.Application(client_max_size=CLIENT_HEADER_BYTES_MAX, middlewares=[self._guard()])
-        application.router.add_get("/metrics", self._metrics_page)
-        application.router.add_get("/livez", self._live_page)
-        application.router.add_get("/startupz", self._started_page)
-        application.router.add_get("/readyz", self._ready_page)
-        application.router.add_get("/status", self._status_page)
-        runner = web.AppRunner(application, access_log=None, handle_signals=False)
-        await runner.setup()
-        assert runner.server is not None
-        limits = (CONNECTIONS_MAX, FIRST_REQUEST_S_MAX, KEEP_ALIVE_S)
-        try:
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(protocol_factory(runner.server, *limits), self.host, self.port)
-        except BaseException:
-            await runner.cleanup()
-            raise
-        self._runner = runner
+        self._server = await asyncio.get_running_loop().create_server(self._connections, self.host, self.port)
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self.port
 
     async def stop(self) -> None:
         """Close the listener and what is connected; more than once is fine."""
-        runner, self._runner = self._runner, None
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        if runner is not None:
-            await runner.cleanup()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        self._connections.close()
 
-    def _guard(self) -> Any:
-        """What looks at each request before its page does."""
-        from aiohttp import web
+    def answer(self, request: Request, _address: str) -> Answer:
+        """The page that was asked for."""
+        if request.host is not None and not is_safe_host(request.host, self._hosts):
+            self._refused[HOST].value += 1
+            text = "this port answers to localhost, to addresses in figures, and to the names in admin_hosts"
+            return text_answer(403, text)
+        page = self._pages.get(request.path)
+        if page is None:
+            return text_answer(404, f"the pages are {', '.join(sorted(self._pages))}")
+        return page()
 
-        @web.middleware
-        async def guard(request: web.Request, handler: Any) -> web.StreamResponse:
-            host = request.headers.get("Host")
-            if host is not None and not is_safe_host(host, self._hosts):
-                self._refused.value += 1
-                text = "this port answers to localhost, to addresses in figures, and to the names in admin_hosts\n"
-                return web.Response(text=text, status=403)
-            response: web.StreamResponse = await handler(request)
-            return response
+    def _malformed(self) -> None:
+        self._refused[MALFORMED].value += 1
 
-        return guard
+    def _metrics_page(self) -> Answer:
+        return Answer(200, METRICS_TYPE, self._registry.page())
 
-    async def _metrics_page(self, _request: web.Request) -> web.Response:
-        from aiohttp import web
-
-        return web.Response(body=self._registry.page(), headers={"Content-Type": METRICS_TYPE})
-
-    async def _live_page(self, _request: web.Request) -> web.Response:
+    def _live_page(self) -> Answer:
         return _json({"live": True}, 200)
 
-    async def _started_page(self, _request: web.Request) -> web.Response:
+    def _started_page(self) -> Answer:
         return _json({"started": True}, 200)
 
-    async def _ready_page(self, _request: web.Request) -> web.Response:
+    def _ready_page(self) -> Answer:
         parts = dict(self._readiness())
         ready = all(parts.values())
         reasons = {part: reason for part, reason in self._reasons().items() if reason}
@@ -139,12 +116,10 @@ class AdminServer:
         told |= {"degraded": degraded} if degraded else {}
         return _json({"ready": ready, "parts": parts, **told}, 200 if ready else 503)
 
-    async def _status_page(self, _request: web.Request) -> web.Response:
+    def _status_page(self) -> Answer:
         return _json(dict(self._status()), 200)
 
 
-def _json(content: Mapping[str, Any], status: int) -> web.Response:
-    from aiohttp import web
-
+def _json(content: Mapping[str, Any], status: int) -> Answer:
     text = json.dumps(content, indent=2, default=str) + "\n"
-    return web.Response(text=text, status=status, content_type="application/json")
+    return Answer(status, "application/json; charset=utf-8", text.encode())
