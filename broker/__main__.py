@@ -15,6 +15,8 @@ import sys
 from broker.app import BrokerApp
 from broker.config import BrokerConfig
 from broker.store.errors import StoreError
+from remoting.access.rights import page_actions
+from remoting.server.page_access import PageAccess
 from runtime import event_loop, logs
 from runtime.admin import AdminServer
 from runtime.config import ConfigError, Flag, load
@@ -58,7 +60,7 @@ async def _run(config: BrokerConfig) -> None:
     app = BrokerApp(config, faults=parse_faults(os.environ.get(FAULTS_VARIABLE, "")))
     admin = AdminServer(
         config.admin_host, config.admin_port, registry=app.registry, readiness=app.readiness, status=app.status,
-        hosts=config.admin_hosts,
+        hosts=config.admin_hosts, guard=PageAccess(app.access, app.authorizer, page_actions()),
         reasons=lambda: {"broker": app.unready_reason()}, degraded=lambda: {"broker": app.degraded_reason()},
     )  # fmt: skip
     try:

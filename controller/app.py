@@ -61,11 +61,24 @@ class ControllerApp:
         self._lock: DirectoryLock | None = None
         self._dial_broker = dial_broker or signing_dial(config.access_key_file, ClientTls.of(config.dial_tls))
         self._policy = None if config.access_list is None else KeyPolicy(config.access_list, self._log, WatchedFile)
+        self.authorizer = Authorizer(self._policy)
+        """Who may do what."""
         self._watching: asyncio.Task[None] | None = None
         self._name_server: NameServer | None = None
         self._plane: ControlPlane | None = None
         self._server: RemotingServer | None = None
         self._ticker: asyncio.Task[None] | None = None
+
+    @property
+    def access(self) -> Access:
+        """Who may send requests, as configured."""
+        config = self.config
+        return Access(
+            parse_access_keys(config.access_keys),
+            open_to_all=config.open_to_all,
+            keys_count=config.access_list is not None,
+            bound_only=config.bound_signatures_only,
+        )
 
     @property
     def name_server(self) -> NameServer:
@@ -87,11 +100,10 @@ class ControllerApp:
         try:
             self._name_server = NameServer(config, self._clock, MetadataFile(config.data_directory))
             self._plane = ControlPlane(config, self._clock, self._name_server, self._dial_broker)
-            authorizer = Authorizer(self._policy)
-            self.handlers = handlers(self._name_server, self._plane, authorizer)
+            self.handlers = handlers(self._name_server, self._plane, self.authorizer)
             await self._plane.start()
             if self._listen:
-                self._server = self._make_server(authorizer)
+                self._server = self._make_server()
                 if self._registry is not None:
                     declare_tls_metrics(self._registry, self._server)
                     declare_read_metrics(self._registry, self._server)
@@ -165,21 +177,15 @@ class ControllerApp:
             "control_plane": self.plane.status(),
         }
 
-    def _make_server(self, authorizer: Authorizer) -> RemotingServer:
-        config = self.config
-        access = Access(
-            parse_access_keys(config.access_keys),
-            open_to_all=config.open_to_all,
-            keys_count=config.access_list is not None,
-            bound_only=config.bound_signatures_only,
-        )
+    def _make_server(self) -> RemotingServer:
+        config, access = self.config, self.access
         unsupported = UnsupportedRequests(self._registry or Registry(), self._clock, self._log).heard
         return RemotingServer(
             Router(
                 self.handlers,
                 access=access,
                 unsupported=unsupported,
-                judge_unserved=partial(judge_unserved, authorizer),
+                judge_unserved=partial(judge_unserved, self.authorizer),
             ),
             frame_size_bytes_max=config.frame_size_bytes_max,
             output_bytes_max=config.connection_output_bytes_max,

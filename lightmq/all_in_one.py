@@ -28,8 +28,10 @@ from mqtt_bridge.app import BridgeApp
 from mqtt_proxy.app import ProxyApp
 from mqtt_proxy.listening import PortUnavailable
 from remoting import inprocess
+from remoting.access.rights import page_actions
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.server.authorizer import TRUSTED_ATTRIBUTE
+from remoting.server.page_access import PageAccess
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ENFORCING, ServerTls
@@ -91,8 +93,9 @@ class AllInOne:
         self._pool_metrics = ProxyPoolMetrics(self._registry)
         self._bridge: BridgeApp | None = None
         self._admin = AdminServer(
-            up.host, up.admin_port, registry=self._registry, readiness=self._group.readiness, status=self.status,
-            hosts=up.admin_hosts,
+            up.host, up.admin_port, registry=self._registry, hosts=up.admin_hosts,
+            guard=PageAccess(self._broker.access, self._broker.authorizer, page_actions()),
+            readiness=self._group.readiness, status=self.status,
             reasons=lambda: {"broker": self._broker.unready_reason(), "bridge": self._bridge_reason()},
             degraded=lambda: {"broker": self._broker.degraded_reason()},
         )  # fmt: skip

@@ -10,7 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from runtime.admin import AdminServer
+from lightmq.admin_keys import AdminKeys
+from remoting.access.rights import page_actions
+from remoting.server.page_access import PageAccess
+from runtime.admin import AdminServer, Guard
 from runtime.clock import SystemClock
 from runtime.metrics import Registry
 from runtime.service import Service, ServiceGroup
@@ -43,6 +46,7 @@ class Part:
         *,
         registry: Registry,
         admin: tuple[str, int, Sequence[str]],
+        guard: Guard,
         ready: Callable[[], bool],
         status: Callable[[], Mapping[str, Any]],
         port: tuple[str, Callable[[], int]] | None = None,
@@ -51,20 +55,24 @@ class Part:
         reason: Callable[[], str] = str,
         reload: Callable[[], None] = nothing,
         stop_deadline_s: float | None = None,
+        keys: AdminKeys | None = None,
     ) -> None:
-        """``port`` is what the application's port speaks and how to read its number, if it has one; ``reason`` why it
-        is not ready."""
+        """``guard`` decides who sees the administration pages, ``keys`` are its own where the application has none.
+        ``port`` is what the application's port speaks and how to read its number, if it has one; ``reason`` why it is
+        not ready."""
         self.reload = reload
         self.until_failed = until_failed
         self._group = ServiceGroup()
         self._admin = AdminServer(
             *admin[:2],
             registry=registry,
+            guard=guard,
             readiness=self._group.readiness,
             status=status,
             reasons=lambda: {name: reason()},
             hosts=admin[2],
         )
+        self._keys = keys
         self._port = port
         self._more_ports = more_ports
         self._group.add(name, application, ready=ready, stop_deadline_s=stop_deadline_s)
@@ -73,9 +81,13 @@ class Part:
     async def start(self) -> None:
         """Start the application, then the administration port."""
         await self._group.start()
+        if self._keys is not None:
+            await self._keys.start()
 
     async def stop(self) -> None:
         """Stop both."""
+        if self._keys is not None:
+            await self._keys.stop()
         await self._group.stop()
 
     def ports(self) -> Mapping[str, int]:
@@ -95,6 +107,7 @@ def controller_part(config: ControllerConfig) -> Part:
         application,
         registry=registry,
         admin=(config.admin_host, config.admin_port, config.admin_hosts),
+        guard=PageAccess(application.access, application.authorizer, page_actions()),
         ready=application.ready,
         status=application.status,
         port=("remoting", lambda: application.port),
@@ -115,6 +128,7 @@ def broker_part(config: BrokerConfig) -> Part:
         application,
         registry=registry,
         admin=(config.admin_host, config.admin_port, config.admin_hosts),
+        guard=PageAccess(application.access, application.authorizer, page_actions()),
         ready=application.ready,
         status=application.status,
         port=("remoting", lambda: application.port),
@@ -131,11 +145,14 @@ def proxy_part(config: ProxyConfig) -> Part:
 
     registry = Registry()
     application = ProxyApp(config, clock=SystemClock(), registry=registry)
+    keys = AdminKeys(config.admin_access_keys, config.admin_access_list)
     return Part(
         "proxy",
         application,
         registry=registry,
         admin=(config.admin_host, config.admin_port, config.admin_hosts),
+        guard=keys.guard,
+        keys=keys,
         ready=lambda: application.ready,
         status=lambda: {"port": application.port, "ports": application.ports(), "metrics": registry.values()},
         port=("mqtt", lambda: application.port),
@@ -151,11 +168,14 @@ def proxies_part(config: ProxyConfig, logs: LogsConfig) -> Part:
 
     registry = Registry()
     pool = ProxyPool(config, logs, ProxyPoolMetrics(registry))
+    keys = AdminKeys(config.admin_access_keys, config.admin_access_list)
     return Part(
         "proxies",
         pool,
         registry=registry,
         admin=(config.admin_host, config.admin_port, config.admin_hosts),
+        guard=keys.guard,
+        keys=keys,
         ready=lambda: pool.ready,
         status=lambda: {"ports": pool.ports(), "proxies": pool.status(), "metrics": registry.values()},
         more_ports=pool.ports,
@@ -170,11 +190,14 @@ def bridge_part(config: BridgeConfig) -> Part:
 
     registry = Registry()
     application = BridgeApp(config, clock=SystemClock(), registry=registry)
+    keys = AdminKeys(config.admin_access_keys, config.admin_access_list)
     return Part(
         "bridge",
         application,
         registry=registry,
         admin=(config.admin_host, config.admin_port, config.admin_hosts),
+        guard=keys.guard,
+        keys=keys,
         ready=lambda: application.ready,
         status=lambda: {**application.status(), "metrics": registry.values()},
         reason=application.reason,

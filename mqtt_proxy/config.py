@@ -33,6 +33,11 @@ class ProxyConfig:
     """Address of the administration port."""
     admin_hosts: tuple[str, ...] = ()
     """Further host names under which the administration page answers, beside `localhost` and IP addresses."""
+    admin_access_keys: tuple[str, ...] = ()
+    """`key:secret` pairs that may see the administration pages from other machines (docs/howto/metrics.md)."""
+    admin_access_list: Path | None = None
+    """What each of them may see, in the format of the brokers' `access_list`, of which it can be the same file: with it
+    a key is wanted on this machine too. It is read again when it changes."""
     admin_port: int = setting(8082, minimum=0, maximum=65535)
     """Port of /metrics, /livez and /readyz when the proxy is a process of its own; 0 takes any free one."""
     controllers: tuple[str, ...] = ("127.0.0.1:9876",)

@@ -1,13 +1,14 @@
 """The administration port: ``/metrics``, ``/livez``, ``/startupz`` and ``/readyz`` for supervisors, ``/status``.
 
 ``/livez`` answers 200 while the loop turns; ``/startupz`` as well, and as this port opens last, nobody answers before
-the recovery is done; ``/readyz`` 200 with every part true, else 503, with the parts as JSON in both cases and, where a
-part knows it, the reason why it is not ready; what is wrong and no reason to send nobody there stands under
-``degraded``; ``/status`` is a JSON picture for people and for the command line.
+the recovery is done; ``/readyz`` 200 with every part true, else 503. To those who may know it also shows the parts as
+JSON and, where a part knows it, the reason why it is not ready; what is wrong and no reason to send nobody there stands
+under ``degraded``; ``/status`` is a JSON picture for people and for the command line.
 Nothing here changes anything.
 
-A browser's request is answered only under `localhost`, an address in figures, or a name that is configured, so that no
-page can read what its visitor's machine may (DNS rebinding). Connections are `admin_protocol`'s, few and prompt.
+A guard is asked before every page, and a page that the guard does not know keeps the server from being made.
+Who shows no key is answered only under `localhost`, an address in figures, or a name that is configured, so that no
+page in a browser can read what its visitor's machine may (DNS rebinding).
 Loop rule: on the loop's thread.
 """
 
@@ -16,16 +17,40 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Protocol
 
+from remoting.protocol.errors import LightMQError
 from remoting.protocol.web_host import is_safe_host
 from runtime.admin_protocol import Answer, PageConnections, text_answer
 from runtime.http_head import Request
+from runtime.logs import get_logger
 from runtime.metrics import Registry
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-HOST, MALFORMED = REASONS = ("host", "malformed")
-"""Why requests are refused, as the metrics name it."""
+READY, READY_PARTS = "/readyz", "/readyz parts"
+"""The page and what it shows of the single parts, which needs a right of its own."""
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="LightMQ", charset="UTF-8"'}
+HOST, UNPROVEN, FORBIDDEN, MALFORMED = REASONS = ("host", "unproven", "forbidden", "malformed")
+"""Why requests are refused, as the metrics name it; the middle two are a guard's words."""
+LOG_INTERVAL_S = 60.0
+"""Refusals for one reason are logged at most so often."""
+
+
+class Guard(Protocol):
+    """Who may see what."""
+
+    @property
+    def pages(self) -> Collection[str]:
+        """What it can be asked about."""
+        ...
+
+    def proves(self, authorization: str) -> bool:
+        """Whether this header proves a key."""
+        ...
+
+    def judge(self, page: str, address: str, authorization: str, *, counted: bool = True) -> str:
+        """Empty when the peer at this address may see the page, else UNPROVEN or FORBIDDEN."""
+        ...
 
 
 class AdminServer:
@@ -37,6 +62,7 @@ class AdminServer:
         port: int,
         *,
         registry: Registry,
+        guard: Guard,
         readiness: Callable[[], Mapping[str, bool]],
         status: Callable[[], Mapping[str, Any]],
         reasons: Callable[[], Mapping[str, str]] = dict,
@@ -45,17 +71,20 @@ class AdminServer:
     ) -> None:
         """``reasons``: part -> why it cannot do its work; ``degraded``: what is wrong although it can; or empty.
 
-        ``hosts``: its further names.
+        ``hosts``: its further names. Raises LightMQError for a page of which the guard knows nothing.
         """
         self._degraded = degraded
         self.host = host
         self.port = port
         self._registry = registry
+        self._guard = guard
         self._readiness = readiness
         self._status = status
         self._reasons = reasons
         self._hosts = (host, *hosts)
         self._server: asyncio.Server | None = None
+        self._log = get_logger("admin")
+        self._logged: dict[str, tuple[float, int]] = {}
         refused = registry.counter(
             "rocketmq_admin_requests_refused_total",
             "Requests at the administration port refused, by reason",
@@ -66,10 +95,17 @@ class AdminServer:
             "/metrics": self._metrics_page,
             "/livez": self._live_page,
             "/startupz": self._started_page,
-            "/readyz": self._ready_page,
+            READY: self._ready_page,
             "/status": self._status_page,
         }
+        if strangers := {READY_PARTS, *self._pages} - set(guard.pages):
+            raise LightMQError(f"nobody has said who may see {', '.join(sorted(strangers))}: remoting.access.rights")
         self._connections = PageConnections(self.answer, self._malformed)
+
+    @property
+    def pages(self) -> frozenset[str]:
+        """What is shown here, each of which the guard knows."""
+        return frozenset((READY_PARTS, *self._pages))
 
     async def start(self) -> int:
         """Listen; the answer (and ``port`` from now on) is the port, also when 0 was asked. Raises OSError."""
@@ -84,39 +120,63 @@ class AdminServer:
             server.close()
         self._connections.close()
 
-    def answer(self, request: Request, _address: str) -> Answer:
-        """The page that was asked for."""
-        if request.host is not None and not is_safe_host(request.host, self._hosts):
-            self._refused[HOST].value += 1
-            text = "this port answers to localhost, to addresses in figures, and to the names in admin_hosts"
+    def answer(self, request: Request, address: str) -> Answer:
+        """The page that was asked for, or why this peer does not get it."""
+        safe = request.host is None or is_safe_host(request.host, self._hosts)
+        if not safe and not self._guard.proves(request.authorization):
+            self._refuse(HOST, request.path, address)
+            text = "without a key this port answers to localhost, to addresses in figures, and to names in admin_hosts"
             return text_answer(403, text)
         page = self._pages.get(request.path)
         if page is None:
             return text_answer(404, f"the pages are {', '.join(sorted(self._pages))}")
-        return page()
+        verdict = self._guard.judge(request.path, address, request.authorization)
+        if not verdict:
+            return page(request, address)
+        self._refuse(verdict, request.path, address)
+        if verdict == FORBIDDEN:
+            return text_answer(
+                403, f"this key may not see {request.path}: docs/howto/metrics.md says which role it needs"
+            )
+        return text_answer(401, "show an access key: basic authentication with its name and its secret", CHALLENGE)
+
+    def _refuse(self, reason: str, page: str, address: str) -> None:
+        """Count it, and say it now and then."""
+        counter = self._refused[reason]
+        counter.value += 1
+        now_s = asyncio.get_running_loop().time()
+        last_s, count = self._logged.get(reason, (now_s - LOG_INTERVAL_S, 0))
+        if now_s - last_s >= LOG_INTERVAL_S:
+            self._logged[reason] = now_s, counter.value
+            self._log.warning(
+                "admin_page_refused", page=page[:64], address=address, reason=reason, since_last=counter.value - count
+            )
 
     def _malformed(self) -> None:
         self._refused[MALFORMED].value += 1
 
-    def _metrics_page(self) -> Answer:
+    def _metrics_page(self, _request: Request, _address: str) -> Answer:
         return Answer(200, METRICS_TYPE, self._registry.page())
 
-    def _live_page(self) -> Answer:
+    def _live_page(self, _request: Request, _address: str) -> Answer:
         return _json({"live": True}, 200)
 
-    def _started_page(self) -> Answer:
+    def _started_page(self, _request: Request, _address: str) -> Answer:
         return _json({"started": True}, 200)
 
-    def _ready_page(self) -> Answer:
+    def _ready_page(self, request: Request, address: str) -> Answer:
         parts = dict(self._readiness())
         ready = all(parts.values())
+        status = 200 if ready else 503
+        if self._guard.judge(READY_PARTS, address, request.authorization, counted=False):
+            return _json({"ready": ready}, status)
         reasons = {part: reason for part, reason in self._reasons().items() if reason}
         told = {"reasons": reasons} if reasons else {}
         degraded = {part: words for part, words in self._degraded().items() if words}
         told |= {"degraded": degraded} if degraded else {}
-        return _json({"ready": ready, "parts": parts, **told}, 200 if ready else 503)
+        return _json({"ready": ready, "parts": parts, **told}, status)
 
-    def _status_page(self) -> Answer:
+    def _status_page(self, _request: Request, _address: str) -> Answer:
         return _json(dict(self._status()), 200)
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from lightmq.cli.checks import check_filter, check_qos, check_topic
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.cli.outcome import CommandFailed
+
+if TYPE_CHECKING:
+    from remoting.access.rights import Right
 
 acl = App(name="acl", help="Check an access list, or explain what it decides.", help_format="plaintext")
 NONE = ConfigOptions()
@@ -60,7 +63,7 @@ def explain(
         str | None, Parameter(name=["--topic", "-t"], help="Topic name, or filter to subscribe to.")
     ] = None,
     key: Annotated[str | None, Parameter(help="Access key at a broker or controller, instead of a client.")] = None,
-    request: Annotated[str | None, Parameter(help="Request of the key: a code or its name.")] = None,
+    request: Annotated[str | None, Parameter(help="Request of the key: a code, its name, or a page.")] = None,
     on: Annotated[str, Parameter(help="Topic, group ($group/NAME), sink ($sink/NAME) or broker name.")] = "",
     user: Annotated[str | None, Parameter(name=["--user", "-u"], help="Proven user name; without: none.")] = None,
     group: Annotated[list[str] | None, Parameter(negative=(), help="A group of a token or hook.")] = None,
@@ -121,26 +124,37 @@ def _explain_key(key: str | None, request: str, on: str, path: Path | None, *, j
     """What a broker or controller would say to a request signed with the key, or with none."""
     from remoting.access.acl_file import load
     from remoting.access.key_policy import NOBODY, KeyPolicy
-    from remoting.access.rights import RIGHTS
-    from remoting.protocol.codes import request_name
     from runtime.logs import get_logger
     from runtime.watched_file import WatchedFile
 
-    named = {request_name(code): code for code in RIGHTS}
-    code = int(request) if request.isdecimal() else named.get(request.upper())
-    if code is None or code not in RIGHTS:
-        raise CommandFailed(f"no broker or controller answers {request!r}: see docs/request-rights.md for the codes")
+    name, right = _right(request)
     if path is None:
         raise CommandFailed("there is no access list (broker.access_list): name one with --file")
     load(path)
-    action, identity = RIGHTS[code].action, key or NOBODY
+    if right is None:
+        raise CommandFailed(f"{name} is shown to everybody: it says yes or no and nothing else")
+    action, identity = right.action, key or NOBODY
     policy = KeyPolicy(path, get_logger("acl"), WatchedFile)
     allowed, role = policy(identity, action, on), policy.role_for(identity, action, on)
     if json_output:
         sys.stdout.write(json.dumps({"allowed": allowed, "action": action, "role": role}) + "\n")
         return
     who = f"key {key!r}" if key is not None else "whoever shows no key"
-    asked = f"{request_name(code)} ({action})" + (f" on {on!r}" if on else "")
+    asked = f"{name} ({action})" + (f" on {on!r}" if on else "")
     sys.stdout.write(f"{'allowed' if allowed else 'refused'}: {asked} by {who}\n")
     if role:
         sys.stdout.write(f"    role {role}\n")
+
+
+def _right(request: str) -> tuple[str, Right | None]:
+    """Name and right of a code, a name or a page; None for a page that everybody may see."""
+    from remoting.access.rights import PAGES, RIGHTS
+    from remoting.protocol.codes import request_name
+
+    if request in PAGES:
+        return request, PAGES[request]
+    named = {request_name(code): code for code in RIGHTS}
+    code = int(request) if request.isdecimal() else named.get(request.upper())
+    if code is None or code not in RIGHTS:
+        raise CommandFailed(f"no broker or controller answers {request!r}: see docs/request-rights.md for the codes")
+    return request_name(code), RIGHTS[code]

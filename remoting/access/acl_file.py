@@ -12,7 +12,7 @@
     anonymous                             back to clients without a proven name
     role proxy                            in a user section, at brokers and controllers only: this key is an MQTT proxy
     role broker group-a group-b           this key is a broker and may register under these broker names
-    role admin                            or `admin`, or `controller`
+    role admin                            likewise `controller`, and `monitor` for the administration pages
     pattern readwrite dev/%c/#            for everybody, whatever the section; %c or ${clientid}: the client id,
                                           %u or ${username}: the proven user name
 
@@ -48,7 +48,7 @@ VERBS: Mapping[str, tuple[bool, bool, bool]] = {
 }
 """Word -> (allows, concerns reading, concerns writing)."""
 
-ROLES = ("proxy", "admin", "broker", "controller")
+ROLES = ("proxy", "admin", "broker", "controller", "monitor")
 """What a key may be beside a reader and writer of topics; of meaning to brokers and controllers."""
 
 OPTIONS = ("qos", "retain", "retained", "will", "history")

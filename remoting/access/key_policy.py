@@ -5,6 +5,8 @@
     session   a client id or a request     role proxy, or admin for a look at one
     locate    a topic, or nothing          any role, or a rule that touches the topic (without a topic: any rule at all)
     inspect   anything                     any role
+    monitor   page of an administration    role monitor or admin
+              port
     register  broker name                  role broker with that name
     appoint   broker name                  role controller
     admin     anything                     role admin
@@ -28,7 +30,7 @@ from typing import Any, Protocol
 from remoting.access import acl_file
 from remoting.access.identity import Identity
 from remoting.access.resources import of_group, of_topic
-from remoting.access.rights import ADMIN, APPOINT, CONSUME, INSPECT, LOCATE, PUBLISH, REGISTER, SESSION
+from remoting.access.rights import ADMIN, APPOINT, CONSUME, INSPECT, LOCATE, MONITOR, PUBLISH, REGISTER, SESSION
 from remoting.access.rules import Grants, RuleSet, Verdict
 from remoting.protocol.errors import LightMQError
 
@@ -48,6 +50,7 @@ ROLES = {
     SESSION: {"proxy", "admin"},
     LOCATE: set(acl_file.ROLES),
     INSPECT: set(acl_file.ROLES),
+    MONITOR: {"monitor", "admin"},
     REGISTER: set[str](),
     APPOINT: {"controller"},
     ADMIN: {"admin"},

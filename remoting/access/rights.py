@@ -5,13 +5,15 @@
     session   act for the session of an MQTT client
     locate    learn which brokers there are and which of them hold a topic
     inspect   read what the name server and the controllers know of brokers
+    monitor   read the metrics of a part, and why it is not ready
     register  speak for a broker name: routes, heartbeats, replication, its share in controller mode
     appoint   tell a broker its role
     admin     change or see topics, groups, sessions, settings and members of the whole installation
 
 `subject` and `verb` class the right for people (docs/request-rights.md); `action` is what `authorize` is asked. A
 handler that finds its topics in the request's body asks for each of them; the action here is what it asks then.
-Invariant: tests/arch holds this table against every table of handlers. Constants only.
+Pages of the administration ports have rows of their own kind below. Invariant: tests/arch holds both tables against
+every table of handlers and pages. Constants only.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ CONSUME = "consume"
 SESSION = "session"
 LOCATE = "locate"
 INSPECT = "inspect"
+MONITOR = "monitor"
 REGISTER = "register"
 APPOINT = "appoint"
 ADMIN = "admin"
-ACTIONS = (PUBLISH, CONSUME, SESSION, LOCATE, INSPECT, REGISTER, APPOINT, ADMIN)
+ACTIONS = (PUBLISH, CONSUME, SESSION, LOCATE, INSPECT, MONITOR, REGISTER, APPOINT, ADMIN)
 
 READ, WRITE, MANAGE = VERBS = ("read", "write", "admin")
 SUBJECTS = ("topic", "group", "sink", "client", "session", "broker", "cluster")
@@ -129,6 +132,23 @@ RIGHTS: dict[int, Right] = {
     ),
 }  # fmt: skip
 """Request code -> right."""
+
+
+PAGES: dict[str, Right | None] = {
+    "/livez": None,
+    "/startupz": None,
+    "/readyz": None,
+    "/readyz parts": Right("cluster", READ, MONITOR),
+    "/metrics": Right("cluster", READ, MONITOR),
+    "/status": Right("broker", MANAGE, ADMIN),
+}
+"""Page of an administration port -> right; None: for probes of supervisors, which have no key and learn yes or no. The
+status is what CLUSTER_STATUS shows, and needs the same."""
+
+
+def page_actions() -> dict[str, str]:
+    """Page -> what `authorize` is asked; empty for what everybody may see."""
+    return {page: "" if right is None else right.action for page, right in PAGES.items()}
 
 
 def with_rights(handlers: Mapping[int, T]) -> dict[int, T]:

@@ -104,6 +104,21 @@ class Access:
             session.count = count
         peer.attributes[PROVED_ATTRIBUTE] = True
 
+    def knows_secret(self, access_key: str, secret: str) -> bool:
+        """Whether this is the secret of a known key; an unknown key costs as much as a wrong secret."""
+        known = self._keys.get(access_key)
+        same = hmac.compare_digest((known or "").encode(), secret.encode("utf-8", "surrogatepass"))
+        return same and known is not None
+
+    def proved_by_secret(self, access_key: str, secret: str, *, loopback: bool) -> str | None:
+        """The key that a peer of an administration page proves by its secret itself; None when it is not let in.
+
+        Empty for a peer that needs no proof and shows none that counts.
+        """
+        if (loopback or self._open_to_all) and not (self._keys_count and access_key):
+            return ""
+        return access_key if self.knows_secret(access_key, secret) else None
+
     @staticmethod
     def _place(peer: Peer, command: Command) -> tuple[_Session, int]:
         """Where a bound request stands on its connection. Raises Refused for one that has been there before."""

@@ -102,11 +102,11 @@ class Authorizer:
             judge = found
         return judge
 
-    def permits(self, identity: str, action: str, resource: str) -> bool:
-        """The same for an identity proved elsewhere than by a request; empty: none was proved. A no is counted."""
+    def permits(self, identity: str, action: str, resource: str, *, counted: bool = True) -> bool:
+        """The same for an identity proved elsewhere than by a request; empty: none was proved. A no is `counted`."""
         if self._policy is None or self._policy(identity or ANONYMOUS, action, resource):
             return True
-        self.refused += 1
+        self.refused += counted
         return False
 
     @staticmethod

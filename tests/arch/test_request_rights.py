@@ -1,4 +1,6 @@
-"""Every request code that is served has a right, an attempt that must be refused, and its line on the page."""
+"""Every request code that is served has a right, an attempt that must be refused, and its line on the page; so have the
+pages of the administration ports.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ from broker.config import BrokerConfig
 from controller.app import ControllerApp
 from controller.config import ControllerConfig
 from remoting.access.key_policy import ROLES
-from remoting.access.rights import ACTIONS, RIGHTS, SUBJECTS, VERBS
+from remoting.access.rights import ACTIONS, PAGES, RIGHTS, SUBJECTS, VERBS
 from remoting.protocol.codes import RequestCode, request_name
 from tests.security.request_attempts import SHOWN_IN_PART, Target, attempts
-from tests.support.tree import ROOT
+from tests.support.tree import ROOT, relative
 
 PAGE = ROOT / "docs" / "request-rights.md"
 OF_MEMBERS = {
@@ -38,7 +40,7 @@ def test_every_right_has_an_attempt_that_must_be_refused() -> None:
 
 
 def test_rights_are_made_of_known_words() -> None:
-    for code, right in RIGHTS.items():
+    for code, right in [*RIGHTS.items(), *((page, right) for page, right in PAGES.items() if right is not None)]:
         assert (right.subject in SUBJECTS, right.verb in VERBS, right.action in ACTIONS) == (True,) * 3, code
     assert set(ROLES) == set(ACTIONS)
 
@@ -50,3 +52,25 @@ def test_the_page_shows_the_table() -> None:
         f"| {code} | {request_name(code)} | {right.subject} | {right.verb} | {right.action} |"
         for code, right in sorted(RIGHTS.items())
     ]
+
+
+def test_the_page_shows_the_pages() -> None:
+    shown = [line for line in PAGE.read_text().splitlines() if line.startswith("| `/")]
+    assert shown == [
+        f"| `{page.partition(' ')[0]}`{page.partition(' ')[1] + page.partition(' ')[2]} "
+        + ("| everybody | | |" if right is None else f"| {right.subject} | {right.verb} | {right.action} |")
+        for page, right in PAGES.items()
+    ]
+
+
+def test_no_other_module_serves_pages() -> None:
+    """Whatever answers HTTP in a deployable is the one server that asks; WebSockets only shake hands by it."""
+    known = {"runtime/admin.py", "runtime/admin_protocol.py"}
+    words = ("aiohttp import web", "aiohttp.web", "http.server", "PageConnections", "start_http_server", "wsgiref")
+    served = {
+        relative(path)
+        for package in ("broker", "controller", "lightmq", "mqtt_bridge", "mqtt_proxy", "remoting", "runtime")
+        for path in (ROOT / package).rglob("*.py")
+        if any(word in path.read_text() for word in words)
+    }
+    assert served == known

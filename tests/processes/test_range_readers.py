@@ -94,7 +94,9 @@ def children(server: Server) -> list[int]:
 
 
 def metric(server: Server, name: str) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.ports['admin']}/metrics") as page:
+    headers = {"Authorization": "Bearer watch:w-secret"}
+    asked = urllib.request.Request(f"http://127.0.0.1:{server.ports['admin']}/metrics", headers=headers)
+    with urllib.request.urlopen(asked) as page:
         lines = page.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name) and line[0] != "#")
 
@@ -146,8 +148,11 @@ def test_no_reader_outlives_a_killed_broker(server: Server) -> None:
 def test_readers_ask_the_access_list_of_the_broker(tmp_path: Path) -> None:
     """A key reads there what it may read at the broker and nothing else, and a changed list counts there too."""
     listed = tmp_path / "acl"
-    listed.write_text("user feeder\nrole proxy\nuser ann\ntopic read plant/#\nuser bob\ntopic read other/#\n")
-    keys = "feeder:f-secret,ann:a-secret,bob:b-secret"
+    listed.write_text(
+        "user watch\nrole monitor\nuser feeder\nrole proxy\n"
+        "user ann\ntopic read plant/#\nuser bob\ntopic read other/#\n"
+    )
+    keys = "feeder:f-secret,ann:a-secret,bob:b-secret,watch:w-secret"
     options = ["--set", f"broker.access_keys={keys}", "--set", f"broker.access_list={listed}"]
     server = Process(
         tmp_path / "broker",

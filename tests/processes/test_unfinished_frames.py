@@ -33,8 +33,8 @@ DEADLINE_S = 120.0
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Server]:
     """With rules: on this machine, too, a key must be proved."""
-    (tmp_path / "rules").write_text("user etl\ntopic readwrite plant/#\n")
-    made = start(tmp_path, f"broker.access_list={tmp_path / 'rules'}", "broker.access_keys=etl:secret")
+    (tmp_path / "rules").write_text("user etl\ntopic readwrite plant/#\nuser watch\nrole monitor\n")
+    made = start(tmp_path, f"broker.access_list={tmp_path / 'rules'}", "broker.access_keys=etl:secret,watch:secret")
     yield made
     made.kill_if_running()
 
@@ -99,7 +99,9 @@ def close(opened: list[socket.socket]) -> None:
 
 
 def count(server: Server, name: str) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.ports['admin']}/metrics", timeout=10) as answer:
+    headers = {"Authorization": "Bearer watch:secret"}
+    asked = urllib.request.Request(f"http://127.0.0.1:{server.ports['admin']}/metrics", headers=headers)
+    with urllib.request.urlopen(asked, timeout=10) as answer:
         page = answer.read().decode()
     found = re.search(rf"^rocketmq_remoting_read_{name} (\d+)", page, re.MULTILINE)
     assert found, page

@@ -18,6 +18,7 @@ from remoting.protocol.commands import Command
 from remoting.protocol.pull_body import decode_range_pull_reply, encode_range_pull
 from remoting.transport.signature import Signer
 from tests.sim.stores import StoreBench, message
+from tests.support.addresses import own_address
 
 
 @contextmanager
@@ -80,19 +81,6 @@ def test_it_serves_ranges_counts_and_ends_with_the_pipe(store: tuple[StoreBench,
         process.send_signal(signal.SIGINT)
         process.stdin.close()
         assert process.wait(10) == 0
-
-
-def own_address() -> str | None:
-    """An address of this machine that is not loopback; None when there is none."""
-    import socket
-
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing
-        except OSError:
-            return None
-        address = str(probe.getsockname()[0])
-    return None if address.startswith(("127.", "0.")) else address
 
 
 def test_others_need_a_signature(store: tuple[StoreBench, int], tmp_path: Path) -> None:

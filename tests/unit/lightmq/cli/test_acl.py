@@ -116,3 +116,14 @@ def test_requests_of_access_keys(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run(["acl", "explain", "--key", "etl", "--request", "4711", "--file", str(path)]) == 1
     assert run(["acl", "explain", "--key", "etl", "--request", "105"]) == 1
     assert run(["acl", "explain", "--client", "c"]) == 1
+
+
+def test_pages_of_the_administration_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A key for Prometheus sees the metrics and not the status; what everybody sees needs no question."""
+    path = tmp_path / "keys"
+    path.write_text("user prometheus\nrole monitor\n")
+    asked = ("--key", "prometheus", "--file", path, "--request")
+    assert explain(capsys, *asked, "/metrics").startswith("allowed: /metrics (monitor)")
+    assert explain(capsys, *asked, "/status").startswith("refused: /status (admin)")
+    assert run(["acl", "explain", "--key", "x", "--file", str(path), "--request", "/livez"]) == 1
+    assert run(["acl", "explain", "--key", "x", "--file", str(path), "--request", "/nothing"]) == 1
