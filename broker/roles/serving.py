@@ -210,6 +210,7 @@ def intake_limits(limits: LimitsConfig) -> IntakeLimits:
         unproven_connection_bytes_max=limits.unproven_connection_bytes_max,
         frame_deadline_ms=limits.frame_deadline_ms,
         frame_bytes_per_s_min=limits.frame_bytes_per_s_min,
+        unproven_idle_ms=limits.unproven_idle_ms,
     )
 
 

@@ -39,6 +39,8 @@ class IntakeLimits:
     unproven_connection_bytes_max: int = 65_536
     frame_deadline_ms: int = 60_000
     frame_bytes_per_s_min: int = 16_384
+    unproven_idle_ms: int = 120_000
+    """Of connections between their frames; see `strangers`."""
 
 
 class Reader(Protocol):

@@ -44,8 +44,10 @@ class SocketPeer(FrameLink):
         super().__init__(settings)
         self._intake = intake or Intake()
         self._access = access or Access()
-        self._has_begun = False
+        self.begun = False
         """Whether a frame has begun and not ended."""
+        self.frames_in = 0
+        """Whole frames so far."""
         self.loopback = False
         self.reached_at: tuple[str, int] | None = None
         """Our own end of the connection; None for sockets without a port."""
@@ -109,19 +111,21 @@ class SocketPeer(FrameLink):
         self.abort(reason)
 
     def _bytes_received(self, nbytes: int) -> None:
-        frames = self._counters.frames_in
+        before = self._counters.frames_in
         super()._bytes_received(nbytes)
+        frames = self._counters.frames_in - before
+        self.frames_in += frames
         held = self._decoder.buffered_bytes
-        if held or self._has_begun:
-            self._account(held, whole=self._counters.frames_in != frames)
+        if held or self.begun:
+            self._account(held, whole=frames > 0)
 
     def _account(self, held: int, *, whole: bool) -> None:
         """So many bytes of a frame are held, after others or this one became whole."""
         now_s = self._loop.time()
-        if self._has_begun and (whole or not held):
+        if self.begun and (whole or not held):
             self._intake.finished(self, now_s)
-        self._has_begun = bool(held) and not self.closed
-        if self._has_begun:
+        self.begun = bool(held) and not self.closed
+        if self.begun:
             reason = self._intake.progress(self, held, self._decoder.frame_bytes, now_s)
             if reason:
                 self.cut(f"{reason}: {held} bytes of an unfinished frame of {self._decoder.frame_bytes}")

@@ -16,6 +16,7 @@ from remoting.protocol.frame import FRAME_SIZE_BYTES_MAX
 from remoting.server.access import Access
 from remoting.server.intake import Intake, IntakeLimits
 from remoting.server.peer import SocketPeer
+from remoting.server.strangers import SILENT, Strangers
 from remoting.server.tls import ServerTls
 from remoting.transport.certificates import LOOK_INTERVAL_MS
 from remoting.transport.contracts import Handler
@@ -31,7 +32,7 @@ CONNECTIONS_MAX = 10_000
 """Connections one server holds; the next one is closed as soon as it is accepted."""
 
 SWEEP_INTERVAL_S = 0.5
-"""How often frames that take too long are looked for."""
+"""How often frames that take too long, and silent connections, are looked for."""
 
 ACCEPT_BACKLOG = 1024
 """Connections the kernel keeps while the loop is busy."""
@@ -70,6 +71,7 @@ class RemotingServer:
         self._tls = tls
         self._access = access
         self.intake = Intake(intake)
+        self.strangers = Strangers(self.intake.limits.unproven_idle_ms)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._look_timer: asyncio.TimerHandle | None = None
         self._settings = LinkSettings(frame_size_bytes_max, output_bytes_max)
@@ -89,7 +91,7 @@ class RemotingServer:
         """Bytes of unfinished frames now, by whose they are, and connections cut, by reason."""
         intake = self.intake
         counts = {"proved": intake.reserved_bytes, "unproven": intake.unproven_bytes, **intake.refused}
-        return {**counts, "foreign": self._settings.counters.foreign}
+        return {**counts, SILENT: self.strangers.closed, "foreign": self._settings.counters.foreign}
 
     def tls_counts(self) -> tuple[int, int, int, int]:
         """Connections on which TLS began, on which it failed; certificates taken into use again, not usable."""
@@ -154,10 +156,12 @@ class RemotingServer:
         )
 
     def _sweep(self) -> None:
-        """Cut the connections whose frames take too long."""
+        """Cut the connections whose frames take too long, and those that prove nothing and say nothing."""
         loop = asyncio.get_running_loop()
         for reader, reason in self.intake.overdue(loop.time()):
             cast("SocketPeer", reader).cut(f"{reason}: a frame that began was not finished in time")
+        for stranger in self.strangers.overdue(loop.time()):
+            cast("SocketPeer", stranger).cut(f"{SILENT}: it has proved no key and said nothing for too long")
         self._sweep_timer = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def _look(self) -> None:
@@ -175,12 +179,14 @@ class RemotingServer:
             LOG.warning("connection of %s refused: there are %d already", peer.address, self._connections_max)
             return False
         self.counters.accepted += 1
+        self.strangers.came(peer, asyncio.get_running_loop().time())
         if self._on_connection is not None:
             self._on_connection(peer)
         return True
 
     def _peer_lost(self, peer: SocketPeer, reason: str) -> None:
         self.peers.discard(peer)
+        self.strangers.gone(peer)
         self.counters.lost += 1
         if not self.peers:
             self._empty.set()

@@ -1,5 +1,5 @@
-"""Many connections that each send most of a large frame: the broker's memory stays within its budget, they are cut in
-time, and clients are served meanwhile.
+"""Many connections that each send most of a large frame, or nothing: memory stays within its budget, they are cut in
+time, and clients are served meanwhile. At brokers, controllers and administration ports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
 from remoting.protocol.frame import encode_frame
 from remoting.transport.signature import Signer
-from tests.processes.rig import Server
+from tests.processes.rig import Process, Server
 
 CONNECTIONS = 14
 FRAME_BYTES = 15 * 1_048_576
@@ -28,13 +28,24 @@ BUDGET_BYTES = 33_554_432
 GROWTH_KB_MAX = 2 * BUDGET_BYTES // 1_024
 """The budget and as much again for the allocator; without a budget it is 196 MB."""
 DEADLINE_S = 120.0
+CONNECTIONS_BEGUN = 1
 
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Server]:
     """With rules: on this machine, too, a key must be proved."""
-    (tmp_path / "rules").write_text("user etl\ntopic readwrite plant/#\nuser watch\nrole monitor\n")
-    made = start(tmp_path, f"broker.access_list={tmp_path / 'rules'}", "broker.access_keys=etl:secret,watch:secret")
+    made = start(tmp_path, *rules(tmp_path, "broker"))
+    yield made
+    made.kill_if_running()
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Server]:
+    """A controller of its own with the same rules."""
+    settings = (*rules(tmp_path, "controller"), "controller.port=0", "controller.admin_port=0")
+    more = [word for setting in settings for word in ("--set", setting)]
+    made = Process(tmp_path / "controller", ["controller", "--data", str(tmp_path / "c"), *more], "remoting")
+    made.start()
     yield made
     made.kill_if_running()
 
@@ -45,6 +56,12 @@ def unguarded(tmp_path: Path) -> Iterator[Server]:
     made = start(tmp_path, f"broker.limits.read_bytes_max={BUDGET_BYTES}", "broker.limits.frame_deadline_ms=2000")
     yield made
     made.kill_if_running()
+
+
+def rules(folder: Path, part: str) -> tuple[str, str]:
+    """Settings of a part with an access list: one key writes, one may see the metrics."""
+    (folder / "rules").write_text("user etl\ntopic readwrite plant/#\nuser watch\nrole monitor\n")
+    return f"{part}.access_list={folder / 'rules'}", f"{part}.access_keys=etl:secret,watch:secret"
 
 
 def start(folder: Path, *settings: str) -> Server:
@@ -84,7 +101,7 @@ def all_cut(opened: list[socket.socket]) -> bool:
     cut = 0
     for each in opened:
         try:
-            cut += each.recv(1) == b""
+            cut += each.recv(1 << 20) == b""
         except BlockingIOError:
             continue
         except OSError:
@@ -124,13 +141,61 @@ def head_of(command: Command) -> bytes:
 
 
 def test_without_a_key_nothing_large_is_held(guarded: Server) -> None:
-    before = guarded.rss_kb()
-    opened = begin(guarded, head_of(Command(RequestCode.SEND_MESSAGE_V2, fields={"b": "plant"})))
+    holds_nothing_large(guarded)
+
+
+def test_controllers_hold_nothing_large_either(controller: Server) -> None:
+    holds_nothing_large(controller)
+
+
+def holds_nothing_large(server: Server) -> None:
+    before = server.rss_kb()
+    opened = begin(server, head_of(Command(RequestCode.SEND_MESSAGE_V2, fields={"b": "plant"})))
     try:
-        assert guarded.rss_kb() - before < 16 * 1_024
+        assert server.rss_kb() - before < 16 * 1_024
         assert all_cut(opened)
-        assert count(guarded, "cut_unproven_connection_total") == CONNECTIONS
-        assert count(guarded, "unproven_bytes") == 0
+        assert count(server, "cut_unproven_connection_total") == CONNECTIONS
+        assert count(server, "unproven_bytes") == 0
+    finally:
+        close(opened)
+
+
+@pytest.mark.parametrize("kind", ["guarded", "controller"])
+def test_silent_connections_hold_no_place(kind: str, request: pytest.FixtureRequest) -> None:
+    """A hundred and twenty that say nothing, and one that begins a small frame, are gone; a client with a key stays."""
+    server: Server = request.getfixturevalue(kind)
+    command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
+    address = f"127.0.0.1:{server.ports['remoting']}"
+    with BlockingConnection.dial(address, 30_000, signer=Signer("etl", "secret")) as idle:
+        assert idle.request(command).code == 0
+        opened = [socket.create_connection(("127.0.0.1", server.ports["remoting"])) for _ in range(120)]
+        opened[0].send(encode_frame(Command(1))[:9])
+        try:
+            for each in opened:
+                each.setblocking(False)
+            until_all_cut(opened)
+            assert count(server, "cut_silent_total") == len(opened) - CONNECTIONS_BEGUN
+            assert count(server, "cut_deadline_total") + count(server, "cut_slow_total") == CONNECTIONS_BEGUN
+            assert idle.request(command).code == 0
+        finally:
+            close(opened)
+
+
+def test_the_administration_port_holds_little_for_anybody(guarded: Server) -> None:
+    """Three hundred unfinished requests, and as many in advance whose answers nobody takes; a probe is answered."""
+    before = guarded.rss_kb()
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
+    whole = request + b"X: " + b"x" * 4_000 + b"\r\n\r\n"
+    opened = [socket.create_connection(("127.0.0.1", guarded.ports["admin"])) for _ in range(300)]
+    try:
+        for at, each in enumerate(opened):
+            each.setblocking(False)
+            with contextlib.suppress(OSError):
+                each.send(request + b"X: " + b"x" * 8_000 if at % 2 else whole * 250)
+        assert guarded.rss_kb() - before < 16 * 1_024
+        with urllib.request.urlopen(f"http://127.0.0.1:{guarded.ports['admin']}/livez", timeout=10) as answer:
+            assert answer.status == 200
+        until_all_cut(opened)
     finally:
         close(opened)
 
