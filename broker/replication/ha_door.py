@@ -23,7 +23,7 @@ PLAIN_AFTER_S = 0.2
 TLS_WITHIN_S = 3.0
 """Where TLS is enforced it begins within this time, or the connection is closed."""
 DOORS_MAX = 64
-"""Connections that have not shown which kind they are; the next one is closed at once."""
+"""Connections that have not shown which kind they are; one more ends the oldest."""
 BUFFER_BYTES = 256 * 1024
 
 Refused = Callable[[str, str], None]
@@ -38,7 +38,8 @@ class Doors:
         self.tls = tls
         self.make = make
         self.refused = refused
-        self.open: set[Door] = set()
+        self.open: dict[Door, None] = {}
+        """In the order in which they came."""
         # One buffer is enough: the loop fills it and calls `buffer_updated` in the same step.
         self.buffer = memoryview(bytearray(BUFFER_BYTES))
 
@@ -96,12 +97,11 @@ class Door(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         self._address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "local"
         if len(self._doors.open) >= DOORS_MAX:
-            self._refuse("too many connections that have not begun")
-            return
-        self._doors.open.add(self)
+            next(iter(self._doors.open)).refuse("too many connections that have not begun")
+        self._doors.open[self] = None
         loop = asyncio.get_running_loop()
         if self._listener_tls.mode == ENFORCING:
-            self._timer = loop.call_later(TLS_WITHIN_S, self._refuse, "this port takes TLS only, and none began")
+            self._timer = loop.call_later(TLS_WITHIN_S, self.refuse, "this port takes TLS only, and none began")
         else:
             self._timer = loop.call_later(PLAIN_AFTER_S, self._plain)
 
@@ -143,11 +143,12 @@ class Door(asyncio.BufferedProtocol):
 
     def _decided(self) -> None:
         """It waits at the door no longer."""
-        self._doors.open.discard(self)
+        self._doors.open.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Close at once and say why."""
         self._decided()
         self._doors.refused(self._address, reason)
         self.abort()
@@ -164,7 +165,7 @@ class Door(asyncio.BufferedProtocol):
     def _begin_tls(self) -> bool:
         """Begin a handshake; False for what begins differently."""
         if self._doors.buffer[0] != TLS_HANDSHAKE_BYTE:
-            self._refuse("what came first is no TLS")
+            self.refuse("what came first is no TLS")
             return False
         if self._timer is not None:
             self._timer.cancel()

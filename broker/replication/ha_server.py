@@ -12,43 +12,38 @@ leadership it was made in. Loop rule: all on the loop's thread.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
-from broker.replication.decoder import Decoder
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.frames import (
-    FROM_REPLICA,
     NO_PROOF_GIVEN,
     NOT_MASTER,
     Ack,
-    Frame,
-    Greeting,
     Hello,
     Ready,
     Refusal,
     Transfer,
     Welcome,
-    encode_greeting,
-    encode_refusal,
     encode_transfer_head,
-    encode_welcome,
 )
+from broker.replication.ha_connection import ReplicaConnection
 from broker.replication.ha_door import Doors
 from broker.replication.leader import Leader
 from broker.replication.pieces import Pieces
-from broker.replication.proof import NONCE_BYTES, prove, proved
+from broker.replication.proof import proved
 from broker.store.log_store import LogStore
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.server.peer import is_loopback
 from remoting.server.tls import ServerTls
-from remoting.transport.turn import soon, turn_of
+from remoting.transport.turn import soon
 from runtime.clock import Clock
 
 TICK_S = 0.1  # how often silence is counted
 CONNECTIONS_MAX = 64
-"""Connections, those included that have not said who they are; the next one is closed at once."""
+"""Connections, those included that have not said who they are; one more ends the oldest of these."""
+REFUSALS_TOLD_MS = 10_000
+"""Refusals for lack of a proof are logged at most so often."""
 HELLO_MS_MAX = 3_000
 """A connection that has not said who it is for so long is closed."""
 
@@ -75,6 +70,10 @@ class HaServer:
         self.sent_bytes = 0
         self.refused = 0
         """Connections that were told why not, or closed before they said who they are."""
+        self.unproven = 0
+        """Those among them that proved no access key, or one without the role."""
+        self._refusal_told: tuple[int, int] | None = None
+        """When that was logged last, and how many there were then."""
         self._clock = clock
         self._log = log
         self._keys = dict(keys)
@@ -153,6 +152,16 @@ class HaServer:
         assert store is not None
         return Extent(store.begin_position, store.end_position, Epochs(store.epochs))
 
+    def has_room(self) -> bool:
+        """Whether one more connection may be; of too many the oldest ends that has not said who it is."""
+        strangers = [each for each in self.connections if not each.is_replica]
+        if len(self.connections) >= CONNECTIONS_MAX and strangers:
+            oldest = min(strangers, key=lambda each: each.number)
+            self.refused += 1
+            self.connections.discard(oldest)
+            oldest.abort("too many connections")
+        return len(self.connections) < CONNECTIONS_MAX
+
     def next_id(self) -> int:
         """A number for a new connection."""
         self._ids += 1
@@ -168,7 +177,8 @@ class HaServer:
         if not trusted and (secret is None or not proved(secret, connection.nonce, hello.signed, hello.proof)):
             return Refusal(NO_PROOF_GIVEN, leader.epoch, "replicas from elsewhere prove that they know an access key")
         if not self._permitted(hello.access_key):
-            return Refusal(NO_PROOF_GIVEN, leader.epoch, f"access key {hello.access_key!r} has no such role")
+            who = f"access key {hello.access_key!r}" if hello.access_key else "whoever shows no access key"
+            return Refusal(NO_PROOF_GIVEN, leader.epoch, f"{who} has no role for this log")
         connection.secret = secret
         answer = leader.hello(connection.number, hello, self.extent(), self.now_ms())
         if leader.superseded:
@@ -289,112 +299,18 @@ class HaServer:
         """Say that a replica has gone."""
         self._log.info("replica_gone", address=connection.address, broker=connection.broker, reason=reason)
 
+    def unproven_refused(self, connection: ReplicaConnection, reason: str) -> None:
+        """Count and, now and then, say that somebody without the right wanted the log: such replicas come again."""
+        self.unproven += 1
+        now_ms = self.now_ms()
+        if self._refusal_told is None or now_ms - self._refusal_told[0] >= REFUSALS_TOLD_MS:
+            times = self.unproven - (self._refusal_told[1] if self._refusal_told is not None else 0)
+            self._refusal_told = now_ms, self.unproven
+            self._log.warning(
+                "replica_refused", address=connection.address, key=connection.access_key, broker=connection.broker,
+                reason=reason, times=times,
+            )  # fmt: skip
+
     def log_welcome(self, connection: ReplicaConnection, hello: Hello) -> None:
         """Say that a replica has come."""
         self._log.info("replica_came", address=connection.address, broker=hello.broker, end=hello.end)
-
-
-class ReplicaConnection(asyncio.Protocol):
-    """One socket of a replica."""
-
-    def __init__(self, server: HaServer) -> None:
-        self.number = server.next_id()
-        self.address = ""
-        self.broker = 0
-        self.since_ms = server.now_ms()
-        self.nonce = secrets.token_bytes(NONCE_BYTES)
-        self.secret: str | None = None
-        self.is_replica = False
-        """Whether it has been welcomed."""
-        self.has_room = True
-        self._server = server
-        self._decoder = Decoder(FROM_REPLICA)
-        self._transport: asyncio.Transport | None = None
-        self._reason = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say the first word."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=0)  # at once, and what the socket does not take is the last
-        name = transport.get_extra_info("peername")
-        self.address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "local"
-        if len(self._server.connections) >= CONNECTIONS_MAX:
-            self._server.refused += 1
-            self.abort("too many connections")
-            return
-        self._server.connections.add(self)
-        self.send(encode_greeting(Greeting(self.nonce)))
-
-    def data_received(self, data: bytes) -> None:
-        """Frames of the replica; one that breaks the rules ends its connection."""
-        turn = turn_of(asyncio.get_running_loop())
-        turn.hold()
-        has_acknowledged = False
-        try:
-            for frame in self._decoder.feed(data):
-                if isinstance(frame, Ack):
-                    self._server.acknowledged(self, frame)
-                    has_acknowledged = True
-                else:
-                    self._received(frame)
-            if has_acknowledged:
-                self._server.advance(self)
-        except RemoteViolation as violation:
-            self.abort(violation.reason)
-        finally:
-            turn.run()
-
-    def _received(self, frame: Frame) -> None:
-        if isinstance(frame, Hello):
-            self._hello(frame)
-        elif isinstance(frame, Ready):
-            refusal = self._server.ready(self, frame)
-            if refusal is not None:
-                self.refuse(refusal)
-
-    def _hello(self, hello: Hello) -> None:
-        if self.is_replica:
-            raise RemoteViolation("a second hello")
-        self.broker = hello.broker
-        answer = self._server.greet(self, hello)
-        if isinstance(answer, Refusal):
-            self.refuse(answer)
-            return
-        self.is_replica = True
-        self._server.log_welcome(self, hello)
-        self.send(encode_welcome(answer, lambda content: prove(self.secret, hello.nonce, content)))
-
-    def refuse(self, refusal: Refusal) -> None:
-        """Say why there is no stream, and close."""
-        self._server.refused += 1
-        self._reason = refusal.remark
-        self.send(encode_refusal(refusal))
-        if self._transport is not None:
-            self._transport.close()
-
-    def send(self, head: bytes, data: bytes | memoryview = b"") -> None:
-        """Queue bytes; those of the log are not copied, a file that is dropped meanwhile stays mapped until then."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines((head, data)) if len(data) else self._transport.write(head)
-
-    def abort(self, reason: str) -> None:
-        """Close at once."""
-        self._reason = self._reason or reason
-        if self._transport is not None:
-            self._transport.abort()
-
-    def pause_writing(self) -> None:
-        """The socket takes no more for now."""
-        self.has_room = False
-
-    def resume_writing(self) -> None:
-        """It does again."""
-        self.has_room = True
-        self._server.refill(self)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """It has ended."""
-        self._transport = None
-        self._server.gone(self)
-        if self.is_replica:
-            self._server.log_gone(self, self._reason or str(error or "closed by the replica"))

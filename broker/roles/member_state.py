@@ -88,6 +88,11 @@ def _declare_group(registry: Registry, member: GroupMember) -> None:
         "rocketmq_replica_sent_bytes_total", "Log bytes sent to replicas", function=lambda: member.replicas.sent_bytes
     )
     counter(
+        "rocketmq_replica_unproven_refusals_total",
+        "Connections at the replication port refused because they proved no access key, or one without the role",
+        function=lambda: member.replicas.unproven,
+    )
+    counter(
         "rocketmq_replica_cut_bytes_total",
         "Confirmed bytes cut from this broker's log because its master does not have them; 0 in the safe mode",
         function=lambda: 0 if member.client is None else member.client.lost_confirmed_bytes,

@@ -24,7 +24,7 @@ from remoting.protocol.errors import RemoteViolation
 from runtime.logs import get_logger
 
 STRANGERS_MAX = 32
-"""Connections that have not proven themselves; one more is closed at once."""
+"""Connections that have not proven themselves; one more ends the oldest of them."""
 PROOF_SECONDS = 3.0
 """Time to prove oneself."""
 OUTPUT_BYTES_MAX = 64 * 1024 * 1024
@@ -56,7 +56,8 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
         self._received = received
         self._failed = failed
         self._connections: dict[str, PeerConnection] = {}
-        self._all: set[PeerConnection] = set()
+        self._all: dict[PeerConnection, None] = {}
+        """In the order in which they were made."""
         self._dialers: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
         self._log = get_logger("consensus")
@@ -102,10 +103,13 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
             elif connection.session.proven:
                 connection.send(b"")
 
-    def made(self, connection: PeerConnection) -> bool:
-        """A socket is connected; False when there are too many strangers."""
-        self._all.add(connection)
-        return sum(not each.session.proven for each in self._all) <= STRANGERS_MAX
+    def made(self, connection: PeerConnection) -> None:
+        """A socket is connected. Of too many strangers the oldest goes, so that they keep no controller out."""
+        self._all[connection] = None
+        strangers = [each for each in self._all if not each.session.proven]
+        if len(strangers) > STRANGERS_MAX:
+            strangers[0].end("too many strangers")
+            del self._all[strangers[0]]
 
     def proved(self, connection: PeerConnection) -> None:
         """The peer has the secret: it is connected now, here instead of on an older connection."""
@@ -137,7 +141,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
 
     def lost(self, connection: PeerConnection, reason: str) -> None:
         """A socket is gone."""
-        self._all.discard(connection)
+        self._all.pop(connection, None)
         peer = connection.session.peer
         if peer is not None and self._connections.get(peer) is connection:
             del self._connections[peer]
@@ -177,13 +181,11 @@ class PeerConnection(asyncio.Protocol):
         self._reason = "it closed"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say who we are, unless there are too many strangers."""
+        """Say who we are."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        if self._peers.made(self):
-            transport.write(self.session.hello())
-        else:
-            self.end("too many strangers")
+        self._peers.made(self)
+        transport.write(self.session.hello())
 
     def data_received(self, data: bytes) -> None:
         """Open frames; whatever is wrong with them ends the connection."""

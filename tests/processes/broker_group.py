@@ -39,11 +39,21 @@ class Controller(Process):
 class Broker(Process):
     """One member of the group."""
 
+    admin_key = ""
+    """Line of a key file: who asks for its pages, where an access list wants to know."""
+
+    def page(self, name: str) -> bytes:
+        """A page of its administration port. Raises OSError."""
+        headers = {"Authorization": f"Bearer {self.admin_key}"}
+        asked = urllib.request.Request(f"http://127.0.0.1:{self.ports['admin']}{name}", headers=headers)
+        with urllib.request.urlopen(asked, timeout=5) as answer:
+            content: bytes = answer.read()
+        return content
+
     def status(self) -> dict[str, Any]:
         """What it says of itself; empty when it does not answer."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['admin']}/status", timeout=5) as answer:
-                found: dict[str, Any] = json.load(answer).get("member", {})
+            found: dict[str, Any] = json.loads(self.page("/status")).get("member", {})
         except (OSError, ValueError, KeyError):
             return {}
         return found

@@ -9,11 +9,15 @@ from typing import Any
 
 import structlog
 
+from broker.replication import frames
 from broker.replication.acknowledge import Acknowledge
+from broker.replication.decoder import Decoder
 from broker.replication.follower import Identity
+from broker.replication.frames import FROM_MASTER, Greeting, Hello
 from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
 from broker.replication.leader import Leader, LeaderSettings
+from broker.replication.proof import prove
 from broker.replication.sync_state_set import SyncStateSet
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
@@ -25,6 +29,7 @@ SETTINGS = StoreSettings(
     segment_size_bytes=64 * 1024, record_size_bytes_max=16 * 1024, free_space_bytes_min=0, ballast_size_bytes=0
 )
 LOG = structlog.get_logger()
+NONCE = b"n" * 16
 
 
 def open_store(directory: Path, **role: Any) -> LogStore:
@@ -42,6 +47,53 @@ def append(store: LogStore, count: int, size: int = 100) -> int:
     for number in range(count):
         store.append([message([queue], b"%06d" % number + bytes(size))])
     return store.end_position
+
+
+class Caller:
+    """Speaks frames to a master by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+        self._decoder = Decoder(FROM_MASTER)
+        self._frames: list[frames.Frame] = []
+
+    @classmethod
+    async def dial(cls, master: Master | int) -> Caller:
+        """Connect to a master, or to a port of this machine."""
+        port = master if isinstance(master, int) else master.server.port
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def read(self) -> frames.Frame | None:
+        """The next frame, None at the end of the connection."""
+        async with asyncio.timeout(60):
+            while not self._frames:
+                try:
+                    data = await self._reader.read(65_536)
+                except ConnectionError:
+                    return None
+                if not data:
+                    return None
+                self._frames += self._decoder.feed(data)
+        return self._frames.pop(0)
+
+    async def hello(
+        self, secret: str | None = None, greeting: frames.Frame | None = None, **changes: Any
+    ) -> frames.Frame | None:
+        """Say who it is, and what that is answered."""
+        greeting = greeting or await self.read()
+        assert isinstance(greeting, Greeting)
+        fields: dict[str, Any] = {
+            "broker": 2,
+            "epoch": 0,
+            "begin": 0,
+            "end": 0,
+            "nonce": NONCE,
+            "cluster": "c",
+            "group": "g",
+        }
+        hello = Hello(**(fields | changes))
+        self.writer.write(frames.encode_hello(hello, lambda content: prove(secret, greeting.nonce, content)))
+        return await self.read()
 
 
 async def until(condition: Callable[[], bool], what: str = "what was waited for") -> None:

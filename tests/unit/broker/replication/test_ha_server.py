@@ -2,57 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from broker.replication import frames, ha_server
-from broker.replication.decoder import Decoder
-from broker.replication.frames import FROM_MASTER, Greeting, Hello, Refusal, Transfer, Welcome
+from broker.replication import frames
+from broker.replication.frames import Refusal, Transfer, Welcome
 from broker.replication.proof import prove
 from remoting.protocol.errors import LocalMisuse
 from runtime.clock import ManualClock
 from tests.sim.replicas import log_bytes
-from tests.support.replication import Master, Replica, append, until
-
-NONCE = b"n" * 16
-
-
-class Caller:
-    """Speaks frames to a master by hand."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self.writer = reader, writer
-        self._decoder = Decoder(FROM_MASTER)
-        self._frames: list[frames.Frame] = []
-
-    @classmethod
-    async def dial(cls, master: Master) -> Caller:
-        return cls(*await asyncio.open_connection("127.0.0.1", master.server.port))
-
-    async def read(self) -> frames.Frame | None:
-        """The next frame, None at the end of the connection."""
-        async with asyncio.timeout(60):
-            while not self._frames:
-                try:
-                    data = await self._reader.read(65_536)
-                except ConnectionError:
-                    return None
-                if not data:
-                    return None
-                self._frames += self._decoder.feed(data)
-        return self._frames.pop(0)
-
-    async def hello(
-        self, secret: str | None = None, greeting: frames.Frame | None = None, **changes
-    ) -> frames.Frame | None:
-        greeting = greeting or await self.read()
-        assert isinstance(greeting, Greeting)
-        fields = {"broker": 2, "epoch": 0, "begin": 0, "end": 0, "nonce": NONCE, "cluster": "c", "group": "g"}
-        hello = Hello(**(fields | changes))
-        self.writer.write(frames.encode_hello(hello, lambda content: prove(secret, greeting.nonce, content)))
-        return await self.read()
+from tests.support.replication import NONCE, Caller, Master, Replica, append, until
 
 
 async def test_messages_are_confirmed_when_every_member_has_them(tmp_path: Path) -> None:
@@ -144,29 +104,6 @@ async def test_a_newer_connection_takes_the_place_of_the_older(tmp_path: Path) -
     await master.stop()
 
 
-@pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", frames.encode_ack(frames.Ack(3, 0))])
-async def test_what_is_no_replica_is_closed(tmp_path: Path, noise: bytes) -> None:
-    """Bytes that are no frames, and frames out of turn."""
-    master = await Master(tmp_path / "master", 3).start()
-    caller = await Caller.dial(master)
-    await caller.read()
-    caller.writer.write(noise)
-    assert await caller.read() is None
-    await master.stop()
-
-
-async def test_who_never_says_hello_is_closed(tmp_path: Path) -> None:
-    """A connection costs nothing for long."""
-    clock = ManualClock()
-    master = await Master(tmp_path / "master", 3, clock=clock).start()
-    caller = await Caller.dial(master)
-    await caller.read()
-    clock.advance_ms(ha_server.HELLO_MS_MAX)
-    assert await caller.read() is None
-    assert master.server.refused == 1
-    await master.stop()
-
-
 async def test_who_falls_silent_is_closed_and_gets_heartbeats_before(tmp_path: Path) -> None:
     """A stream says something now and then, and expects an answer."""
     clock = ManualClock()
@@ -183,17 +120,6 @@ async def test_who_falls_silent_is_closed_and_gets_heartbeats_before(tmp_path: P
     while await caller.read() is not None:
         pass
     await until(lambda: not master.leader.replicas())
-    await master.stop()
-
-
-async def test_connections_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One too many is closed before a word."""
-    monkeypatch.setattr(ha_server, "CONNECTIONS_MAX", 1)
-    master = await Master(tmp_path / "master", 3).start()
-    first = await Caller.dial(master)
-    greeting = await first.read()
-    assert await (await Caller.dial(master)).read() is None
-    assert isinstance(await first.hello(greeting=greeting), Welcome)
     await master.stop()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pickle
 import socket
@@ -107,22 +108,58 @@ async def test_a_pickle_of_a_stranger_is_not_opened(hosts, tmp_path):
     assert hosts[0].events == [("+", "n2")]
 
 
-async def test_what_a_stranger_can_make_us_hold(hosts):
-    """A frame of 16 bytes; one that announces more is closed before the rest comes."""
+@pytest.mark.parametrize("size", [17, 1_048_576, 60 * 1_048_576])
+async def test_what_a_stranger_can_make_us_hold(hosts, size):
+    """A frame of 16 bytes; one that announces more, as controllers may, is closed before the rest comes."""
     with stranger(hosts[0]) as sock:
-        sock.sendall(MAGIC + b"\x02n2" + b"r" * RANDOM_BYTES + struct.pack("<I", 60 * 1024 * 1024))
+        sock.sendall(MAGIC + b"\x02n2" + b"r" * RANDOM_BYTES + struct.pack("<I", size))
         await closed(sock)
+    assert hosts[0].transport.violations == 1
 
 
-async def test_strangers_are_few_and_for_a_short_time(hosts, monkeypatch):
-    """One too many is closed at once, and who says nothing is closed at the next look."""
+async def test_of_too_many_strangers_the_oldest_goes(hosts, monkeypatch):
+    """So they keep no controller out; and who says nothing is closed at the next look."""
     monkeypatch.setattr(peers, "STRANGERS_MAX", 1)
     with stranger(hosts[0]) as first, stranger(hosts[0]) as second:
-        await closed(second)
+        await closed(first)
         monkeypatch.setattr(peers, "PROOF_SECONDS", 0.0)
         await asyncio.sleep(0.01)
         hosts[0].transport.tick()
-        await closed(first)
+        await closed(second)
+    assert ("-", "n2") not in hosts[0].events
+
+
+async def test_a_controller_comes_in_beside_strangers(hosts, monkeypatch):
+    """However many hold a connection open, one that proves itself is connected again."""
+    one, two = hosts
+    monkeypatch.setattr(peers, "STRANGERS_MAX", 2)
+    held = [stranger(one) for _ in range(4)]
+    for connection in list(two.transport._connections.values()):
+        connection.end("cut")
+    async with asyncio.timeout(20):
+        while two.events.count(("+", "n1")) < 2:
+            await asyncio.sleep(0.01)
+    for sock in held:
+        sock.close()
+
+
+async def test_a_hello_in_pieces_buys_no_time(hosts, monkeypatch):
+    """What counts is the proof, not that something comes."""
+    monkeypatch.setattr(peers, "PROOF_SECONDS", 0.3)
+    loop = asyncio.get_running_loop()
+    with stranger(hosts[0]) as sock:
+        ended = asyncio.ensure_future(closed(sock))
+        begun = loop.time()
+        pieces = iter(MAGIC + b"\x02n2" + b"r" * (RANDOM_BYTES - 1))
+        while not ended.done():
+            piece = next(pieces, None)
+            if piece is not None:
+                with contextlib.suppress(OSError):
+                    sock.send(bytes([piece]))
+            hosts[0].transport.tick()
+            await asyncio.sleep(0.03)
+            assert loop.time() - begun < 10
+        await ended
 
 
 async def test_another_secret_is_a_stranger():
