@@ -36,6 +36,7 @@ COMMANDS = (
     ("acl", "acl:acl", CARE, "Check an access list, or explain what it decides."),
     ("passwd", "passwd:passwd", CARE, "Add, change or remove a user in a password file."),
     ("certs", "certs:certs", CARE, "Make certificates for TLS among the parts, by an authority of your own."),
+    ("keys", "keys:keys", CARE, "Make access keys for the parts of an installation."),
     ("store", "store:store", CARE, "Check and repair a broker's data directory, list and count what it holds."),
     ("config", "config:config", CARE, "Show the configuration in force, or explain a key."),
 )

@@ -39,7 +39,8 @@ class Moved:
     def text(self, text: str, container: str) -> str:
         """Words of a file, a command or a variable with places and addresses moved."""
         own = self.directory / container
-        for place, here in (("/data", own / "data"), ("/run/secrets", own / "secrets")):
+        places = (("/data", own / "data"), ("/run/secrets", own / "secrets"), ("/etc/lightmq", own / "etc"))
+        for place, here in places:
             text = re.sub(rf"(?<![\w/]){place}(?![\w-])", str(here), text)
         for name in sorted(self.addresses, key=len, reverse=True):
             text = text.replace(name, self.addresses[name])
@@ -57,6 +58,10 @@ class Running(Server):
         self._moved = moved
         (own / "data").mkdir(parents=True, mode=0o700)
         (own / "secrets").mkdir(mode=0o700)
+        (own / "etc").mkdir()
+        for target, file in container.mounted.items():
+            if target != CONFIGURATION:
+                (own / "etc" / Path(target).name).write_bytes(file.read_bytes())
         for name, content in moved.secrets.items():
             secret = own / "secrets" / name
             secret.write_text(content)
@@ -75,7 +80,7 @@ class Running(Server):
         """A command of this container with its places moved; with none its own."""
         words = list(command) or self.container.command
         assert words[0] == "lightmq", words
-        return [self._configured(self._moved.text(word, self.container.name)) for word in words[1:]]
+        return [self._configured(word) for word in words[1:]]
 
     def start(self) -> None:
         """Run process 1 of the container and wait until it says its ports."""
@@ -85,7 +90,7 @@ class Running(Server):
 
     def _configured(self, word: str) -> str:
         if word != CONFIGURATION:
-            return word
+            return self._moved.text(word, self.container.name)
         assert self.container.file is not None
         file = self.data / "lightmq.toml"
         file.write_text(self._moved.text(self.container.file.read_text(), self.container.name))

@@ -10,7 +10,9 @@ from typing import Any
 
 import yaml
 
+from lightmq.access_keys import variable
 from lightmq.configuration import Configuration, load_configuration
+from remoting.access.acl_file import load
 from runtime.config import Loaded, flatten
 from tests.deploy.dockerfile import Stage, stages
 from tests.support.tree import ROOT
@@ -19,9 +21,13 @@ DEPLOY = ROOT / "deploy"
 COMPOSE = DEPLOY / "compose"
 VARIABLE = re.compile(r"\$\{(\w+)(?:(:?[-?])([^}]*))?\}")
 CONFIGURATION = "/etc/lightmq/lightmq.toml"
+ACCESS_LIST = DEPLOY / "config" / "access"
+KEYS = {name: f"{name}:a-secret-of-{name}" for name in load(ACCESS_LIST).users}
+"""What `lightmq keys` makes, by name."""
 GIVEN = {
     "LIGHTMQ_ACCESS_KEY": "inside:a-long-secret",
-    "LIGHTMQ_INSIDE_KEY": "inside:a-long-secret",
+    "LIGHTMQ_ACCESS_KEYS": ",".join(KEYS.values()),
+    **{variable(name): line for name, line in KEYS.items()},
     "LIGHTMQ_RAFT_SECRET": "a-secret-of-the-controllers",
     "LIGHTMQ_INSIDE_TLS_KEY": "the key of the certificate, PEM",
 }
@@ -101,12 +107,18 @@ class Container:
         """The configuration file behind `--config`: of the image or of the stack; None for what reads none."""
         if CONFIGURATION not in self.command:
             return None
-        for mount in self.settings.get("configs", []):
-            if mount["target"] == CONFIGURATION:
-                return (COMPOSE / self.stack["configs"][mount["source"]]["file"]).resolve()
+        if CONFIGURATION in self.mounted:
+            return self.mounted[CONFIGURATION]
         copied = [text.split() for text in self.stage.all("COPY") if text.endswith(CONFIGURATION)]
         assert copied, f"{self.name}: nothing puts {CONFIGURATION} there"
         return ROOT / copied[-1][0]
+
+    @property
+    def mounted(self) -> dict[str, Path]:
+        """The stack's own files in the container, by where they are there."""
+        configs = self.stack.get("configs", {})
+        mounts = self.settings.get("configs", [])
+        return {each["target"]: (COMPOSE / configs[each["source"]]["file"]).resolve() for each in mounts}
 
     def configuration(self) -> Loaded[Configuration]:
         """What the process would load. Raises ConfigError for a key that nobody declared."""

@@ -14,9 +14,23 @@ from cryptography import x509
 from broker.replication.promise import promise
 from broker.roles.durability import rule_of
 from lightmq.cli.application import run
+from remoting.access.acl_file import load
+from remoting.server.access import parse_access_keys
 from runtime.config import ConfigError
 from tests.deploy import stacks
-from tests.deploy.stacks import COMPOSE, SECRETS, Container, containers, documents, secrets_of, stack, substituted
+from tests.deploy.stacks import (
+    ACCESS_LIST,
+    COMPOSE,
+    GIVEN,
+    KEYS,
+    SECRETS,
+    Container,
+    containers,
+    documents,
+    secrets_of,
+    stack,
+    substituted,
+)
 from tests.deploy.test_images import ports
 from tests.support.tree import ROOT
 
@@ -85,6 +99,57 @@ def test_the_certificate_is_for_every_name_that_is_dialled(tmp_path: Path) -> No
         file = COMPOSE / substituted(secrets[name]["file"], {})
         assert file.parent == ROOT / folder
         assert (tmp_path / "tls" / file.name).is_file()
+
+
+def test_every_part_has_its_role_and_nobody_else_has_one() -> None:
+    """The list that is shipped names the key of each part, with the role it needs and no more."""
+    found = {each.stage.name: each for each in containers("ha.yaml")}
+    rules = load(ACCESS_LIST)
+    keys = parse_access_keys(KEYS.values())
+    assert rules.roles == {
+        "controllers": {"controller"}, "broker-a": {"broker"}, "proxies": {"proxy"}, "prometheus": {"monitor"},
+        "operators": {"admin"},
+    }  # fmt: skip
+    assert rules.brokers == {"broker-a": {found["broker"].configuration().value.broker.broker_name}}
+    assert not rules.anonymous
+    assert not rules.everyone
+    secrets = {"controller": "controllers", "broker": "broker-a", "proxy": "proxies"}
+    for part, key in secrets.items():
+        value = getattr(found[part].configuration().value, part)
+        (name,) = {name for name in secrets_of(value) if name.removeprefix("lightmq-") in (part, f"{part}s", "proxies")}
+        assert value.access_key_file == SECRETS / name
+        variable = found[part].stack["secrets"][name]["environment"]
+        assert GIVEN[variable] == f"{key}:{keys[key]}"
+    for part in ("controller", "broker"):
+        value = getattr(found[part].configuration().value, part)
+        assert (parse_access_keys(value.access_keys), value.open_to_all) == (keys, False)
+        assert found[part].mounted[str(value.access_list)] == ACCESS_LIST
+    proxy = found["proxy"].configuration().value.proxy
+    assert set(parse_access_keys(proxy.admin_access_keys)) == {"prometheus", "operators"}
+    assert found["proxy"].mounted[str(proxy.admin_access_list)] == ACCESS_LIST
+
+
+def test_the_keys_are_made_as_the_file_says(tmp_path: Path) -> None:
+    """The command in its head makes every variable that the stack asks for."""
+    (command,) = re.findall(r"^#   (lightmq keys .*)$", (COMPOSE / "ha.yaml").read_text(), re.MULTILINE)
+    words = shlex.split(command)
+    assert run(["keys", str(tmp_path / "keys"), words[3], str(ROOT / words[4])]) == 0
+    made = dict(line.split("=", 1) for line in (tmp_path / "keys" / "env").read_text().splitlines())
+    assert set(made) == set(GIVEN) - {"LIGHTMQ_ACCESS_KEY", "LIGHTMQ_RAFT_SECRET", "LIGHTMQ_INSIDE_TLS_KEY"}
+    assert set(KEYS) == set(parse_access_keys(made["LIGHTMQ_ACCESS_KEYS"].split(",")))
+
+
+def test_prometheus_asks_every_part_with_its_key() -> None:
+    """Targets are the containers and their administration ports; the credentials are those of the key file."""
+    (document,) = documents(ROOT / "deploy" / "config" / "prometheus.yml")
+    (job,) = document["scrape_configs"]
+    assert (job["authorization"]["type"], job.get("metrics_path", "/metrics")) == ("Bearer", "/metrics")
+    expected = set()
+    for each in containers("ha.yaml"):
+        _, admin = ports(each.configuration().value, each.stage.name)
+        (name,) = each.settings["networks"]["cluster"].get("aliases", [each.name])
+        expected.add(f"{name}:{admin}")
+    assert {target for group in job["static_configs"] for target in group["targets"]} == expected
 
 
 def test_secrets_of_the_configuration_are_mounted() -> None:

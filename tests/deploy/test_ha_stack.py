@@ -7,6 +7,8 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -19,7 +21,7 @@ import pytest
 from lightmq.certificates import AUTHORITY, CERTIFICATE, KEY, make
 from runtime.clock import SystemClock
 from tests.deploy.running import Moved, Running
-from tests.deploy.stacks import GIVEN, containers
+from tests.deploy.stacks import GIVEN, KEYS, containers
 from tests.deploy.test_processes import PASSWORD, probe, publish
 from tests.processes.rig import ROOT, Server
 from tests.support.ports import free_port
@@ -33,10 +35,12 @@ class Stack:
 
     def __init__(self, directory: Path) -> None:
         found = containers("ha.yaml")
-        self.key = directory / "inside"
-        self.key.write_text(GIVEN["LIGHTMQ_INSIDE_KEY"])
-        self.key.chmod(0o600)
-        secrets = {"lightmq-inside": GIVEN["LIGHTMQ_INSIDE_KEY"], "lightmq-raft": GIVEN["LIGHTMQ_RAFT_SECRET"]}
+        self.keys = {name: key_file(directory / f"key-{name}", line) for name, line in KEYS.items()}
+        secrets = {
+            name: GIVEN[each["environment"]]
+            for name, each in found[0].stack["secrets"].items()
+            if "environment" in each
+        }
         secrets["lightmq-users"] = users(directory / "users")
         self.authority, certificates = certificates_of(directory / "tls")
         secrets |= certificates
@@ -62,10 +66,18 @@ class Stack:
         """`lightmq cluster … --json`: the status and what it says."""
         return self.ask("cluster", *words, "--json")
 
-    def ask(self, *words: str) -> tuple[int, Any]:
-        """A command that asks controllers and brokers with TLS and the key."""
+    def ask(self, *words: str, key: str = "operators") -> tuple[int, Any]:
+        """A command that asks controllers and brokers with TLS and a key."""
         trusted = ["--tls", "--tls-ca", str(self.authority)]
-        command = [*Server.python, *words, "--server", self.controllers, "--access-key-file", str(self.key), *trusted]
+        command = [
+            *Server.python,
+            *words,
+            "--server",
+            self.controllers,
+            "--access-key-file",
+            str(self.keys[key]),
+            *trusted,
+        ]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
         return done.returncode, [json.loads(line) for line in done.stdout.splitlines()] or done.stderr
 
@@ -78,12 +90,19 @@ class Stack:
         """What the log has of a topic, by its master of now, once that has registered its route."""
         end = time.monotonic() + DEADLINE_S
         while True:
-            status, rows = self.ask("tail", topic, "--offset", "0", "--json")
+            status, rows = self.ask("tail", topic, "--offset", "0", "--json", key="applications")
             if status == 0:
                 return [row["payload"] for row in rows]
             assert "knows no broker with a master" in rows, rows
             assert time.monotonic() < end, rows
             time.sleep(0.2)
+
+
+def key_file(file: Path, line: str) -> Path:
+    """A key as commands read it."""
+    file.write_text(line)
+    file.chmod(0o600)
+    return file
 
 
 def certificates_of(folder: Path) -> tuple[Path, dict[str, str]]:
@@ -217,7 +236,8 @@ def test_the_parts_refuse_who_comes_without_tls(stack: Stack) -> None:
     """Neither a controller nor a broker answers in the clear, nor to somebody who shows no trust in its authority."""
     (group,) = settled(stack)
     for address in (*stack.controllers.split(","), group["address"]):
-        command = [*Server.python, "topics", "--server", address, "--access-key-file", str(stack.key), "--timeout", "5"]
+        key = str(stack.keys["operators"])
+        command = [*Server.python, "topics", "--server", address, "--access-key-file", key, "--timeout", "5"]
         for options in ([], ["--tls"]):
             done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, check=False)
             assert done.returncode == 1, done.stdout
@@ -226,3 +246,39 @@ def test_the_parts_refuse_who_comes_without_tls(stack: Stack) -> None:
         plain.sendall(b"\0" * 64)
         plain.settimeout(10)
         assert plain.recv(1024) == b""
+
+
+def test_behind_tls_not_everything_is_open(stack: Stack) -> None:
+    """The cluster works with its own keys; nobody comes in without one, or further than the list says."""
+    (group,) = settled(stack)
+    publish(stack.running["proxy-0"].port)
+    refused = "NO_PERMISSION"
+    for key, words in (
+        ("prometheus", ("topics", "create", "x", "--queues", "1")),
+        ("broker-a", ("topics", "create", "x", "--queues", "1")),
+        ("proxies", ("cluster", "elect", "broker-a")),
+        ("applications", ("cluster", "elect", "broker-a")),
+    ):  # fmt: skip
+        status, told = stack.ask(*words, key=key)
+        assert status != 0, (key, words, told)
+        assert refused in str(told) or "may not" in str(told), (key, told)
+    assert stack.ask("topics", "create", "plenty", "--queues", "2")[0] == 0
+    prometheus, operators = KEYS["prometheus"], KEYS["operators"]
+    for each in stack.running.values():
+        assert (probe(each, "/livez"), page(each, "/readyz")) == (200, 200), each.container.name
+        shown = [page(each, name, line) for name in ("/metrics", "/status") for line in ("", prometheus, operators)]
+        assert shown == [401, 200, 200, 401, 403, 200], each.container.name
+    master = stack.at(group["address"])
+    assert "replica_came" in master.log.read_text()
+
+
+def page(running: Running, name: str, line: str = "") -> int:
+    """The status of a page for a key."""
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{running.ports['admin']}{name}", headers={"Authorization": f"Bearer {line}"}
+    )
+    try:
+        with urllib.request.urlopen(asked, timeout=DEADLINE_S) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code

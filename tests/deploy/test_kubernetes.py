@@ -12,7 +12,7 @@ from lightmq.certificates import AUTHORITY, CERTIFICATE, KEY
 from lightmq.configuration import load_configuration
 from runtime.config import ConfigError
 from tests.deploy.dockerfile import stages
-from tests.deploy.stacks import CONFIGURATION, DEPLOY, SECRETS, documents, secrets_of
+from tests.deploy.stacks import ACCESS_LIST, CONFIGURATION, DEPLOY, KEYS, SECRETS, documents, secrets_of
 from tests.deploy.test_images import CLUSTER, ports
 
 KUSTOMIZATION = DEPLOY / "kustomization.yaml"
@@ -21,7 +21,7 @@ VERSIONS = {
     "HorizontalPodAutoscaler": "autoscaling/v2",
 }  # fmt: skip
 POD_VALUES = {"metadata.name": "{name}-1", "metadata.labels['apps.kubernetes.io/pod-index']": "1"}
-SECRET_KEYS = {"inside": "inside:a-long-secret", "raft": "a-secret-of-the-controllers", "users": ""}
+SECRET_KEYS = {"all": ",".join(KEYS.values()), "raft": "a-secret-of-the-controllers", "users": "", **KEYS}
 EXPANSION = re.compile(r"\$\((\w+)\)")
 
 
@@ -80,8 +80,11 @@ def test_every_file_is_applied_and_every_object_has_its_version() -> None:
 def test_the_configuration_is_the_one_file() -> None:
     """The ConfigMap is made from the file that the compose stack mounts, under the name the commands read."""
     (generated,) = kustomization()["configMapGenerator"]
-    name, _, source = generated["files"][0].partition("=")
-    assert (generated["name"], f"/etc/lightmq/{name}", DEPLOY / source) == ("lightmq", CONFIGURATION, CLUSTER)
+    files = {
+        f"/etc/lightmq/{name}": DEPLOY / source
+        for name, _, source in (each.partition("=") for each in generated["files"])
+    }
+    assert (generated["name"], files) == ("lightmq", {CONFIGURATION: CLUSTER, "/etc/lightmq/access": ACCESS_LIST})
 
 
 @each_workload
@@ -142,6 +145,8 @@ def test_volumes_fit(name: str, spec: dict[str, Any], pod: dict[str, Any], conta
     assert {item["key"] for item in parts["lightmq"]} <= set(SECRET_KEYS)
     assert {item["key"] for item in parts["lightmq-tls"]} <= {AUTHORITY, CERTIFICATE, KEY}
     given = {item["path"] for items in parts.values() for item in items}
+    own = {item["path"].removeprefix("lightmq-"): item["key"] for item in parts["lightmq"]}
+    assert own.items() & {("controllers", "controllers"), ("broker", "broker-a"), ("proxies", "proxies")}
     assert mounts["secrets"] == str(SECRETS)
     assert secrets_of(getattr(load_configuration(CLUSTER, {}).value, container["name"])) == given
     assert not projected["defaultMode"] & 0o007, "keys are refused that everybody may read"
