@@ -48,6 +48,7 @@ class SysValues:
         self._started_ms = clock.monotonic_ns() // 1_000_000
         self._loads = Loads()
         self._clients_max = 0
+        self._memory_bytes_max = 0
         self._said: dict[str, str] = {}
         self._version = f"LightMQ {metadata.version('lightmq')}"
         self.sample()
@@ -68,6 +69,9 @@ class SysValues:
     def read(self) -> dict[bytes, bytes]:
         """Topic -> value, all of them."""
         uptime_s = self._clock.monotonic_ns() // 1_000_000_000 - self._started_ms // 1_000
+        # The kernel updates its own maximum with a delay: what was seen now may be above it.
+        memory_bytes, peak_bytes = _resident_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
+        self._memory_bytes_max = max(self._memory_bytes_max, memory_bytes, peak_bytes)
         values = {
             "version": self._version,
             "uptime": f"{uptime_s} seconds",
@@ -76,8 +80,8 @@ class SysValues:
             "subscriptions/count": str(int(self._metrics.subscriptions.value)),
             "publish/messages/dropped": str(_sum(self._metrics.refused_publishes)),
             "publish/bytes/received": str(self._metrics.published_bytes.value),
-            "heap/current": str(_resident_bytes()),
-            "heap/maximum": str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024),
+            "heap/current": str(memory_bytes),
+            "heap/maximum": str(self._memory_bytes_max),
         }
         values |= {name: str(int(count)) for name, count in self._counts().items() if name not in _LOADS_ONLY}
         values |= {f"load/{_load_name(name)}/{window}min": f"{mean:.2f}" for name, window, mean in self._loads.items()}

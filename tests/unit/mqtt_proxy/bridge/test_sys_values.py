@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from mqtt_proxy.bridge import sys_values
 from mqtt_proxy.bridge.sys_values import SysValues
 from mqtt_proxy.front.counters import FrontCounters
 from mqtt_proxy.metrics import ProxyMetrics
@@ -49,6 +52,15 @@ def test_version_uptime_and_memory() -> None:
     assert parts.read("uptime") == "90 seconds"
     assert int(parts.read("heap/current") or 0) > 1_000_000
     assert int(parts.read("heap/maximum") or 0) > 1_000_000
+
+
+def test_the_most_memory_is_never_less_than_what_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's maximum is not of the same moment as its present figure; a maximum does not fall either."""
+    parts, much = Parts(), 1 << 50
+    monkeypatch.setattr(sys_values, "_resident_bytes", lambda: much)
+    assert (parts.read("heap/current"), parts.read("heap/maximum")) == (str(much), str(much))
+    monkeypatch.setattr(sys_values, "_resident_bytes", lambda: 5)
+    assert (parts.read("heap/current"), parts.read("heap/maximum")) == ("5", str(much))
 
 
 def test_what_the_broker_said_replaces_the_proxys_own_view() -> None:
