@@ -157,9 +157,12 @@ def _known(target: ServerTarget, signer: Signer | None) -> dict[str, BrokerData]
         try:
             with dial(address.strip(), _timeout_ms(target), signer, target.client_tls) as server:
                 return cluster(server).broker_addr_table
-        except (ConnectionLost, RequestTimeout):
-            if address is addresses[-1]:
-                raise
+        except (ConnectionLost, RequestTimeout) as error:
+            if address is not addresses[-1]:
+                continue
+            if type(error) is ConnectionLost:  # it can be reached, and hung up
+                raise CommandFailed(f"{error}; is it the remoting port of `lightmq up` or a controller?") from error
+            raise
     raise AssertionError("no address was tried")
 
 

@@ -117,6 +117,9 @@ class MqttLink:
         except ssl.SSLCertVerificationError as error:
             reason = f"TLS certificate verification failed for {where}: {error.verify_message}"
             raise CommandFailed(f"{reason}; see --cafile") from error
+        except ssl.SSLError as error:
+            reason = (error.reason or str(error)).lower().replace("_", " ")
+            raise CommandFailed(f"no TLS connection to {where}: {reason}; is it an MQTT port with TLS?") from error
         except OSError as error:
             raise CommandFailed(f"cannot connect to {where}: {error.strerror or error}") from error
         self.client.loop_start()
@@ -162,6 +165,8 @@ class MqttLink:
 
     def _trust(self, target: MqttTarget) -> None:
         def name(file: Path | None) -> str | None:
+            if file is not None and not file.is_file():
+                raise CommandFailed(f"there is no file {file}")
             return None if file is None else str(file)
 
         try:
@@ -189,9 +194,8 @@ class MqttLink:
         if self._closing or self.lost.is_set():
             return
         if not self._answered.is_set():
-            self._refusal = "the connection ended before the server answered CONNECT; is it an MQTT port without TLS?"
-            if self.target.uses_tls:
-                self._refusal = "the connection ended before the server answered CONNECT; is it an MQTT port with TLS?"
+            hint = "" if self.target.uses_tls else " A port with TLS needs --tls or --cafile"
+            self._refusal = f"the connection ended before the server answered CONNECT; is it an MQTT port?{hint}"
             self._answered.set()
         self.why_lost = why_ended(flags, reason, properties, is_v5=self.target.is_v5)
         self.lost.set()

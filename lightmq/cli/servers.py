@@ -1,6 +1,6 @@
 """``lightmq up``, ``broker``, ``controller``, ``proxy`` and ``bridge``: run servers until a signal.
 
-Invariant: what can be known to be wrong (configuration, ports) is told before anything is started.
+Invariant: what can be known to be wrong (configuration, ports, the password file) is told before anything is started.
 """
 
 from __future__ import annotations
@@ -87,6 +87,14 @@ def check_mqtt_ports(config: ProxyConfig) -> None:
             check_free(config.listen_host, port, option)
 
 
+def check_users(config: ProxyConfig) -> None:
+    """Raise PasswordFileError when there is a password file that a proxy would not use."""
+    if config.password_file is not None:
+        from mqtt_proxy.access.password_file import load
+
+        load(config.password_file)
+
+
 def up(
     *,
     data: Data = None,
@@ -115,6 +123,7 @@ def up(
     check_mqtt_ports(value.proxy)
     check_free(value.up.host, value.up.remoting_port, "--remoting-port")
     check_free(value.up.host, value.up.admin_port, "--admin-port")
+    check_users(value.proxy)
     prepare(value.up.data_directory, "--data")
     from lightmq.all_in_one import AllInOne
 
@@ -212,6 +221,7 @@ def proxy(
     value = configuration(options, flags).value
     check_mqtt_ports(value.proxy)
     check_free(value.proxy.admin_host, value.proxy.admin_port, "--admin-port")
+    check_users(value.proxy)
     from lightmq.parts import proxies_part, proxy_part
 
     serve(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,23 @@ def test_what_can_be_wrong(log_server: Any) -> None:
         pass
     with pytest.raises(LightMQError, match="lightmq up"), brokers(ServerTarget(server="127.0.0.1:1")):
         pass
+
+
+def test_a_port_that_hangs_up_is_probably_another_one() -> None:
+    """An MQTT port, say: it takes the connection and ends it at the first frame."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def hang_up() -> None:
+            peer, _ = listener.accept()
+            peer.recv(1)
+            peer.close()
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        target = ServerTarget(server=f"127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(CommandFailed, match=r"is it the remoting port of `lightmq up`"), brokers(target):
+            pass
+        thread.join()
 
 
 def test_a_key_that_may_not_be_used_is_said_before_anything_is_asked(tmp_path: Path) -> None:

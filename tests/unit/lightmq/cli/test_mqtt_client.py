@@ -66,9 +66,27 @@ async def test_tls_verifies_the_server(tmp_path: Path) -> None:
     await asyncio.to_thread(link.close)
     with pytest.raises(CommandFailed, match=r"TLS certificate verification failed for .*see --cafile"):
         await asyncio.to_thread(MqttLink(MqttTarget(port=port, tls=True)).open)
+    with pytest.raises(CommandFailed, match=r"is it an MQTT port\? A port with TLS needs --tls or --cafile"):
+        await asyncio.to_thread(MqttLink(MqttTarget(port=port)).open)
     server.close()
-    with pytest.raises(CommandFailed, match="cannot use --cafile"):
+    with pytest.raises(CommandFailed, match=r"there is no file .*none"):
         MqttLink(MqttTarget(cafile=tmp_path / "none"))
+    with pytest.raises(CommandFailed, match="cannot use --cafile"):
+        MqttLink(MqttTarget(cafile=identity.key))
+
+
+async def test_tls_at_a_port_without_it_is_told() -> None:
+    """By what it is, not by the words of a library."""
+
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(close, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(CommandFailed, match=f"no TLS connection to 127.0.0.1:{port}: .*; is it an MQTT port with TLS"):
+        await asyncio.to_thread(MqttLink(MqttTarget(port=port, tls=True)).open)
+    server.close()
 
 
 def test_version_5_says_how_long_the_session_is_to_last(mqtt_server: Any) -> None:

@@ -55,6 +55,23 @@ def test_a_taken_port_is_told_before_anything_starts(
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.parametrize("command", [["up"], ["proxy"]])
+def test_a_password_file_that_is_no_use_is_told_before_anything_starts(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], served: list[Any]
+) -> None:
+    (tmp_path / "users").write_text("")
+    (tmp_path / "users").chmod(0o644)
+    ports = ["--mqtt-port", "0", "--admin-port", "0"]
+    if command == ["up"]:
+        ports += ["--remoting-port", "0", "--data", str(tmp_path / "d")]
+    assert run([*command, *ports, "--password-file", str(tmp_path / "users")]) == 1
+    assert f"run: chmod 600 {tmp_path / 'users'}" in capsys.readouterr().err
+    assert run([*command, *ports, "--password-file", str(tmp_path / "none")]) == 1
+    assert f"password file {tmp_path / 'none'}: No such file" in capsys.readouterr().err
+    assert not served
+    assert not (tmp_path / "d").exists()
+
+
 def test_a_directory_in_the_way_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], served: list[Any]) -> None:
     (tmp_path / "file").write_text("")
     ports = ["--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0"]
