@@ -11,19 +11,25 @@ everything kept is behind one lock.
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, generate_latest, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from remoting.protocol.web_host import is_safe_host
 from spark_connector.lag import QueueLag, behind_latest, lost_messages, queue_lags
 
 if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
         QueryProgressEvent,
@@ -34,6 +40,28 @@ if TYPE_CHECKING:
 
 QUEUES_SHOWN_MAX = 1_000
 """Queues of a query shown one by one, those furthest behind; all of them are in the figures of the whole query."""
+
+
+class _PageServer(ThreadingMixIn, WSGIServer):
+    """A thread for each request, so that a slow reader holds up nobody."""
+
+    daemon_threads = True
+
+
+class _PageServer6(_PageServer):
+    """The same on IPv6."""
+
+    address_family = socket.AF_INET6
+
+
+class _SilentHandler(WSGIRequestHandler):
+    """Requests of a scrape are no news."""
+
+    timeout = 10
+    """Seconds a client may take over its request."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's own name
+        """Write nothing."""
 
 
 @dataclass(slots=True)
@@ -106,8 +134,24 @@ class RocketMQProgressListener(StreamingQueryListener, Collector):
         return generate_latest(self.registry)
 
     def serve(self, port: int, address: str = "127.0.0.1") -> int:
-        """Serve `/metrics` from a thread until the process ends; 0 takes a free port. Returns the port."""
-        server, _ = start_http_server(port, address, self.registry)
+        """Serve `/metrics` from a thread until the process ends; 0 takes a free port. Returns the port.
+
+        On a loopback address only requests for `localhost` or an IP address are answered, so that no web page can read
+        the page of its visitor's machine (DNS rebinding).
+        """
+        page: WSGIApplication = make_wsgi_app(self.registry)
+        local = address == "localhost" or address.startswith("127.") or address == "::1"
+
+        def guarded(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+            host = environ.get("HTTP_HOST")
+            if local and host is not None and not is_safe_host(host):
+                start_response("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+                return [b"this page is for localhost\n"]
+            return page(environ, start_response)
+
+        kind = _PageServer6 if ":" in address else _PageServer
+        server = make_server(address, port, guarded, kind, _SilentHandler)
+        threading.Thread(target=server.serve_forever, name="rocketmq-metrics", daemon=True).start()
         return int(server.server_port)
 
     def collect(self) -> Iterator[Metric]:

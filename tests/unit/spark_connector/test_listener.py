@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import urllib.request
@@ -9,6 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -108,6 +110,17 @@ def test_the_page_over_http() -> None:
     listener = running()
     with urllib.request.urlopen(f"http://127.0.0.1:{listener.serve(0)}/metrics") as answer:
         assert b"rocketmq_spark_messages_behind" in answer.read()
+
+
+@pytest.mark.parametrize(("host", "status"), [("localhost:1", 200), ("10.0.0.9", 200), ("evil.example:9108", 403)])
+def test_a_web_page_that_borrowed_the_address_reads_nothing(host: str, status: int) -> None:
+    """DNS rebinding: the browser sends the attacker's name."""
+    connection = http.client.HTTPConnection("127.0.0.1", running().serve(0), timeout=20)
+    connection.request("GET", "/metrics", headers={"Host": host})
+    answer = connection.getresponse()
+    assert answer.status == status
+    assert (b"rocketmq_spark" in answer.read()) == (status == 200)
+    connection.close()
 
 
 def test_the_document_names_exactly_what_is_shown() -> None:
