@@ -35,8 +35,8 @@ class LimitsConfig:
     """Part of it that one connection may have; a request in the name of a known key may be larger. Raise it where
     clients without a key send larger messages under an access list."""
     unproven_idle_ms: int = setting(120_000, minimum=1_000)
-    """Longest silence of a connection that has proved no key, and must; then it is closed. One that has made no request
-    at all has 10 s. Others may be idle for as long as they like."""
+    """Idle timeout of connections that have to authenticate and have not; 10 s for those that have sent no request at
+    all. Authenticated connections may stay idle."""
     frame_deadline_ms: int = setting(60_000, minimum=1_000)
     """Longest time for one request to arrive (10 s without a proved key); then its connection is closed."""
     frame_bytes_per_s_min: int = setting(16_384, minimum=0)

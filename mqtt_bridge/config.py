@@ -180,8 +180,8 @@ class BridgeConfig:
     admin_access_keys: tuple[str, ...] = ()
     """`key:secret` pairs that may see the administration pages from other machines (docs/howto/metrics.md)."""
     admin_access_list: Path | None = None
-    """What each of them may see, in the format of the brokers' `access_list`, of which it can be the same file: with it
-    a key is wanted on this machine too. It is read again when it changes."""
+    """Access list for the administration pages, in the format of the brokers' `access_list`; it may be the same file.
+    With it, requests from loopback need a key too. Reloaded when it changes."""
     admin_port: int = setting(8083, minimum=0, maximum=65_535)
     """Port of /metrics, /livez and /readyz of `lightmq bridge`; 0 takes any free one."""
     stop_deadline_ms: int = setting(5_000, minimum=100)

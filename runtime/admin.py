@@ -7,8 +7,8 @@ under ``degraded``; ``/status`` is a JSON picture for people and for the command
 Nothing here changes anything.
 
 A guard is asked before every page, and a page that the guard does not know keeps the server from being made.
-Who shows no key is answered only under `localhost`, an address in figures, or a name that is configured, so that no
-page in a browser can read what its visitor's machine may (DNS rebinding).
+Without a key requests are answered only under `localhost`, an IP address or a configured name, so that no page in a
+browser can read what its visitor's machine may (DNS rebinding).
 Loop rule: on the loop's thread.
 """
 
@@ -125,7 +125,7 @@ class AdminServer:
         safe = request.host is None or is_safe_host(request.host, self._hosts)
         if not safe and not self._guard.proves(request.authorization):
             self._refuse(HOST, request.path, address)
-            text = "without a key this port answers to localhost, to addresses in figures, and to names in admin_hosts"
+            text = "without an access key use localhost, an IP address or a name from admin_hosts"
             return text_answer(403, text)
         page = self._pages.get(request.path)
         if page is None:
@@ -136,9 +136,9 @@ class AdminServer:
         self._refuse(verdict, request.path, address)
         if verdict == FORBIDDEN:
             return text_answer(
-                403, f"this key may not see {request.path}: docs/howto/metrics.md says which role it needs"
+                403, f"this key has no right to {request.path}; docs/howto/metrics.md names the role it needs"
             )
-        return text_answer(401, "show an access key: basic authentication with its name and its secret", CHALLENGE)
+        return text_answer(401, "an access key is required: basic authentication with its name and secret", CHALLENGE)
 
     def _refuse(self, reason: str, page: str, address: str) -> None:
         """Count it, and say it now and then."""
