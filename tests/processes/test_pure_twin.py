@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -17,12 +18,11 @@ from remoting.hot.choice import PURE_VARIABLE
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def rooms() -> list[str]:
-    """Where the tests of typed modules lie."""
+def rooms(package: ModuleType) -> list[str]:
+    """Where the tests of its typed modules lie."""
     return sorted(
         {
             f"tests/unit/{package.TYPED.package}/{module.rpartition('.')[0].replace('.', '/')}"
-            for package in (remoting, broker, mqtt_proxy)
             for module in package.TYPED.modules
         }
     )
@@ -30,10 +30,11 @@ def rooms() -> list[str]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(bool(mqtt_proxy.TYPED.reason), reason="this whole run is on the pure twin already")
-def test_unit_tests_pass_on_the_pure_twin() -> None:
-    """One run of its own, because a process takes its twin when it imports a package."""
+@pytest.mark.parametrize("package", [remoting, broker, mqtt_proxy], ids=lambda package: str(package.__name__))
+def test_unit_tests_pass_on_the_pure_twin(package: ModuleType) -> None:
+    """A run of its own, because a process takes its twin when it imports a package."""
     found = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", *rooms()],
+        [sys.executable, "-m", "pytest", "-q", "-x", *rooms(package)],
         cwd=ROOT, env={**os.environ, PURE_VARIABLE: "1"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert found.returncode == 0, found.stdout[-4000:]
