@@ -66,6 +66,18 @@ def test_a_failure_in_any_part_counts(
     assert table == [[part, "FAILED" if part == failing else "ok"] for part in check.PARTS]
 
 
+@pytest.mark.parametrize("arguments", [[], ["tests/unit"]])
+def test_bytecode_is_kept_whatever_the_caller_wants(
+    check: Any, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """Beside the environment, not in the tree; in every part, and in a run of the caller's own."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    elsewhere = f"not sys.pycache_prefix.startswith({str(check.bootstrap.ENVIRONMENT)!r})"
+    code = f"import sys; raise SystemExit(sys.dont_write_bytecode or {elsewhere})"
+    monkeypatch.setattr(check, "pytest_command", lambda _arguments: [sys.executable, "-c", code])
+    assert check.run_tests(arguments) == 0
+
+
 def test_what_is_not_compiled_is_found_where_it_could_be(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that Cython refuses would otherwise only make everything several times slower."""
     monkeypatch.setattr(check.shutil, "which", lambda _name: None)
