@@ -15,7 +15,9 @@ SEGMENT_SIZE_BYTES = 32 * 1024 * 1024
 """A log file of the default size for each of some hundred short-lived servers would fill a disk."""
 RESERVED = {
     "LIGHTMQ_BROKER__STORE__SEGMENT_SIZE_BYTES": SEGMENT_SIZE_BYTES,
+    "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+"""And Spark's JVMs live too shortly for the optimising compiler: without it the same tests take a third less time."""
 
 for _name, _value in RESERVED.items():
     os.environ.setdefault(_name, str(_value))

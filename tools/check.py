@@ -39,17 +39,24 @@ raise SystemExit("; ".join(sorted({each.TYPED.reason for each in (broker, mqtt_p
 QUICK_MARKS = "not slow"
 JUDGES_TIMES = "tests/chaos"
 """The suite whose servers count as dead after two seconds: it has the machine to itself."""
-SERVERS_AT_ONCE = 3
-"""How many tests of servers run at the same time: most of the time each waits for something."""
+MODULES_AT_ONCE, SERVERS_AT_ONCE = 2, 3
+"""How many tests of a part run at the same time: most of the time each waits, for a disk, a server or the clock."""
+
+
+def workers(count: int) -> list[str]:
+    """Options for tests side by side; who has none left takes some of another one's."""
+    return ["-n", str(count), "--dist", "worksteal"]
+
+
 PARTS: dict[str, list[str]] = {
     "interop": ["-m", QUICK_MARKS, "tests/interop"],
     "spark": ["-m", f"{QUICK_MARKS} and spark", "tests/processes"],
     "servers": [
         *("-m", f"{QUICK_MARKS} and not spark", "tests/processes"),
-        *("-n", str(SERVERS_AT_ONCE), "--dist", "worksteal"),
+        *workers(SERVERS_AT_ONCE),
     ],
     "modules": [
-        *("-m", QUICK_MARKS, "tests"),
+        *("-m", QUICK_MARKS, "tests", *workers(MODULES_AT_ONCE)),
         *(f"--ignore={folder}" for folder in ("tests/interop", "tests/processes", JUDGES_TIMES)),
     ],
     "alone": ["-m", QUICK_MARKS, JUDGES_TIMES],

@@ -23,13 +23,13 @@ from lightmq.spark import session
 from spark_connector.options import parse_write
 from spark_connector.source import RocketMQDataSource
 from spark_connector.writer import RocketMQBatchWriter, RocketMQStreamWriter
-from tests.interop.spark_cluster import EXECUTOR_MEMORY
+from tests.interop.spark_cluster import EXECUTORS
 
 DEADLINE_S = 120.0
 ROWS = 4_000
 OWN = ("failsonce", "slowfirst", "folder")
 CONF = {
-    "spark.executor.memory": EXECUTOR_MEMORY,
+    **EXECUTORS,
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.ui.enabled": "false",
     "spark.speculation": "true",

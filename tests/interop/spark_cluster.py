@@ -22,8 +22,8 @@ from tests.support.ports import free_port
 HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
-EXECUTOR_MEMORY = "512m"
 QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+EXECUTORS = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": QUICK_JVM}
 
 
 class Cluster:
@@ -38,6 +38,7 @@ class Cluster:
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": QUICK_JVM,
         }
         self.url = ""
 
@@ -64,13 +65,13 @@ class Cluster:
         conf = {
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(port),
-            "spark.executor.memory": EXECUTOR_MEMORY,
+            **EXECUTORS,
             "spark.ui.enabled": "false",
         }
         settings = [text for key, value in conf.items() for text in ("--conf", f"{key}={value}")]
         server = ["org.apache.spark.deploy.SparkSubmit", "--master", self.url, *settings]
         server += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-        self._run("connect", server, {"SPARK_SUBMIT_OPTS": QUICK_JVM})
+        self._run("connect", server, {})
         self._wait("connect", "Spark Connect server started at")
         return f"sc://127.0.0.1:{port}"
 

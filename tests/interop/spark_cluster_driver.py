@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lightmq.spark import session
-from tests.interop.spark_cluster import EXECUTOR_MEMORY
+from tests.interop.spark_cluster import EXECUTORS
 
 
 def places(batches: Iterator[Any]) -> Iterator[Any]:
@@ -27,7 +27,7 @@ def places(batches: Iterator[Any]) -> Iterator[Any]:
 def main(url: str, server: str, topic: str, checkpoint: str) -> None:
     """Run until the input ends."""
     conf = {
-        "spark.executor.memory": EXECUTOR_MEMORY,
+        **EXECUTORS,
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.ui.enabled": "false",
     }
