@@ -41,7 +41,7 @@ Judge = Callable[[Peer, Command], None]
 def not_supported(code: int) -> str:
     """The remark for a request without a handler; RocketMQ's words, and what it would have been for."""
     remark = f" request type {code} not supported"
-    return next((f"{remark}: not offered is {feature}" for feature, codes in FEATURES if code in codes), remark)
+    return next((f"{remark}: LightMQ does not offer {feature}" for feature, codes in FEATURES if code in codes), remark)
 
 
 class Router:

@@ -40,7 +40,7 @@ def test_unknown_codes_are_refused_and_told_of():
         router(Recorder(), Command(8))
     assert caught.value.code == 3
     assert heard == [(Recorder().address, 8)]
-    with pytest.raises(Refused, match="request type 200050 not supported: not offered is consumption by POP"):
+    with pytest.raises(Refused, match="request type 200050 not supported: LightMQ does not offer consumption by POP"):
         Router({})(Recorder(), Command(200_050))
 
 
