@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from mqtt_proxy.mqtt import encode5
+from mqtt_proxy.mqtt import delayed_topics, encode5
 from mqtt_proxy.mqtt import properties as props
 from mqtt_proxy.mqtt.aliases import IncomingAliases, OutgoingAliases
 from mqtt_proxy.mqtt.codec import UnsupportedLevel
@@ -49,6 +49,9 @@ def connect(session: Session, packet: Packet) -> None:
     if packet.will is not None:
         session.names.check_name(packet.will.topic, "will topic")
         check_properties(session.limits, packet.will.properties)
+        refusal = delayed_topics.refusal(session.limits, packet.will.properties)
+        if refusal is not None:  # when the will is due nobody is there to be told
+            raise PacketViolation(Reason.DELAY, f"will: {refusal[1]}")
     session.client_id = client_id
     session.clean = packet.clean
     session.keep_alive_s = packet.keep_alive_s

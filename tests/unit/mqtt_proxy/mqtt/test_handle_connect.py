@@ -9,6 +9,7 @@ from mqtt_proxy.mqtt.encode import encode
 from mqtt_proxy.mqtt.events import NEVER, ConnectRequested, Disconnected, Violated
 from mqtt_proxy.mqtt.limits import SessionLimits
 from mqtt_proxy.mqtt.session import Session
+from remoting.protocol.mqtt_properties import MessageProperties
 
 WILL = packets.Will(b"w/x", b"gone", 1, True)
 
@@ -87,6 +88,23 @@ def test_a_will_to_a_wildcard_is_refused() -> None:
     session = fresh()
     sent = packets.Connect("dev", True, 0, will=packets.Will(b"a/#", b"", 0, False))
     assert session.feed(encode(sent), 0)[-1].reason == "topic_name"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("delay", "taken"),
+    [(b"1000", True), (b"0", True), (b"259200001", False), (b"soon", False), (b"-1", False), (b"1.5", False)],
+)
+def test_a_will_that_cannot_wait_as_it_says_is_refused(delay: bytes, taken: bool) -> None:
+    """At CONNECT, because nobody is there to be told when it is due."""
+    session = fresh()
+    said = MessageProperties(user=[(b"delay-ms", delay)])
+    sent = packets.Connect("dev", True, 9, will=packets.Will(b"w/x", b"", 1, False, said), level=packets.LEVEL_5)
+    (event,) = session.feed(encode(sent), 0)
+    assert isinstance(event, ConnectRequested if taken else Violated)
+    if isinstance(event, Violated):
+        assert event.reason == "delay"
+        connack = session.take_bytes()
+        assert (connack[0], connack[3]) == (0x20, 0x97)
 
 
 def test_disconnect_drops_the_will_and_what_follows() -> None:
