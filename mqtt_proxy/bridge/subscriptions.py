@@ -339,7 +339,8 @@ class Subscriptions:
         """Up to which QoS the filter may be subscribed to, or the reason code why it may not."""
         reason, qos = "", REFUSED
         filters_max = self._services.config.subscriptions_per_session_max
-        if share_of(topic_filter) is not None and validate_subscription(topic_filter) is not None:
+        problem = validate_subscription(topic_filter) if topic_filter.startswith("$") else None
+        if problem is not None:
             reason = "invalid"
         elif self._services.quotas.filter_refused(inner_filter(topic_filter)):
             reason = "too_wide"
@@ -350,5 +351,6 @@ class Subscriptions:
         if not reason:
             return qos
         self._services.metrics.refused_subscriptions.child(reason).value += 1
-        LOG.info("subscription_refused", client_id=self._client_id, filter=topic_filter, reason=reason)
+        said = reason if problem is None else f"{reason}: {problem}"
+        LOG.info("subscription_refused", client_id=self._client_id, filter=topic_filter, reason=said)
         return _REFUSALS[reason]

@@ -13,6 +13,14 @@ from typing import NamedTuple
 from remoting.protocol.topics import validate_filter
 
 SHARE_PREFIX = "$share/"
+NEVER_SERVED = {
+    "$delayed/": "a delayed message comes by its own topic, not by $delayed/",
+    "$queue/": "$queue/ is not offered, use $share/<group>/<filter>",
+    "$exclusive/": "exclusive subscriptions are not offered",
+}
+"""Beginnings of filters that mean something at other brokers, or to publishers only; no MQTT client publishes there."""
+SYS_PREFIX, STORED_SYS_PREFIX = "$SYS/", "$SYS/broker/connection/"
+"""What proxies say of themselves is no message of the log, so it cannot be shared; the state of bridges can."""
 
 
 class Share(NamedTuple):
@@ -37,8 +45,15 @@ def inner_filter(topic_filter: str) -> str:
 
 
 def validate_subscription(topic_filter: str) -> str | None:
-    """Return what is wrong with a filter, shared or not, as a client may subscribe to it; None if nothing."""
+    """Return what is wrong with a filter, shared or not, as a client may subscribe to it; None if nothing.
+
+    What could never get a message is wrong too: its client would wait for ever.
+    """
     share = share_of(topic_filter)
+    wanted = topic_filter if share is None else share.filter
+    for beginning, problem in NEVER_SERVED.items():
+        if wanted.startswith(beginning):
+            return problem
     if share is None:
         return validate_filter(topic_filter)
     if not share.group:
@@ -47,4 +62,6 @@ def validate_subscription(topic_filter: str) -> str | None:
         return "a share name has neither + nor #"
     if share.filter.startswith((SHARE_PREFIX, "$history/")):
         return "a shared subscription is not shared again and has no history"
+    if share.filter.startswith(SYS_PREFIX) and not share.filter.startswith(STORED_SYS_PREFIX):
+        return "$SYS values are not shared"
     return validate_filter(share.filter)

@@ -125,6 +125,19 @@ async def test_a_share_without_a_name_or_a_filter_is_an_invalid_filter() -> None
         assert client.received() == [packets.Suback(2, [0x8F, 0x8F, 0x8F, 1])]
 
 
+async def test_filters_for_which_nothing_could_come_are_refused() -> None:
+    """A client that is granted one would wait for ever; others below `$` may be served."""
+    async with running() as rig:
+        client = await rig.client("s", level=5)
+        client.received()
+        wanted = ["$queue/a", "$exclusive/a", "$delayed/1/a", "$share/g/$SYS/#", "$SYS/#", "$other/a"]
+        client.send(packets.Subscribe(2, [(one, 1) for one in wanted]))
+        await settle()
+        (suback, *_) = client.received()
+        assert suback == packets.Suback(2, [0x8F, 0x8F, 0x8F, 0x8F, 1, 1])
+        assert rig.count("subscriptions_refused_total{invalid}") == 4
+
+
 async def test_a_shared_subscription_takes_from_its_group() -> None:
     """Judged by its inner filter; what is given is delivered, settled when acknowledged, given back when it leaves."""
     async with running() as rig:

@@ -26,7 +26,13 @@ def test_parts(name: str, share: Share | None) -> None:
     assert inner_filter(name) == (name if share is None else share.filter)
 
 
-@pytest.mark.parametrize("name", ["$share/g/a", "$share/g/#", "$share/g/+/x", "$share/g//", "$share", "a/+"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$share/g/a", "$share/g/#", "$share/g/+/x", "$share/g//", "$share", "a/+", "$SYS/#", "$queue", "$queues/a",
+        "$share/g/$SYS/broker/connection/+/state", "a/$queue/b",
+    ],
+)  # fmt: skip
 def test_valid(name: str) -> None:
     """[MQTT-4.8.2-1] [MQTT-4.8.2-2] a share name, a slash, a topic filter; or an ordinary filter."""
     assert validate_subscription(name) is None
@@ -36,6 +42,12 @@ def test_valid(name: str) -> None:
     "name",
     [
         "$share/",
+        "$queue/a",
+        "$exclusive/a",
+        "$delayed/#",
+        "$share/g/$queue/a",
+        "$share/g/$SYS/#",
+        "$share/g/$SYS/broker/uptime",
         "$share/g",
         "$share/g/",
         "$share//a",
