@@ -51,11 +51,6 @@ class Room:
         self._closed = False
         self._changed = threading.Condition()
 
-    @property
-    def used_bytes(self) -> int:
-        """How much is taken."""
-        return self._used
-
     def take(self, size_bytes: int) -> None:
         """Wait until there is room; one message larger than all of it fits when it is alone."""
         with self._changed:

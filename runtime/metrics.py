@@ -5,7 +5,7 @@ A component declares what it counts once, when it is built::
     received = registry.counter("rocketmq_messages_in_total", "Messages accepted from producers")
     dropped = registry.counter("rocketmq_drops_total", "Messages dropped", labels=("reason",))
     too_big = dropped.child("too_big")
-    received.value += 1 ; too_big.value += 1 ; latency.observe(ms)
+    received.value += 1 ; too_big.value += 1
 
 Invariant: a name has one kind, one help text and one set of labels in a process; names start with ``rocketmq_``, those
 of counters, and of nothing else, end with ``_total``.
@@ -15,7 +15,6 @@ Thread rule: a metric is written by one thread (the owner of what it counts); th
 
 from __future__ import annotations
 
-import bisect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,14 +25,12 @@ if TYPE_CHECKING:
 NAME = re.compile(r"rocketmq_[a-z0-9_]+\Z")
 CHILDREN_MAX = 1_000
 """Most label combinations of one metric; further ones are counted together under the label value ``other``."""
-LATENCY_BUCKETS_MS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
-SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 4_096)
 
 M = TypeVar("M", bound="Metric")
 
 
 class Metric:
-    """What counters, gauges and histograms share: name, help, label names, children by label values."""
+    """What counters and gauges share: name, help, label names, children by label values."""
 
     __slots__ = ("children", "help", "labels", "name")
     kind = ""
@@ -107,48 +104,6 @@ class Gauge(Metric):
         return child
 
 
-class Histogram(Metric):
-    """Counts observations by upper bound."""
-
-    __slots__ = ("bounds", "counts", "total")
-    kind = "histogram"
-
-    def __init__(self, name: str, help_text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
-        super().__init__(name, help_text, labels)
-        assert list(bounds) == sorted(bounds), bounds
-        self.bounds = tuple(bounds)
-        self.counts = [0] * (len(self.bounds) + 1)
-        self.total: float = 0
-
-    def observe(self, value: float, times: int = 1) -> None:
-        """Count ``value`` (``times`` times: a batch of equals costs one call)."""
-        self.counts[bisect.bisect_left(self.bounds, value)] += times
-        self.total += value * times
-
-    def child(self, *values: str) -> Histogram:
-        """The histogram for these label values, made on first use."""
-        key = self._child_key(values)
-        if key not in self.children:
-            self.children[key] = Histogram(self.name, self.help, (), self.bounds)
-        child: Histogram = self.children[key]
-        return child
-
-    @property
-    def count(self) -> int:
-        """How many observations there were."""
-        return sum(self.counts)
-
-    def quantile(self, fraction: float) -> float:
-        """An upper bound of the quantile, from the buckets; infinity beyond the last one, 0 when empty."""
-        wanted = fraction * self.count
-        seen = 0
-        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            seen += count
-            if count and seen >= wanted:
-                return bound
-        return 0.0
-
-
 class Registry:
     """All metrics of one process; handed to every component that counts something."""
 
@@ -175,12 +130,6 @@ class Registry:
             gauge.function = function  # a restarted component takes its gauge over
         return gauge
 
-    def histogram(
-        self, name: str, help_text: str, labels: Sequence[str] = (), bounds: Sequence[float] = LATENCY_BUCKETS_MS
-    ) -> Histogram:
-        """Declare (or get again) a histogram with upper bounds in rising order."""
-        return self._declare(Histogram(name, help_text, labels, bounds))
-
     def _declare(self, metric: M) -> M:
         assert NAME.match(metric.name), metric.name
         assert isinstance(metric, Counter) == metric.name.endswith("_total"), f"{metric.name} is no {metric.kind}"
@@ -196,12 +145,12 @@ class Registry:
         return self._metrics.values()
 
     def values(self) -> dict[str, float]:
-        """A flat picture for JSON and tests: ``name`` or ``name{value}`` -> value (a histogram: its count)."""
+        """A flat picture for JSON and tests: ``name`` or ``name{value}`` -> value."""
         picture: dict[str, float] = {}
         for metric in self._metrics.values():
             for labels, leaf in _leaves(metric):
                 suffix = "{" + ",".join(labels) + "}" if labels else ""
-                picture[metric.name + suffix] = _reading(leaf)
+                picture[metric.name + suffix] = float(leaf.read())
         return picture
 
     def page(self) -> bytes:
@@ -222,32 +171,12 @@ def _leaves(metric: Metric) -> list[tuple[tuple[str, ...], Any]]:
     return list(metric.children.items()) if metric.labels else [((), metric)]
 
 
-def _reading(leaf: Any) -> float:
-    if isinstance(leaf, Histogram):
-        return leaf.count
-    return float(leaf.read())
-
-
 def _family(metric: Metric) -> PrometheusMetric:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    if isinstance(metric, Histogram):
-        histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
-        for labels, leaf in _leaves(metric):
-            histogram.add_metric(labels, _buckets(leaf), leaf.total)
-        return histogram
     family = (CounterMetricFamily if isinstance(metric, Counter) else GaugeMetricFamily)(
         metric.name, metric.help, labels=metric.labels
     )
     for labels, leaf in _leaves(metric):
-        family.add_metric(labels, _reading(leaf))
+        family.add_metric(labels, float(leaf.read()))
     return family
-
-
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    buckets = []
-    seen = 0
-    for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
-        seen += count
-        buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), float(seen)))
-    return buckets

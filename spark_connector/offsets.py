@@ -31,8 +31,6 @@ from spark_connector.errors import OptionError
 VERSION = 1
 MOVED_FEW = 0.25
 """Up to this share of moved queues an offset is written by changing the one before instead of anew."""
-OWN = ":"
-"""What names in Kafka's form begin with that are no topics."""
 MARK, INITIAL, LOST = ":v1", ":initial", ":lost"
 AT, FROM, WAITING = ":at:", ":from:", ":waitMs:"
 FORMS_REMEMBERED = 4

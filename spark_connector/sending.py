@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -179,16 +179,6 @@ class RowSender:
             yield _Frame(b"".join(((end - begin).to_bytes(4, "little"), data)), rows, self._first)
             self._first += rows
             begin = end
-
-
-def send_rows(
-    address: Address, batches: Iterable[EncodedRows], attempt: AttemptName | None, options: WriteOptions
-) -> int:
-    """Send entries to one broker and return the number of rows; raises what `RowSender` and the batches raise."""
-    with RowSender(address, attempt, options) as sender:
-        for batch in batches:
-            sender.add(batch)
-        return sender.finish()
 
 
 def _check_answer(reply: Command, address: Address) -> None:

@@ -30,6 +30,7 @@ STATIC: dict[str, list[str]] = {
     "format": [str(BIN / "ruff"), "format", "--check", "--quiet", "."],
     "types": [str(BIN / "mypy")],
     "layering": [str(BIN / "lint-imports"), "--no-logo"],
+    "dead code": [str(BIN / "python"), "tools/dead_code.py"],
 }
 COMPILED = """
 import broker, mqtt_proxy, remoting

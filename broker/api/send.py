@@ -34,7 +34,6 @@ from remoting.transport.contracts import Peer
 if TYPE_CHECKING:
     from broker.api.context import Broker
 
-BODY_DIGITS_MAX = 4
 TRACED = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 """With this in the answer a producer records a trace, where it is configured to."""
 

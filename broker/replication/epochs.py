@@ -71,18 +71,9 @@ class Epochs:
         self._epochs.append(epoch)
         self._starts.append(start)
 
-    def drop_above(self, end: int) -> None:
-        """Forget entries that start above the log's end: their first byte never reached the disk."""
-        self._cut(bisect_right(self._starts, end))
-
     def truncate(self, position: int) -> None:
         """The log was cut to `position`: forget entries that start there or later."""
         self._cut(bisect_left(self._starts, position))
-
-    def drop_below(self, begin: int) -> None:
-        """The log now begins at `begin`: forget entries that ended there; the one that covers it keeps its start."""
-        keep = max(0, bisect_right(self._starts, begin) - 1)
-        del self._epochs[:keep], self._starts[:keep]
 
     def clear(self) -> None:
         """The log was dropped."""

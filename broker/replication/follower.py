@@ -163,12 +163,6 @@ class Follower:
         self._flushed = end
         return self._ack()
 
-    def newer_epoch(self, epoch: int) -> Sequence[Action]:
-        """The controllers named a newer master: this one gets no more acknowledgements."""
-        if epoch <= self.epoch or self.stage is Stage.OVER:
-            return ()
-        return self._over(0, f"there is an epoch {epoch}, the master's is {self.epoch}")
-
     # -- steps --------------------------------------------------------------------------------------------------------
 
     def _greeted(self, frame: Greeting) -> Sequence[Action]:

@@ -84,11 +84,6 @@ class Source(Place):
         self.choose(self.options, self.subscription_id)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether there is nothing but what stands at the cursor."""
-        return self.retained is None and self.history is None
-
-    @property
     def waits(self) -> bool:
         """Whether something is to be sent before what stands at the cursor."""
         return self.retained is not None or (self.history is not None and self.history.active)

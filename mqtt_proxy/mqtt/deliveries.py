@@ -1,8 +1,7 @@
 """The session's half that sends messages: PUBLISH of either level, the QoS 2 exchange, what was in flight.
 
     QoS 2, nothing to be made durable   deliver(qos=2) ..... Received -> release(ids) ..... Acknowledged
-    QoS 2, each step made durable       reserve(token), then send_reserved(id, ...) ..... Received, then release(ids)
-    the same, with the PUBLISH parked   take_steps(), deliver(qos=2), then send_parked(ids) ..... Received, then release
+    QoS 2, each step made durable       take_steps(), deliver(qos=2), then send_parked(ids) ..... Received, then release
 
 Invariant: with QoS > 0 no more is under way than the window and the client's Receive Maximum allow; no packet is larger
 than the client's Maximum Packet Size: such a message answers TOO_LARGE, is not sent and counts as done [MQTT-3.1.2-25].
@@ -118,37 +117,6 @@ class Deliveries(SessionState):
             self.exact.park(packet_id, token, parts)
 
     # -- QoS 2 in steps ------------------------------------------------------------------------------------------------
-
-    def reserve(self, token: object) -> int:
-        """A packet id for a QoS 2 delivery that is to be sent later; 0 when the session has ended. LocalMisuse when the
-        window is full.
-        """
-        if not self.answers(State.CONNECTED):
-            return 0
-        packet_id = self.outgoing.assign(token)
-        self.outgoing.enter(packet_id, outgoing.RESERVED)
-        return packet_id
-
-    def send_reserved(
-        self,
-        packet_id: int,
-        topic: bytes,
-        payload: bytes | memoryview,
-        retain: bool,
-        properties: MessageProperties | None = None,
-        subscription_ids: Sequence[int] = (),
-        expiry_left_s: int | None = None,
-    ) -> int:
-        """Send the PUBLISH of a reserved id; the id, or TOO_LARGE: the id is free again then."""
-        if not self.answers(State.CONNECTED):
-            return 0
-        self.outgoing.advance(packet_id, outgoing.RESERVED, outgoing.PUBLISHED)
-        framed = self._frame(topic, len(payload), 2, retain, False, properties, subscription_ids, expiry_left_s)
-        if framed is None:
-            self.outgoing.forget(packet_id)
-            return TOO_LARGE
-        self._put(framed, packet_id, payload)
-        return packet_id
 
     def take_steps(self) -> ExactSteps:
         """From now on a QoS 2 PUBLISH waits for `send_parked`; the owner looks into what this returns."""

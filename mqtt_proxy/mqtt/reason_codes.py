@@ -73,15 +73,6 @@ class ConnectCode:
     NOT_AUTHORIZED = 5
 
 
-CONNECT_CODE_NAMES = {
-    ConnectCode.ACCEPTED: "accepted",
-    ConnectCode.UNACCEPTABLE_PROTOCOL_LEVEL: "unacceptable protocol level",
-    ConnectCode.IDENTIFIER_REJECTED: "identifier rejected",
-    ConnectCode.SERVER_UNAVAILABLE: "server unavailable",
-    ConnectCode.BAD_USER_NAME_OR_PASSWORD: "bad user name or password",
-    ConnectCode.NOT_AUTHORIZED: "not authorized",
-}
-
 SUBSCRIBE_FAILURE = 0x80
 """The SUBACK code of a filter that was not granted [MQTT-3.9.3-2]."""
 

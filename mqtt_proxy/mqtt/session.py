@@ -158,11 +158,6 @@ class Session(Answers):
 
     # -- output and time -----------------------------------------------------------------------------------------------
 
-    @property
-    def output_pending(self) -> bool:
-        """Whether `take_bytes` has something."""
-        return bool(self.out)
-
     def take_bytes(self) -> bytes:
         """Everything to be written now, joined; leaves nothing behind."""
         joined = b"".join(self.out)

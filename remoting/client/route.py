@@ -80,13 +80,6 @@ class Routes:
             raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"broker {broker_name!r} has no master (known: {known})")
         return address
 
-    def invalidate(self, topic: str | None = None) -> None:
-        """Forget a topic's route, or all: the next look-up asks again."""
-        if topic is None:
-            self._known.clear()
-        else:
-            self._known.pop(f"t {topic}", None)
-
     async def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
         """Send a request to the first name server that answers; `ConnectionLost` names all that did not."""
         failures: list[str] = []

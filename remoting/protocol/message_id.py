@@ -1,9 +1,8 @@
 """Hosts and message ids of RocketMQ.
 
     offset id   hex(ip 4 or 16 | i32 port | i64 position): where the message lies; 32 or 56 digits
-    unique id   hex(ip4 | u16 pid | i32 class loader hash | i32 ms of the month | u16 counter): who made it; 32 digits
 
-Invariant: parse(make(x)) == x. Thread rule: pure functions; time and counters are the caller's.
+Invariant: unpack(pack(x)) == x. Thread rule: pure functions.
 """
 
 from __future__ import annotations
@@ -21,10 +20,6 @@ HOSTS_KEPT_MAX = 1_024
 """Hosts whose forms are remembered: messages name the same few over and over."""
 
 _PORT = struct.Struct(">i")
-_ID_TAIL = struct.Struct(">iq")
-_UNIQUE = struct.Struct(">4sHIIH")
-_DIGITS_V4 = 32
-_DIGITS_V6 = 56
 
 
 @lru_cache(HOSTS_KEPT_MAX)
@@ -48,21 +43,3 @@ def unpack_host(packed: bytes) -> Host:
 def offset_message_id(store_host: Host, position: int) -> str:
     """Return the id that says where a message lies."""
     return (pack_host(store_host) + position.to_bytes(8, "big")).hex().upper()
-
-
-def parse_offset_message_id(message_id: str) -> tuple[Host, int]:
-    """Return (store host, position); RemoteViolation for anything else than such an id."""
-    try:
-        raw = bytes.fromhex(message_id)
-    except ValueError as error:
-        raise RemoteViolation(f"message id {message_id[:64]!r} is not hexadecimal") from error
-    if len(message_id) not in (_DIGITS_V4, _DIGITS_V6):
-        raise RemoteViolation(f"message id of {len(message_id)} digits, it has {_DIGITS_V4} or {_DIGITS_V6}")
-    return unpack_host(raw[:-8]), int.from_bytes(raw[-8:], "big")
-
-
-def unique_message_id(ip: str, process_id: int, salt: int, month_ms: int, counter: int) -> str:
-    """Return an id for a message whose client sent none; numbers are taken modulo their width."""
-    packed = ip_address(ip).packed[-4:]
-    fields = (process_id & 0xFFFF, salt & 0xFFFFFFFF, month_ms & 0xFFFFFFFF, counter & 0xFFFF)
-    return _UNIQUE.pack(packed, *fields).hex().upper()

@@ -48,15 +48,13 @@ FLAG_STAGED = 0x20
 FLAG_PROPERTIES = 0x80  # never stored: what `publish_fields` says of properties beyond topic and client id
 FLAG_FORMAT_SHIFT = 8
 FLAG_FORMAT_MASK = 0x0F00
-"""Format of the body; a record is a BATCH exactly when it is not FORMAT_RAW."""
+"""Format of the body; 0 is a raw body: a record is a BATCH exactly when it is not."""
 FLAG_CODEC_SHIFT = 12
 FLAG_CODEC_MASK = 0xF000
 """How the whole body is compressed."""
 FLAG_SYS_SHIFT = 16
 """The low 16 bits of RocketMQ's sysFlag live above this bit."""
 
-FORMAT_RAW = 0
-"""The body is the body of one message."""
 FORMAT_ARROW = 1
 """The body is one Arrow IPC stream of `count` rows, schema first."""
 CODEC_NONE = 0
@@ -82,12 +80,6 @@ _SIZES = struct.Struct("<IIIIQ16xIIIIHHHHHH")
 _PUBLISH = struct.Struct("<I20xq8xIII4xHHHHH")
 _PAIR, _LENGTHS_3 = struct.Struct("<HH"), struct.Struct("<HHH")
 _LENGTHS = tuple(struct.Struct(f"<{2 * n}H") for n in range(17))
-
-
-def record_size(n_dispatch: int, meta_len: int, body_len: int) -> int:
-    """Return the total bytes of a record with these parts."""
-    body_off = (HEADER_SIZE + DISPATCH_SIZE * n_dispatch + meta_len + 7) & ~7
-    return (body_off + body_len + 7) & ~7
 
 
 def is_count(magic: int, flags: int, count: int) -> bool:

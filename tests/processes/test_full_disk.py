@@ -38,6 +38,7 @@ from spark_connector.errors import BrokerRefused
 from spark_connector.options import parse_write
 from tests.processes import wire
 from tests.processes.rig import DEADLINE_S, ROOT, Client, Server, no_traceback
+from tests.support.spark_rows import send_rows
 
 MIB = 1024 * 1024
 FULL = ResponseCode.SERVICE_NOT_AVAILABLE
@@ -206,7 +207,7 @@ def spark_is_refused(scene: Scene) -> None:
     (address,) = find_brokers(options).values()
     for attempt in (sending.AttemptName("s", 0, 0, 0), None):
         with pytest.raises(BrokerRefused, match="disk full"):
-            sending.send_rows(address, [rows], attempt, options)
+            send_rows(address, [rows], attempt, options)
 
 
 def others_go_on(scene: Scene) -> None:

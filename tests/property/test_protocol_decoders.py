@@ -165,11 +165,6 @@ CASES: list[Case] = [
     ("controller_body.decode_names", b'["broker-a", "broker-b"]', controller_body.decode_names),
     ("names.light_queue_topic", b"%LMQ%a%2Fb", names.light_queue_topic),
     ("message_id.unpack_host", bytes(8), message_id.unpack_host),
-    (
-        "message_id.parse_offset_message_id",
-        b"C0A8000100002A9F0000000000001000",
-        lambda raw: message_id.parse_offset_message_id(raw.decode("latin-1")),
-    ),
 ]
 
 EDITS = st.lists(

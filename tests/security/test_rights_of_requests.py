@@ -12,12 +12,12 @@ from remoting.client.blocking import BlockingConnection
 from remoting.protocol.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
 from remoting.protocol.codes import RequestCode, ResponseCode, request_name
 from remoting.protocol.commands import Command
-from remoting.protocol.message_id import parse_offset_message_id
 from remoting.protocol.route_body import ClusterInfo, TopicRoute, decode_body
 from remoting.transport.signature import Signer
 from tests.processes.broker_group import BrokerGroup, until
 from tests.processes.rig import Server
 from tests.security.request_attempts import SHOWN_IN_PART, Target, attempts
+from tests.support.message_ids import parse_offset_message_id
 
 RULES = """\
 user etl

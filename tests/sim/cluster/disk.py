@@ -71,7 +71,7 @@ class ModelLog:
         del self.cache[end:]
         self.epochs = self._epochs_type(self._epoch_file)
         if "entries-above-end" not in self._flags:
-            self.epochs.drop_above(end)
+            self.epochs.truncate(end + 1)
             self._save_epochs()
 
     def _record_at(self, position: int) -> Record | None:
@@ -178,7 +178,8 @@ class ModelLog:
         self.begin = self._begin_file = self.starts[keep]
         self.floors = self.floors | {queue: offset + 1 for _, queue, offset, _, _ in self.records[:keep]}
         del self.starts[:keep], self.records[:keep]
-        self.epochs.drop_below(self.begin)
+        covering = self.epochs.at(self.begin) or (0, 0)
+        self.epochs = self._epochs_type(entry for entry in self.epochs if entry >= covering)
         self._save_epochs()
 
     # -- the disk -----------------------------------------------------------------------------------------------------

@@ -102,9 +102,6 @@ class FollowsAnybody(Follower):
         super().__init__(identity, log, flushed=flushed, confirm=confirm, epoch=0, nonce=nonce)
         self.epoch = 0
 
-    def newer_epoch(self, epoch: int) -> Sequence[Action]:
-        return ()
-
 
 class AcknowledgesTheCut(Follower):
     """After a cut its computed end is acknowledged, flushed or not."""

@@ -39,7 +39,7 @@ def test_room_holds_the_network_thread_until_there_is_some() -> None:
     room.close()
     waiting.join(5)
     assert not waiting.is_alive()
-    assert room.used_bytes == 120
+    assert room._used == 120
 
 
 async def test_what_the_peer_said_in_its_connack() -> None:

@@ -13,6 +13,7 @@ from spark_connector.entries import EncodedRows
 from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
 from spark_connector.options import WriteOptions
 from spark_connector.sending import AttemptName, RowSender
+from tests.support.spark_rows import send_rows
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
 Options = Callable[..., WriteOptions]
@@ -44,7 +45,7 @@ def test_a_lost_connection_stages_nothing_twice(broker: ToyBroker, write_options
         broker.answer(command)
 
     broker.faults = [broker.answer] * broken + [lose_the_answer]
-    assert sending.send_rows(broker.address, [encoded(20)], ATTEMPT, write_options()) == 20
+    assert send_rows(broker.address, [encoded(20)], ATTEMPT, write_options()) == 20
     assert [entry.body for entry in broker.staged["s", 3, 0, 99]] == [b"%d" % n for n in range(20)]
 
 
@@ -53,22 +54,22 @@ def test_a_broker_that_is_away_longer_than_the_retries_is_waited_for(broker: Toy
     busy = [lambda command: command.reply(2, "busy")] * 20
     broker.faults = list(busy)
     with pytest.raises(BrokerUnreachable, match="longer than the option 'brokerWaitMs' = 0"):
-        sending.send_rows(broker.address, [encoded(3)], ATTEMPT, write_options(fetchretries="1"))
+        send_rows(broker.address, [encoded(3)], ATTEMPT, write_options(fetchretries="1"))
     broker.faults = list(busy)
     patient = write_options(fetchretries="1", brokerwaitms="60000")
-    assert sending.send_rows(broker.address, [encoded(3)], ATTEMPT, patient) == 3
+    assert send_rows(broker.address, [encoded(3)], ATTEMPT, patient) == 3
     assert [entry.body for entry in broker.staged["s", 3, 0, 99]] == [b"0", b"1", b"2"]
 
 
 def test_busy_means_again_and_no_means_no(broker: ToyBroker, write_options: Options) -> None:
     broker.faults = [lambda command: command.reply(2, "busy")]
-    assert sending.send_rows(broker.address, [encoded(3)], ATTEMPT, write_options()) == 3
+    assert send_rows(broker.address, [encoded(3)], ATTEMPT, write_options()) == 3
     broker.faults = [lambda command: command.reply(16, "not allowed")]
     with pytest.raises(BrokerRefused, match="not allowed"):
-        sending.send_rows(broker.address, [encoded(3)], ATTEMPT, write_options())
+        send_rows(broker.address, [encoded(3)], ATTEMPT, write_options())
     broker.close()
     with pytest.raises(BrokerUnreachable):
-        sending.send_rows(broker.address, [encoded(3)], ATTEMPT, write_options(fetchretries="1"))
+        send_rows(broker.address, [encoded(3)], ATTEMPT, write_options(fetchretries="1"))
 
 
 @pytest.mark.parametrize("failure", [OptionError("a wrong topic"), ConnectionResetError("the rows' own pipe")])
@@ -81,7 +82,7 @@ def test_rows_that_cannot_be_had_fail_the_task(
         raise failure
 
     with pytest.raises(type(failure), match=str(failure)):
-        sending.send_rows(broker.address, rows(), ATTEMPT, write_options())
+        send_rows(broker.address, rows(), ATTEMPT, write_options())
 
 
 def test_rows_follow_a_master_that_moved(broker: ToyBroker, write_options: Options) -> None:
@@ -97,5 +98,5 @@ def test_rows_follow_a_master_that_moved(broker: ToyBroker, write_options: Optio
 
 def test_rows_without_an_attempt_are_seen_at_once(broker: ToyBroker, write_options: Options) -> None:
     """At least once, and nothing to commit."""
-    assert sending.send_rows(broker.address, [encoded(7), encoded(0)], None, write_options()) == 7
+    assert send_rows(broker.address, [encoded(7), encoded(0)], None, write_options()) == 7
     assert visible(broker) == 7

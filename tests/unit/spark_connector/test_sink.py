@@ -13,7 +13,8 @@ from spark_connector import sink
 from spark_connector.entries import EncodedRows
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options import WriteOptions
-from spark_connector.sending import AttemptName, send_rows
+from spark_connector.sending import AttemptName
+from tests.support.spark_rows import send_rows
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
 Options = Callable[..., WriteOptions]

@@ -21,11 +21,11 @@ from remoting.protocol.append_body import (
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
-from remoting.protocol.message_id import parse_offset_message_id
 from remoting.protocol.pull_body import decode_range_pull_reply, encode_range_pull
 from remoting.protocol.record import CODEC_LZ4, CODEC_ZSTD, RecordView
 from remoting.protocol.stored_message import iter_stored
 from tests.support.batches import make_rows
+from tests.support.message_ids import parse_offset_message_id
 from tests.unit.broker.api.test_pull import pulling
 
 

@@ -11,9 +11,9 @@ from remoting.client.admin import Admin
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
-from remoting.protocol.message_id import parse_offset_message_id
 from remoting.protocol.record import RecordView
 from remoting.protocol.stored_message import decode_stored, iter_stored
+from tests.support.message_ids import parse_offset_message_id
 
 
 async def send(connection, body: bytes, topic: str = "t", queue: str = "0", **properties: str) -> Command:

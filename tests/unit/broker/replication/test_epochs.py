@@ -76,24 +76,17 @@ def test_an_old_epoch_and_an_impossible_one_are_our_own_mistake(epoch, start):
         Epochs([(1, 0), (2, 10)]).add(epoch, start)
 
 
-def test_cutting_and_expiring():
-    """What starts above the end goes at recovery; a cut takes its own start along; expiry keeps what it half covers."""
+def test_cutting():
+    """What starts at the cut or later goes."""
     epochs = Epochs([(1, 0), (2, 10), (4, 20)])
-    epochs.drop_above(20)
+    epochs.truncate(21)
     assert len(epochs) == 3
-    epochs.drop_above(19)
+    epochs.truncate(20)
     assert list(epochs) == [(1, 0), (2, 10)]
     epochs.truncate(11)
     assert len(epochs) == 2
     epochs.truncate(10)
     assert list(epochs) == [(1, 0)]
-    epochs = Epochs([(1, 0), (2, 10), (4, 20)])
-    epochs.drop_below(19)
-    assert list(epochs) == [(2, 10), (4, 20)]
-    epochs.drop_below(20)
-    assert list(epochs) == [(4, 20)]
-    epochs.drop_below(500)
-    assert list(epochs) == [(4, 20)]
     epochs.clear()
     assert (list(epochs), epochs.last, epochs.last_start) == ([], 0, 0)
 
@@ -158,4 +151,4 @@ def test_random_histories_never_diverge_silently(seed):
                 replica.follow(master, chance.randrange(5))
         torn = chance.choice(logs)
         del torn.cells[max(0, len(torn.cells) - chance.randrange(3)) :]
-        torn.epochs.drop_above(len(torn.cells))
+        torn.epochs.truncate(len(torn.cells) + 1)

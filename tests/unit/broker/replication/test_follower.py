@@ -112,16 +112,6 @@ def test_an_older_master_is_refused():
         assert follower.receive(transfer(130)) == ()
 
 
-def test_a_newer_epoch_ends_the_stream():
-    """The controllers named another master: no more acknowledgements for this one."""
-    follower = streaming()
-    assert follower.newer_epoch(3) == ()
-    (over,) = follower.newer_epoch(4)
-    assert isinstance(over, Over)
-    assert follower.flushed(110) == ()
-    assert follower.newer_epoch(5) == ()
-
-
 def test_a_newer_master_than_heard_of_is_taken():
     """It can know its epoch only from the controllers."""
     follower = a_follower(epoch=2)

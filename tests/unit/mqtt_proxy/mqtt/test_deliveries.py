@@ -9,7 +9,6 @@ from mqtt_proxy.mqtt import properties as props
 from mqtt_proxy.mqtt.deliveries import TOO_LARGE
 from mqtt_proxy.mqtt.encode import publish_head
 from mqtt_proxy.mqtt.events import Acknowledged, Received
-from mqtt_proxy.mqtt.outgoing import PHASE_PUBLISH, PHASE_PUBREL
 from mqtt_proxy.mqtt.session import Session
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.mqtt_properties import MessageProperties
@@ -98,23 +97,6 @@ def test_a_client_that_refuses_a_qos_2_message() -> None:
     assert session.inflight() == []
     send5(session, packets.Pubrec(1))
     assert answers5(session) == [packets.Pubrel(1, 0x92)]
-
-
-def test_qos_2_in_durable_steps() -> None:
-    """The id first, the message later; in flight from the beginning."""
-    session = connected5({props.MAXIMUM_PACKET_SIZE: 50})
-    first, second = session.reserve("a"), session.reserve("b")
-    assert session.take_bytes() == b""
-    assert session.inflight() == [(first, "a", PHASE_PUBLISH), (second, "b", PHASE_PUBLISH)]
-    assert session.send_reserved(first, b"t", bytes(60), False) == TOO_LARGE
-    assert session.send_reserved(second, b"t", b"m", True, MessageProperties(0)) == second
-    assert answers5(session) == [packets.Publish(b"t", b"m", 2, True, False, second, MessageProperties(0))]
-    with pytest.raises(LocalMisuse):
-        session.send_reserved(second, b"t", b"m", False)
-    with pytest.raises(LocalMisuse):
-        session.release([second])
-    send5(session, packets.Pubrec(second))
-    assert session.inflight() == [(second, "b", PHASE_PUBREL)]
 
 
 def test_an_owner_that_takes_steps_has_every_publish_of_qos_2_parked() -> None:

@@ -220,11 +220,10 @@ def test_deliveries_and_window() -> None:
     assert session.deliver(b"t", memoryview(b"p"), 0, False, False, None) == 0
     assert session.deliver_prepared(publish_head(b"t", 1, 0, False), b"p", 0, None) == 0
     assert session.inflight() == [(1, 0, 0), (2, 1, 0)]
-    assert session.output_pending
     assert session.take_bytes() == (
         b"\x33\x06\0\x01t\0\x01p" + b"\x33\x06\0\x01t\0\x02p" + b"\x30\x04\0\x01tp" + b"\x30\x04\0\x01tp"
     )
-    assert not session.output_pending
+    assert session.take_bytes() == b""
     assert session.feed(encode(packets.Puback(2)), 2_000) == [Acknowledged([1])]
     assert session.window_free == 1
 
