@@ -1,9 +1,9 @@
 """Automatic batching: messages gather per topic and queue and travel as one request, as one record on a batch topic.
 
 A batch leaves when it is full (`batch_bytes_max`, `batch_count_max`), when its first message has waited `linger_ms`, or
-at a flush. Each queue has one request on the way, so its messages are stored in the order they were handed over, also
-when a request is repeated. What waits is bounded by `memory_bytes_max`; beyond it everything that gathers leaves, and
-`send` waits or refuses, as `when_full` says.
+at a flush. Each queue has a window (`in_flight.py`) of one request, so its messages are stored in the order they were
+handed over, also when a request is repeated. What waits is bounded by `memory_bytes_max`; beyond it everything that
+gathers leaves, and `send` waits or refuses, as `when_full` says.
 
     message ──▶ queue of its key, of its `queue`, or the one gathering now ──▶ batch ──▶ request ──▶ Sent
 
@@ -19,12 +19,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from remoting.batches.row import BatchRow
 from remoting.client.admin import Admin
+from remoting.client.in_flight import Frame, InFlight, WindowLimits
 from remoting.client.message import Message, Sent, entry_of, size_of, to_row
 from remoting.protocol.append_body import decode_append_reply, encode_batch_entry, encode_entries
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -82,32 +83,26 @@ class BatchingSettings:
 
 
 @dataclass(slots=True)
-class _Batch:
-    """Messages that travel together."""
+class _Waiting:
+    """A message that has no place yet."""
 
-    rows: list[BatchRow] = field(default_factory=list)
-    futures: list[asyncio.Future[Sent]] = field(default_factory=list)
-    size: int = 0
+    row: BatchRow
+    future: asyncio.Future[Sent]
+
+
+Batch = Frame[_Waiting]
 
 
 @dataclass(slots=True)
 class _Line:
-    """One queue of one topic: what gathers, what is full, and the task that sends."""
+    """One queue of one topic: its window, and the task that sends."""
 
     topic: str
     queue: int
     takes_batches: bool
-    gathering: _Batch = field(default_factory=_Batch)
-    full: deque[_Batch] = field(default_factory=deque)
-    is_due: bool = False
+    window: InFlight[_Waiting]
     timer: asyncio.TimerHandle | None = None
     sender: asyncio.Task[None] | None = None
-    on_the_way: _Batch = field(default_factory=_Batch)
-
-    def waiting(self) -> Iterator[asyncio.Future[Sent]]:
-        """Futures of what was accepted and has no place yet."""
-        for batch in (self.on_the_way, *self.full, self.gathering):
-            yield from batch.futures
 
 
 @dataclass(slots=True)
@@ -132,6 +127,11 @@ class BatchingProducer:
     ) -> None:
         self._connection = connection
         self._settings = settings or BatchingSettings()
+        self._limits = WindowLimits(
+            frame_items_max=self._settings.batch_count_max,
+            frame_bytes_max=self._settings.batch_bytes_max,
+            attempts_max=self._settings.attempts_max,
+        )
         self._now_ms = now_ms
         self._retry_pause_ms = retry_pause_ms
         self._topics: dict[str, _Topic] = {}
@@ -169,7 +169,9 @@ class BatchingProducer:
     async def flush(self) -> None:
         """Send what has gathered and wait until everything accepted so far has its place or its reason."""
         self.press()
-        waiting = [future for line in self._lines.values() for future in line.waiting() if not future.done()]
+        waiting = [
+            one.future for line in self._lines.values() for one in line.window.waiting() if not one.future.done()
+        ]
         if waiting:
             await asyncio.wait(waiting)
 
@@ -182,7 +184,7 @@ class BatchingProducer:
     def press(self) -> None:
         """Send everything that gathers without waiting for more."""
         for line in self._lines.values():
-            line.is_due = line.is_due or bool(line.gathering.rows)
+            line.window.press()
             self._start(line)
 
     def _row(self, message: Message) -> BatchRow:
@@ -198,18 +200,13 @@ class BatchingProducer:
 
     def _accept(self, line: _Line, row: BatchRow, size: int) -> asyncio.Future[Sent]:
         loop = asyncio.get_running_loop()
-        batch = line.gathering
-        if batch.rows and batch.size + size > self._settings.batch_bytes_max:
-            self._close_batch(line)
-            batch = line.gathering
         future: asyncio.Future[Sent] = loop.create_future()
-        batch.rows.append(row)
-        batch.futures.append(future)
-        batch.size += size
+        before = line.window.frames_closed
+        line.window.add(_Waiting(row, future), size)
         self.waiting_bytes += size
-        if len(batch.rows) >= self._settings.batch_count_max or batch.size >= self._settings.batch_bytes_max:
-            self._close_batch(line)
-        elif line.timer is None and not line.is_due:
+        if line.window.frames_closed != before:
+            self._batch_closed(line)
+        if line.timer is None and line.window.is_gathering:
             line.timer = loop.call_later(self._settings.linger_ms / 1000, self._lingered, line)
         self._start(line)
         return future
@@ -226,15 +223,13 @@ class BatchingProducer:
             queue = queue_of(key, topic.queue_count)
         line = self._lines.get((message.topic, queue))
         if line is None:
-            line = self._lines[message.topic, queue] = _Line(message.topic, queue, topic.takes_batches)
+            window: InFlight[_Waiting] = InFlight(self._limits)
+            line = self._lines[message.topic, queue] = _Line(message.topic, queue, topic.takes_batches, window)
         line.takes_batches = topic.takes_batches
         return line
 
-    def _close_batch(self, line: _Line) -> None:
-        """What gathered is full or due: it waits for its turn, the next message begins a new batch."""
-        line.full.append(line.gathering)
-        line.gathering = _Batch()
-        line.is_due = False
+    def _batch_closed(self, line: _Line) -> None:
+        """What gathered is full or due: what has no key gathers in the next queue from now on."""
         if line.timer is not None:
             line.timer.cancel()
             line.timer = None
@@ -244,21 +239,17 @@ class BatchingProducer:
 
     def _lingered(self, line: _Line) -> None:
         line.timer = None
-        line.is_due = True
+        line.window.press()
         self._start(line)
 
     def _start(self, line: _Line) -> None:
-        if line.sender is None and (line.full or line.is_due):
+        if line.sender is None and line.window.is_ready:
             line.sender = asyncio.get_running_loop().create_task(self._send_line(line))
 
     async def _send_line(self, line: _Line) -> None:
         """Send batch after batch of one queue, each when the one before has ended."""
         try:
-            while line.full or line.is_due:
-                if not line.full:
-                    # While a request was on the way more has come: it leaves with what was due.
-                    self._close_batch(line)
-                batch = line.on_the_way = line.full.popleft()
+            while (batch := self._next(line)) is not None:
                 try:
                     first = await self._store(line, batch)
                 except LightMQError as error:
@@ -269,22 +260,31 @@ class BatchingProducer:
                 else:
                     self._end(batch, line, first)
         finally:
-            line.sender, line.on_the_way = None, _Batch()
+            line.sender = None
 
-    def _end(self, batch: _Batch, line: _Line, outcome: int | LightMQError) -> None:
+    def _next(self, line: _Line) -> Batch | None:
+        before = line.window.frames_closed
+        batch = line.window.take()
+        if line.window.frames_closed != before:
+            self._batch_closed(line)
+        return batch
+
+    def _end(self, batch: Batch, line: _Line, outcome: int | LightMQError) -> None:
         self.waiting_bytes -= batch.size
         if isinstance(outcome, LightMQError):
             # The topic may have changed: it is asked for again before the next message.
             self._topics.pop(line.topic, None)
+            line.window.refused(batch)
         else:
-            self.messages_stored += len(batch.rows)
-        for row, future in enumerate(batch.futures):
-            if future.done():
+            self.messages_stored += len(batch.items)
+            line.window.stored(batch)
+        for number, each in enumerate(batch.items):
+            if each.future.done():
                 continue
             if isinstance(outcome, LightMQError):
-                future.set_exception(outcome)
+                each.future.set_exception(outcome)
             else:
-                future.set_result(Sent(line.topic, line.queue, outcome + row))
+                each.future.set_result(Sent(line.topic, line.queue, outcome + number))
         self._wake()
 
     def _wake(self) -> None:
@@ -294,10 +294,9 @@ class BatchingProducer:
             if not room.done():
                 room.set_result(None)
 
-    async def _store(self, line: _Line, batch: _Batch) -> int:
+    async def _store(self, line: _Line, batch: Batch) -> int:
         """Store a batch and return the offset of its first message."""
         body, count = self._request(line, batch)
-        attempt = 1
         while True:
             self.requests_sent += 1
             try:
@@ -305,11 +304,12 @@ class BatchingProducer:
                 response = checked(await self._connection.request(command, self._settings.timeout_ms))
                 break
             except (ConnectionLost, RequestTimeout, Refused) as error:
-                if attempt >= self._settings.attempts_max or not self._may_repeat(error):
+                if not line.window.may_repeat(batch) or not self._may_repeat(error):
                     raise
-                LOG.warning("%d messages for %s/%d are sent again: %s", len(batch.rows), line.topic, line.queue, error)
-                await self._pause(attempt, error)
-            attempt += 1
+                LOG.warning("%d messages for %s/%d are sent again: %s", len(batch.items), line.topic, line.queue, error)
+                await self._pause(batch.attempts, error)
+            line.window.repeat(batch)
+            assert line.window.take() is batch, "one batch of a queue is in flight"
             self.requests_repeated += 1
         places = decode_append_reply(response.body)[1]
         if len(places) != count or any(offset != places[0][1] + n for n, (_, offset) in enumerate(places)):
@@ -329,19 +329,20 @@ class BatchingProducer:
             return error.code in _BUSY or (unknown and self._settings.repeat_unanswered)
         return self._settings.repeat_unanswered
 
-    def _request(self, line: _Line, batch: _Batch) -> tuple[bytes, int]:
+    def _request(self, line: _Line, batch: Batch) -> tuple[bytes, int]:
         """(request body, number of entries): one entry of all messages on a batch topic, else one entry each."""
         topic = line.topic.encode()
+        rows = [each.row for each in batch.items]
         if not line.takes_batches:
-            entries = [entry_of(row, topic, line.queue) for row in batch.rows]
+            entries = [entry_of(row, topic, line.queue) for row in rows]
             return encode_entries(entries), len(entries)
         from remoting.batches.unpack import arrow_body
 
         arrow = arrow_body()
         codec = CODECS[self._settings.codec]
-        packed = arrow.encode(arrow.from_rows(batch.rows), codec)
-        born_ms = min(row.born_ms for row in batch.rows)
-        count = len(batch.rows)
+        packed = arrow.encode(arrow.from_rows(rows), codec)
+        born_ms = min(row.born_ms for row in rows)
+        count = len(rows)
         entry = encode_batch_entry(
             topic=topic, queue_index=line.queue, born_ms=born_ms, body=packed, count=count, codec=codec
         )

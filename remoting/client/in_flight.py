@@ -1,0 +1,158 @@
+"""A window of frames in flight: items gather into frames, a few frames travel, each is answered, repeated or refused.
+
+    add ──▶ gathering ──▶ closed ──▶ take ──▶ in flight ──▶ stored | refused
+            full, or press       ▲                │
+                                 └── repeat, lost ┘
+
+Sans-IO: whoever sends drives it. It asks with `take` what to send now, until that is None, and reports how each frame
+ended. A connection that breaks ends no frame: `lost` puts everything unanswered back, and it is taken again first.
+Invariant: frames are taken in the order in which their items were added, and again in that order after `lost`; no frame
+is taken while an older one waits to be repeated. With one frame in flight the receiver therefore sees the items in
+order, whatever is repeated; with more, those in flight with it may overtake a frame that is repeated alone. Every item
+ends in exactly one frame that was stored or refused. Thread rule: plain values, one owner.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from remoting.protocol.errors import LocalMisuse
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowLimits:
+    """When a frame is full, how many travel, how much may wait, and how often a frame is sent."""
+
+    frame_items_max: int
+    """Items of one frame."""
+    frame_bytes_max: int
+    """Bytes of one frame; a larger item travels alone."""
+    frames_in_flight_max: int = 1
+    """Frames without an answer; 1 keeps the order of items also where a frame is repeated alone."""
+    attempts_max: int = 5
+    """How often a frame is sent before `may_repeat` says no."""
+
+    def __post_init__(self) -> None:
+        if min(self.frame_items_max, self.frame_bytes_max, self.frames_in_flight_max, self.attempts_max) < 1:
+            raise LocalMisuse(f"limits of a window are at least 1: {self}")
+
+
+@dataclass(slots=True, eq=False)
+class Frame(Generic[Item]):
+    """Items that travel together."""
+
+    number: int
+    """Frames of one window are numbered in their order."""
+    items: list[Item] = field(default_factory=list)
+    size: int = 0
+    """Bytes, as the caller counts them."""
+    attempts: int = 0
+    """How often it was taken."""
+
+
+class InFlight(Generic[Item]):
+    """The frames of one sequence of items."""
+
+    def __init__(self, limits: WindowLimits) -> None:
+        self.waiting_bytes = 0
+        """Bytes that were added and are neither stored nor refused."""
+        self.frames_closed = 0
+        """Frames that take no further item, so far."""
+        self._limits = limits
+        self._gathering: Frame[Item] = Frame(0)
+        self._is_due = False
+        self._closed: deque[Frame[Item]] = deque()
+        self._in_flight: deque[Frame[Item]] = deque()
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether items wait for others, with nobody having asked for them to leave."""
+        return bool(self._gathering.items) and not self._is_due
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` has a frame."""
+        has_room = len(self._in_flight) < self._limits.frames_in_flight_max
+        return has_room and bool(self._closed or self._is_due)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is in flight."""
+        return not (self._gathering.items or self._closed or self._in_flight)
+
+    def waiting(self) -> Iterator[Item]:
+        """Items that were added and are neither stored nor refused, in their order."""
+        for frame in sorted((*self._in_flight, *self._closed, self._gathering), key=_number):
+            yield from frame.items
+
+    def add(self, item: Item, size: int) -> None:
+        """Gather an item of `size` bytes; a frame that is full thereby is closed."""
+        limits = self._limits
+        frame = self._gathering
+        if frame.items and frame.size + size > limits.frame_bytes_max:
+            self._close()
+            frame = self._gathering
+        frame.items.append(item)
+        frame.size += size
+        self.waiting_bytes += size
+        if len(frame.items) >= limits.frame_items_max or frame.size >= limits.frame_bytes_max:
+            self._close()
+
+    def press(self) -> None:
+        """What gathers leaves as soon as the window has room, with whatever has joined it until then."""
+        self._is_due = bool(self._gathering.items)
+
+    def take(self) -> Frame[Item] | None:
+        """The next frame to send, which counts as in flight from now on; None when nothing may be sent now."""
+        if len(self._in_flight) >= self._limits.frames_in_flight_max:
+            return None
+        if not self._closed and self._is_due:
+            self._close()
+        if not self._closed:
+            return None
+        frame = self._closed.popleft()
+        frame.attempts += 1
+        self._in_flight.append(frame)
+        return frame
+
+    def stored(self, frame: Frame[Item]) -> None:
+        """The frame was answered: it is done."""
+        self._end(frame)
+
+    def refused(self, frame: Frame[Item]) -> None:
+        """The frame will not be sent again; what its items are told is the caller's."""
+        self._end(frame)
+
+    def may_repeat(self, frame: Frame[Item]) -> bool:
+        """Whether a frame in flight may be sent once more."""
+        return frame.attempts < self._limits.attempts_max
+
+    def repeat(self, frame: Frame[Item]) -> None:
+        """This frame is to be sent again, before any that was not taken yet."""
+        self._in_flight.remove(frame)
+        insort(self._closed, frame, key=_number)
+
+    def lost(self) -> None:
+        """The connection broke: every frame in flight is to be sent again, in order."""
+        self._closed = deque(sorted((*self._in_flight, *self._closed), key=_number))
+        self._in_flight.clear()
+
+    def _close(self) -> None:
+        self.frames_closed += 1
+        self._closed.append(self._gathering)
+        self._gathering = Frame(self.frames_closed)
+        self._is_due = False
+
+    def _end(self, frame: Frame[Item]) -> None:
+        self._in_flight.remove(frame)
+        self.waiting_bytes -= frame.size
+
+
+def _number(frame: Frame[Item]) -> int:
+    return frame.number
