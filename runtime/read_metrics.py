@@ -36,6 +36,7 @@ NAMES = {
     "budget": ("cut_budget_total", "Connections cut: too many waited for room to read"),
     "deadline": ("cut_deadline_total", "Connections cut: a request was not finished in time"),
     "foreign": ("cut_foreign_total", "Connections closed: they spoke HTTP, gRPC or MQTT"),
+    "refusals": ("cut_refusals_total", "Connections cut: refused again and again without a proved key"),
     "silent": ("cut_silent_total", "Connections cut: no key proved, and nothing said for too long"),
     "slow": ("cut_slow_total", "Connections cut: a request arrived too slowly"),
 }

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-CONNECTION, ADDRESS, TOTAL, BUDGET, DEADLINE, SLOW = REASONS = (
-    "unproven_connection", "unproven_address", "unproven_total", "budget", "deadline", "slow",
+CONNECTION, ADDRESS, TOTAL, BUDGET, DEADLINE, SLOW, REFUSALS = REASONS = (
+    "unproven_connection", "unproven_address", "unproven_total", "budget", "deadline", "slow", "refusals",
 )  # fmt: skip
 """Why connections are closed, as the metrics name it."""
 WAITING_MAX = 64

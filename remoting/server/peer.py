@@ -14,7 +14,7 @@ from remoting.protocol.commands import Command
 from remoting.protocol.errors import RemoteViolation
 from remoting.server.access import PROVED_ATTRIBUTE, Access
 from remoting.server.foreign import FIRST_BYTES, foreign
-from remoting.server.intake import Intake
+from remoting.server.intake import REFUSALS, Intake
 from remoting.server.tls import ENFORCING, ServerTls
 from remoting.transport.answering import answer
 from remoting.transport.contracts import Handler, Peer
@@ -22,6 +22,9 @@ from remoting.transport.link import LOG, FrameLink, LinkSettings
 
 __all__ = ["Handler", "Peer", "SocketPeer"]
 
+REFUSALS_MAX = 100
+"""Refusals sent to a peer that has to authenticate and has not; one more closes the connection. They cost memory while
+they wait to be read."""
 TLS_HANDSHAKE_BYTE = 0x16
 """First byte of a TLS connection. A frame cannot start with it: that would be a length above 368 MB."""
 
@@ -48,6 +51,8 @@ class SocketPeer(FrameLink):
         """Whether a frame has begun and not ended."""
         self.frames_in = 0
         """Whole frames so far."""
+        self._refusals_left = REFUSALS_MAX
+        """-1 for peers that need no proof or have given it."""
         self.loopback = False
         self.reached_at: tuple[str, int] | None = None
         """Our own end of the connection; None for sockets without a port."""
@@ -65,8 +70,17 @@ class SocketPeer(FrameLink):
         self.loopback = is_loopback(self.address)
         name = None if self._transport is None else self._transport.get_extra_info("sockname")
         self.reached_at = (name[0], name[1]) if isinstance(name, tuple) else None
+        if self.proved:
+            self._refusals_left = -1
         if not self._made(self):
             self.abort("too many connections")
+
+    def send(self, command: Command) -> None:
+        """Queue a command. Peers that have proved nothing get REFUSALS_MAX refusals, or answers of any kind if they are
+        on another machine, where everything but a proof is refused."""
+        if self._refusals_left >= 0 and (not self.loopback or command.code == ResponseCode.NO_PERMISSION):
+            self._count_refusal()
+        super().send(command)
 
     def close(self, reason: str) -> None:
         """Send what is queued, then close."""
@@ -105,6 +119,15 @@ class SocketPeer(FrameLink):
             return False
         return head is not None and self._access.knows(head)
 
+    def _count_refusal(self) -> None:
+        if self.proved:
+            self._refusals_left = -1
+            return
+        if not self._refusals_left and not self.closed:
+            self._intake.refused[REFUSALS] += 1
+            self.cut(f"{REFUSALS}: {REFUSALS_MAX} requests refused and no key proved")
+        self._refusals_left = max(0, self._refusals_left - 1)
+
     def cut(self, reason: str) -> None:
         """Close at once a connection whose frame costs too much."""
         LOG.warning("connection with %s cut: %s", self.address, reason)
@@ -140,6 +163,8 @@ class SocketPeer(FrameLink):
 
     def command_received(self, command: Command) -> None:
         """Answer a request; answers to requests nobody made are counted and dropped."""
+        if self._closing is not None:
+            return  # it came in the same read as the request that ended the connection
         if command.is_response:
             self.unasked_answers += 1
             return

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
+from remoting.client.connection import connect
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
+from remoting.protocol.errors import Refused
 from remoting.protocol.frame import FrameDecoder, encode_frame
-from remoting.server.peer import is_loopback
+from remoting.server import peer as peer_module
+from remoting.server.access import Access
+from remoting.server.peer import REFUSALS_MAX, is_loopback
+from remoting.server.router import Router
+from remoting.transport.failures import ConnectionLost
+from remoting.transport.signature import Signer
 
 
 @pytest.mark.parametrize(
@@ -57,3 +66,57 @@ async def test_an_answer_nobody_asked_for_is_counted(serve):
     assert peers[0].loopback
     assert peers[0].attributes == {}
     writer.close()
+
+
+def refuse(peer, command):
+    raise Refused(ResponseCode.NO_PERMISSION, f"no right to {command.code}")
+
+
+async def test_who_is_refused_again_and_again_is_cut(serve):
+    """Thousands of requests in advance, and nobody reads the answers: a hundred of them are the most that is held."""
+    access = Access({"key": "secret"}, keys_count=True)
+    server = await serve(Router({1: refuse}, access=access), access=access)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(encode_frame(Command(1)) * 5_000)
+    with contextlib.suppress(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 20)
+    while server.peers:
+        await asyncio.sleep(0.01)
+    assert server.read_counts()["refusals"] == 1
+    assert server.link_counters.frames_out <= REFUSALS_MAX
+    writer.close()
+
+
+@pytest.mark.parametrize("signer", [Signer("key", "secret"), None])
+async def test_who_has_proved_a_key_or_needs_none_may_be_refused(serve, signer):
+    """A key without the right is told so as often as it asks."""
+    access = Access({"key": "secret"}, keys_count=signer is not None)
+    server = await serve(Router({1: refuse}, access=access), access=access)
+    connection = await connect("127.0.0.1", server.port, signer=signer)
+    for _ in range(REFUSALS_MAX + 20):
+        assert (await connection.request(Command(1))).code == ResponseCode.NO_PERMISSION
+    assert server.read_counts()["refusals"] == 0
+    await connection.close()
+
+
+async def test_on_this_machine_rights_of_nobody_are_used_for_as_long_as_one_likes(serve):
+    access = Access({"key": "secret"}, keys_count=True)
+    server = await serve(Router({1: lambda _peer, command: command.reply()}, access=access), access=access)
+    connection = await connect("127.0.0.1", server.port)
+    for _ in range(REFUSALS_MAX + 20):
+        assert (await connection.request(Command(1))).code == 0
+    await connection.close()
+
+
+async def test_from_another_machine_everything_counts_until_a_key_is_proved(serve, monkeypatch):
+    """The challenge too, which needs no right."""
+    monkeypatch.setattr(peer_module, "is_loopback", lambda _address: False)
+    access = Access({"key": "secret"})
+    server = await serve(Router({}, access=access), access=access)
+    connection = await connect("127.0.0.1", server.port)
+    for _ in range(REFUSALS_MAX):
+        await connection.request(Command(RequestCode.SIGN_CHALLENGE))
+    with pytest.raises(ConnectionLost):
+        await connection.request(Command(RequestCode.SIGN_CHALLENGE))
+    assert server.read_counts()["refusals"] == 1
+    await connection.close()
