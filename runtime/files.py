@@ -40,14 +40,14 @@ def fsync_dir(directory: Path) -> None:
 
 
 def make_directory(directory: Path, *, mode: int = 0o700, inner: bool = False) -> None:
-    """Make `directory` with permission bits ``mode``, its parents where they are missing, and all these names durable.
+    """Make `directory` with permission bits ``mode``, missing parents with 0755 at most, and all these names durable.
 
     Names that are there already are made durable too, because the start that made them may have been killed before it
     got so far; of an `inner` one, whose parent was made by this function, only its own. Raises OSError.
     """
     missing = [each for each in (directory, *directory.parents) if not each.is_dir()]
     for each in reversed(missing):
-        each.mkdir(mode=mode if each is directory else 0o777, exist_ok=True)
+        each.mkdir(mode=mode if each is directory else 0o755, exist_ok=True)
     for each in (directory,) if inner else (directory, *directory.absolute().parents):
         try:
             fsync_dir(each.parent)

@@ -60,6 +60,20 @@ def test_every_name_above_a_new_directory_is_made_durable(tmp_path: Path, monkey
         make_directory(leaf / "file")
 
 
+def test_missing_parents_are_nobody_elses_to_write(tmp_path: Path) -> None:
+    """Under any umask: who may write there could put another directory in the place of ours."""
+    before = os.umask(0)
+    try:
+        make_directory(tmp_path / "a" / "b" / "data")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / each).stat().st_mode) for each in ("a", "a/b", "a/b/data")] == [
+        0o755,
+        0o755,
+        0o700,
+    ]
+
+
 def test_a_parent_that_may_not_be_read_is_no_obstacle_once_the_directory_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
