@@ -1,8 +1,8 @@
 """Connections of the administration port: few, prompt, small, and without a word about versions.
 
     waiting   a request must be whole within its time, in a buffer of HEAD_BYTES_MAX that never grows
-    answering one page after the other; while the socket does not take one, nothing is read, and it must be
-              taken within its time
+    answering one page after the other, each in a turn of the loop of its own; while the socket does not take one,
+              nothing is read, and it must be taken within its time
 
 When there are too many, the one that was served the longest ago goes, so that nobody can lock out a supervisor by
 holding connections. Invariants: what a peer costs before anybody knows who it is, is one buffer and one small answer;
@@ -103,6 +103,7 @@ class PageConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._address = "?"
         self._answering = False
+        self._turn_due = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -133,7 +134,8 @@ class PageConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """It has; the next request may be here already."""
         self._answering = False
-        self._loop.call_soon(self._go_on)
+        self._due(KEEP_ALIVE_S)
+        self._take_turn()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the loop's own signature
         """Nothing is waited for any more."""
@@ -154,26 +156,42 @@ class PageConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._timer = self._loop.call_later(seconds, self.abort)
 
+    @property
+    def _open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def _take_turn(self) -> None:
+        """Go on in the loop's next turn, when other connections have had theirs; until then nothing is read."""
+        if self._open and not self._turn_due:
+            assert self._transport is not None
+            self._turn_due = True
+            self._transport.pause_reading()
+            self._loop.call_soon(self._go_on)
+
     def _go_on(self) -> None:
         """Serve what is here, then read again: in this order, because the buffer may be full."""
-        self._due(KEEP_ALIVE_S)
+        self._turn_due = False
         self._serve()
-        if self._transport is not None and not self._transport.is_closing() and not self._answering:
+        if self._open and not self._answering and not self._turn_due:
+            assert self._transport is not None
             self._transport.resume_reading()
 
     def _serve(self) -> None:
-        """Answer the requests that are whole, as far as the socket takes the answers."""
-        while self._transport is not None and not self._transport.is_closing() and not self._answering:
-            end = self._buffer.find(END, 0, self._held)
-            if end < 0:
-                if self._held == HEAD_BYTES_MAX:
-                    self._refuse(BadRequest(431, f"a request has {HEAD_BYTES_MAX} bytes at most"))
-                return
-            size = end + len(END)
-            head = bytes(self._buffer[:size])
-            self._buffer[: self._held - size] = self._buffer[size : self._held]
-            self._held -= size
-            self._answer(head)
+        """Answer one request, if a whole one is here and the socket has taken the answer before."""
+        if not self._open or self._answering:
+            return
+        end = self._buffer.find(END, 0, self._held)
+        if end < 0:
+            if self._held == HEAD_BYTES_MAX:
+                self._refuse(BadRequest(431, f"a request has {HEAD_BYTES_MAX} bytes at most"))
+            return
+        size = end + len(END)
+        head = bytes(self._buffer[:size])
+        self._buffer[: self._held - size] = self._buffer[size : self._held]
+        self._held -= size
+        self._answer(head)
+        if self._held:
+            self._take_turn()
 
     def _answer(self, head: bytes) -> None:
         try:

@@ -168,3 +168,18 @@ async def test_methods_and_failures(port: Port, request_head: bytes, status: int
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
     assert answer.endswith(b"\r\n\r\n") is not with_body
     writer.close()
+
+
+async def test_requests_in_advance_do_not_hold_up_others(port: Port) -> None:
+    """One page per turn of the loop, and nothing more is read until the last one has had its turn."""
+    streams = await port.open()
+    await until(lambda: len(port.connections) == 1)
+    (connection,) = port.connections._open
+    connection.get_buffer(-1)[: 10 * len(REQUEST)] = REQUEST * 10
+    connection.buffer_updated(10 * len(REQUEST))
+    for count in range(1, 11):
+        assert port.asked == count
+        await asyncio.sleep(0)
+    streams[1].write(REQUEST)
+    await until(lambda: port.asked == 11)
+    streams[1].close()
