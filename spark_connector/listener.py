@@ -60,7 +60,7 @@ class _SilentHandler(WSGIRequestHandler):
     timeout = 10
     """Seconds a client may take over its request."""
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base's own name
+    def log_message(self, format: str, *_args: object) -> None:  # noqa: A002 - the base's own name
         """Write nothing."""
 
 
