@@ -26,7 +26,8 @@ PUBREC_CODE_AT = 2
 PUBREC_PROPERTIES_AT = 3
 CAUSES_OF_3_1_1 = (
     "MQTT 3.1.1 does not say why; likely causes: the access list denies it, the disk is full, a quota or the size "
-    "limit is exceeded, or another client uses the same client id; MQTT 5 and the server's log give the reason"
+    "limit is exceeded, the topic may not be created, or another client uses the same client id; MQTT 5 and the "
+    "server's log give the reason"
 )
 
 CAUSES_OF_3_1_1_SUBACK = (
