@@ -127,6 +127,25 @@ def test_every_command_of_mqadmin_is_answered(classes, group, tmp_path):
     assert not wrong
 
 
+def test_rates_of_topics_and_groups_are_shown(classes, group, tmp_path):
+    """What was sent and pulled just now, in `statsAll`; never a 0 that nobody measured."""
+    group.settle()
+    commands = [
+        "updateTopic -n {ns} -c DefaultCluster -t rates -r 4 -w 4",
+        *["sendMessage -n {ns} -t rates -p body"] * 3,
+        "consumeMessage -n {ns} -t rates -g raters -c 10",
+        "resetOffsetByTime -n {ns} -g raters -t rates -s -1",
+        "statsAll -n {ns} -t rates",
+    ]
+    answers = administer(classes, tmp_path / "home", [command.format(ns=servers(group)) for command in commands])
+    (row,) = [line.split() for line in answers[-1] if line.split()[:2] == ["rates", "raters"]]
+    in_tps, out_tps, in_day, out_day = row[-4:]
+    assert int(in_day) >= 1, row
+    assert out_day == in_day, row
+    assert float(in_tps) > 0, row
+    assert float(out_tps) > 0, row
+
+
 def test_the_java_client_does_what_we_offer(classes, group, tmp_path):
     group.settle()
     program = JavaProcess(classes, tmp_path / "home", "ClientFeatures", servers(group), *FEATURES)
