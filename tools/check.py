@@ -50,10 +50,10 @@ def workers(count: int) -> list[str]:
 
 
 PARTS: dict[str, list[str]] = {
-    "interop": ["-m", QUICK_MARKS, "tests/interop"],
-    "spark": ["-m", f"{QUICK_MARKS} and spark", "tests/processes"],
+    "spark": ["-m", f"{QUICK_MARKS} and spark", "tests/interop"],
+    "drivers": ["-m", f"{QUICK_MARKS} and spark", "tests/processes"],
     "servers": [
-        *("-m", f"{QUICK_MARKS} and not spark", "tests/processes"),
+        *("-m", f"{QUICK_MARKS} and not spark", "tests/interop", "tests/processes"),
         *workers(SERVERS_AT_ONCE),
     ],
     "modules": [

@@ -14,23 +14,11 @@ from remoting.protocol.commands import Command
 from remoting.protocol.route_body import TopicRoute, decode_body
 from remoting.transport.signature import Signer
 from tests.processes.rig import Server, no_traceback
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 SEND = {"a": "p", "b": "plant", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "0", "h": "0", "i": ""}
 RULES = "user writer\ntopic write plant\n"
-
-
-def pair() -> int:
-    """A port that is free, as is the one two below."""
-    while True:
-        with socket.socket() as upper, socket.socket() as lower:
-            upper.bind(("127.0.0.1", 0))
-            port: int = upper.getsockname()[1]
-            try:
-                lower.bind(("127.0.0.1", port - 2))
-            except OSError:
-                continue
-            return port
 
 
 class Started(Server):
@@ -66,7 +54,7 @@ def send(port: int, signer: Signer | None = None) -> Command:
 
 @pytest.mark.parametrize("part", ["up", "broker"])
 def test_sends_two_below_and_the_route_names_the_main_port(part: str, tmp_path: Path, servers: list[Started]) -> None:
-    port = pair()
+    port = free_port()
     servers.append(server := Started(part, tmp_path / "data", port))
     server.start()
     assert server.ports["remoting"] == port
@@ -82,7 +70,7 @@ def test_sends_two_below_and_the_route_names_the_main_port(part: str, tmp_path: 
 
 @pytest.mark.parametrize("part", ["up", "broker"])
 def test_a_taken_port_keeps_no_broker_from_starting(part: str, tmp_path: Path, servers: list[Started]) -> None:
-    port = pair()
+    port = free_port()
     servers.append(server := Started(part, tmp_path / "data", port))
     with socket.create_server(("127.0.0.1", port - 2)):
         server.start()
@@ -93,7 +81,7 @@ def test_a_taken_port_keeps_no_broker_from_starting(part: str, tmp_path: Path, s
 
 def test_a_member_of_a_group_answers_there_what_it_answers_at_its_port(tmp_path: Path, servers: list[Started]) -> None:
     """Without a controller it is no master, at either port."""
-    port = pair()
+    port = free_port()
     settings = ("replication.enabled=true", "replication.port=0", "controllers=127.0.0.1:1")
     options = [word for setting in settings for word in ("--set", f"broker.{setting}")]
     servers.append(server := Started("broker", tmp_path / "data", port, *options))
@@ -105,7 +93,7 @@ def test_a_member_of_a_group_answers_there_what_it_answers_at_its_port(tmp_path:
 
 
 def test_off(tmp_path: Path, servers: list[Started]) -> None:
-    port = pair()
+    port = free_port()
     servers.append(server := Started("up", tmp_path / "data", port, "--set", "broker.vip_port=0"))
     server.start()
     assert "vip" not in server.ports
@@ -116,7 +104,7 @@ def test_off(tmp_path: Path, servers: list[Started]) -> None:
 def test_the_same_rules_hold_there(tmp_path: Path, servers: list[Started]) -> None:
     """Keys and rights are asked for as at the main port, and connections of both are counted together."""
     (tmp_path / "rules").write_text(RULES)
-    port = pair()
+    port = free_port()
     settings = (
         f"broker.access_list={tmp_path / 'rules'}",
         "broker.access_keys=writer:secret",

@@ -13,7 +13,7 @@ import socket
 from collections import deque
 
 PORTS = range(15_000, 32_000, 4)
-"""Below what the kernel gives to outgoing connections; not every one: a broker opens the port two below, too."""
+"""Below what the kernel gives to outgoing connections; a broker opens the one two below, too."""
 HELD_MAX = 500
 """The oldest ones are given back: no test has that many servers."""
 _candidates = random.Random(os.getpid()).sample(PORTS, len(PORTS))

@@ -43,7 +43,7 @@ def test_the_parts_are_the_whole_suite(check: Any) -> None:
             assert selected == [f"{check.QUICK_MARKS} and {mark}", f"{check.QUICK_MARKS} and not {mark}"]
 
 
-@pytest.mark.parametrize("failing", ["", "interop", "spark", "servers", "modules", "alone"])
+@pytest.mark.parametrize("failing", ["", "spark", "drivers", "servers", "modules", "alone"])
 def test_a_failure_in_any_part_counts(
     check: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], failing: str
 ) -> None:
