@@ -122,6 +122,8 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int, 
     try:
         for part in (*group.controllers, *group.brokers):
             part.start()
+        for each in group.brokers:
+            each.admin_key = f"boss:{KEYS['boss']}"
         master = group.settle()
         controller, broker = group.controllers[0].ports["remoting"], master.ports["remoting"]
         yield controller, broker, target_at(controller, broker)
