@@ -19,8 +19,8 @@ pytestmark = pytest.mark.processes
 PROGRAM = [sys.executable, "-m", "lightmq"]
 ANY_PORTS = ["--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0"]
 IDLE_BYTES_MAX = 120 * 1024 * 1024
-PAUSE_S = 2.0
-"""Longer than a broker whose heartbeats come every 100 ms may be silent."""
+HEARTBEAT_MS, PAUSE_S = 300, 4.0
+"""A broker may be silent for ten heartbeats: shorter than the pause, longer than a busy disk lets a heartbeat wait."""
 
 
 def lightmq(*arguments: str, text: str | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -165,10 +165,10 @@ def test_parts_as_processes(tmp_path: Path) -> None:
 
 def test_a_pause_of_the_whole_process_is_not_the_brokers_silence(tmp_path: Path) -> None:
     """Stopped for longer than a broker may be silent, `up` goes on with its broker in the routes."""
-    limits = ["--set", "broker.heartbeat_interval_ms=100", "--set", "controller.liveness_scan_ms=50"]
+    limits = ["--set", f"broker.heartbeat_interval_ms={HEARTBEAT_MS}", "--set", "controller.liveness_scan_ms=50"]
     running = Running(tmp_path / "log", "up", "--data", str(tmp_path / "data"), *ANY_PORTS, *limits)
     try:
-        for _ in range(3):
+        for _ in range(2):
             running.process.send_signal(signal.SIGSTOP)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 running.process.wait(PAUSE_S)

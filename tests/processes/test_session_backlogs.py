@@ -21,7 +21,7 @@ DEADLINE_S = 30.0
 OUTPUT_BYTES_MAX = 32_768
 SMALL_RECEIVE_BYTES = 4_096
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
