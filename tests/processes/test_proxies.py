@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -41,6 +42,17 @@ def both(server: Server) -> list[dict[str, int]]:
     """The two proxies, none while one of them is missing."""
     found = proxies(server)
     return found if len(found) == 2 else []
+
+
+def ended(server: Server, at: int) -> bool:
+    """End one of the two; False while there are not two, or when the page still showed one that had gone."""
+    found = both(server)
+    if not found:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(found[at]["pid"], signal.SIGTERM)
+        return True
+    return False
 
 
 def page(port: int, name: str) -> str:
@@ -114,8 +126,7 @@ def test_rolling_restart_under_load_loses_nothing(server: Server) -> None:
     for number in range(total):
         publisher.client.publish("load/n", b"%d" % number, 1)  # what finds no connection goes out with the next one
         if number % 1_000 == 500:
-            at = number // 1_000 % 2
-            os.kill(until(lambda: both(server))[at]["pid"], signal.SIGTERM)
+            until(lambda at=number // 1_000 % 2: ended(server, at))
     subscriber.until(lambda: len({message.payload for message in subscriber.messages}) == total)
     assert metric(server.ports["admin"], "rocketmq_mqtt_proxy_restarts_total") >= 2
     for client in (subscriber, publisher):
