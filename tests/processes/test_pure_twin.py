@@ -28,7 +28,7 @@ def rooms(package: ModuleType) -> list[str]:
     )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(mqtt_proxy.TYPED.reason), reason="this whole run is on the pure twin already")
 @pytest.mark.parametrize("package", [remoting, broker, mqtt_proxy], ids=lambda package: str(package.__name__))
 def test_unit_tests_pass_on_the_pure_twin(package: ModuleType) -> None:
