@@ -40,7 +40,7 @@ raise SystemExit("; ".join(sorted({each.TYPED.reason for each in (broker, mqtt_p
 QUICK_MARKS = "not slow"
 JUDGES_TIMES = "tests/chaos"
 """The suite whose servers count as dead after two seconds: it has the machine to itself."""
-MODULES_AT_ONCE, SERVERS_AT_ONCE = 2, 3
+MODULES_AT_ONCE, SERVERS_AT_ONCE = 3, 3
 """How many tests of a part run at the same time: most of the time each waits, for a disk, a server or the clock."""
 
 
