@@ -208,7 +208,9 @@ class Opening:
             restore(snapshot, tables)
         blocks: list[Covered] = []
         confirmed = self._hide(index, blocks)
-        replayer = Replayer(index, tables, self._make_room(index, confirmed), rebuilding=rebuilding)
+        # A replica may have begun where its master's log began: queues of which it has seen nothing yet go on late.
+        late = rebuilding or (self._role.grouped and log.begin > 0)
+        replayer = Replayer(index, tables, self._make_room(index, confirmed), rebuilding=late)
         if confirmed is not None:
             replayer.on_entries = lambda entries, end: blocks.append((entries, end))
         seen = NamesSeen(tables) if scan.gaps else None

@@ -17,7 +17,6 @@ from broker.store.hot.contracts import Progress
 from broker.store.index_thread import IndexThread
 from broker.store.quarantine import DamagedRange
 from broker.store.salvage import find_next
-from broker.store.segment import Segment
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Looked at in one step; one record at least."""
@@ -94,7 +93,8 @@ class Scrub:
             self.completed_ms = now_ms
             return
         self._is_busy = True
-        self._thread.submit(lambda: read_piece(self._log, segment, at, flushed), self._read)
+        view, base, end = segment.view, segment.base, min(flushed, segment.end)  # the file may be dropped meanwhile
+        self._thread.submit(lambda: read_piece(self._log, view, base, at, end), self._read)
 
     def _earn(self, now_ms: int) -> None:
         """Let the time that has passed pay for bytes."""
@@ -120,16 +120,18 @@ class Scrub:
             self._found(damage)
 
 
-def read_piece(log: CommitLog, segment: Segment, at: Progress, end: int) -> Piece:
-    """Check records of `segment` from `at` on, about a piece of them; return where to go on, and damage at its end."""
-    limit = min(end, segment.end)
-    cut = min(at.position + PIECE_BYTES, limit)
-    seen = hot.core.scan(segment.view, segment.base, cut - segment.base, at)
-    if seen.position == at.position and cut < limit:  # one record is larger than the piece, or damaged
-        seen = hot.core.scan(segment.view, segment.base, limit - segment.base, at)
+def read_piece(log: CommitLog, view: memoryview, base: int, at: Progress, end: int) -> Piece:
+    """Check records of the file `view` that begins at `base`, from `at` on and below `end`, about a piece of them.
+
+    Return where to go on, and damage at its end.
+    """
+    cut = min(at.position + PIECE_BYTES, end)
+    seen = hot.core.scan(view, base, cut - base, at)
+    if seen.position == at.position and cut < end:  # one record is larger than the piece, or damaged
+        seen = hot.core.scan(view, base, end - base, at)
     if seen.position > at.position:
         return Progress(seen.position, seen.groups_end, seen.epoch, 0, 0, group_open=seen.group_open), None
-    behind = min(find_next(log, at.position, at.epoch) or limit, limit)
+    behind = min(find_next(log, at.position, at.epoch) or end, end)
     return _from(behind, at.epoch), DamagedRange(at.position, behind, seen.reason or "no record ends there")
 
 

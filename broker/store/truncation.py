@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -119,17 +120,21 @@ def lower_index(directory: Path, position: int) -> int:
     """Drop the runs of the queue index that hold anything from `position` on; return up to where the rest covers.
 
     Only where the offsets file says nothing of what goes; otherwise the whole index is built anew by the next start.
+    Of a log that is dropped as a whole (`position` 0) everything goes: where queues stood says nothing of the next one.
     """
+    if not position:
+        _remove(directory / queue_manifest.NAME)
+        return 0
     try:
         manifest = queue_manifest.load_manifest(directory)
         if manifest is None:
             return 0
-        if manifest.end_position <= position:
-            return manifest.end_position
         runs = [Run(run_path(directory, file_id)) for file_id in manifest.runs]
     except (CorruptIndex, OSError):
         manifest, runs = None, []
-    gone = [run for run in runs if run.end_position > position]
+    gone = list(dropwhile(lambda run: not _holds(run, position), runs))
+    if manifest is not None and not gone and manifest.end_position <= position:
+        return manifest.end_position
     older = manifest is not None and (not manifest.offsets_id or (gone and manifest.offsets_id < gone[0].file_id))
     if manifest is None or not older or any(run.level for run in gone):
         _remove(directory / queue_manifest.NAME)
@@ -143,6 +148,11 @@ def lower_index(directory: Path, position: int) -> int:
         directory, replace(manifest, end_position=end, runs=kept, confirmed_position=confirmed)
     )
     return end
+
+
+def _holds(run: Run, position: int) -> bool:
+    """Whether a run holds anything from `position` on: holes stand where damage begins, behind what was read there."""
+    return run.end_position > position or bool((run.positions >= position).any())
 
 
 def lower_keys(directory: Path, position: int) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.store.checkpoint import load_checkpoint
 from broker.store.durable_mark import load_mark
 from broker.store.epoch_file import load_epochs
 from broker.store.errors import StoreFailed
+from broker.store.queue_index.manifest import Manifest, load_manifest, save_manifest
+from broker.store.queue_index.run import run_path
+from broker.store.queue_index.run_writer import write_run
 from broker.store.state_log import StateChange
+from broker.store.truncation import lower_index
 from remoting.protocol.errors import LocalMisuse
+from tests.sim.index_entries import run_data
 from tests.sim.replicas import ReplicaBench, log_bytes, pull
 from tests.sim.stores import bodies, message
 
@@ -224,3 +231,78 @@ def test_listeners_stay_and_nobody_acknowledges_what_goes(tmp_path: Path) -> Non
     assert moved == [[queue]]
     replica.close()
     master.close()
+
+
+def test_where_queues_stood_is_forgotten_with_the_log(tmp_path: Path) -> None:
+    """Beside its runs an index knows where queues stood whose messages expired; that is nothing to the next log."""
+    bench = ReplicaBench(tmp_path / "data", epoch=1, retention_size_bytes=40_000, index_merge_runs=50)
+    queue = expired(bench)
+    bench.reopen_as(role="replica")
+    master = ReplicaBench(tmp_path / "master", epoch=1)
+    assert master.store.open_queue(b"other") == queue
+    master.store.append([message([queue], b"%04d" % number + bytes(300)) for number in range(200)])
+    begin = next(int(name) for name in log_bytes(master.directory) if int(name))
+    bench.store.reset(begin)
+    pull(master.store, bench.store, 5000)
+    for _ in range(2):
+        assert bench.store._index.next_offset(queue) == 200
+        bench.reopen_as(role="replica")
+    bench.close()
+    master.close()
+
+
+def expired(bench: ReplicaBench) -> int:
+    """Fill the log of a master until all runs are younger than what is noted of the expired ones; the one queue."""
+    queue = bench.store.open_queue(b"q")
+    for _ in range(100):
+        bench.store.append([message([queue], bytes(900)) for _ in range(10)])
+        bench.flush()
+        bench.store.limit_confirm(None)
+        for _ in range(5):
+            bench.store.maintain(0)
+            bench.store._thread.drain()
+            bench.flush()
+        manifest = bench.store._index.manifest
+        if manifest.runs and 0 < manifest.offsets_id < manifest.runs[0]:
+            return queue
+    raise AssertionError("no run has expired")
+
+
+def test_a_queue_that_appears_late_after_a_reset_is_no_damage(tmp_path: Path) -> None:
+    """After a power cut: the runs do not have it, and the log begins after its first messages."""
+    master = ReplicaBench(tmp_path / "master", epoch=1)
+    often, seldom = master.store.open_queues([b"often", b"seldom"])
+    master.store.append([message([seldom], b"x") for _ in range(5)])
+    master.store.append([message([often], bytes(300)) for _ in range(100)])
+    begin = next(int(name) for name in log_bytes(master.directory) if int(name))
+    replica = ReplicaBench(tmp_path / "replica", role="replica")
+    replica.store.reset(begin)
+    pull(master.store, replica.store, 5000)
+    replica.flush()
+    replica.store.limit_confirm(replica.store.end_position)
+    replica.reopen_as(role="replica")
+    assert replica.store._index.manifest.end_position > begin > 0
+    master.store.append([message([seldom], b"y") for _ in range(5)])
+    pull(master.store, replica.store, 5000)
+    replica.flush()
+    shutil.copytree(replica.directory, tmp_path / "again")
+    (tmp_path / "again" / "index" / "tail").unlink()
+    with capture_logs() as events:
+        again = ReplicaBench(tmp_path / "again", role="replica")
+    assert "index_rebuilt" not in [each["event"] for each in events]
+    assert again.store._index.next_offset(seldom) == 10
+    for bench in (again, replica, master):
+        bench.close()
+
+
+def test_a_run_with_a_hole_at_the_cut_goes_too(tmp_path: Path) -> None:
+    """What damage took stands in the index where the damage begins, and the run may end there."""
+    for number, positions in enumerate(([0, 500], [1_000, 2_000]), 1):
+        data = run_data([7, 7], [2 * number, 2 * number + 1], positions, [500, 0], [0, 0], [1, 1])
+        write_run(run_path(tmp_path, number), number, 0, (1_000 * (number - 1), 1_000 * number), data)
+    save_manifest(tmp_path, Manifest(next_file_id=3, end_position=2_000, runs=(1, 2)))
+    assert lower_index(tmp_path, 2_001) == 2_000
+    assert lower_index(tmp_path, 2_000) == 1_000
+    lowered = load_manifest(tmp_path)
+    assert lowered is not None
+    assert (lowered.end_position, tuple(lowered.runs)) == (1_000, (1,))
