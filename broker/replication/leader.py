@@ -70,6 +70,8 @@ class Replica:
     is_learner: bool
     heard_ms: int
     sent_ms: int
+    came_ms: int
+    """When it said hello on this connection."""
     caught_up_ms: int
     """Last time at which it had all there was, on an earlier connection perhaps."""
     first: int = 0
@@ -128,7 +130,7 @@ class Leader:
             return refusal
         self._forget(self._by_broker.get(hello.broker), now_ms)
         caught_up_ms = self._caught_up_ms.get(hello.broker, self._started_ms)
-        replica = Replica(hello.broker, connection, hello.is_learner, now_ms, now_ms, caught_up_ms)
+        replica = Replica(hello.broker, connection, hello.is_learner, now_ms, now_ms, now_ms, caught_up_ms)
         self._replicas[connection] = self._by_broker[hello.broker] = replica
         return Welcome(self.epoch, log.begin, log.end, list(log.epochs))
 

@@ -13,10 +13,18 @@ from typing import Any
 
 import msgspec
 
+from broker.roles.steps import View
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import LEADER_ADDRESS_FIELD, ControllerMetadata, SyncStateData, from_fields
+from remoting.protocol.controller_body import (
+    LEADER_ADDRESS_FIELD,
+    ControllerMetadata,
+    MasterHeader,
+    SyncStateData,
+    SyncStateSet,
+    from_fields,
+)
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.route_body import decode_body
 from remoting.transport.contracts import Connection
@@ -164,3 +172,24 @@ class Controllers:
             if self._beating is not None:
                 line.start()
         return line
+
+
+def with_set(view: View, said: SyncStateSet) -> View:
+    """The same master with another set."""
+    members = frozenset(said.sync_state_set)
+    return View(view.epoch, view.master, view.address, view.ha_address, members, said.sync_state_set_epoch)
+
+
+def view_of(command: Command) -> View:
+    """What an answer to 1003 or 1004, or a push, says of the group. Raises RemoteViolation."""
+    header = from_fields(command.fields, MasterHeader)
+    said = decode_body(command.body, SyncStateSet) if command.body else SyncStateSet()
+    master = header.master_broker_id if header.master_broker_id is not None and header.master_broker_id > 0 else None
+    return View(
+        header.master_epoch,
+        master,
+        header.master_address or "",
+        header.master_ha_address or "",
+        frozenset(said.sync_state_set),
+        max(said.sync_state_set_epoch, header.sync_state_set_epoch),
+    )

@@ -8,7 +8,7 @@ Invariant: each proposal is sent at most once. Loop thread only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.replication.acknowledge import Acknowledge
@@ -16,7 +16,7 @@ from broker.replication.ha_server import HaServer
 from broker.replication.leader import Leader, LeaderSettings
 from broker.replication.sync_state_set import Proposal, SyncStateSet
 from broker.roles.durability import DurabilityLog
-from broker.roles.pause_watch import PauseWatch, pause_limit_ms
+from broker.roles.pause_watch import PauseWatch
 from broker.roles.steps import View
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import LightMQError, Refused
@@ -68,12 +68,13 @@ class MasterOfGroup:
         *,
         damaged: Callable[[], None] = lambda: None,
         group_size: Callable[[], Awaitable[int]],
-        doubtful: Sequence[Callable[[], None]] = (),
+        pauses: PauseWatch,
+        doubtful: Callable[[], None] = lambda: None,
     ) -> None:
         """`damaged` is called once when the log is, and another broker in sync can be the master instead.
 
-        `group_size` asks the controllers how many brokers the group has. Raises LightMQError. `doubtful` are called
-        when this broker stood still for so long that it may not be the master any more.
+        `group_size` asks the controllers how many brokers the group has. Raises LightMQError. `pauses`: whether this
+        broker may not be the master any more because it stood still; `doubtful` is called when that begins.
         """
         settings = config.replication
         self.view = view
@@ -108,22 +109,21 @@ class MasterOfGroup:
             confirm=store.confirm_position,
             now_ms=server.now_ms(),
         )
-
-        self._doubtful = doubtful
-        limit_ms = pause_limit_ms(settings.heartbeat_interval_ms, settings.heartbeat_timeout_ms)
-        self.pauses = PauseWatch(self.leader, limit_ms, server.now_ms, self._in_doubt)
-        self._tick_s = limit_ms / 1_000 / TICKS
+        self.pauses, self._doubtful = pauses, doubtful
+        self._tick_s = pauses.limit_ms / 1_000 / TICKS
         self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Serve replicas and look after the set."""
         self._server.lead(self.leader, self._store)
+        self.pauses.lead(self.leader, self._in_doubt)
         self._durability.start()
         self._task = asyncio.get_running_loop().create_task(self._check())
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
     async def stop(self) -> None:
         """Confirm nothing more."""
+        self.pauses.lead(None)
         self._server.step_down("this broker is not the master any more")
         await self._durability.stop()
         for task in filter(None, (self._task, self._ticking)):
@@ -171,15 +171,11 @@ class MasterOfGroup:
             wanted = self.leader.acknowledge.count
         return f"{there} of the brokers in sync can be reached, messages need {wanted}"
 
-    def confirmed(self, view: View, asked_ms: int) -> None:
-        """The controllers were asked at `asked_ms` who the master is, and said this."""
-        if self.pauses.confirmed(view.epoch, view.master, asked_ms):
-            self._log.info("still_the_master", by="controllers", epoch=view.epoch)
-
-    def _in_doubt(self, paused_ms: int) -> None:
-        self._log.warning("stood_still", paused_ms=paused_ms, epoch=self.view.epoch)
-        for told in self._doubtful:
-            told()
+    def _in_doubt(self) -> None:
+        """This broker stood still: whoever waits hears nothing, and what members said before proves nothing."""
+        self._doubtful()
+        for connection in list(self._server.connections):
+            connection.abort("the master stood still")
 
     async def _tick(self) -> None:
         while True:

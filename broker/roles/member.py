@@ -194,9 +194,8 @@ class GroupMember:
         self.master = MasterOfGroup(
             self.config, self.manager.steps.broker_id, view, store, self.replicas, self.manager.alter, self._log,
             damaged=self.manager.lost_something, group_size=self.manager.controllers.group_size,
-            doubtful=(self.gate.doubt, self.manager.look_again),
+            pauses=self.manager.pauses, doubtful=self.gate.doubt,
         )  # fmt: skip
-        self.manager.answered = self.master.confirmed
         self.serving = serving = Serving(
             self.config, store, self._clock, self._registry, self._log, self._connect, authorizer=self._authorizer
         )
@@ -205,7 +204,7 @@ class GroupMember:
         if former is not None:
             self.master.leader.presume_absent(former)  # or nobody would have been elected in its place
         self.master.start()
-        may_answer = serving.broker.long_polls.may_answer = self.master.pauses.may_answer
+        may_answer = serving.broker.long_polls.may_answer = self.manager.pauses.may_answer
         self.gate.serve(serving.handlers, view.epoch, self.master.admission, may_answer)
         serving.announce(self._host, self.port, self.config.controllers)
         self._log.info("role_ready", epoch=view.epoch, took_ms=self.replicas.now_ms() - began_ms)

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from broker.roles.controllers import Connect, Controllers
+from broker.roles.controllers import Connect, Controllers, view_of, with_set
 from broker.roles.identity_file import Identity, IdentityFile
 from broker.roles.machine_boot import machine_boot
+from broker.roles.pause_watch import PauseWatch, pause_limit_ms
 from broker.roles.steps import Ask, ReplicaSteps, Role, SetNews, Stage, View
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
@@ -32,7 +33,6 @@ from remoting.protocol.controller_body import (
     GroupHeader,
     Header,
     Heartbeat,
-    MasterHeader,
     NextBrokerId,
     RegisterReplica,
     ReplicaInfoRequest,
@@ -132,8 +132,8 @@ class ReplicasManager:
             group=config.broker_name,
         )  # fmt: skip
         self.role_changes = 0
-        self.answered: Callable[[View, int], None] = lambda _view, _asked_ms: None
-        """Hears what the controllers answered and when they were asked."""
+        limit_ms = pause_limit_ms(self._settings.heartbeat_interval_ms, self._settings.heartbeat_timeout_ms)
+        self.pauses = PauseWatch(limit_ms, self._now, self._in_doubt)
         self._woken = asyncio.Event()
         self._wanted: Role | None = None
         self._wanted_news = asyncio.Event()
@@ -188,7 +188,7 @@ class ReplicasManager:
         said = decode_body(answer.body, SyncStateSet)
         view = self.steps.view
         assert view is not None
-        return msgspec_view(view, said)
+        return with_set(view, said)
 
     def look_again(self) -> None:
         """There may be another master: ask now."""
@@ -282,7 +282,7 @@ class ReplicasManager:
         self._save(machine_boot=self._machine_boot, flush=self._config.store.flush)
         self._log.info("registered_as_replica", id=steps.broker_id, controller=self.controllers.leader)
         steps.registered(self._now())
-        self._told(_view(answer))
+        self._told(view_of(answer))
 
     async def _elect_or_poll(self, ask: Ask, group: tuple[str, str]) -> None:
         if ask is Ask.ELECT:
@@ -293,9 +293,10 @@ class ReplicasManager:
             if answer.code not in (0, ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
                 raise refusal(answer)
         header, asked_ms = ReplicaInfoRequest(self._config.broker_name), self._now()
-        view = _view(await self._answer(RequestCode.CONTROLLER_GET_REPLICA_INFO, header))  # all of it, the set too
+        view = view_of(await self._answer(RequestCode.CONTROLLER_GET_REPLICA_INFO, header))  # all of it, the set too
         self._told(view)
-        self.answered(view, asked_ms)
+        if self.pauses.confirmed(view.epoch, view.master, asked_ms):
+            self._log.info("still_the_master", by="controllers", epoch=view.epoch)
         self.steps.answered(self._now())
 
     async def _answer(self, code: int, header: Header) -> Command:
@@ -321,7 +322,12 @@ class ReplicasManager:
             settings.priority,
         )
 
+    def _in_doubt(self, paused_ms: int) -> None:
+        self._log.warning("stood_still", paused_ms=paused_ms, epoch=self.steps.epoch)
+        self.look_again()
+
     def _heartbeat(self) -> Command | None:
+        self.pauses.may_answer()  # replicas look at the clock too: one that stood still may hear that it is the master
         if not self.steps.may_beat:
             return None
         return Command(RequestCode.BROKER_HEARTBEAT, fields=to_fields(self._beat_header()))
@@ -338,7 +344,7 @@ class ReplicasManager:
             return
         header = from_fields(command.fields, RoleChanged)
         if header.broker_name in (None, self._config.broker_name):
-            self._told(_view(command))
+            self._told(view_of(command))
 
     def _told(self, view: View) -> None:
         news = self.steps.told(view)
@@ -372,27 +378,6 @@ class ReplicasManager:
         before, self.identity = self.identity, msgspec.structs.replace(self.identity, **changes)
         if self.identity != before:
             self._file.save(self.identity)
-
-
-def msgspec_view(view: View, said: SyncStateSet) -> View:
-    """The same master with another set."""
-    members = frozenset(said.sync_state_set)
-    return View(view.epoch, view.master, view.address, view.ha_address, members, said.sync_state_set_epoch)
-
-
-def _view(command: Command) -> View:
-    """What an answer to 1003 or 1004, or a push, says of the group. Raises RemoteViolation."""
-    header = from_fields(command.fields, MasterHeader)
-    said = decode_body(command.body, SyncStateSet) if command.body else SyncStateSet()
-    master = header.master_broker_id if header.master_broker_id is not None and header.master_broker_id > 0 else None
-    return View(
-        header.master_epoch,
-        master,
-        header.master_address or "",
-        header.master_ha_address or "",
-        frozenset(said.sync_state_set),
-        max(said.sync_state_set_epoch, header.sync_state_set_epoch),
-    )
 
 
 def _now_ms() -> int:

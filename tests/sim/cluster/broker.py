@@ -6,6 +6,7 @@ has seen. The shell here does what `ha_server` and `ha_client` do with sockets.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from broker.replication.epochs import Epochs
 from broker.replication.follower import Follower, Stage
 from broker.replication.leader import Leader
 from broker.replication.sync_state_set import Proposal, SyncStateSet
+from broker.roles.pause_watch import PauseWatch
 from controller.replicas.commands import AlterSyncStateSet, ElectMaster, Live, RegisterReplica
 from controller.replicas.group import GroupView
 from tests.sim.cluster.checkers import Judge
@@ -22,10 +24,10 @@ from tests.sim.cluster.disk import ModelLog
 from tests.sim.cluster.following import Following
 from tests.sim.cluster.leading import Leading
 from tests.sim.cluster.network import Network, Stream
-from tests.sim.cluster.pace import Pace
+from tests.sim.cluster.pace import BEAT_TICKS, Pace
 from tests.sim.cluster.world import Node, World
 
-BEAT_TICKS, POLL_TICKS = 2, 4
+POLL_TICKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Build:
     follower: type[Follower] = Follower
     members: type[SyncStateSet] = SyncStateSet
     epochs: type[Epochs] = Epochs
+    pauses: type[PauseWatch] = PauseWatch
     is_async: bool = False
     """Brokers count what is written, flushed or not; only power cuts that leave a broker in sync its memory happen."""
 
@@ -72,11 +75,21 @@ class Broker(Node):
         self.flush_ms = self.usual_flush_ms = self.world.chance.choice((0.5, 0.5, 5.0, 30.0))
         self.safe = True
         """False after its disk was replaced, or forgot what counted, until the controllers know."""
+        self.pauses = self._pause_watch()
         self._clear()
+
+    def _pause_watch(self) -> PauseWatch:
+        return self.cluster.build.pauses(self.cluster.pace.pause_limit_ms, lambda: int(self.world.now), self._in_doubt)
+
+    def _in_doubt(self, paused_ms: int) -> None:
+        self.world.tell(self.name, f"stood still for {paused_ms} ms and answers nobody")
 
     def _clear(self) -> None:
         self.epoch = 0
         """The newest master epoch heard of."""
+        self.came_back = -1.0
+        """When this process last went on after it had stood still for longer than a master may."""
+        self._stands_since = 0.0
         self.leading: Leading | None = None
         self.following: Following | None = None
         self.is_fenced = True
@@ -92,6 +105,7 @@ class Broker(Node):
         """Recover the log and ask to be taken in."""
         super().start()
         self._clear()
+        self.pauses = self._pause_watch()
         self.log.recover()
         self.epoch = self.log.epochs.last
         self.world.tell(self.name, f"starts, log {self.log.begin}..{self.log.end} {list(self.log.epochs)}")
@@ -114,15 +128,29 @@ class Broker(Node):
                 if stream.nodes[end] is self and stream.open[end]:
                     stream.died(end)
 
+    def pause(self) -> None:
+        """Time passes, and the loop makes no turn."""
+        if not self.is_paused:
+            self._stands_since = self.world.now
+        super().pause()
+
+    def go_on(self) -> None:
+        """What reached it, and what was due, happens now; nobody tells it how long that was."""
+        if self.is_paused and self.world.now - self._stands_since > self.cluster.pace.pause_limit_ms + 1:
+            self.came_back = self.world.now
+        super().go_on()
+
     def _tick(self) -> None:
         self._ticks += 1
+        self.pauses.may_answer()
         if self.is_fenced:
             self._ask(self._registration(), self._registered)
         else:
             if self._ticks % BEAT_TICKS == 0:
                 self._beat()
             if self._ticks % POLL_TICKS == 0:
-                self._ask(None, self._answered)
+                asked_ms = int(self.world.now)
+                self._ask(None, lambda code, view: self._answered(code, view, asked_ms))
         if self.leading is not None:
             self.leading.tick()
             if self.leading.core.superseded > self.epoch:
@@ -186,9 +214,10 @@ class Broker(Node):
             self._beat()
             self.learn(view)
 
-    def _answered(self, code: int, view: GroupView | None) -> None:
+    def _answered(self, code: int, view: GroupView | None, asked_ms: int = -1) -> None:
         if view is not None and code == 0:
             self.learn(view)
+            self.pauses.confirmed(view.master_epoch, view.master, asked_ms)
 
     def propose(self, leading: Leading, proposal: Proposal) -> None:
         """1001, sent once; without an answer its members stay required."""
@@ -288,6 +317,28 @@ class Broker(Node):
             stream.close(1)
             return None
         return self.leading.accept(stream)
+
+    # -- readers ------------------------------------------------------------------------------------------------------
+
+    def read(self, wait_ms: float, answered: Callable[[int | None], None]) -> None:
+        """Say up to where messages are shown, at once or when a wait for more is over; None: ask another broker."""
+        leading = self.leading
+        if leading is None or not leading.may_answer():
+            answered(None)
+        elif wait_ms:
+            self.after(wait_ms, self._wait_over, leading, answered)
+        else:
+            self._tell(answered)
+
+    def _wait_over(self, leading: Leading, answered: Callable[[int | None], None]) -> None:
+        if self.leading is not leading or not leading.may_answer():
+            answered(None)
+        else:
+            self._tell(answered)
+
+    def _tell(self, answered: Callable[[int | None], None]) -> None:
+        self.cluster.judge.answers(self, self.log.confirm)
+        answered(self.log.confirm)
 
     # -- the disk -----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ same offset, same bytes    whatever anybody was shown at a position is what ever
 nothing above confirm      what is shown is on the disk of every broker that could be elected at that moment; where
                            what is written counts, in the memory of its machine
 one master per epoch       an epoch is begun by one process, once
+no stale read              a master that stood still for long answers no reader when another one had begun meanwhile and
+                           shows more than this one
 controllers                what reads return is one history in real time
 replicas                   byte for byte equal after healing
 """
@@ -33,6 +35,10 @@ class Judge:
         self._shown_records: list[Record] = []
         self._places: dict[tuple[int, int], int] = {}
         self._epochs: dict[int, tuple[int, int]] = {}
+        self._began: dict[int, float] = {}
+        self._ends: dict[int, int] = {}
+        """Epoch -> up to where its master acknowledged or showed."""
+        self.reads = 0
         self._judged: dict[int, tuple[int, int]] = {}
         self._last_view = (0, 0)
         self._members: tuple[int, ...] = ()
@@ -47,10 +53,29 @@ class Judge:
         before = self._epochs.setdefault(epoch, (ident, boot))
         if before != (ident, boot):
             raise Violation("one master per epoch", f"epoch {epoch}: {name} boot {boot}, and broker, boot {before}")
+        self._began.setdefault(epoch, self.cluster.world.now)
+
+    def _reached(self, broker: Broker, end: int) -> None:
+        if broker.leading is not None:
+            epoch = broker.leading.core.epoch
+            self._ends[epoch] = max(self._ends.get(epoch, 0), end)
+
+    def answers(self, broker: Broker, end: int) -> None:
+        """A reader hears that what is confirmed ends at `end`."""
+        assert broker.leading is not None
+        self.reads += 1
+        epoch = broker.leading.core.epoch
+        for newer, began in self._began.items():
+            if newer > epoch and began <= broker.came_back and self._ends.get(newer, 0) > end and not self.is_weak:
+                raise Violation(
+                    "no stale read after a pause",
+                    f"{broker.name} says {end} in epoch {epoch}, that of {newer} had said {self._ends[newer]}",
+                )
 
     def acknowledged(self, ident: int, queue: int, offset: int, broker: Broker, position: int, end: int) -> None:
         """A client was told that its message is safe."""
         self.acks[ident] = (queue, offset, position)
+        self._reached(broker, end)
         if self.is_weak:
             return
         if self._places.setdefault((queue, offset), ident) != ident:
@@ -64,6 +89,7 @@ class Judge:
     def shown(self, broker: Broker) -> None:
         """Readers of a broker may have moved on."""
         log = broker.log
+        self._reached(broker, log.confirm)
         boot, start = self._judged.get(broker.ident, (0, 0))
         if boot != broker.boot:
             start = log.begin
@@ -135,7 +161,7 @@ class Judge:
         """Whether everybody follows the master and has everything; an equal end alone may be an accident."""
         assert self.cluster is not None
         master = self.cluster.master()
-        if master is None:
+        if master is None or master.leading is None or not master.leading.may_answer():
             return False
         log = master.log
         return log.confirm == log.end and all(

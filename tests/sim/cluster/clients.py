@@ -1,6 +1,11 @@
-"""Clients that append: each message once, to whoever they believe is master; whoever gets no answer knows nothing."""
+"""Clients that append: each message once, to whoever they believe is master; whoever gets no answer knows nothing.
+
+Clients that read ask any broker: whoever was the master is asked for a while by those who do not know better.
+"""
 
 from __future__ import annotations
+
+import random
 
 from tests.sim.cluster.broker import Broker, Cluster
 from tests.sim.cluster.world import Node
@@ -56,3 +61,34 @@ class Producer(Node):
 
     def _moved(self, hint: int | None) -> None:
         self._believes = hint if hint is not None else self.world.chance.randrange(len(self.cluster.brokers))
+
+
+class Reader(Node):
+    """Asks one broker after another up to where messages are shown, and lets some of them wait for more.
+
+    Invariant: it draws from a chance of its own and no network loses what it says, so that the history of a seed is the
+    same with readers and without.
+    """
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        super().__init__(cluster.world, f"r{number}")
+        self.cluster = cluster
+        self.answered = self.refused = 0
+        self._chance = random.Random(f"{cluster.world.seed}/{self.name}")
+        self.start()
+        self._later()
+
+    def _later(self) -> None:
+        self.after(self.cluster.pace.tick_ms * (0.1 + 0.6 * self._chance.random()), self._ask)
+
+    def _ask(self) -> None:
+        target = self._chance.choice(self.cluster.brokers)
+        wait_ms = self.cluster.pace.tick_ms * 6 * self._chance.random() if self._chance.random() < 0.3 else 0.0
+        self.world.after(0.2 + 0.8 * self._chance.random(), target.deliver, target.read, wait_ms, self._told)
+        self._later()
+
+    def _told(self, end: int | None) -> None:
+        if end is None:
+            self.refused += 1
+        else:
+            self.answered += 1

@@ -40,6 +40,7 @@ class Leading:
     def __init__(self, broker: Broker, core: Leader) -> None:
         self.broker, self.core = broker, core
         self.sides: dict[int, ReplicaSide] = {}
+        broker.pauses.lead(core, self._in_doubt)
         self._waiting: deque[tuple[int, Answered]] = deque()
         self._next = 0
         self._ticks = 0
@@ -88,9 +89,19 @@ class Leading:
             waiting.popleft()[1](True)
         self.broker.cluster.judge.shown(self.broker)
 
+    def may_answer(self) -> bool:
+        """Whether readers are answered."""
+        return self.broker.pauses.may_answer()
+
+    def _in_doubt(self) -> None:
+        for connection in list(self.sides):
+            self.drop(connection)
+
     def tick(self) -> None:
-        """Heartbeats, silence, and who is in sync."""
+        """Heartbeats, silence, whether it may answer, and who is in sync."""
         now_ms = int(self.broker.world.now)
+        if self.broker.pauses.tick():
+            self.broker.world.tell(self.broker.name, "answers again, by its members")
         for connection in self.core.silent(now_ms):
             self.drop(connection)
         for connection in self.core.heartbeats_due(now_ms):
@@ -121,6 +132,7 @@ class Leading:
     def close(self) -> None:
         """No master any more: whoever waits hears no."""
         self.is_open = False
+        self.broker.pauses.lead(None)
         for connection in list(self.sides):
             self.drop(connection)
         for _, answered in self._waiting:

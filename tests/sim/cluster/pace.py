@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.replication.leader import LeaderSettings
+from broker.roles.pause_watch import pause_limit_ms
+
+BEAT_TICKS = 2
+"""A broker says every so many ticks that it lives."""
 
 _SETTINGS = LeaderSettings(window_bytes=600, part_bytes=150, small_bytes=60)
 
@@ -21,6 +25,11 @@ class Pace:
     leaderless_ms: float = 400.0
     faults_ticks: int = 28
     settings: LeaderSettings = _SETTINGS
+
+    @property
+    def pause_limit_ms(self) -> int:
+        """The longest stall after which a master may still answer."""
+        return pause_limit_ms(int(BEAT_TICKS * self.tick_ms), self.live_ms)
 
 
 USUAL = Pace()

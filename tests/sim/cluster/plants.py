@@ -5,13 +5,14 @@ Most are bugs that systems of this kind shipped with. A name is what `--plant` t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.follower import Action, Cut, Follower, Reset
 from broker.replication.frames import Frame, Hello, Ready, Refusal, Transfer, Welcome
 from broker.replication.leader import Leader, Replica
 from broker.replication.sync_state_set import Proposal, SyncStateSet
+from broker.roles.pause_watch import PauseWatch
 from tests.sim.cluster.broker import Build
 
 
@@ -132,7 +133,27 @@ class KeepsWhatNobodyShares(Follower):
         return actions
 
 
-RARE: dict[str, int] = {"expand-without-epoch-start": 560, "believes-former-leaders": 88823}
+class AnswersAlways(PauseWatch):
+    """Nobody looks at the clock."""
+
+    def may_answer(self) -> bool:
+        super().may_answer()
+        return True
+
+
+class ForgetsAtTheBeginning(PauseWatch):
+    """Only who stands still as a master is in doubt."""
+
+    def lead(self, leader: Leader | None, doubtful: Callable[[], None] | None = None) -> None:
+        super().lead(leader, doubtful)
+        self._ran_ms, self._since_ms = self._now_ms(), None
+
+
+RARE: dict[str, int] = {
+    "expand-without-epoch-start": 560,
+    "believes-former-leaders": 88823,
+    "new-masters-never-doubt": 1433,
+}
 """Where the search for a bug begins that few seeds show."""
 
 PLANTS: dict[str, Build] = {
@@ -156,6 +177,8 @@ PLANTS: dict[str, Build] = {
     "acknowledges-at-write": Build(frozenset({"acknowledges-at-write"})),
     "stale-controller": Build(frozenset({"stale-reads"})),
     "believes-former-leaders": Build(frozenset({"believes-former-leaders"})),
+    "answers-after-a-pause": Build(pauses=AnswersAlways),
+    "new-masters-never-doubt": Build(pauses=ForgetsAtTheBeginning),
     "unclean-stays-in-sync": Build(frozenset({"unclean-stays"}), is_async=True),
 }
 

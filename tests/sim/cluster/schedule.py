@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from broker.replication.acknowledge import Acknowledge
 from tests.sim.cluster.broker import Broker, Build, Cluster
 from tests.sim.cluster.checkers import Judge
-from tests.sim.cluster.clients import Producer
+from tests.sim.cluster.clients import Producer, Reader
 from tests.sim.cluster.controllers import Controllers
 from tests.sim.cluster.faults import Faults
 from tests.sim.cluster.network import Network
@@ -60,6 +60,7 @@ class Schedule:
         for broker in cluster.brokers:
             broker.start()
         self.producers = [Producer(cluster, number) for number in range(1, 1 + chance.randrange(1, 3))]
+        self.readers = [Reader(cluster, number) for number in (1, 2)]
         self.faults = Faults(self)
         world.tell("--", f"{count} brokers, {mode}, at least {in_sync_min} in sync, learner {has_learner}")
 

@@ -86,6 +86,12 @@ class Story:
             idents.append(ident)
         return idents
 
+    def ask(self, broker: Broker, wait_ms: float = 0.0) -> list[int | None]:
+        """Ask a broker up to where messages are shown; the answer comes into the list, None when it says not me."""
+        answers: list[int | None] = []
+        broker.deliver(broker.read, wait_ms, answers.append)
+        return answers
+
     def cut(self, sources: list[Broker], targets: list[Broker], *, controllers: bool = False) -> None:
         """Nothing passes between these in either direction; `controllers`: nor to and from the controllers."""
         names = [each.name for each in targets] + [each.name for each in self.controllers.nodes if controllers]

@@ -177,6 +177,70 @@ def zombie_master(story: Story) -> None:
     story.end()
 
 
+def reads_after_a_pause(story: Story) -> None:
+    """What waited at a master that stood still, and what asks it later, hears nothing once another one took over."""
+    story.settle(1, 2, 3)
+    old = story.master
+    story.append(old, 3)
+    story.settle(1, 2, 3)
+    parked = story.ask(old, wait_ms=1_500)
+    old.pause()
+    story.until(lambda: story.cluster.master() not in (None, old))
+    kept = story.append(story.master, 3)
+    story.until(lambda: all(story.answers.get(ident) for ident in kept))
+    story.cut([old], story.others(old), controllers=True)
+    waiting = story.ask(old)
+    old.go_on()
+    for _ in range(20):
+        assert story.ask(old) == [None]
+        story.run(250)
+    assert (parked, waiting) == ([None], [None])
+    story.end()
+
+
+def master_by_old_news(story: Story) -> None:
+    """A replica stands still, is elected, is given up, and hears only of the first when it goes on."""
+    story.settle(1, 2, 3)
+    old = story.master
+    late, other = story.others(old)
+    story.append(old, 3)
+    story.settle(1, 2, 3)
+    story.cut([other], [], controllers=True)
+    old.crash(power=False)
+    story.run(1_500)
+    late.pause()
+    story.until(lambda: story.controllers.view().master == late.ident)
+    story.run(20)
+    story.heal()
+    story.cut([late], [], controllers=True)
+    story.until(lambda: story.controllers.view().master == other.ident and story.cluster.master() is other)
+    old.start()
+    kept = story.append(other, 3)
+    story.until(lambda: all(story.answers.get(ident) for ident in kept))
+    late.go_on()
+    for _ in range(10):
+        assert story.ask(late) == [None]
+        story.run(250)
+    story.end()
+
+
+def pause_without_controllers(story: Story) -> None:
+    """With every controller gone a master that stood still answers again as soon as its members have spoken."""
+    story.settle(1, 2, 3)
+    master = story.master
+    for node in story.controllers.nodes:
+        node.stop()
+    master.pause()
+    story.run(1_400)
+    master.go_on()
+    assert story.ask(master) == [None]
+    story.run(1_500)
+    assert story.ask(master) == [master.log.confirm]
+    for node in story.controllers.nodes:
+        node.start()
+    story.end()
+
+
 def master_restarts_at_once(story: Story) -> None:
     """A master is back before anybody missed it: it goes on in a new epoch, with nothing lost."""
     story.settle(1, 2, 3)
@@ -215,6 +279,9 @@ STORIES: list[Callable[[Story], None]] = [
     entry_above_the_end,
     stale_news,
     zombie_master,
+    reads_after_a_pause,
+    master_by_old_news,
+    pause_without_controllers,
     master_restarts_at_once,
     joiner_behind_its_epoch,
 ]
@@ -225,6 +292,8 @@ TOLD_WITH_A_BUG = [
     ("entries-above-the-end-kept", entry_above_the_end),
     ("follows-an-older-master", stale_news),
     ("reused-epoch", master_restarts_at_once),
+    ("answers-after-a-pause", reads_after_a_pause),
+    ("new-masters-never-doubt", master_by_old_news),
 ]
 
 

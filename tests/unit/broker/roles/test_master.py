@@ -8,6 +8,7 @@ from pathlib import Path
 from broker.config import BrokerConfig, ReplicationConfig
 from broker.replication.ha_server import HaServer
 from broker.roles.master import MasterOfGroup
+from broker.roles.pause_watch import PauseWatch
 from broker.roles.steps import View
 from remoting.protocol.errors import Refused
 from remoting.transport.failures import ConnectionLost
@@ -30,7 +31,7 @@ class Group:
         self.set_epoch = 1
         self.master = MasterOfGroup(
             config, 1, View(3, 1, members=frozenset(members), set_epoch=1), self.store, self.server, self.alter, LOG,
-            group_size=self.group_size,
+            group_size=self.group_size, pauses=PauseWatch(1_000, self.server.now_ms, lambda _paused_ms: None),
         )  # fmt: skip
 
     async def group_size(self) -> int:
