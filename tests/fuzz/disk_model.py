@@ -9,6 +9,7 @@ anything of its last content.
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import struct
@@ -209,6 +210,15 @@ class Disk:
         for node in self._open.values():
             node.begun.clear()
         self._open = {}
+
+    def flip(self, path: Path, at: int, mask: int) -> None:
+        """After a power cut: the disk itself changes a byte that was flushed."""
+        where, name = self._parent(os.fsencode(path))
+        node = where.names[name]
+        assert isinstance(node, File)
+        assert not node.writes
+        node.kept[at] ^= mask
+        path.write_bytes(node.kept)
 
     def cut(self, chance: random.Random) -> str:
         """The power goes: choose what is left, make `root` hold exactly that, and say how it was chosen."""

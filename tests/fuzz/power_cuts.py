@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz.power_cuts --cycles 300 --seed N`: cut the power of a store and of a journal, again and again.
+"""`python -m tests.fuzz.power_cuts --cycles 300 --seed N`: cut the power of stores, replicas, journals.
 
 One cycle is one process, whose calls below a directory are recorded by a preloaded library (`recorder.c`) until it dies
 at some call. `disk_model` then chooses what of all that was not flushed has reached the disk, and the next process
@@ -20,8 +20,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.fuzz.power_lanes import JournalLane, StoreLane
-from tests.fuzz.power_plants import JOURNAL, STORE
+from tests.fuzz.power_lanes import JournalLane, PowerLane, ReplicaLane, StoreLane
+from tests.fuzz.power_plants import JOURNAL, REPLICA, STORE
 
 CYCLES_PER_LANE = 15
 SOURCE = Path(__file__).with_name("recorder.c")
@@ -36,14 +36,19 @@ def compiled() -> Path:
     return target
 
 
-def run(cycles: int, seed: int, only: int | None, journals: bool | None, place: Path | None) -> Counter[str]:
+LANES: tuple[type[PowerLane], ...] = (StoreLane, StoreLane, ReplicaLane, JournalLane)
+"""What lanes hold, one after the other."""
+
+
+def run(
+    cycles: int, seed: int, only: int | None, lanes: tuple[type[PowerLane], ...], place: Path | None
+) -> Counter[str]:
     """Run lanes until `cycles` are done. Raises what a judge raises, after saying how to repeat it."""
     ends: Counter[str] = Counter()
     done, number = 0, only or 0
     while done < cycles:
         root = Path(tempfile.mkdtemp(prefix="power-cuts-", dir=place))
-        is_journal = number % 4 == 3 if journals is None else journals
-        lane = (JournalLane if is_journal else StoreLane)(root, f"{seed}/{number}")
+        lane = lanes[number % len(lanes)](root, f"{seed}/{number}")
         try:
             for _ in range(min(CYCLES_PER_LANE, cycles - done)):
                 lane.run_cycle()
@@ -72,20 +77,20 @@ def main() -> int:
     parser.add_argument("--cycles", type=int, default=300)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--lane", type=int, help="only this lane")
-    parser.add_argument("--plant", choices=sorted(STORE | JOURNAL), help="a flush to leave out")
+    parser.add_argument("--plant", choices=sorted(STORE | REPLICA | JOURNAL), help="a flush to leave out")
     parser.add_argument("--directory", type=Path, help="where the files are made")
     options = parser.parse_args()
     if ARMED not in os.environ:
         preload()
     shutil.rmtree(os.environ[ARMED])
-    journals = None
+    lanes = LANES
     if options.plant:
-        (STORE | JOURNAL)[options.plant]()
-        journals = options.plant in JOURNAL
+        (STORE | REPLICA | JOURNAL)[options.plant]()
+        lanes = (JournalLane if options.plant in JOURNAL else ReplicaLane if options.plant in REPLICA else StoreLane,)
     memory = Path("/dev/shm")
     place = options.directory or (memory if os.access(memory, os.W_OK) else None)
     begun = time.monotonic()
-    ends = run(options.cycles, options.seed, options.lane, journals, place)
+    ends = run(options.cycles, options.seed, options.lane, lanes, place)
     print(f"seed {options.seed}: {options.cycles} cycles in {time.monotonic() - begun:.1f} s, nothing lost")
     print(", ".join(f"{name}: {count}" for name, count in sorted(ends.items())))
     return 0

@@ -1,4 +1,4 @@
-"""One store, or one journal, and the power cuts it goes through: what was promised must be on the disk."""
+"""One store, replica or journal, and the power cuts it goes through: what was promised must be on the disk."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from tests.fuzz.crash_fuzz import Life
 from tests.fuzz.damage import image
 from tests.fuzz.disk_model import Disk
-from tests.fuzz.judge import LEDGER, Judge
-from tests.fuzz.power_victims import Power, live_journal, live_store
+from tests.fuzz.judge import LEDGER, Judge, replay
+from tests.fuzz.power_histories import Histories
+from tests.fuzz.power_replica import ReplicaOrders
+from tests.fuzz.power_victims import Power, live_journal, live_replica, live_store
 from tests.fuzz.victim import Orders
-from tests.sim.log_judge import marked, proved_durable
+from tests.sim.log_judge import Seen, check_dense, marked, proved_durable, read_log
 
 CALLS_MAX = 2_500
 OPENING_CALLS = 120
@@ -24,6 +27,13 @@ KILLS = 0.3
 """Share of lives after which the power stays: what the next one finds need not be on the disk."""
 EXPECTED = ("torn_tail_cut", "short_log_file_filled")
 """Warnings of a start that a power cut explains; it explains no damage of anything that was flushed."""
+
+
+CUTS = ("log_cut", "log_truncated", "log_reset")
+"""Warnings of a replica that takes its master's log for the truth."""
+DAMAGE = ("log_damage", "damaged_log_given_up", "keys_not_indexed", "key_index_rebuilt")
+DAMAGES = 0.15
+"""Share of power cuts after which a byte that was flushed has changed."""
 
 
 class PowerLane:
@@ -39,9 +49,13 @@ class PowerLane:
         self.ends: Counter[str] = Counter()
         self.words: list[list[Any]] = []
 
-    def orders(self) -> Orders | None:
+    def orders(self) -> Any:
         """What the process is told to do."""
         return None
+
+    def run_cycle(self) -> None:
+        """One life and what comes after it."""
+        raise NotImplementedError
 
     def check(self, said: Iterator[list[Any]]) -> bool:
         """Judge what the process says of its recovery; False when it died before it said so."""
@@ -53,8 +67,8 @@ class PowerLane:
     def left(self) -> None:
         """Look at what the disk holds afterwards."""
 
-    def cycle(self, directory: Path, live: Callable[[Path, Any, int, int], None]) -> None:
-        """One life, and the disk after it."""
+    def cycle(self, directory: Path, live: Callable[[Path, Any, int, int], None]) -> bool:
+        """One life, and the disk after it; whether the power went."""
         chance = self.chance
         cut_at = chance.randrange(1, OPENING_CALLS if chance.random() < 0.35 else CALLS_MAX)
         descriptor = os.open(self._calls, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -78,13 +92,14 @@ class PowerLane:
         if chance.random() < KILLS:
             self._disk.killed()
             self.ends["kills"] += 1
-            return
+            return False
         self.ends[how := self._disk.cut(chance)] += 1
         try:
             self.left()
         except AssertionError as error:
             error.add_note(how)
             raise
+        return True
 
     def heard(self, word: list[Any]) -> None:
         """Take in what the process says while it works."""
@@ -170,6 +185,127 @@ class StoreLane(PowerLane):
         noted = marked(self._directory)
         assert noted >= self._marked, f"DURABLE says {noted}, {self._marked} was noted"
         assert proved_durable(self._directory) >= self._marked[0]
+
+
+class ReplicaLane(PowerLane):
+    """A replica of a group whose masters change; now and then its disk damages what was flushed."""
+
+    def __init__(self, root: Path, seed: str) -> None:
+        super().__init__(root, seed)
+        self._directory = self._disk.root / "a" / "data"
+        self._masters = Histories(root, f"{seed}/masters")
+        self._newest = 0
+        self._logs: set[int] = set()
+        """Masters of whose logs its own may be the beginning."""
+        self._must_hold = 0
+        self._hurt: tuple[int, int] | None = None
+        """Position of a damaged byte and which bits of it, until the log is cut there."""
+        self._segment = self.chance.choice((8, 16)) * 1024
+
+    def run_cycle(self) -> None:
+        """One life."""
+        if self.cycle(self._directory, live_replica) and self.chance.random() < DAMAGES:
+            self._damage()
+
+    def orders(self) -> ReplicaOrders:
+        """Which masters it follows, and how long."""
+        chance = self.chance
+        settings = {
+            "segment_size_bytes": self._segment, "record_size_bytes_max": 4096, "first_segment_size_bytes": 4096,
+            "index_tail_entries": chance.choice((64, 256)), "index_merge_runs": chance.choice((3, 50)),
+            "retention_ms": 0, "retention_size_bytes": 60_000, "ballast_size_bytes": 0, "free_space_bytes_min": 0,
+            "snapshot_log_bytes": chance.choice((20_000, 100_000)),
+        }  # fmt: skip
+        masters = []
+        for _ in range(chance.choice((1, 1, 2, 3))):
+            self._newest += chance.random() < 0.5
+            masters.append((self._newest, self._masters.at(self._newest)))
+        steps_max = chance.choice((0, 1, 2, chance.randrange(3, 80), 1 << 30))
+        return ReplicaOrders(settings, masters, steps_max, self._hurt is not None, chance.random() < 0.2)
+
+    def check(self, said: Iterator[list[Any]]) -> bool:
+        """Hold what was recovered against what was acknowledged before."""
+        for word in said:
+            if word[0] == "opened":
+                self._opened(word[1])
+                return True
+            assert word[0] == "event", f"the start ended with {word}"
+            self.heard(word)
+        return False
+
+    def _opened(self, told: dict[str, Any]) -> None:
+        begin, end = told["begin"], told["end"]
+        log = b"".join(each for _, each in sorted(image(self._directory, 1 << 62).items()))
+        found, rest = bytearray(log[: end - begin]), log[end - begin :]
+        if self._hurt is not None and begin <= self._hurt[0] < end:
+            found[self._hurt[0] - begin] ^= self._hurt[1]
+        whose = [each for each in map(self._masters.at, sorted(self._logs)) if each.data[begin:end] == found]
+        assert whose or not found, f"the log from {begin} to {end} is no beginning of those of {self._logs}"
+        assert end >= self._must_hold, f"{self._must_hold} was acknowledged, the log ends at {end}"
+        assert not rest.strip(b"\0"), f"there is something behind the end {end}"
+        assert told["kept"] == end, (told["kept"], end)
+        if self._hurt is not None and end <= self._hurt[0]:
+            self._hurt = None  # the power went when it had been cut off and nobody was followed yet
+        if self._hurt is None:
+            check_made(read_log(self._directory), told)
+        self.ends["judged bytes"] += len(found)
+
+    def heard(self, word: list[Any]) -> None:
+        """Note what is acknowledged, and what of that is given up before a cut."""
+        self.ends[word[0]] += 1
+        if word[0] == "event":
+            expected = (*EXPECTED, *CUTS, *(DAMAGE if self._hurt is not None else ()))
+            assert word[1].startswith(expected), f"a power cut alone, and the replica tells of {word[1]}"
+        elif word[0] == "follows":
+            self._logs.add(word[1])
+        elif word[0] == "cutting":
+            self._must_hold = min(self._must_hold, word[1])
+        elif word[0] == "ready":
+            self._logs, self._hurt = {word[1]}, None
+        elif word[0] == "acked":
+            self._must_hold = word[2]
+
+    def _damage(self) -> None:
+        """Change a byte of what was acknowledged; its group and all behind it are to be had from the master again."""
+        files = image(self._directory, self._must_hold) if self._must_hold and len(self._logs) == 1 else {}
+        if self._hurt is not None or not any(files.values()):
+            return
+        base = self.chance.choice([base for base, data in files.items() if data])
+        at, mask = self.chance.randrange(len(files[base])), 1 << self.chance.randrange(8)
+        self._disk.flip(self._directory / "log" / f"{base:020d}", at, mask)
+        self._hurt = base + at, mask
+        (log,) = map(self._masters.at, self._logs)
+        self._must_hold = max([0, *(each for each in log.groups if each <= base + at)])
+        self.ends["damages"] += 1
+
+
+def check_made(records: list[Seen], told: dict[str, Any]) -> None:
+    """Epochs, queues and state of a replica are what its log alone says."""
+    epochs = told["epochs"]
+    assert all(before < after for pair in pairwise(epochs) for before, after in zip(*pair, strict=True)), epochs
+    for seen in records:
+        wrote = [0, *(epoch for epoch, start in epochs if start <= seen.position)]
+        assert wrote[-1] == seen.epoch, f"epoch {seen.epoch} wrote {seen.position}, listed are {epochs}"
+    ends = check_dense(records)
+    places: dict[int, list[tuple[int, int]]] = {}
+    for seen in records:
+        for queue, offset in seen.dispatch:
+            places.setdefault(queue, []).append((offset, seen.position))
+    for key, (name, _, high, following, positions) in told["queues"].items():
+        logged = places.get(int(key), [])
+        shown = [position for offset, position in logged if offset < high]
+        assert positions == shown, f"index of {name} differs from the log"
+        assert not logged or following == ends[int(key)], (name, following)
+    state = replay(records)
+    shown_state = {
+        (kind, key.encode("latin-1")): (value.encode("latin-1"), position)
+        for kind, key, value, position in told["state"]
+    }
+    # What was said before the log began is known until it is said again, which a cut may have taken.
+    older = {key for key, (_, position) in shown_state.items() if position < told["begin"] and key not in state}
+    keys = (state.keys() | shown_state.keys()) - older
+    wrong = [key for key in keys if state.get(key) != shown_state.get(key)]
+    assert not wrong, f"log/store say {[(key, state.get(key), shown_state.get(key)) for key in wrong[:3]]}"
 
 
 class JournalLane(PowerLane):

@@ -11,12 +11,29 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from broker.store import checkpoint, commit_log, durable_mark, epoch_file, format_version, state_snapshot, store_base
+from broker.replication.follower import Write
+from broker.replication.ha_client import HaClient
+from broker.store import (
+    checkpoint,
+    commit_log,
+    durable_mark,
+    epoch_file,
+    format_version,
+    quarantine,
+    replica_writer,
+    state_snapshot,
+    store_base,
+    truncation,
+)
 from broker.store.commit_log import CommitLog
+from broker.store.group_door import GroupDoor
 from broker.store.key_index import key_manifest
 from broker.store.queue_index import index_flusher, manifest, run_writer
+from broker.store.raw_part import RawPart
+from broker.store.replica_writer import ReplicaWriter
 from broker.store.retention import Retention
 from broker.store.segment import Segment
+from broker.store.truncation import Truncation
 from controller.consensus import journal, small_files
 from controller.consensus.journal import Journal
 from runtime import files
@@ -159,6 +176,74 @@ def journal_name_not_flushed() -> None:
     _set(journal, "atomic_write", lambda path, pieces: _write(path, pieces, content=True, name=False))
 
 
+def _within(owner: type, method: str, place: object, name: str) -> None:
+    """While `method` runs, `name` does nothing."""
+    real = getattr(owner, method)
+
+    def run(*arguments: Any) -> Any:
+        kept = getattr(place, name)
+        _set(place, name, nothing)
+        try:
+            return real(*arguments)
+        finally:
+            _set(place, name, kept)
+
+    _set(owner, method, run)
+
+
+def _replaced_unflushed(caller: ModuleType, name: str, module: ModuleType) -> None:
+    """What `caller` calls by `name` replaces its files with nothing flushed, neither bytes nor names."""
+    real = getattr(caller, name)
+
+    def replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+        _write(path, (data,), mode=mode, content=False, name=False)
+
+    def run(*arguments: Any) -> Any:
+        kept, module.atomic_replace = module.atomic_replace, replace  # type: ignore[attr-defined]
+        try:
+            return real(*arguments)
+        finally:
+            module.atomic_replace = kept  # type: ignore[attr-defined]
+
+    _set(caller, name, run)
+
+
+def cut_before_lowered() -> None:
+    """The log is cut before everything that calls it durable there."""
+    lower = Truncation._lower
+
+    def hasty(cut: Truncation, position: int) -> None:
+        if position:
+            cut._log.truncate(position)
+        lower(cut, position)
+
+    _set(Truncation, "_lower", hasty)
+
+
+def new_epoch_late() -> None:
+    """The entry of a new epoch is on the disk only after its first bytes."""
+    note, write = ReplicaWriter._note_epoch, ReplicaWriter.append_raw
+
+    def append_raw(writer: ReplicaWriter, part: RawPart) -> int:
+        end = write(writer, part)
+        note(writer, part)
+        return end
+
+    _set(ReplicaWriter, "_note_epoch", nothing)
+    _set(ReplicaWriter, "append_raw", append_raw)
+
+
+def written_acknowledged() -> None:
+    """What is written is acknowledged before it is flushed."""
+    write = HaClient._write
+
+    def hasty(client: HaClient, action: Write) -> None:
+        write(client, action)
+        client._kept(client._store.end_position)
+
+    _set(HaClient, "_write", hasty)
+
+
 STORE: dict[str, Plant] = {
     "position-after-flush": position_after_flush,
     "segment-name": lambda: _set(commit_log, "fsync_dir", nothing),
@@ -178,6 +263,22 @@ STORE: dict[str, Plant] = {
     "snapshot": snapshot_not_flushed,
 }
 """What is done to a store."""
+REPLICA: dict[str, Plant] = {
+    "cut-log": lambda: _within(GroupDoor, "_rebuild", Segment, "sync"),
+    "cut-names": lambda: _within(GroupDoor, "_rebuild", commit_log, "fsync_dir"),
+    "cut-removals": lambda: _set(truncation, "fsync_dir", nothing),
+    "cut-index": lambda: _replaced_unflushed(truncation, "lower_index", manifest),
+    "cut-keys": lambda: _replaced_unflushed(truncation, "lower_keys", key_manifest),
+    "cut-epochs": lambda: _replaced_unflushed(truncation, "save_epochs", epoch_file),
+    "cut-checkpoint": lambda: _replaced_unflushed(truncation, "save_checkpoint", checkpoint),
+    "cut-mark": lambda: _replaced_unflushed(truncation, "lower_mark", durable_mark),
+    "cut-before-lowered": cut_before_lowered,
+    "cut-quarantine": lambda: _replaced_unflushed(truncation, "save_quarantine", quarantine),
+    "new-epoch": lambda: _replaced_unflushed(replica_writer, "save_epochs", epoch_file),
+    "new-epoch-late": new_epoch_late,
+    "written-acknowledged": written_acknowledged,
+}
+"""What is done to a replica."""
 JOURNAL: dict[str, Plant] = {
     "journal-flush": lambda: _set(Journal, "sync", nothing),
     "journal-cut": journal_cut_not_flushed,

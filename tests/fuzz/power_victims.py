@@ -1,4 +1,4 @@
-"""The processes whose power goes: a store, or a controller's journal, with `recorder.c` writing down every call.
+"""The processes whose power goes: a store, a replica, a controller's journal, with `recorder.c` noting every call.
 
 They run in a fork, speak lines of JSON over a pipe and never return.
 """
@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from broker.store import durable_mark
 from controller.consensus.journal import Journal
 from controller.consensus.small_files import Snapshot, load, save
 from runtime.files import make_directory
-from tests.fuzz.victim import Orders, Victim
+from tests.fuzz.power_replica import ReplicaVictim
+from tests.fuzz.victim import Victim
 
 REGULAR = b"\0"
 ENTRIES_MAX = 12
@@ -37,7 +39,8 @@ class Power:
     sync_us_max: int
     """Longest time that a flush takes."""
     seed: int
-    orders: Orders | None = None
+    orders: Any = None
+    """What a store or a replica is told to do."""
 
 
 class Events:
@@ -56,7 +59,6 @@ class Events:
 
 def live_store(directory: Path, power: Power, answers: int, go: int) -> None:
     """Live as a store; ends with the process."""
-    assert power.orders is not None
     victim = Victim(directory, power.orders, answers, go, Events(lambda *words: victim.say(*words)))
     saved = durable_mark.DurableMark.save
 
@@ -68,9 +70,22 @@ def live_store(directory: Path, power: Power, answers: int, go: int) -> None:
     _run(power, answers, victim.run)
 
 
+def live_replica(directory: Path, power: Power, answers: int, go: int) -> None:
+    """Live as a replica; ends with the process."""
+    say = partial(_say, answers)
+    victim = ReplicaVictim(directory, power.orders, power.seed, say, lambda: os.read(go, 1), Events(say), _cut_within)
+    _run(power, answers, victim.run)
+
+
 def live_journal(directory: Path, power: Power, answers: int, go: int) -> None:
     """Live as a journal with its snapshot; ends with the process."""
     _run(power, answers, JournalVictim(directory, power, answers, go).run)
+
+
+def _cut_within(calls: int) -> None:
+    cut = ctypes.CDLL(None).recorder_cut_within
+    cut.argtypes = [ctypes.c_long]
+    cut(calls)
 
 
 def _run(power: Power, answers: int, run: Callable[[], None]) -> None:
@@ -136,6 +151,10 @@ class JournalVictim:
         self._say("kept", [[index, term] for _, index, term in journal.part(0)])
 
     def _say(self, *words: Any) -> None:
-        data = memoryview(json.dumps(words).encode() + b"\n")
-        while data:
-            data = data[os.write(self._answers, data) :]
+        _say(self._answers, *words)
+
+
+def _say(answers: int, *words: Any) -> None:
+    data = memoryview(json.dumps(words).encode() + b"\n")
+    while data:
+        data = data[os.write(answers, data) :]

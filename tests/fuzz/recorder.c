@@ -3,7 +3,7 @@
  * Everything that changes a file or a name goes through libc: the interpreter's own calls, pathlib's, and those of the
  * compiled modules. Each call is made and written down under one lock, so the log tells one order that really happened.
  * A flush is written down twice, when it begins and when it has returned. At the operation number `cut_at` the process
- * is killed before the call is made. Nothing is recorded until recorder_start is called.
+ * is killed before the call is made; recorder_cut_within chooses another one. Nothing is recorded until recorder_start.
  *
  * A record: u32 kind | i32 descriptor | i64 position | i64 size | u32 length | u32 length | first bytes | second bytes
  */
@@ -43,6 +43,13 @@ static unsigned char followed[DESCRIPTORS];
 void recorder_start(const char *directory, int descriptor, long cut, unsigned sync_us_max, unsigned seed) {
     snprintf(root, sizeof root, "%s/", directory);
     cut_at = cut, sync_us = sync_us_max, chance = seed, log_descriptor = descriptor;
+}
+
+/* Die within so many calls from now. */
+void recorder_cut_within(long calls) {
+    pthread_mutex_lock(&lock);
+    cut_at = count + calls;
+    pthread_mutex_unlock(&lock);
 }
 
 static int is_followed(int fd) { return log_descriptor >= 0 && fd >= 0 && fd < DESCRIPTORS && followed[fd]; }

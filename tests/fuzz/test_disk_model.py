@@ -140,3 +140,17 @@ def test_after_a_kill_the_machine_still_has_everything_to_flush(tmp_path: Path) 
         other.cut(random.Random(seed))
         left.add(tuple(path.name for path in tmp_path.iterdir()))
     assert left == {(), ("a",)}
+
+
+def test_a_damaged_byte_is_on_the_disk_and_survives_the_next_power_cut(tmp_path: Path) -> None:
+    """It is no write of the process: nothing brings the former byte back."""
+    disk = Disk(tmp_path)
+    log = b""
+    for kind, descriptor, at, size, first, second in made(tmp_path, "file", b"abc"):
+        log += struct.pack("<IiqqII", kind, descriptor, at, size, len(first), len(second)) + first + second
+    disk.replay(log)
+    disk.cut(random.Random(1))
+    disk.flip(tmp_path / "file", 1, 3)
+    assert (tmp_path / "file").read_bytes() == b"aac"
+    disk.cut(random.Random(2))
+    assert (tmp_path / "file").read_bytes() == b"aac"

@@ -15,12 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.power_plants import JOURNAL, STORE
+from tests.fuzz.power_plants import JOURNAL, REPLICA, STORE
 
 ROOT = Path(__file__).resolve().parents[2]
 CYCLES = 60
 PLANT_CYCLES = 300
-QUICK = ("position-after-flush", "segment-name", "durable-mark", "segment-flush", "parent-directories", "journal-flush")
+QUICK = (
+    "position-after-flush", "segment-name", "durable-mark", "segment-flush", "parent-directories", "journal-flush",
+    "cut-names", "new-epoch", "written-acknowledged",
+)  # fmt: skip
 """Plants of the quick suite; the others take longer until they are seen."""
 
 pytestmark = [
@@ -54,7 +57,7 @@ def test_nothing_acknowledged_is_lost(place: Path, pure: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "plant", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in STORE | JOURNAL]
+    "plant", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in STORE | REPLICA | JOURNAL]
 )
 def test_a_planted_bug_is_seen(place: Path, plant: str) -> None:
     """The command fails by the judge's word, not by an error of its own."""

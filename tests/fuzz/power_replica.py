@@ -1,0 +1,188 @@
+"""The replica whose power goes: it follows one master after the other and stops somewhere.
+
+The real `HaClient` does the work: what it is told comes from `power_histories` as the bytes of frames, what it says is
+read from its frames again. Only the socket between is left out.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from broker.replication.decoder import Decoder
+from broker.replication.follower import Identity
+from broker.replication.frames import FROM_MASTER, FROM_REPLICA, Ack, Ready
+from broker.replication.ha_client import HaClient
+from broker.replication.ha_link import MasterLink
+from broker.store.log_store import LogStore
+from broker.store.settings import StoreSettings
+from runtime.clock import ManualClock
+from runtime.faults import FaultPoints
+from tests.fuzz.power_histories import History
+from tests.fuzz.victim import report
+
+CUTS_ON_THE_WAY, CUT_CALLS = 0.4, 150
+"""How often the power goes while a log is cut, and within how many calls."""
+TURNS_MAX = 20_000
+"""Turns of the loop after which a flush or a pass over the log is taken for lost."""
+
+
+@dataclass
+class ReplicaOrders:
+    """What one life of a replica is told."""
+
+    settings: dict[str, Any]
+    masters: list[tuple[int, History]]
+    """(number, log) of those it follows, one after the other."""
+    steps_max: int
+    """Steps after which it stops where it is."""
+    is_damaged: bool
+    """Its log was damaged: it looks for that before it follows anybody."""
+    is_closed: bool
+    """It ends properly when it has done all."""
+
+
+class Line:
+    """What a replica has for a socket."""
+
+    def __init__(self, heard: Callable[[Ready | Ack], None]) -> None:
+        self._heard = heard
+        self._decoder = Decoder(FROM_REPLICA)
+
+    def write(self, data: bytes) -> None:
+        """Take what it says."""
+        for frame in self._decoder.feed(data):
+            if isinstance(frame, Ready | Ack):
+                self._heard(frame)
+
+    def abort(self, reason: str = "") -> None:
+        """It is over."""
+
+
+class ReplicaVictim:
+    """One life of a replica."""
+
+    def __init__(
+        self, directory: Path, orders: ReplicaOrders, seed: int, say: Callable[..., None],
+        wait: Callable[[], object], events: Any, cut_within: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        """`cut_within`: the power goes within so many calls."""
+        self._cut_within = cut_within
+        self._directory, self._orders, self._events = directory, orders, events
+        self._say, self._wait = say, wait
+        self._due: deque[Callable[[], None]] = deque()
+        self._chance = random.Random(seed)
+        self._steps = 0
+
+    def run(self) -> None:
+        """Open, report, follow one master after the other."""
+        store = LogStore.open(
+            self._directory, StoreSettings(**self._orders.settings), clock=ManualClock(), faults=FaultPoints(),
+            schedule=self._due.append, log=self._events, role="replica",
+        )  # fmt: skip
+        self._tell_cuts(store)
+        if self._orders.is_damaged:
+            self._until(store, lambda: bool(store.quarantined) or store.metrics()["scrub_passes_total"] > 0)
+        self._say("opened", self._report(store))
+        self._wait()
+        for number, history in self._orders.masters:
+            if not self._follow(store, number, history):
+                return
+        if self._orders.is_closed:
+            store.close()
+            self._say("closed")
+
+    def _report(self, store: LogStore) -> dict[str, Any]:
+        found = {} if store.quarantined else report(store)
+        return {
+            **found, "begin": store.begin_position, "end": store.end_position, "confirm": store.confirm_position,
+            "kept": store.kept_position, "epochs": store.epochs,
+        }  # fmt: skip
+
+    def _tell_cuts(self, store: LogStore) -> None:
+        """Say what is going to be cut before it is; the power often goes on the way."""
+        truncate, reset = store.truncate, store.reset
+
+        def tell(position: int) -> None:
+            self._say("cutting", position)
+            if self._chance.random() < CUTS_ON_THE_WAY:
+                self._cut_within(self._chance.randrange(1, CUT_CALLS))
+
+        def tell_truncate(position: int) -> None:
+            if position < store.end_position:
+                tell(position)
+            truncate(position)
+
+        def tell_reset(position: int) -> None:
+            tell(0)
+            reset(position)
+
+        store.truncate, store.reset = tell_truncate, tell_reset  # type: ignore[method-assign]
+
+    def _follow(self, store: LogStore, number: int, history: History) -> bool:
+        """Take everything over from one master; False when it is to stop before."""
+        link = cast("MasterLink", Line(lambda frame: self._said(number, frame)))
+        client = HaClient(
+            store, Identity(broker=2, cluster="c", group="g"), "", history.epoch, silence_ms=1, superseded=self._failed,
+            failed=self._failed, log=self._events,
+        )  # fmt: skip
+        client._task, client._link = cast("Any", self), link
+        store.on_kept(client._kept)
+        client._opened(link)
+        decoder = Decoder(FROM_MASTER)
+        self._say("follows", number)
+        self._hear(client, decoder, history.handshake())
+        while not self._is_over():
+            if store.end_position < history.begin:  # its cut ended before a group that the master has not whole
+                client._task = client._follower = None
+                return self._follow(store, number, history)
+            if store.end_position < history.end:
+                wanted = self._chance.choice((100, 3_000, 20_000))
+                self._hear(client, decoder, history.transfer(store.end_position, wanted))
+            elif store.kept_position < history.end:
+                self._until(store, lambda: store.kept_position == history.end)
+                self._hear(client, decoder, history.heartbeat())
+            else:
+                client._task = client._follower = None
+                return True
+            store.maintain(0)
+            self._turn()
+            if self._chance.random() < 0.3:
+                time.sleep(self._chance.random() * 0.001)
+        return False
+
+    def _hear(self, client: HaClient, decoder: Decoder, data: bytes) -> None:
+        for frame in decoder.feed(data):
+            over = client._received(frame)
+            assert not over, over
+
+    def _is_over(self) -> bool:
+        self._steps += 1
+        return self._steps > self._orders.steps_max
+
+    def _said(self, number: int, frame: Ready | Ack) -> None:
+        if isinstance(frame, Ready):
+            self._say("ready", number, frame.position)
+        else:
+            self._say("acked", number, frame.end)
+
+    def _failed(self, why: object) -> None:
+        raise AssertionError(why)
+
+    def _until(self, store: LogStore, condition: Callable[[], bool]) -> None:
+        for _ in range(TURNS_MAX):
+            if condition():
+                return
+            store.maintain(0)
+            self._turn()
+            time.sleep(0.0002)
+        raise AssertionError("what was waited for did not come")
+
+    def _turn(self) -> None:
+        while self._due:
+            self._due.popleft()()
