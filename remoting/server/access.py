@@ -36,12 +36,18 @@ SESSION_ATTRIBUTE = "signing session"
 """Where a peer keeps its challenge and the number of its last bound request."""
 
 
+CHALLENGES_MAX = 10
+"""Times a connection is told its challenge; asking for more is refused, because nothing else limits it."""
+
+
 @dataclass(slots=True)
 class _Session:
     """What bound requests of one connection are held against."""
 
     challenge: bytes
     count: int = 0
+    asked: int = 0
+    """How often the challenge was asked for."""
 
 
 class Access:
@@ -73,8 +79,12 @@ class Access:
     def admit(self, peer: Peer, command: Command) -> Command | None:
         """The challenge when that is what is asked for, which needs no right; else None, or Refused as in `check`."""
         if command.code == RequestCode.SIGN_CHALLENGE:
-            session = peer.attributes.setdefault(SESSION_ATTRIBUTE, _Session(secrets.token_bytes(CHALLENGE_BYTES)))
-            return command.reply(fields={CHALLENGE_FIELD: cast("_Session", session).challenge.hex()})
+            fresh = _Session(secrets.token_bytes(CHALLENGE_BYTES))
+            session = cast("_Session", peer.attributes.setdefault(SESSION_ATTRIBUTE, fresh))
+            session.asked += 1
+            if session.asked > CHALLENGES_MAX:
+                raise Refused(ResponseCode.NO_PERMISSION, "a connection needs its challenge once")
+            return command.reply(fields={CHALLENGE_FIELD: session.challenge.hex()})
         self.check(peer, command)
         return None
 

@@ -52,7 +52,6 @@ class SocketPeer(FrameLink):
         self.frames_in = 0
         """Whole frames so far."""
         self._refusals_left = REFUSALS_MAX
-        """-1 for peers that need no proof or have given it."""
         self.loopback = False
         self.reached_at: tuple[str, int] | None = None
         """Our own end of the connection; None for sockets without a port."""
@@ -70,17 +69,8 @@ class SocketPeer(FrameLink):
         self.loopback = is_loopback(self.address)
         name = None if self._transport is None else self._transport.get_extra_info("sockname")
         self.reached_at = (name[0], name[1]) if isinstance(name, tuple) else None
-        if self.proved:
-            self._refusals_left = -1
         if not self._made(self):
             self.abort("too many connections")
-
-    def send(self, command: Command) -> None:
-        """Queue a command. Peers that have proved nothing get REFUSALS_MAX refusals, or answers of any kind if they are
-        on another machine, where everything but a proof is refused."""
-        if self._refusals_left >= 0 and (not self.loopback or command.code == ResponseCode.NO_PERMISSION):
-            self._count_refusal()
-        super().send(command)
 
     def close(self, reason: str) -> None:
         """Send what is queued, then close."""
@@ -119,14 +109,14 @@ class SocketPeer(FrameLink):
             return False
         return head is not None and self._access.knows(head)
 
-    def _count_refusal(self) -> None:
-        if self.proved:
-            self._refusals_left = -1
+    def refused(self) -> None:
+        """A request was refused for lack of a right; who has proved no key is refused so often and no more."""
+        if self.proved or self.closed:
             return
-        if not self._refusals_left and not self.closed:
+        if not self._refusals_left:
             self._intake.refused[REFUSALS] += 1
             self.cut(f"{REFUSALS}: {REFUSALS_MAX} requests refused and no key proved")
-        self._refusals_left = max(0, self._refusals_left - 1)
+        self._refusals_left -= 1
 
     def cut(self, reason: str) -> None:
         """Close at once a connection whose frame costs too much."""

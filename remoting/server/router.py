@@ -15,7 +15,7 @@ from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
 from remoting.server.access import Access
 from remoting.server.refusal_route import refusal_route
-from remoting.transport.answering import failure_reply
+from remoting.transport.answering import failure_reply, note_refusal
 from remoting.transport.contracts import Handler, Peer
 
 PENDING_ATTRIBUTE = "pending replies"
@@ -73,6 +73,7 @@ class Router:
                 answered = self._instead_of_refusal(peer, command)
                 if answered is None:
                     raise
+                note_refusal(peer)
             if answered is not None:
                 return answered
         handler = self._handlers.get(command.code)

@@ -13,7 +13,7 @@ from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
 from remoting.protocol.frame import FrameDecoder, encode_frame
 from remoting.server import peer as peer_module
-from remoting.server.access import Access
+from remoting.server.access import CHALLENGES_MAX, Access
 from remoting.server.peer import REFUSALS_MAX, is_loopback
 from remoting.server.router import Router
 from remoting.transport.failures import ConnectionLost
@@ -109,14 +109,29 @@ async def test_on_this_machine_rights_of_nobody_are_used_for_as_long_as_one_like
 
 
 async def test_from_another_machine_everything_counts_until_a_key_is_proved(serve, monkeypatch):
-    """The challenge too, which needs no right."""
+    """The challenge too, which needs no right, when it is asked for again and again."""
     monkeypatch.setattr(peer_module, "is_loopback", lambda _address: False)
     access = Access({"key": "secret"})
     server = await serve(Router({}, access=access), access=access)
     connection = await connect("127.0.0.1", server.port)
+    for _ in range(CHALLENGES_MAX):
+        assert (await connection.request(Command(RequestCode.SIGN_CHALLENGE))).code == 0
     for _ in range(REFUSALS_MAX):
-        await connection.request(Command(RequestCode.SIGN_CHALLENGE))
+        assert (await connection.request(Command(RequestCode.SIGN_CHALLENGE))).code == ResponseCode.NO_PERMISSION
     with pytest.raises(ConnectionLost):
         await connection.request(Command(RequestCode.SIGN_CHALLENGE))
     assert server.read_counts()["refusals"] == 1
+    await connection.close()
+
+
+async def test_the_route_that_leads_to_a_refusal_is_one(serve):
+    """A lookup signed with a wrong key is answered, but not for ever."""
+    access = Access({"key": "secret"}, keys_count=True)
+    server = await serve(Router({105: refuse}, access=access), access=access)
+    connection = await connect("127.0.0.1", server.port)
+    lookup = {"topic": "t", "AccessKey": "key", "Signature": "wrong"}
+    for _ in range(REFUSALS_MAX):
+        assert (await connection.request(Command(105, fields=dict(lookup)))).code == 0
+    with pytest.raises(ConnectionLost):
+        await connection.request(Command(105, fields=dict(lookup)))
     await connection.close()
