@@ -10,18 +10,17 @@ Invariant: a choice is returned only after that very `java` was run and told its
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lightmq.extras import install_command
+from lightmq.scripts import script
 
 JAVA_MAJOR_MINIMUM = 17
 """The oldest Java that Spark 4 runs on."""
@@ -85,7 +84,8 @@ def choose_java(environ: MutableMapping[str, str] | None = None) -> JavaChoice:
         why = f"Java {probe.major} of {origin} ({executable})"
         home = executable.parent.parent
         if not probe.has_vector_module:
-            home = _shim_home(executable)
+            text = SHIM.format(dropped=VECTOR_MODULE_ARGUMENT, java=shlex.quote(str(executable)))
+            home = script("java", text).parent.parent
             why += f", started through {home / 'bin' / 'java'} because it lacks the module jdk.incubator.vector"
         if rejected:
             why += "; passed over: " + "; ".join(rejected)
@@ -144,30 +144,3 @@ def parse_major(version_text: str) -> int:
     """Major version in the output of `java -version` (`"17.0.15"`, `"1.8.0_402"`, `"25-ea"`); 0 when there is none."""
     found = re.search(r'version "(?:1\.)?(\d+)', version_text)
     return int(found.group(1)) if found else 0
-
-
-def _shim_home(java: Path) -> Path:
-    """Make (once per runtime) the folder whose `bin/java` starts `java` without the module argument."""
-    text = SHIM.format(dropped=VECTOR_MODULE_ARGUMENT, java=shlex.quote(str(java)))
-    name = f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "lightmq")
-    for folder in (cache, Path(tempfile.gettempdir(), f"lightmq-{os.getuid()}")):
-        try:
-            return _write_shim(folder / name, text)
-        except OSError:
-            continue
-    return _write_shim(Path(tempfile.mkdtemp(prefix="lightmq-java-")), text)
-
-
-def _write_shim(home: Path, text: str) -> Path:
-    """Write `home/bin/java` in one step, so that a process starting beside us never runs half of it."""
-    target = home / "bin" / "java"
-    if target.exists() and target.stat().st_uid == os.getuid() and target.read_text() == text:
-        return home
-    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, scratch = tempfile.mkstemp(dir=target.parent)
-    with os.fdopen(descriptor, "w") as stream:
-        stream.write(text)
-    Path(scratch).chmod(0o755)
-    Path(scratch).replace(target)
-    return home

@@ -25,6 +25,7 @@ from lightmq.extras import install_command
 from lightmq.jvm import choose_java, ensure_java
 from lightmq.restarts import run_forever
 from lightmq.topic_views import register_topics
+from lightmq.worker_python import worker_python
 from remoting.protocol.errors import LightMQError
 
 if TYPE_CHECKING:
@@ -156,12 +157,15 @@ def require_pyspark(module: str = "pyspark") -> None:
 
 def prepare_environment(master: str) -> None:
     """Set what Spark's launcher and workers read from the environment, where the user has not."""
+    is_here = local_cores(master) is not None
     # Spark's default is whatever `python3` is on the worker's PATH, which seldom has the connector.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if local_cores(master) is not None:
+    program = worker_python() if is_here else sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", program)
+    if is_here:
         # Spark binds to what the host name means and fails where that is nothing, or moves away with a VPN.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Not for a driver, which this process is: the processes of sources and sinks are started with this one.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", program)
     root = str(Path(__file__).resolve().parent.parent)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in paths:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightmq import jvm
+from lightmq import jvm, scripts
 
 
 def make_java(home: Path, version: str, *, vector_module: bool = True) -> Path:
@@ -73,7 +73,7 @@ def test_an_unwritable_cache_falls_back_to_the_temporary_folder(
     blocked = isolated / "file"
     blocked.write_text("not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
-    monkeypatch.setattr(jvm.tempfile, "gettempdir", lambda: str(isolated))
+    monkeypatch.setattr(scripts.tempfile, "gettempdir", lambda: str(isolated))
     home = make_java(isolated / "jre", "25", vector_module=False)
     assert jvm.choose_java({"JAVA_HOME": str(home), "PATH": ""}).home.is_relative_to(isolated)
 

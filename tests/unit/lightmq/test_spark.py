@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from lightmq import spark
 from lightmq.jvm import choose_java
+from lightmq.worker_python import worker_python
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,10 @@ def test_environment_is_prepared_but_never_overruled(monkeypatch: pytest.MonkeyP
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
     assert os.environ["PYSPARK_DRIVER_PYTHON"] == "mine"
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(name)
+    spark.prepare_environment("local[2]")
+    assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == worker_python() != sys.executable
     root = str(Path(spark.__file__).resolve().parent.parent)
     assert os.environ["PYTHONPATH"].split(os.pathsep).count(root) == 1
 
