@@ -47,7 +47,7 @@ class SetupFailed(Exception):
 
 NOTES = {
     "core": "installing the broker's requirements (about 40 MB, a few seconds)",
-    "compiled": "compiling the core (a minute or two)",
+    "compiled": "compiling the core (about half a minute on two idle cores)",
     "full": "installing Spark and compiling the core (Spark alone is about 450 MB; some minutes)",
     "dev": "installing Spark and the tools of the tests, compiling the core (about 600 MB; some minutes)",
 }
