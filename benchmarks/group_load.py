@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmarks.cpu_clocks import process_cpu_s
 from benchmarks.group_processes import Group, folder_for_data
-from remoting.client.admin import Admin
-from remoting.client.batching import BatchingProducer, BatchingSettings
+from remoting.client.admin import AsyncAdmin
+from remoting.client.batching import AsyncProducer, ProducerSettings
 from remoting.client.connection import connect
 from remoting.client.message import Message
 from runtime.event_loop import run
@@ -33,7 +33,7 @@ GIB = 1 << 30
 async def produce(port: int, messages: int, body_bytes: int) -> None:
     """Send so many messages, batched; return when all are acknowledged."""
     connection = await connect("127.0.0.1", port)
-    producer = BatchingProducer(connection, BatchingSettings(codec="none"))
+    producer = AsyncProducer(connection, ProducerSettings(codec="none"))
     message = Message(topic=TOPIC, body=bytes(body_bytes))
     for _ in range(messages - 1):
         await producer.send(message)
@@ -46,7 +46,7 @@ async def produce(port: int, messages: int, body_bytes: int) -> None:
 async def make_topic(port: int) -> None:
     """The topic, on this broker."""
     connection = await connect("127.0.0.1", port)
-    await Admin(connection).create_topic(TOPIC, QUEUES)
+    await AsyncAdmin(connection).create_topic(TOPIC, QUEUES)
     await connection.close()
 
 

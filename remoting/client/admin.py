@@ -22,7 +22,7 @@ TIME_MAX_MS = 2**62
 """A time behind all others."""
 
 
-class Admin:
+class AsyncAdmin:
     """Administration over one connection; every method raises `Refused` with the server's reason."""
 
     def __init__(self, connection: Connection, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:

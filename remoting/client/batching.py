@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from remoting.batches.row import BatchRow
-from remoting.client.admin import Admin
+from remoting.client.admin import AsyncAdmin
 from remoting.client.in_flight import Frame, InFlight, WindowLimits
 from remoting.client.message import Message, Sent, entry_of, size_of, to_row
 from remoting.protocol.append_body import decode_append_reply, encode_batch_entry, encode_entries
@@ -47,7 +47,7 @@ _BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchingSettings:
+class ProducerSettings:
     """When a batch leaves, how much may wait, and what happens then."""
 
     batch_bytes_max: int = 1024 * 1024
@@ -114,19 +114,19 @@ class _Topic:
     gathering_in: int = 0
 
 
-class BatchingProducer:
+class AsyncProducer:
     """Sends messages to the broker behind a connection; a `ReconnectingConnection` lets it survive a restart there."""
 
     def __init__(
         self,
         connection: Connection,
-        settings: BatchingSettings | None = None,
+        settings: ProducerSettings | None = None,
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         retry_pause_ms: int = RETRY_PAUSE_MS,
     ) -> None:
         self._connection = connection
-        self._settings = settings or BatchingSettings()
+        self._settings = settings or ProducerSettings()
         self._limits = WindowLimits(
             frame_items_max=self._settings.batch_count_max,
             frame_bytes_max=self._settings.batch_bytes_max,
@@ -358,7 +358,7 @@ class BatchingProducer:
         return found
 
     async def _ask(self, topic: str) -> _Topic:
-        admin = Admin(self._connection, timeout_ms=self._settings.timeout_ms)
+        admin = AsyncAdmin(self._connection, timeout_ms=self._settings.timeout_ms)
         config = await self._described(admin, topic)
         try:
             count = int(config["writeQueueNums"])
@@ -373,7 +373,7 @@ class BatchingProducer:
             arrow_body()
         return _Topic(count, takes_batches)
 
-    async def _described(self, admin: Admin, topic: str) -> dict[str, Any]:
+    async def _described(self, admin: AsyncAdmin, topic: str) -> dict[str, Any]:
         """What the broker says of a topic; asked again like a request that stores, but this one stores nothing."""
         attempt = 1
         while True:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from remoting.client.batching import BatchingProducer, BatchingSettings
+from remoting.client.batching import AsyncProducer, ProducerSettings
 from remoting.client.connection import connect
 from remoting.client.master_connection import MasterConnection
 from remoting.client.masters import Masters
@@ -37,13 +37,13 @@ from remoting.transport.signature import Signer
 _UNBOUNDED = 1 << 62
 
 
-class BlockingProducer:
+class Producer:
     """Sends messages to a broker; made by its constructor, which does not wait for the connection."""
 
     def __init__(
         self,
         address: str = "",
-        settings: BatchingSettings | None = None,
+        settings: ProducerSettings | None = None,
         *,
         controllers: Sequence[str] = (),
         broker_name: str = "",
@@ -56,7 +56,7 @@ class BlockingProducer:
             raise LocalMisuse("a producer is given either a broker's address or its controllers")
         for each in controllers or (address,):
             split_address(each)
-        self._settings = settings or BatchingSettings()
+        self._settings = settings or ProducerSettings()
         self._address = address
         self._controllers, self._broker_name = tuple(controllers), broker_name
         self.connections = 0
@@ -143,7 +143,7 @@ class BlockingProducer:
         connection.start()
         # This side counts what waits, where the threads can wait for it.
         inner = replace(self._settings, memory_bytes_max=_UNBOUNDED)
-        self._producer = BatchingProducer(connection, inner)
+        self._producer = AsyncProducer(connection, inner)
         pump = asyncio.create_task(self._pump())
         self._ready.set()
         await self._ended.wait()

@@ -65,7 +65,7 @@ class PullResult:
     messages: list[StoredMessage] = field(default_factory=list)
 
 
-class QueueConsumer:
+class AsyncConsumer:
     """One consumer group's view of one queue of one broker."""
 
     def __init__(self, connection: Connection, group: str, topic: str, queue_id: int) -> None:

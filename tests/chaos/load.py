@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Callable
 
 from remoting.client.admin import topic_fields
-from remoting.client.batching import BatchingSettings
+from remoting.client.batching import ProducerSettings
 from remoting.client.blocking import BlockingConnection, checked, cluster
-from remoting.client.blocking_producer import BlockingProducer
+from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
@@ -182,8 +182,8 @@ class ProducerSource(Source):
         """Make the topic, then send for as long as the run lasts; what fails is sent again first."""
         if not self._created:
             self._create()
-        settings = BatchingSettings(linger_ms=60_000, batch_count_max=self.batch)
-        with BlockingProducer(controllers=self._controllers(), broker_name=GROUP, settings=settings) as producer:
+        settings = ProducerSettings(linger_ms=60_000, batch_count_max=self.batch)
+        with Producer(controllers=self._controllers(), broker_name=GROUP, settings=settings) as producer:
             while not self._stop.is_set():
                 self.fresh()
                 if not self.waiting:
@@ -202,7 +202,7 @@ class ProducerSource(Source):
             checked(link.request(command))
         self._created = True
 
-    def _store(self, producer: BlockingProducer, numbers: list[int]) -> None:
+    def _store(self, producer: Producer, numbers: list[int]) -> None:
         """Hand messages over, the first by itself and the others as one request, and wait for their places.
 
         With the first one the producer learns the topic again if it must; it could fail at that alone, and the others
@@ -211,7 +211,7 @@ class ProducerSource(Source):
         for together in (numbers[:1], numbers[1:]):
             self._store_together(producer, together)
 
-    def _store_together(self, producer: BlockingProducer, numbers: list[int]) -> None:
+    def _store_together(self, producer: Producer, numbers: list[int]) -> None:
         topic, source = self.ledger.topic, self.ledger.source
         sent = [
             producer.send(Message(topic=topic, body=payload(source, number), queue=self._queue)) for number in numbers

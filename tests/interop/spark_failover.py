@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from remoting.client.admin import topic_fields
-from remoting.client.batching import BatchingSettings
+from remoting.client.batching import ProducerSettings
 from remoting.client.blocking import BlockingConnection
-from remoting.client.blocking_producer import BlockingProducer
+from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
@@ -34,8 +34,8 @@ class Feeder:
     """Numbered messages through our producer, which follows the master; notes the place of each."""
 
     def __init__(self, controllers: list[str]) -> None:
-        settings = BatchingSettings(attempts_max=100)
-        self.producer = BlockingProducer(controllers=controllers, settings=settings)
+        settings = ProducerSettings(attempts_max=100)
+        self.producer = Producer(controllers=controllers, settings=settings)
         self.sent: list[Any] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from remoting.client.admin import topic_fields
-from remoting.client.batching import BatchingSettings
+from remoting.client.batching import ProducerSettings
 from remoting.client.blocking import BlockingConnection, checked
-from remoting.client.blocking_producer import BlockingProducer
+from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message
 from remoting.protocol.append_body import encode_entries, encode_entry
 from remoting.protocol.codes import RequestCode
@@ -35,8 +35,8 @@ def bodies(frame: Any) -> list[int]:
 def test_what_a_producer_batched_is_what_spark_reads(load: Frames, server: str, codec: str) -> None:
     name = f"produced-{codec}"
     make_topic(server, name)
-    settings = BatchingSettings(codec=codec, batch_count_max=700, linger_ms=1_000)
-    with BlockingProducer(server, settings) as source:
+    settings = ProducerSettings(codec=codec, batch_count_max=700, linger_ms=1_000)
+    with Producer(server, settings) as source:
         sent = [
             source.send(
                 Message(

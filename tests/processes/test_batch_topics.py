@@ -16,9 +16,9 @@ import pytest
 
 from remoting.batches.unpack import Unpacker
 from remoting.client.admin import topic_fields
-from remoting.client.batching import BatchingSettings
+from remoting.client.batching import ProducerSettings
 from remoting.client.blocking import BlockingConnection, checked
-from remoting.client.blocking_producer import BlockingProducer
+from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message, Sent
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
@@ -36,7 +36,7 @@ TOPICS = ("batches", "plain")
 class Load(threading.Thread):
     """Sends numbered messages to both topics until it is stopped; keeps what it was told of each."""
 
-    def __init__(self, source: BlockingProducer) -> None:
+    def __init__(self, source: Producer) -> None:
         super().__init__(daemon=True)
         self.sent: list[tuple[Message, Future[Sent]]] = []
         self.stopped = threading.Event()
@@ -100,10 +100,10 @@ def test_what_was_acknowledged_is_where_it_was_said_to_be(tmp_path: Path, kills:
             for topic, attributes in zip(TOPICS, ({"queue.type": "BatchCQ"}, None), strict=True):
                 fields = topic_fields(topic, QUEUES, attributes=attributes)
                 checked(connection.request(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields)))
-        settings = BatchingSettings(
+        settings = ProducerSettings(
             linger_ms=1, batch_count_max=300, memory_bytes_max=1 << 20, attempts_max=200, timeout_ms=30_000
         )
-        with BlockingProducer(server.address, settings) as source:
+        with Producer(server.address, settings) as source:
             load = Load(source)
             load.start()
             for _ in range(kills):
@@ -140,7 +140,7 @@ def test_a_topic_that_is_not_there(tmp_path: Path, creates: bool) -> None:
     server = Server(tmp_path / "data", "--set", f"broker.auto_create_topics={str(creates).lower()}")
     server.start()
     try:
-        with BlockingProducer(f"127.0.0.1:{server.ports['remoting']}") as source:
+        with Producer(f"127.0.0.1:{server.ports['remoting']}") as source:
             places = [
                 source.send(Message(topic="fresh", body=b"%d" % number, key=f"k{number % KEYS}"))
                 for number in range(70)

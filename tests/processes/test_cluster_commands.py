@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from remoting.client.blocking_producer import BlockingProducer
+from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message
 from tests.processes.rig import ROOT, Process, Server, no_traceback
 
@@ -80,7 +80,7 @@ def test_look_transfer_and_remove(group: Group) -> None:
     assert (before["group"], before["inSync"], before["state"]) == ("broker-a", 2, "ok")
     command = [*Server.python, "topics", "create", "plant", "--server", group.server]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    with BlockingProducer(before["address"]) as producer:
+    with Producer(before["address"]) as producer:
         assert producer.send(Message(topic="plant", body=b"21.5")).result(60).offset == 0
     status, members, _ = group.ask("members", "--json")
     assert status == 0

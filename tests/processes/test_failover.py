@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from remoting.client.batching import BatchingProducer, BatchingSettings
+from remoting.client.batching import AsyncProducer, ProducerSettings
 from remoting.client.master_connection import MasterConnection
 from remoting.client.masters import Masters
 from remoting.client.message import Message
@@ -129,7 +129,7 @@ async def produce(group: BrokerGroup) -> None:
     seed = Client(group.proxy, "seed")
     seed.publish("made/x", b"by its first message")
     seed.close()
-    producer = BatchingProducer(connection, BatchingSettings(attempts_max=50, timeout_ms=5_000))
+    producer = AsyncProducer(connection, ProducerSettings(attempts_max=50, timeout_ms=5_000))
     futures = []
     for number in range(2_000):
         futures.append(await producer.send(Message(topic="made", body=b"%d" % number, queue=0)))

@@ -24,7 +24,7 @@ import pytest
 
 from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection, checked
-from remoting.client.blocking_producer import BlockingProducer
+from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message
 from remoting.protocol import append_body
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -194,7 +194,7 @@ def remoting_is_refused(scene: Scene) -> None:
     offset = Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields={**PLACE, "commitOffset": "3"})
     for reply in (scene.send(b"no"), *(scene.connection.request(each) for each in (appended, topic, offset))):
         assert (reply.code, reply.remark.startswith(TOLD)) == (FULL, True), reply.remark
-    with BlockingProducer(scene.address) as producer, pytest.raises(Refused, match="disk full"):
+    with Producer(scene.address) as producer, pytest.raises(Refused, match="disk full"):
         producer.send(Message(topic="orders", body=b"no")).result(DEADLINE_S)
     assert scene.metric(REFUSED_REQUESTS) >= before + 5
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from remoting.client.connection import connect
-from remoting.client.consumer import QueueConsumer
+from remoting.client.consumer import AsyncConsumer
 from remoting.protocol.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
@@ -32,9 +32,9 @@ def signalled(broker: Broker, number: signal.Signals) -> None:
     broker.process.send_signal(number)
 
 
-async def reader(broker: Broker, queue: int) -> QueueConsumer:
+async def reader(broker: Broker, queue: int) -> AsyncConsumer:
     """A consumer with a connection of its own to this broker."""
-    return QueueConsumer(await connect("127.0.0.1", broker.ports["remoting"]), "readers", TOPIC, queue)
+    return AsyncConsumer(await connect("127.0.0.1", broker.ports["remoting"]), "readers", TOPIC, queue)
 
 
 async def queue_written(broker: Broker) -> int:

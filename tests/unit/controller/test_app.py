@@ -9,7 +9,7 @@ import pytest
 from controller.app import ControllerApp
 from controller.config import ControllerConfig
 from remoting import inprocess
-from remoting.client.admin import Admin
+from remoting.client.admin import AsyncAdmin
 from remoting.client.connection import connect
 from remoting.client.route import Routes
 from remoting.protocol.commands import Command
@@ -57,7 +57,7 @@ async def test_it_remembers_across_a_restart(tmp_path):
     second = ControllerApp(config(tmp_path), listen=False)
     await second.start()
     assert second.port == 0
-    assert await Admin(inprocess.connect(Router(second.handlers))).topic_names() == ["t"]
+    assert await AsyncAdmin(inprocess.connect(Router(second.handlers))).topic_names() == ["t"]
     await second.stop()
 
 

@@ -10,7 +10,7 @@ from broker.api.message_at import message_at
 from remoting.batches import body
 from remoting.batches.unpack import row_position
 from remoting.client.admin import topic_fields
-from remoting.client.consumer import QueueConsumer
+from remoting.client.consumer import AsyncConsumer
 from remoting.protocol.append_body import (
     KIND_BATCH,
     decode_append_reply,
@@ -91,7 +91,7 @@ async def test_a_pull_begins_and_ends_inside_a_batch(running, restart: bool) -> 
 
 async def test_a_consumer_walks_through_all_of_it_by_count_by_bytes_and_by_tag(running) -> None:
     connection = await filled(running)
-    consumer = QueueConsumer(connection, "g", "t", 0)
+    consumer = AsyncConsumer(connection, "g", "t", 0)
     for limits in ({"maxMsgNums": "50"}, {"maxMsgNums": "1000", "maxMsgBytes": "3000"}, {"maxMsgBytes": "1"}):
         offset, found = 0, []
         while offset < 1_012:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from broker.api import query
-from remoting.client.admin import Admin
+from remoting.client.admin import AsyncAdmin
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
@@ -26,7 +26,7 @@ async def send(connection, body: bytes, topic: str = "t", queue: str = "0", **pr
 async def test_messages_are_found_by_every_key_and_by_the_unique_one(running) -> None:
     connection = running.connect()
     running.broker.topics.ensure("t", 2)
-    admin = Admin(connection)
+    admin = AsyncAdmin(connection)
     await send(connection, b"one", KEYS="k1 k2", UNIQ_KEY="ID1", TAGS="a")
     running.clock.advance_ms(1_000)
     await send(connection, b"two", KEYS="k2", UNIQ_KEY="ID2", queue="1", own="x")
@@ -44,7 +44,7 @@ async def test_messages_are_found_by_every_key_and_by_the_unique_one(running) ->
     assert [m.body for m in await admin.query("t", "k2", count=1)] == [b"two"]
     assert await admin.query("t", "nowhere") == []
     await running.restart()
-    assert [m.body for m in await Admin(running.connect()).query("t", "k2")] == [b"two", b"one"]
+    assert [m.body for m in await AsyncAdmin(running.connect()).query("t", "k2")] == [b"two", b"one"]
 
 
 async def test_the_answer_says_how_far_the_index_goes_and_what_it_could_not_read(running, monkeypatch) -> None:
@@ -72,7 +72,7 @@ async def test_the_answer_says_how_far_the_index_goes_and_what_it_could_not_read
 async def test_what_may_not_be_asked_is_refused(running) -> None:
     connection = running.connect()
     running.broker.topics.ensure("t", 1)
-    admin = Admin(connection)
+    admin = AsyncAdmin(connection)
     sent = await send(connection, b"m", KEYS="k")
     with pytest.raises(Refused) as missing:
         await admin.query("unknown", "k")
@@ -104,7 +104,7 @@ async def test_a_deleted_topic_is_not_shown(running) -> None:
     await send(connection, b"m", KEYS="k")
     running.broker.topics.delete("t")
     running.broker.topics.ensure("t", 1)
-    assert await Admin(connection).query("t", "k") == []
+    assert await AsyncAdmin(connection).query("t", "k") == []
 
 
 async def test_one_message_by_its_position(running) -> None:

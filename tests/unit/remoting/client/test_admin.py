@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remoting import inprocess
-from remoting.client.admin import Admin
+from remoting.client.admin import AsyncAdmin
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.route_body import BrokerData, ClusterInfo, TopicList, TopicRoute, encode_body
@@ -28,7 +28,7 @@ async def test_questions_and_answers():
         asked.append(command)
         return command.reply(body=bodies[command.code])
 
-    admin = Admin(inprocess.connect(handler))
+    admin = AsyncAdmin(inprocess.connect(handler))
     assert (await admin.cluster()).broker_addr_table["b"].master() == "h:1"
     assert await admin.topic_names() == ["a", "z"]
     assert (await admin.route("t")).queue_datas == []
@@ -55,7 +55,7 @@ async def test_a_query_by_key_asks_for_the_newest_and_takes_none_for_an_answer()
             return command.reply(ResponseCode.NO_PERMISSION, "not you")
         return command.reply(body=stored * 2)
 
-    admin = Admin(inprocess.connect(handler))
+    admin = AsyncAdmin(inprocess.connect(handler))
     assert [message.queue_offset for message in await admin.query("t", "k", count=2, begin_ms=5, end_ms=9)] == [2, 2]
     assert asked[0].code == RequestCode.QUERY_MESSAGE
     assert asked[0].fields == {
@@ -72,6 +72,6 @@ async def test_refusals_and_nonsense():
         raise Refused(16, "not you")
 
     with pytest.raises(Refused, match="not you"):
-        await Admin(inprocess.connect(refuse)).topics()
+        await AsyncAdmin(inprocess.connect(refuse)).topics()
     with pytest.raises(RemoteViolation):
-        await Admin(inprocess.connect(lambda peer, command: command.reply(body=b"[]"))).topics()
+        await AsyncAdmin(inprocess.connect(lambda peer, command: command.reply(body=b"[]"))).topics()

@@ -9,7 +9,7 @@ import pytest
 
 from remoting import inprocess
 from remoting.batches.unpack import ArrowMissing
-from remoting.client.batching import BatchingProducer, BatchingSettings
+from remoting.client.batching import AsyncProducer, ProducerSettings
 from remoting.client.message import Message, Sent
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.protocol.codes import ResponseCode
@@ -21,10 +21,10 @@ from tests.unit.remoting.client.toy_log import ToyLog
 BUSY, UNAVAILABLE = ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-def producer(log: ToyLog, connection=None, **settings) -> BatchingProducer:
+def producer(log: ToyLog, connection=None, **settings) -> AsyncProducer:
     settings.setdefault("linger_ms", 60_000)
-    return BatchingProducer(
-        connection or inprocess.connect(log), BatchingSettings(**settings), now_ms=lambda: 1_000, retry_pause_ms=1
+    return AsyncProducer(
+        connection or inprocess.connect(log), ProducerSettings(**settings), now_ms=lambda: 1_000, retry_pause_ms=1
     )
 
 
@@ -259,7 +259,7 @@ async def test_a_producer_that_is_stopped_says_so() -> None:
 )  # fmt: skip
 def test_settings_are_checked(wrong: dict) -> None:
     with pytest.raises(LocalMisuse):
-        BatchingSettings(**wrong)
+        ProducerSettings(**wrong)
 
 
 async def test_a_topic_is_asked_for_again_when_the_answer_was_lost() -> None:

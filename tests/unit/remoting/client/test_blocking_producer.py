@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from remoting.client.batching import BatchingSettings
-from remoting.client.blocking_producer import BlockingProducer
+from remoting.client.batching import ProducerSettings
+from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message, Sent
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import FLAG_ONEWAY, Command
@@ -64,7 +64,7 @@ def test_threads_send_and_every_future_has_its_place(server: Server) -> None:
             source.send(Message(topic="m", body=b"%d %d" % (number, n), key=f"thread-{number}")) for n in range(200)
         ]
 
-    with BlockingProducer(server.address, BatchingSettings(linger_ms=1, batch_count_max=64)) as source:
+    with Producer(server.address, ProducerSettings(linger_ms=1, batch_count_max=64)) as source:
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
         for thread in threads:
             thread.start()
@@ -82,7 +82,7 @@ def test_threads_send_and_every_future_has_its_place(server: Server) -> None:
 
 
 def test_errors_belong_to_their_message(server: Server) -> None:
-    with BlockingProducer(server.address) as source:
+    with Producer(server.address) as source:
         wrong = source.send(Message(topic="unknown", body=b""))
         odd = source.send(Message(topic="m", body=b"", key="k" * 70_000))
         nonsense = source.send(Message(topic="m", body=b"", born_ms="now"))  # type: ignore[arg-type]
@@ -98,13 +98,13 @@ def test_errors_belong_to_their_message(server: Server) -> None:
 
 
 def test_a_full_producer_makes_threads_wait_or_refuses(server: Server) -> None:
-    small = BatchingSettings(memory_bytes_max=1_000, linger_ms=60_000)
-    with BlockingProducer(server.address, small) as source:
+    small = ProducerSettings(memory_bytes_max=1_000, linger_ms=60_000)
+    with Producer(server.address, small) as source:
         sent = [source.send(Message(topic="m", body=bytes(400))) for _ in range(20)]
         source.flush()
         assert all(future.done() for future in sent)
     server.log.hold = True
-    refusing = BlockingProducer(server.address, BatchingSettings(memory_bytes_max=1_000, when_full="refuse"))
+    refusing = Producer(server.address, ProducerSettings(memory_bytes_max=1_000, when_full="refuse"))
     refusing.send(Message(topic="m", body=bytes(800)))
     with pytest.raises(Refused, match="wait to be stored"):
         refusing.send(Message(topic="m", body=bytes(800)))
@@ -116,7 +116,7 @@ def test_a_full_producer_makes_threads_wait_or_refuses(server: Server) -> None:
 
 
 def test_a_cancelled_future_frees_its_room(server: Server) -> None:
-    with BlockingProducer(server.address, BatchingSettings(linger_ms=60_000)) as source:
+    with Producer(server.address, ProducerSettings(linger_ms=60_000)) as source:
         future = source.send(Message(topic="m", body=b"x"))
         future.cancel()
         source.flush()
@@ -125,7 +125,7 @@ def test_a_cancelled_future_frees_its_room(server: Server) -> None:
 
 def test_an_address_that_is_none_is_said_at_once() -> None:
     with pytest.raises((ValueError, LocalMisuse)):
-        BlockingProducer("nowhere")
+        Producer("nowhere")
 
 
 class Group:
@@ -187,9 +187,9 @@ class Group:
 def test_it_follows_the_master_of_a_group_away_from_one_that_stands_still() -> None:
     """What has no answer there is sent to the new one as soon as the controllers say who it is, whatever the limit."""
     group = Group()
-    settings = BatchingSettings(linger_ms=0, timeout_ms=60_000)
+    settings = ProducerSettings(linger_ms=0, timeout_ms=60_000)
     try:
-        with BlockingProducer(controllers=[group.address], broker_name="g", settings=settings) as source:
+        with Producer(controllers=[group.address], broker_name="g", settings=settings) as source:
             assert source.send(Message(topic="m", body=b"1")).result(10).offset == 0
             group.log.hold = True
             waiting = source.send(Message(topic="m", body=b"2"))
@@ -204,6 +204,6 @@ def test_it_follows_the_master_of_a_group_away_from_one_that_stands_still() -> N
 def test_either_an_address_or_controllers() -> None:
     """Both, or neither, say nothing sensible."""
     with pytest.raises(LocalMisuse):
-        BlockingProducer()
+        Producer()
     with pytest.raises(LocalMisuse):
-        BlockingProducer("127.0.0.1:1", controllers=["127.0.0.1:2"])
+        Producer("127.0.0.1:1", controllers=["127.0.0.1:2"])

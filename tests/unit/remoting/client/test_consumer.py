@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remoting import inprocess
-from remoting.client.consumer import QueueConsumer
+from remoting.client.consumer import AsyncConsumer
 from remoting.protocol.bounds_body import QueueBounds, QueueBoundsReply, encode_bounds_reply
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import CorruptRecord, Refused, RemoteViolation
@@ -30,7 +30,7 @@ class Broker:
 
 
 def consumer(broker):
-    return QueueConsumer(inprocess.connect(broker), "g", "t", 3)
+    return AsyncConsumer(inprocess.connect(broker), "g", "t", 3)
 
 
 async def test_a_pull_asks_to_wait_and_says_where_to_go_on():
@@ -101,7 +101,7 @@ class RecordBroker:
 
 async def test_batches_are_unpacked_here_from_any_offset_to_any():
     broker = RecordBroker()
-    consumer = QueueConsumer(inprocess.connect(broker), "g", "t", 2)
+    consumer = AsyncConsumer(inprocess.connect(broker), "g", "t", 2)
     expected = {10: b"ten"} | {offset: b"body %d" % offset for offset in range(20) if offset != 10}
     for start in range(21):
         for count in (1, 4, 100):
@@ -114,7 +114,7 @@ async def test_batches_are_unpacked_here_from_any_offset_to_any():
     assert (await consumer.read(30)).moved
     assert broker.bounds_asked == 1
     with pytest.raises(Refused, match="no queue 3"):
-        await QueueConsumer(inprocess.connect(broker), "g", "t", 3).read(0)
+        await AsyncConsumer(inprocess.connect(broker), "g", "t", 3).read(0)
 
 
 async def test_a_damaged_record_is_not_read():
@@ -123,4 +123,4 @@ async def test_a_damaged_record_is_not_read():
     broken[-1] ^= 1
     broker.records[1] = (10, bytes(broken))
     with pytest.raises(CorruptRecord):
-        await QueueConsumer(inprocess.connect(broker), "g", "t", 2).read(10)
+        await AsyncConsumer(inprocess.connect(broker), "g", "t", 2).read(10)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.client.blocking_producer import BlockingProducer
+from remoting.client.blocking_producer import Producer
 from remoting.client.connection import connect
 from remoting.client.key_file import signing_dial
 from remoting.client.tls import ClientTls, handshake_with
@@ -118,7 +118,7 @@ async def test_the_producer_of_threads(serve, authority: Authority) -> None:
     identity = authority.issue()
     server = await serve(echo, tls=ServerTls(identity.certificate, identity.key, mode=ENFORCING))
     tls = ClientTls(ca_file=authority.certificate)
-    producer = await asyncio.to_thread(BlockingProducer, f"127.0.0.1:{server.port}", tls=tls)
+    producer = await asyncio.to_thread(Producer, f"127.0.0.1:{server.port}", tls=tls)
     await asyncio.to_thread(producer.close)
 
 
