@@ -21,7 +21,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from remoting.batches.row import BatchRow
 from remoting.client.admin import AsyncAdmin
@@ -180,6 +181,14 @@ class AsyncProducer:
         self._is_closed = True
         self._wake()
         await self.flush()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
     def press(self) -> None:
         """Send everything that gathers without waiting for more."""

@@ -21,17 +21,15 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+from remoting.client.background import BackgroundConnection
 from remoting.client.batching import AsyncProducer, ProducerSettings
-from remoting.client.connection import connect
-from remoting.client.master_connection import MasterConnection
-from remoting.client.masters import Masters
+from remoting.client.endpoint import Endpoint
 from remoting.client.message import OVERHEAD_BYTES, Message, Sent
-from remoting.client.reconnecting import ReconnectingConnection
 from remoting.client.tls import ClientTls
 from remoting.protocol.codes import ResponseCode
-from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.errors import Refused
 from remoting.transport.contracts import Connection
-from remoting.transport.failures import ConnectionLost, split_address
+from remoting.transport.failures import ConnectionLost
 from remoting.transport.signature import Signer
 
 _UNBOUNDED = 1 << 62
@@ -52,27 +50,17 @@ class Producer:
     ) -> None:
         """`address` is a broker's `host:port`. Or `controllers` are those of the name servers, and `broker_name` is the
         group whose master is followed; without a name the first group that has one."""
-        if bool(address) == bool(controllers):
-            raise LocalMisuse("a producer is given either a broker's address or its controllers")
-        for each in controllers or (address,):
-            split_address(each)
+        endpoint = Endpoint(address, controllers, broker_name, signer, tls)
         self._settings = settings or ProducerSettings()
-        self._address = address
-        self._controllers, self._broker_name = tuple(controllers), broker_name
         self.connections = 0
         """Connections made so far."""
-        self._signer = signer
-        self._tls = tls
         self._room = threading.Condition()
         self._waiting_bytes = 0
         self._wanting = 0
         self._handed: deque[tuple[Message, Future[Sent], int]] = deque()
         self._is_closed = False
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lightmq-producer", daemon=True)
-        self._thread.start()
-        self._ready.wait()
+        self._background = BackgroundConnection(endpoint, name="lightmq-producer")
+        self._background.run(self._begin())
 
     def send(self, message: Message) -> Future[Sent]:
         """Hand a message over; the future has its place, or why it may not be stored."""
@@ -84,7 +72,7 @@ class Producer:
                 if self._settings.when_full == "refuse":
                     raise Refused(ResponseCode.SYSTEM_BUSY, f"{self._waiting_bytes} bytes wait to be stored already")
                 self._wanting += 1
-                self._loop.call_soon_threadsafe(self._press)
+                self._background.call_soon(self._press)
                 self._room.wait()
                 self._wanting -= 1
             self._check_open()
@@ -92,12 +80,12 @@ class Producer:
             wakes = not self._handed
             self._handed.append((message, future, size))
         if wakes:
-            self._loop.call_soon_threadsafe(self._taken.set)
+            self._background.call_soon(self._taken.set)
         return future
 
     def flush(self) -> None:
         """Wait until everything handed over so far has its place or its reason."""
-        asyncio.run_coroutine_threadsafe(self._flush(), self._loop).result()
+        self._background.run(self._flush())
 
     def close(self) -> None:
         """Take no more, wait for what was handed over, end the thread."""
@@ -107,8 +95,8 @@ class Producer:
             self._is_closed = True
             self._room.notify_all()
         self.flush()
-        self._loop.call_soon_threadsafe(self._ended.set)
-        self._thread.join()
+        self._background.run(self._end())
+        self._background.close()
 
     def __enter__(self) -> Self:
         return self
@@ -126,47 +114,18 @@ class Producer:
         """Room is wanted: what gathers leaves."""
         self._producer.press()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._loop.close()
-
-    async def _serve(self) -> None:
-        self._taken, self._ended, self._draining = asyncio.Event(), asyncio.Event(), asyncio.Lock()
-        masters = self._masters()
-        connection = self._connection(masters)
+    async def _begin(self) -> None:
+        self._taken, self._draining = asyncio.Event(), asyncio.Lock()
+        connection = self._background.connection
         connection.on_up(self._came_up)
-        if masters is not None:
-            masters.start()
-        connection.start()
         # This side counts what waits, where the threads can wait for it.
-        inner = replace(self._settings, memory_bytes_max=_UNBOUNDED)
-        self._producer = AsyncProducer(connection, inner)
-        pump = asyncio.create_task(self._pump())
-        self._ready.set()
-        await self._ended.wait()
-        pump.cancel()
-        await asyncio.gather(pump, return_exceptions=True)
+        self._producer = AsyncProducer(connection, replace(self._settings, memory_bytes_max=_UNBOUNDED))
+        self._pump_task = asyncio.create_task(self._pump())
+
+    async def _end(self) -> None:
+        self._pump_task.cancel()
+        await asyncio.gather(self._pump_task, return_exceptions=True)
         await self._producer.close()
-        await connection.close()
-        if masters is not None:
-            await masters.stop()
-
-    def _masters(self) -> Masters | None:
-        if not self._controllers:
-            return None
-        return Masters(self._controllers, self._broker_name, dial=self._dial)
-
-    def _connection(self, masters: Masters | None) -> ReconnectingConnection:
-        if masters is not None:
-            return MasterConnection(masters)
-        return ReconnectingConnection(lambda: self._dial(self._address), self._address)
-
-    async def _dial(self, address: str) -> Connection:
-        host, port = split_address(address)
-        return await connect(host, port, signer=self._signer, tls=self._tls)
 
     def _came_up(self, _connection: Connection) -> None:
         self.connections += 1

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from remoting import inprocess
-from remoting.client.admin import AsyncAdmin
+from remoting.client.admin import Admin, AsyncAdmin
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.route_body import BrokerData, ClusterInfo, TopicList, TopicRoute, encode_body
 from remoting.protocol.stored_message import StoredMessage, encode_stored
+from tests.unit.remoting.client.served import served
 
 
 async def test_questions_and_answers():
@@ -75,3 +76,37 @@ async def test_refusals_and_nonsense():
         await AsyncAdmin(inprocess.connect(refuse)).topics()
     with pytest.raises(RemoteViolation):
         await AsyncAdmin(inprocess.connect(lambda peer, command: command.reply(body=b"[]"))).topics()
+
+
+def test_threads_get_the_same_answers() -> None:
+    """Each call waits for its answer on the caller's thread."""
+    asked = []
+    stored = StoredMessage(b"t", b"body", 0, 0, 0, 1, 2, ("127.0.0.1", 1), ("127.0.0.1", 2))
+    bodies = {
+        RequestCode.GET_BROKER_CLUSTER_INFO: encode_body(ClusterInfo({"b": BrokerData("C", "b", {0: "h:1"})})),
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: encode_body(TopicList(["z", "a"])),
+        RequestCode.GET_ROUTEINFO_BY_TOPIC: encode_body(TopicRoute()),
+        RequestCode.TOPIC_LIST: b'{"topics":[]}',
+        RequestCode.CLUSTER_STATUS: b'{"confirm":7}',
+        RequestCode.UPDATE_AND_CREATE_TOPIC: b"",
+        RequestCode.GET_TOPIC_CONFIG: b'{"topicName":"t"}',
+        RequestCode.QUERY_MESSAGE: encode_stored(stored),
+    }
+
+    def handler(peer, command):
+        asked.append(command)
+        return command.reply(body=bodies[command.code])
+
+    with served(handler) as server, Admin(server.address) as admin:
+        assert admin.cluster().broker_addr_table["b"].master() == "h:1"
+        assert admin.topic_names() == ["a", "z"]
+        assert admin.route("t").queue_datas == []
+        assert (admin.topics(), admin.status()) == ({"topics": []}, {"confirm": 7})
+        admin.create_topic("t", 8, attributes={"queue.type": "BatchCQ"})
+        assert asked[-1].fields["attributes"] == "+queue.type=BatchCQ"
+        assert admin.topic_config("t") == {"topicName": "t"}
+        assert "forWrite" not in asked[-1].fields
+        assert [message.body for message in admin.query("t", "k", count=3, begin_ms=1, end_ms=2)] == [b"body"]
+        assert [asked[-1].fields[name] for name in ("key", "maxNum", "beginTimestamp", "endTimestamp")] == [
+            "k", "3", "1", "2",
+        ]  # fmt: skip

@@ -20,33 +20,16 @@ from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.route_body import BrokerData, ClusterInfo, encode_body
 from remoting.server.server import RemotingServer
 from remoting.transport.failures import ConnectionLost
+from tests.unit.remoting.client.served import Served
 from tests.unit.remoting.client.toy_log import ToyLog
 
 
-class Server:
-    """The toy log behind a socket, in a thread of its own."""
+class Server(Served):
+    """The toy log behind a socket."""
 
     def __init__(self) -> None:
         self.log = ToyLog(m=(3, True), plain=(2, False))
-        self.loop = asyncio.new_event_loop()
-        started = threading.Event()
-
-        def run() -> None:
-            asyncio.set_event_loop(self.loop)
-            self.server = RemotingServer(self.log)
-            self.address = f"127.0.0.1:{self.loop.run_until_complete(self.server.start('127.0.0.1', 0))}"
-            started.set()
-            self.loop.run_forever()
-
-        self.thread = threading.Thread(target=run, daemon=True)
-        self.thread.start()
-        assert started.wait(10)
-
-    def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.server.stop(), self.loop).result(10)
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(10)
-        self.loop.close()
+        super().__init__(self.log)
 
 
 @pytest.fixture

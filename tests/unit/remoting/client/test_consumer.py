@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remoting import inprocess
-from remoting.client.consumer import AsyncConsumer
+from remoting.client.consumer import AsyncConsumer, Consumer
 from remoting.protocol.bounds_body import QueueBounds, QueueBoundsReply, encode_bounds_reply
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import CorruptRecord, Refused, RemoteViolation
@@ -13,6 +13,7 @@ from remoting.protocol.pull_body import QueueRecords, decode_range_pull, encode_
 from remoting.protocol.record import RecordView
 from tests.support.batches import make_batch_record, make_rows
 from tests.support.records import make_record
+from tests.unit.remoting.client.served import served
 
 BOUNDS = {"nextBeginOffset": "5", "minOffset": "2", "maxOffset": "9"}
 
@@ -124,3 +125,17 @@ async def test_a_damaged_record_is_not_read():
     broker.records[1] = (10, bytes(broken))
     with pytest.raises(CorruptRecord):
         await AsyncConsumer(inprocess.connect(broker), "g", "t", 2).read(10)
+
+
+def test_threads_get_the_same_answers() -> None:
+    """Each call waits for its answer on the caller's thread."""
+    broker = Broker(fields={"offset": "42"} | BOUNDS)
+    with served(broker) as server, Consumer(server.address, group="g", topic="t", queue=3) as queue:
+        found = [queue.committed(), queue.max_offset(), queue.min_offset(), queue.offset_at(1_000), queue.commit(7)]
+        assert found == [42, 42, 42, 42, None]
+        broker.reply = (19, None, BOUNDS, b"")
+        assert queue.pull(5, wait_ms=0).next_offset == 5
+        broker.reply = (17, "no topic", {}, b"")
+        with pytest.raises(Refused, match="no topic"):
+            queue.read(0)
+    assert [command.fields["queueId"] for command in broker.asked[:6]] == ["3"] * 6
