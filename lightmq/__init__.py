@@ -1,0 +1,97 @@
+"""LightMQ for programs: producers, consumers, administration and their errors, for threads and for asyncio.
+
+    from lightmq import Message, Producer
+
+    with Producer("127.0.0.1:9876") as producer:
+        print(producer.send(Message(topic="orders", body=b"one")).result())
+
+What is here is the interface that versions keep; the packages it comes from may be cut differently in any of them.
+Invariant: importing this package imports nothing else; a name is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as typing's, without its import
+if TYPE_CHECKING:
+    from lightmq.version import VERSION as __version__  # noqa: N811 - the name that Python's packages have
+    from remoting.batches.unpack import ArrowMissing
+    from remoting.client.admin import Admin, AsyncAdmin
+    from remoting.client.batching import AsyncProducer, ProducerSettings
+    from remoting.client.blocking_producer import Producer
+    from remoting.client.consumer import AsyncConsumer, Consumer, PullResult
+    from remoting.client.endpoint import connect
+    from remoting.client.key_file import read_signer
+    from remoting.client.message import Message, Sent
+    from remoting.client.tls import ClientTls
+    from remoting.protocol.errors import CorruptRecord, LightMQError, LocalMisuse, Refused, RemoteViolation
+    from remoting.protocol.stored_message import StoredMessage
+    from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout, TlsFailed, Unreachable
+    from remoting.transport.signature import Signer
+
+__all__ = [
+    "Admin",
+    "ArrowMissing",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "ClientTls",
+    "ConnectionLost",
+    "Consumer",
+    "CorruptRecord",
+    "LightMQError",
+    "LocalMisuse",
+    "Message",
+    "NotMaster",
+    "Producer",
+    "ProducerSettings",
+    "PullResult",
+    "Refused",
+    "RemoteViolation",
+    "RequestTimeout",
+    "Sent",
+    "Signer",
+    "StoredMessage",
+    "TlsFailed",
+    "Unreachable",
+    "__version__",
+    "connect",
+    "read_signer",
+]
+
+_HOMES = {
+    "lightmq.version": ("__version__",),
+    "remoting.batches.unpack": ("ArrowMissing",),
+    "remoting.client.admin": ("Admin", "AsyncAdmin"),
+    "remoting.client.batching": ("AsyncProducer", "ProducerSettings"),
+    "remoting.client.blocking_producer": ("Producer",),
+    "remoting.client.consumer": ("AsyncConsumer", "Consumer", "PullResult"),
+    "remoting.client.endpoint": ("connect",),
+    "remoting.client.key_file": ("read_signer",),
+    "remoting.client.message": ("Message", "Sent"),
+    "remoting.client.tls": ("ClientTls",),
+    "remoting.protocol.errors": ("CorruptRecord", "LightMQError", "LocalMisuse", "Refused", "RemoteViolation"),
+    "remoting.protocol.stored_message": ("StoredMessage",),
+    "remoting.transport.failures": ("ConnectionLost", "NotMaster", "RequestTimeout", "TlsFailed", "Unreachable"),
+    "remoting.transport.signature": ("Signer",),
+}
+"""Where each name comes from."""
+
+
+if not TYPE_CHECKING:  # a checker would take every name for one of ours
+
+    def __getattr__(name: str) -> object:
+        """Import what is asked for, once."""
+        for module, names in _HOMES.items():
+            if name in names:
+                from importlib import import_module
+
+                found: object = getattr(import_module(module), "VERSION" if name == "__version__" else name)
+                globals()[name] = found
+                return found
+        message = f"module 'lightmq' has no attribute {name!r}"
+        raise AttributeError(message)
+
+
+def __dir__() -> list[str]:
+    """What can be asked for, imported already or not."""
+    return sorted({*globals(), *__all__})
