@@ -6,6 +6,7 @@ Invariant: everything opened here is closed when the ``with`` block ends.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,19 +16,20 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from lightmq.cli.outcome import CommandFailed
-from remoting.client.blocking import BlockingConnection, checked, cluster
+from remoting.client.blocking import BlockingConnection, checked, cluster, dial_master
 from remoting.client.key_file import read_signer
+from remoting.client.master_link import Backoff, MasterLink
 from remoting.client.tls import ClientTls
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import LightMQError
-from remoting.protocol.route_body import BrokerData
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.route_body import ClusterInfo
 from remoting.transport.failures import ConnectionLost, RequestTimeout, not_master
 from remoting.transport.signature import Signer
 
-ATTEMPTS_MAX = 100
-"""How often a master is looked for before a command gives up."""
-PAUSE_S = 0.2
-"""Pause before each of these attempts."""
+PATIENCE_MS = 20_000
+"""How long a master is looked for before a command gives up."""
+PAUSE_MS = 200
+"""Pause before each attempt to find it."""
 
 
 @Parameter(name="*")
@@ -95,9 +97,10 @@ class Broker:
         """Connect. Raises as `dial`."""
         self.name = name
         self.address = address
+        self._link = MasterLink(name, address, asked=target.server)
         self._target = target
         self._signer = signer
-        self.connection = dial(address, _timeout_ms(target), signer, target.client_tls)
+        self.connection = self._dial(address)
 
     def ask(self, command: Command) -> Command:
         """A request and its answer. Raises Refused when the broker says no."""
@@ -108,32 +111,32 @@ class Broker:
 
         Raises ConnectionLost or RequestTimeout when there was none for too long.
         """
-        for _ in range(ATTEMPTS_MAX):
+        backoff = Backoff(PAUSE_MS, PAUSE_MS, patience_ms=PATIENCE_MS)
+        while True:
             try:
                 answer = self.connection.request(Command(code, body=body))
                 refusal = not_master(answer)
                 if refusal is None:
                     return checked(answer)
+                self._link.refused(refusal, self.address)
                 failure: LightMQError = refusal
             except (ConnectionLost, RequestTimeout) as error:
                 failure = error
             self.connection.close()
-            Event().wait(PAUSE_S)
-            with contextlib.suppress(ConnectionLost, RequestTimeout):
-                self._move()
-        raise failure
+            pause_ms = backoff.failed(time.monotonic() * 1000)
+            if pause_ms is None:
+                raise failure
+            Event().wait(pause_ms / 1000)
+            with contextlib.suppress(ConnectionLost, RequestTimeout, Refused):
+                self.connection = dial_master(self._link, self._dial, lambda: _known(self._target, self._signer))
+                self.address = self.connection.address
 
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
 
-    def _move(self) -> None:
-        """Connect to the group's master of now; nothing changes while nobody knows one."""
-        found = _known(self._target, self._signer).get(self.name)
-        address = found.master() if found is not None else None
-        if address is not None:
-            self.connection = dial(address, _timeout_ms(self._target), self._signer, self._target.client_tls)
-            self.address = address
+    def _dial(self, address: str) -> BlockingConnection:
+        return dial(address, _timeout_ms(self._target), self._signer, self._target.client_tls)
 
 
 def dial(
@@ -150,13 +153,13 @@ def _timeout_ms(target: ServerTarget) -> int:
     return int(target.timeout * 1000)
 
 
-def _known(target: ServerTarget, signer: Signer | None) -> dict[str, BrokerData]:
+def _known(target: ServerTarget, signer: Signer | None) -> ClusterInfo:
     """The broker groups that the first name server knows which answers. Raises what the last one failed with."""
     addresses = target.server.split(",")
     for address in addresses:
         try:
             with dial(address.strip(), _timeout_ms(target), signer, target.client_tls) as server:
-                return cluster(server).broker_addr_table
+                return cluster(server)
         except (ConnectionLost, RequestTimeout) as error:
             if address is not addresses[-1]:
                 continue
@@ -175,7 +178,7 @@ def brokers(target: ServerTarget) -> Iterator[list[Broker]]:
     signer = read_signer(target.access_key_file) if target.access_key_file is not None else None
     with contextlib.ExitStack() as stack:
         opened = []
-        for name, data in sorted(_known(target, signer).items()):
+        for name, data in sorted(_known(target, signer).broker_addr_table.items()):
             address = data.master()
             if address is not None:
                 opened.append(stack.enter_context(contextlib.closing(Broker(name, address, target, signer))))

@@ -17,10 +17,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from remoting.client.master_link import Dial, MasterLink
 from remoting.client.tls import ClientTls, handshake_with, is_verdict
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import LocalMisuse, RemoteViolation
+from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
 from remoting.protocol.frame import FRAME_SIZE_BYTES_MAX, FrameDecoder, encode_frame
 from remoting.protocol.route_body import ClusterInfo, TopicRoute, decode_body
 from remoting.transport.failures import (
@@ -34,7 +35,7 @@ from remoting.transport.failures import (
 )
 from remoting.transport.signature import BoundSigner, Signer
 
-__all__ = ["BlockingConnection", "checked", "cluster", "topic_route"]
+__all__ = ["BlockingConnection", "checked", "cluster", "dial_master", "topic_route"]
 
 TIMEOUT_MS = 10_000
 """Longest silence of the server while something is asked of it."""
@@ -280,3 +281,21 @@ def cluster(connection: BlockingConnection) -> ClusterInfo:
     """Ask a name server for every broker group and its addresses."""
     response = connection.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
     return decode_body(checked(response).body, ClusterInfo)
+
+
+def dial_master(
+    link: MasterLink, dial: Callable[[str], BlockingConnection], ask: Callable[[], ClusterInfo]
+) -> BlockingConnection:
+    """Make one attempt to connect to the master of a group. Raises what it failed with."""
+    link.begin()
+    while (step := link.next()) is not None:
+        try:
+            if isinstance(step, Dial):
+                connection = dial(step.address)
+                link.reached(step.address)
+                return connection
+            link.found(ask())
+        except LightMQError as error:
+            link.failed(error)
+    assert link.failure is not None
+    raise link.failure

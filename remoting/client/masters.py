@@ -4,10 +4,8 @@
     push ────────┼──▶ told(address, epoch) ──▶ whoever follows drops its connection and dials the new master
     question ────┘
 
-Who was told last under the highest epoch is dialled first; when nobody answers there the controllers are asked. While
-controllers push, their word with its epoch stands against any answer without one, which may be older. Without a name
-the first group by name that has a master is taken, and kept: sessions and offsets live in one group.
-Invariant: what is told under an older epoch than what is known changes nothing. Loop rule: all on the loop's thread.
+The decisions are those of `master_link.py`; here they are carried out on a loop. While controllers push, their word
+with its epoch stands against any answer without one, which may be older. Loop rule: all on the loop's thread.
 """
 
 from __future__ import annotations
@@ -17,19 +15,16 @@ import logging
 from collections.abc import Callable, Sequence
 
 from remoting.client.connection import dial as dial_socket
-from remoting.client.route import Dial, Routes
+from remoting.client.master_link import Dial, MasterLink
+from remoting.client.route import Dial as DialCall
+from remoting.client.route import Routes
 from remoting.client.route_watch import RouteWatch
-from remoting.protocol.codes import ResponseCode
 from remoting.protocol.controller_body import PushedRoutes
-from remoting.protocol.errors import LightMQError, Refused
-from remoting.protocol.route_body import MASTER_ID
+from remoting.protocol.errors import LightMQError
 from remoting.transport.contracts import Connection
-from remoting.transport.failures import ConnectionLost, NotMaster
+from remoting.transport.failures import NotMaster
 
 LOG = logging.getLogger("remoting")
-
-ASK_EVERY = 2
-"""Who says that it is not the master is dialled again as often as the controllers are asked."""
 
 Moved = Callable[[str], None]
 """Called with the address of a new master; with an empty one when a master may be found that was missing."""
@@ -38,20 +33,28 @@ Moved = Callable[[str], None]
 class Masters:
     """The master of one broker group."""
 
-    def __init__(self, controllers: Sequence[str], broker_name: str = "", *, dial: Dial = dial_socket) -> None:
-        self.broker_name = broker_name
-        """The group; empty until the first master of any was found."""
-        self.address = ""
-        """The master as last told or found; empty when nobody knows."""
-        self.epoch = 0
-        self._controllers = tuple(controllers)
+    def __init__(self, controllers: Sequence[str], broker_name: str = "", *, dial: DialCall = dial_socket) -> None:
+        self._link = MasterLink(broker_name, asked=", ".join(controllers))
         self._routes = Routes(controllers, dial=dial)
         self._watch = RouteWatch(controllers, self._heard, dial=dial)
         self._dial = dial
         self._moved: list[Moved] = []
-        self._denials = 0
-        """How often who we hold for the master said that it is not."""
         self._checking: asyncio.Task[None] | None = None
+
+    @property
+    def broker_name(self) -> str:
+        """The group; empty until the first master of any was found."""
+        return self._link.broker_name
+
+    @property
+    def address(self) -> str:
+        """The master as last told or found; empty when nobody knows."""
+        return self._link.address
+
+    @property
+    def epoch(self) -> int:
+        """The highest epoch under which a master was named."""
+        return self._link.epoch
 
     def start(self) -> None:
         """Begin to hear from the controllers."""
@@ -71,33 +74,27 @@ class Masters:
 
     def told(self, address: str, epoch: int) -> None:
         """Somebody says who is the master since which epoch; an empty address says that it is no longer who it was."""
-        if epoch < self.epoch:
-            return
-        self.epoch = epoch
-        if address == self.address:
-            return
-        self.address, self._denials = address, 0
-        if address:
-            LOG.info("the master of %s is now %s, epoch %d", self.broker_name or "the group", address, epoch)
-            for callback in self._moved:
-                callback(address)
+        if self._link.told(address, epoch):
+            self._announce()
 
     def refused(self, answer: NotMaster, by: str) -> None:
         """A broker said that it is not the master; it may know who is."""
-        if answer.address and answer.address != by:
-            self.told(answer.address, answer.epoch)
-        elif self.address == by:
-            # Whom the controllers just named may still be on the way to being it.
-            self._denials += 1
+        if self._link.refused(answer, by):
+            self._announce()
 
     def _heard(self, routes: PushedRoutes) -> None:
-        """A controller tells of groups that changed, one of which may be ours."""
-        group = routes.groups.get(self.broker_name)
-        if group is not None:
-            self.told(group.brokers.get(MASTER_ID, ""), group.epoch)
-        elif not self.broker_name and not self.address:
-            for callback in self._moved if any(MASTER_ID in one.brokers for one in routes.groups.values()) else ():
-                callback("")  # somebody leads some group: it pays to ask now
+        if self._link.heard(routes):
+            self._announce()
+
+    def _announce(self) -> None:
+        if self.address:
+            LOG.info("the master of %s is now %s, epoch %d", self._group, self.address, self.epoch)
+        for callback in self._moved:
+            callback(self.address)
+
+    @property
+    def _group(self) -> str:
+        return self.broker_name or "the group"
 
     def check(self) -> None:
         """Ask the controllers in the background whether the master is still who it was.
@@ -111,43 +108,23 @@ class Masters:
 
     async def _check(self) -> None:
         try:
-            self.told(await self._find(), self.epoch)
+            self.told(self._link.choose(await self._routes.cluster(refresh=True)), self.epoch)
         except LightMQError as error:
-            LOG.info("nobody says who is the master of %s: %s", self.broker_name or "the group", error)
+            LOG.info("nobody says who is the master of %s: %s", self._group, error)
 
     async def dial(self) -> Connection:
         """A connection to the master. Raises what went wrong, also when there is no master at the moment."""
-        known = self.address
-        asks = self._denials % ASK_EVERY != 0
-        if asks and self._watch.subscribed:
+        link = self._link
+        if link.begin(is_pushed=bool(self._watch.subscribed)):
             self._watch.ask()
-            asks = False
-        if known and not asks:
+        while (step := link.next()) is not None:
             try:
-                return await self._dial(known)
-            except ConnectionLost:
-                if self.address == known:
-                    self.address = ""
-        try:
-            found = await self._find()
-        except LightMQError:
-            if not self.address:
-                raise
-            self._denials = 0
-            return await self._dial(self.address)
-        connection = await self._dial(found)
-        if found != self.address:
-            self.address, self._denials = found, 0
-        return connection
-
-    async def _find(self) -> str:
-        """Ask the controllers."""
-        if self.broker_name:
-            return await self._routes.master(self.broker_name, refresh=True)
-        cluster = await self._routes.cluster(refresh=True)
-        for name in sorted(cluster.broker_addr_table):
-            address = cluster.broker_addr_table[name].master()
-            if address is not None:
-                self.broker_name = name
-                return address
-        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "no broker is registered at " + ", ".join(self._controllers))
+                if isinstance(step, Dial):
+                    connection = await self._dial(step.address)
+                    link.reached(step.address)
+                    return connection
+                link.found(await self._routes.cluster(refresh=True))
+            except LightMQError as error:
+                link.failed(error)
+        assert link.failure is not None
+        raise link.failure

@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
+from remoting.client.master_link import Backoff, full
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Answered, CloseCallback, Connection, PushCallback
@@ -28,11 +29,6 @@ BACKOFF_MS_MAX = 5_000
 """Longest pause between two attempts."""
 
 UpCallback = Callable[[Connection], None]
-
-
-def full() -> float:
-    """No spread: every pause has its full length."""
-    return 1.0
 
 
 class ReconnectingConnection:
@@ -51,9 +47,7 @@ class ReconnectingConnection:
         self.address = address
         self.attempts = 0
         self._dial = dial
-        self._backoff_first_ms = backoff_first_ms
-        self._backoff_ms_max = backoff_ms_max
-        self._spread = spread
+        self._backoff = Backoff(backoff_first_ms, backoff_ms_max, spread=spread)
         self._current: Connection | None = None
         self._up = asyncio.Event()
         self._closed = False
@@ -189,19 +183,18 @@ class ReconnectingConnection:
             raise ConnectionLost(f"connection to {self.address} is closed: {self._reason}")
 
     async def _keep_up(self) -> None:
-        backoff_ms = self._backoff_first_ms
         while not self._closed:
             self.attempts += 1
             connection = await self._attempt()
             if connection is None:
-                await self._pause(backoff_ms)
-                backoff_ms = min(2 * backoff_ms, self._backoff_ms_max)
+                pause_ms = self._backoff.failed(asyncio.get_running_loop().time() * 1000)
+                assert pause_ms is not None, "its patience has no end"
+                await self._pause(pause_ms)
                 continue
-            backoff_ms = self._backoff_first_ms
+            self._backoff.reached()
             ended = self._take(connection)
             await ended.wait()
-            # A server that accepts and closes at once must not be dialled in a tight loop.
-            await self._pause(backoff_ms)
+            await self._pause(self._backoff.lost())
 
     async def _attempt(self) -> Connection | None:
         """A connection, or None when there was no way."""
@@ -221,10 +214,10 @@ class ReconnectingConnection:
             self._dialling = None
         return None
 
-    async def _pause(self, pause_ms: int) -> None:
+    async def _pause(self, pause_ms: float) -> None:
         """Wait before the next attempt, unless somebody is in a hurry."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause_ms * self._spread() / 1000):
+            async with asyncio.timeout(pause_ms / 1000):
                 await self._hurried.wait()
         self._hurried.clear()
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from remoting.client.connection import dial as dial_socket
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.commands import Command
-from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.route_body import BrokerData, ClusterInfo, QueueData, TopicRoute, decode_body
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import ConnectionLost, RequestTimeout, checked
@@ -67,18 +67,6 @@ class Routes:
     async def cluster(self, *, refresh: bool = False) -> ClusterInfo:
         """Every broker group and its addresses."""
         return await self._look_up("c", RequestCode.GET_BROKER_CLUSTER_INFO, {}, ClusterInfo, refresh)
-
-    async def master(self, broker_name: str, *, refresh: bool = False) -> str:
-        """Address of a group's master (or of whoever acts for it); `Refused` when there is none."""
-        cluster = await self.cluster(refresh=refresh)
-        broker = cluster.broker_addr_table.get(broker_name)
-        address = broker.master() if broker is not None else None
-        if address is None:
-            if not refresh:
-                return await self.master(broker_name, refresh=True)
-            known = ", ".join(sorted(cluster.broker_addr_table)) or "none"
-            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"broker {broker_name!r} has no master (known: {known})")
-        return address
 
     async def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
         """Send a request to the first name server that answers; `ConnectionLost` names all that did not."""

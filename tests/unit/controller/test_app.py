@@ -37,7 +37,7 @@ async def test_broker_and_client_meet_over_sockets(tmp_path):
     broker = await connect("127.0.0.1", app.port)
     assert (await broker.request(registration())).code == 0
     routes = Routes([f"127.0.0.1:{app.port}"])
-    assert await routes.master("b") == "127.0.0.1:10911"
+    assert (await routes.cluster()).broker_addr_table["b"].master() == "127.0.0.1:10911"
     assert (await routes.topic("t")).queue_datas[0].read_queue_nums == 4
     assert app.status()["brokers"] == {"b": [0]}
     assert registry.values()["rocketmq_controller_brokers"] == 1

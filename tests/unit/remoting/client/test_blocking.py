@@ -12,9 +12,10 @@ import pytest
 
 from remoting.client import blocking
 from remoting.client.blocking import BlockingConnection
+from remoting.client.master_link import MasterLink
 from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
-from remoting.protocol.route_body import ClusterInfo, TopicRoute, encode_body
+from remoting.protocol.route_body import BrokerData, ClusterInfo, TopicRoute, encode_body
 from remoting.server.server import RemotingServer
 from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable
 from remoting.transport.signature import Signer
@@ -161,6 +162,20 @@ def test_a_silent_server_is_asked_about_now_and_then(port, monkeypatch):
         with pytest.raises(RequestTimeout):
             connection.request(Command(SILENT))
         assert looks.count(2) == 4
+
+
+def test_the_master_is_dialled_or_asked_for(port):
+    """Who is known is away: the controllers name another; when they name nobody, why is said."""
+    here = f"127.0.0.1:{port}"
+    link = MasterLink("g", "127.0.0.1:1")
+
+    def ask():
+        return ClusterInfo({"g": BrokerData("C", "g", {0: here})})
+
+    with blocking.dial_master(link, BlockingConnection.dial, ask) as connection:
+        assert (connection.address, link.address) == (here, here)
+    with pytest.raises(Refused, match="no master"):
+        blocking.dial_master(MasterLink("f"), BlockingConnection.dial, ask)
 
 
 def test_a_connection_without_tls_needs_neither_ssl_nor_asyncio():

@@ -105,17 +105,6 @@ async def test_a_topic_that_is_gone_is_not_served_from_memory():
     await routes.close()
 
 
-async def test_the_master_is_looked_up_anew_before_it_is_given_up():
-    servers = NameServers()
-    routes = Routes(["n1:1"], dial=servers.dial)
-    assert await routes.master("b") == "h:1"
-    servers.brokers["c"] = BrokerData("C", "c", {0: "h:2"})
-    assert await routes.master("c") == "h:2"
-    with pytest.raises(Refused, match=r"broker 'd' has no master \(known: b, c\)"):
-        await routes.master("d")
-    await routes.close()
-
-
 async def test_an_impatient_caller_does_not_cancel_the_others():
     servers = NameServers()
     routes = Routes(["n1:1"], dial=servers.dial)

@@ -1,0 +1,241 @@
+"""Finding the master, beside a naive model: the same decisions written as one function that is called from the top."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remoting.client.master_link import Ask, Backoff, Dial, MasterLink, full
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.commands import Command
+from remoting.protocol.controller_body import PushedGroup, PushedRoutes
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.route_body import BrokerData, ClusterInfo
+from remoting.transport.failures import ConnectionLost, NotMaster
+
+
+def cluster(**masters: str) -> ClusterInfo:
+    return ClusterInfo({name: BrokerData("C", name, {0: at} if at else {1: "x:1"}) for name, at in masters.items()})
+
+
+def denial(address: str = "", epoch: int = 0) -> NotMaster:
+    fields = {"masterAddress": address, "masterEpoch": str(epoch)}
+    return NotMaster(Command(ResponseCode.NOT_MASTER, fields=fields))
+
+
+def test_who_is_known_is_dialled_else_the_controllers_are_asked() -> None:
+    link = MasterLink("g")
+    link.begin()
+    assert link.next() == Ask()
+    link.found(cluster(g="a:1", f="x:1"))
+    assert link.next() == Dial("a:1")
+    link.reached("a:1")
+    assert (link.next(), link.address) == (None, "a:1")
+    link.begin()
+    assert link.next() == Dial("a:1")
+    link.failed(ConnectionLost("gone"))
+    assert (link.next(), link.address) == (Ask(), "")
+    link.failed(ConnectionLost("no controller answers"))
+    assert (link.next(), str(link.failure)) == (None, "no controller answers")
+
+
+def test_who_was_named_while_the_controllers_were_asked_is_dialled() -> None:
+    link = MasterLink("g")
+    link.begin()
+    assert link.told("b:1", 3)
+    link.failed(ConnectionLost("no controller answers"))
+    assert link.next() == Dial("b:1")
+    link.failed(ConnectionLost("gone"))
+    assert link.next() is None
+
+
+def test_who_denies_is_dialled_in_turn_with_asking() -> None:
+    link = MasterLink("g", "a:1")
+    assert not link.refused(denial(), by="a:1")
+    assert not link.begin()
+    assert link.next() == Ask()
+    link.found(cluster(g="a:1"))
+    link.reached("a:1")
+    link.refused(denial(), by="a:1")
+    link.begin()
+    assert link.next() == Dial("a:1")
+    link.refused(denial(), by="a:1")
+    assert link.begin(is_pushed=True), "controllers that push are asked for news instead"
+    assert link.next() == Dial("a:1")
+    assert link.refused(denial("b:1", 2), by="a:1")
+    assert link.address == "b:1"
+    link.refused(denial(), by="a:1")
+    link.begin()
+    assert link.next() == Dial("b:1"), "it counts only of who is held for the master"
+
+
+def test_what_controllers_push() -> None:
+    link = MasterLink()
+    assert not link.heard(PushedRoutes({"g": PushedGroup("C", {1: "x:1"}, 1)}))
+    assert link.heard(PushedRoutes({"g": PushedGroup("C", {0: "a:1"}, 1)})), "some group has a master: ask now"
+    assert link.choose(cluster(f="", g="a:1")) == "a:1"
+    assert link.broker_name == "g"
+    assert link.heard(PushedRoutes({"g": PushedGroup("C", {0: "b:1"}, 2)}))
+    assert not link.heard(PushedRoutes({"g": PushedGroup("C", {0: "a:1"}, 1)}))
+    assert (link.address, link.epoch) == ("b:1", 2)
+    assert not link.heard(PushedRoutes({"g": PushedGroup("C", {}, 3)}))
+    assert link.address == ""
+
+
+def test_nobody_anywhere() -> None:
+    with pytest.raises(Refused, match="no broker is registered at c:1"):
+        MasterLink(asked="c:1").choose(cluster(g=""))
+    with pytest.raises(Refused, match=r"broker 'g' has no master \(known: f, g\)"):
+        MasterLink("g").choose(cluster(g="", f="a:1"))
+
+
+def test_pauses_double_up_to_the_longest_and_begin_anew() -> None:
+    backoff = Backoff(10, 50, patience_ms=1_000)
+    assert [backoff.failed(now) for now in (0, 10, 20, 999)] == [10, 20, 40, 50]
+    assert backoff.failed(1_000) is None
+    backoff.reached()
+    assert (backoff.lost(), backoff.failed(2_000), full()) == (10, 10, 1.0)
+    assert Backoff(10, 50, spread=lambda: 0.5).failed(0) == 5
+
+
+@dataclass
+class World:
+    """What answers: who is alive, what controllers say, and what is told while a step is carried out."""
+
+    alive: frozenset[str]
+    answers: list[ClusterInfo | None]
+    meanwhile: list[tuple[str, int] | None]
+    steps: list[Dial | Ask] = field(default_factory=list)
+
+    def carry_out(self, step: Dial | Ask) -> Iterator[tuple[str, int]]:
+        """What is told meanwhile."""
+        self.steps.append(step)
+        said = self.meanwhile.pop() if self.meanwhile else None
+        if said is not None:
+            yield said
+
+    def dial(self, address: str) -> str:
+        if address not in self.alive:
+            raise ConnectionLost(address)
+        return address
+
+    def ask(self) -> ClusterInfo:
+        answer = self.answers.pop() if self.answers else None
+        if answer is None:
+            raise ConnectionLost("no controller answers")
+        return answer
+
+
+class Naive:
+    """The algorithm as prose would put it."""
+
+    def __init__(self) -> None:
+        self.name, self.address, self.epoch, self.denials = "", "", 0, 0
+
+    def told(self, address: str, epoch: int) -> None:
+        if epoch >= self.epoch:
+            self.epoch = epoch
+            if address != self.address:
+                self.address, self.denials = address, 0
+
+    def denied(self, by: str) -> None:
+        if by == self.address:
+            self.denials += 1
+
+    def connect(self, world: World) -> str:
+        known = self.address
+        if known and self.denials % 2 == 0:
+            try:
+                return self._dial(world, known)
+            except ConnectionLost:
+                if self.address == known:
+                    self.address = ""
+        try:
+            for said in world.carry_out(Ask()):
+                self.told(*said)
+            found = self._master(world.ask())
+        except LightMQError:
+            if not self.address:
+                raise
+            self.denials = 0
+            return self._dial(world, self.address)
+        self._dial(world, found)
+        if found != self.address:
+            self.address, self.denials = found, 0
+        return found
+
+    def _dial(self, world: World, address: str) -> str:
+        for said in world.carry_out(Dial(address)):
+            self.told(*said)
+        return world.dial(address)
+
+    def _master(self, answer: ClusterInfo) -> str:
+        for name in [self.name] if self.name else sorted(answer.broker_addr_table):
+            broker = answer.broker_addr_table.get(name)
+            if broker is not None and broker.master() is not None:
+                self.name = name
+                return str(broker.master())
+        raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, "none")
+
+
+def attempt(link: MasterLink, world: World) -> str:
+    """What a shell does."""
+    link.begin()
+    while (step := link.next()) is not None:
+        for said in world.carry_out(step):
+            link.told(*said)
+        try:
+            if isinstance(step, Dial):
+                world.dial(step.address)
+                link.reached(step.address)
+                return step.address
+            link.found(world.ask())
+        except LightMQError as error:
+            link.failed(error)
+    assert link.failure is not None
+    raise link.failure
+
+
+ADDRESS = st.sampled_from(["a:1", "b:1", "c:1"])
+TOLD = st.tuples(ADDRESS | st.just(""), st.integers(0, 5))
+CLUSTERS = st.dictionaries(st.sampled_from(["f", "g"]), ADDRESS | st.just("")).map(lambda names: cluster(**names))
+WORLDS = st.tuples(
+    st.frozensets(ADDRESS), st.lists(st.none() | CLUSTERS, max_size=2), st.lists(st.none() | TOLD, max_size=3)
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("told"), TOLD),
+        st.tuples(st.just("denied"), ADDRESS),
+        st.tuples(st.just("connect"), WORLDS),
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(STEPS)
+def test_the_machine_decides_as_the_naive_model_does(steps: list) -> None:
+    link, naive = MasterLink(), Naive()
+    for step, argument in steps:
+        if step == "told":
+            link.told(*argument)
+            naive.told(*argument)
+        elif step == "denied":
+            link.refused(denial(), argument)
+            naive.denied(argument)
+        else:
+            outcomes = []
+            for side, run in ((link, attempt), (naive, lambda one, world: one.connect(world))):
+                world = World(argument[0], list(argument[1]), list(argument[2]))
+                try:
+                    outcome = run(side, world)
+                except LightMQError as error:
+                    outcome = type(error).__name__
+                outcomes.append((outcome, world.steps))
+            assert outcomes[0] == outcomes[1]
+            assert len(outcomes[0][1]) <= 3
+        assert (link.broker_name, link.address, link.epoch) == (naive.name, naive.address, naive.epoch)
