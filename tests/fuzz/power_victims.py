@@ -122,19 +122,23 @@ class JournalVictim:
         if not len(journal):
             journal.add((command(1, 0), 1, 0))
         term = max([each[1] for each in entries], default=0) + 1
+        follows = 1 if snapshot is None else snapshot.last[1] + 1
         journal.sync()
         self._said(journal)
         while True:
             self._step(journal, term)
             if self._chance.random() < 0.1 and len(journal) > 3:
                 term += 1
-                place = len(journal) - self._chance.randrange(1, 3)
-                self._say("cutting", journal[place][1])
+                # What a snapshot says is committed, and never cut.
+                place = max(len(journal) - self._chance.randrange(1, 3), follows - journal[0][1])
+                if place < len(journal):
+                    self._say("cutting", journal[place][1])
                 journal.cut_tail(place)
                 self._said(journal)
             if len(journal) > ENTRIES_MAX:
                 state = b"to %d" % journal[-1][1]
                 save(self._directory / "snapshot", Snapshot(journal[-2], journal[-1], state))
+                follows = journal[-1][1] + 1
                 journal.cut_head(len(journal) - 2)
 
     def _step(self, journal: Journal, term: int) -> None:
