@@ -124,10 +124,14 @@ class CommitLog:
         return next_file_bytes(self.capacity_bytes, self._first_size, self._segment_size)
 
     def resize_last(self, size: int) -> Segment:
-        """Give the last file another size, durably; no byte below the end is lost. Raises OSError.
+        """Give the file that holds the end another size, durably; no byte below the end is lost. Raises OSError.
 
-        A mapped file is never shortened: a shorter one takes its place, and views of the old one stay what they were.
+        Files behind it, which a power cut has left empty, go first: it is the last one then. A mapped file is never
+        shortened: a shorter one takes its place, and views of the old one stay what they were.
         """
+        holder = self.segment_at(self.end)
+        if holder is not None:
+            self._drop_newest(holder.end)
         last = self.segments[-1]
         assert last.base + size >= self.end, (last.base, size, self.end)
         if size > last.size:

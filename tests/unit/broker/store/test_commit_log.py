@@ -219,6 +219,21 @@ def test_the_last_file_gets_another_size(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("size", [1024, 8192])
+def test_empty_files_behind_the_end_go_when_its_file_gets_another_size(tmp_path: Path, size: int) -> None:
+    """A power cut can leave the names of files whose bytes it took."""
+    log = make(tmp_path)
+    for base in (0, 4096, 8192):
+        segment = log.segment_to_append(base)
+        log.write([(segment, base, b"y" * 4096)], base + 4096)
+    log.cut(4096 + 800)
+    log.use_size(size)
+    assert (log.resize_last(size).base, log.capacity_end) == (4096, 4096 + size)
+    assert sorted(path.name for path in (tmp_path / "log").iterdir()) == [f"{0:020d}", f"{4096:020d}"]
+    assert bytes(log.view(4096, 800) or b"") == b"y" * 800
+    log.close()
+
+
 def test_files_behind_a_cut_go_and_the_rest_is_zeros(tmp_path: Path) -> None:
     """Truncated within the second of three files, then begun anew elsewhere."""
     log = make(tmp_path)
