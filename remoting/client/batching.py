@@ -83,15 +83,9 @@ class ProducerSettings:
             raise LocalMisuse(f"linger_ms >= 0, when_full wait or refuse, codec of {sorted(CODECS)}: not {self}")
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A message that has no place yet."""
-
-    row: BatchRow
-    future: asyncio.Future[Sent]
-
-
-Batch = Frame[_Waiting]
+Waiting = tuple[BatchRow, asyncio.Future[Sent]]
+"""A message that has no place yet."""
+Batch = Frame[Waiting]
 
 
 @dataclass(slots=True)
@@ -101,7 +95,7 @@ class _Line:
     topic: str
     queue: int
     takes_batches: bool
-    window: InFlight[_Waiting]
+    window: InFlight[Waiting]
     timer: asyncio.TimerHandle | None = None
     sender: asyncio.Task[None] | None = None
 
@@ -128,6 +122,7 @@ class AsyncProducer:
     ) -> None:
         self._connection = connection
         self._settings = settings or ProducerSettings()
+        self._waiting_bytes_max = self._settings.memory_bytes_max
         self._limits = WindowLimits(
             frame_items_max=self._settings.batch_count_max,
             frame_bytes_max=self._settings.batch_bytes_max,
@@ -153,26 +148,25 @@ class AsyncProducer:
             Refused: no such topic, no such queue, or no room (SYSTEM_BUSY) where `when_full` is `refuse`.
             ArrowMissing: a batch topic, and pyarrow is not installed.
         """
-        if self._is_closed:
-            raise ConnectionLost("the producer is closed")
-        topic = self._topics.get(message.topic) or await self._open(message.topic)
-        row = self._row(message)
+        topic = self._topics.get(message.topic)
+        if topic is None or self._is_closed:
+            self._check_open()
+            topic = await self._open(message.topic)
+            self._check_open()
+        if len(message.body) > self._settings.message_bytes_max:
+            limit = self._settings.message_bytes_max
+            raise LocalMisuse(f"a message of {len(message.body)} bytes, the limit is {limit}")
+        row = to_row(message, self._now_ms())
         size = size_of(row)
-        while not self._has_room(size):
-            self.press()
-            if self._settings.when_full == "refuse":
-                raise Refused(ResponseCode.SYSTEM_BUSY, f"{self.waiting_bytes} bytes wait to be stored already")
-            room = asyncio.get_running_loop().create_future()
-            self._waiting.append(room)
-            await room
+        while self.waiting_bytes and self.waiting_bytes + size > self._waiting_bytes_max:
+            await self._wait_for_room()
+            self._check_open()
         return self._accept(self._line(message, topic, row.key), row, size)
 
     async def flush(self) -> None:
         """Send what has gathered and wait until everything accepted so far has its place or its reason."""
         self.press()
-        waiting = [
-            one.future for line in self._lines.values() for one in line.window.waiting() if not one.future.done()
-        ]
+        waiting = [future for line in self._lines.values() for _, future in line.window.waiting() if not future.done()]
         if waiting:
             await asyncio.wait(waiting)
 
@@ -196,28 +190,27 @@ class AsyncProducer:
             line.window.press()
             self._start(line)
 
-    def _row(self, message: Message) -> BatchRow:
-        if len(message.body) > self._settings.message_bytes_max:
-            limit = self._settings.message_bytes_max
-            raise LocalMisuse(f"a message of {len(message.body)} bytes, the limit is {limit}")
-        return to_row(message, self._now_ms())
-
-    def _has_room(self, size: int) -> bool:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise ConnectionLost("the producer is closed")
-        return not self.waiting_bytes or self.waiting_bytes + size <= self._settings.memory_bytes_max
+
+    async def _wait_for_room(self) -> None:
+        self.press()
+        if self._settings.when_full == "refuse":
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"{self.waiting_bytes} bytes wait to be stored already")
+        room = asyncio.get_running_loop().create_future()
+        self._waiting.append(room)
+        await room
 
     def _accept(self, line: _Line, row: BatchRow, size: int) -> asyncio.Future[Sent]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Sent] = loop.create_future()
-        before = line.window.frames_closed
-        line.window.add(_Waiting(row, future), size)
         self.waiting_bytes += size
-        if line.window.frames_closed != before:
+        if line.window.add((row, future), size):
             self._batch_closed(line)
+            self._start(line)
         if line.timer is None and line.window.is_gathering:
             line.timer = loop.call_later(self._settings.linger_ms / 1000, self._lingered, line)
-        self._start(line)
         return future
 
     def _line(self, message: Message, topic: _Topic, key: bytes) -> _Line:
@@ -232,7 +225,7 @@ class AsyncProducer:
             queue = queue_of(key, topic.queue_count)
         line = self._lines.get((message.topic, queue))
         if line is None:
-            window: InFlight[_Waiting] = InFlight(self._limits)
+            window: InFlight[Waiting] = InFlight(self._limits)
             line = self._lines[message.topic, queue] = _Line(message.topic, queue, topic.takes_batches, window)
         line.takes_batches = topic.takes_batches
         return line
@@ -284,16 +277,16 @@ class AsyncProducer:
             # The topic may have changed: it is asked for again before the next message.
             self._topics.pop(line.topic, None)
             line.window.refused(batch)
+            for _, future in batch.items:
+                if not future.done():
+                    future.set_exception(outcome)
         else:
             self.messages_stored += len(batch.items)
             line.window.stored(batch)
-        for number, each in enumerate(batch.items):
-            if each.future.done():
-                continue
-            if isinstance(outcome, LightMQError):
-                each.future.set_exception(outcome)
-            else:
-                each.future.set_result(Sent(line.topic, line.queue, outcome + number))
+            topic, queue = line.topic, line.queue
+            for offset, (_, future) in enumerate(batch.items, outcome):
+                if not future.done():
+                    future.set_result(Sent(topic, queue, offset))
         self._wake()
 
     def _wake(self) -> None:
@@ -341,7 +334,7 @@ class AsyncProducer:
     def _request(self, line: _Line, batch: Batch) -> tuple[bytes, int]:
         """(request body, number of entries): one entry of all messages on a batch topic, else one entry each."""
         topic = line.topic.encode()
-        rows = [each.row for each in batch.items]
+        rows = [row for row, _ in batch.items]
         if not line.takes_batches:
             entries = [entry_of(row, topic, line.queue) for row in rows]
             return encode_entries(entries), len(entries)

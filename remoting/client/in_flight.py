@@ -60,11 +60,10 @@ class InFlight(Generic[Item]):
     """The frames of one sequence of items."""
 
     def __init__(self, limits: WindowLimits) -> None:
-        self.waiting_bytes = 0
-        """Bytes that were added and are neither stored nor refused."""
         self.frames_closed = 0
         """Frames that take no further item, so far."""
         self._limits = limits
+        self._items_max, self._bytes_max = limits.frame_items_max, limits.frame_bytes_max
         self._gathering: Frame[Item] = Frame(0)
         self._is_due = False
         self._closed: deque[Frame[Item]] = deque()
@@ -86,23 +85,31 @@ class InFlight(Generic[Item]):
         """Whether nothing waits and nothing is in flight."""
         return not (self._gathering.items or self._closed or self._in_flight)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that were added and are neither stored nor refused."""
+        return sum(frame.size for frame in (*self._in_flight, *self._closed, self._gathering))
+
     def waiting(self) -> Iterator[Item]:
         """Items that were added and are neither stored nor refused, in their order."""
         for frame in sorted((*self._in_flight, *self._closed, self._gathering), key=_number):
             yield from frame.items
 
-    def add(self, item: Item, size: int) -> None:
-        """Gather an item of `size` bytes; a frame that is full thereby is closed."""
-        limits = self._limits
+    def add(self, item: Item, size: int) -> bool:
+        """Gather an item of `size` bytes; whether a frame was closed, being full or without room for the item."""
         frame = self._gathering
-        if frame.items and frame.size + size > limits.frame_bytes_max:
-            self._close()
-            frame = self._gathering
-        frame.items.append(item)
+        items = frame.items
+        is_closed = False
+        if frame.size + size > self._bytes_max and items:
+            frame = self._close()
+            items = frame.items
+            is_closed = True
+        items.append(item)
         frame.size += size
-        self.waiting_bytes += size
-        if len(frame.items) >= limits.frame_items_max or frame.size >= limits.frame_bytes_max:
+        if len(items) >= self._items_max or frame.size >= self._bytes_max:
             self._close()
+            return True
+        return is_closed
 
     def press(self) -> None:
         """What gathers leaves as soon as the window has room, with whatever has joined it until then."""
@@ -143,15 +150,15 @@ class InFlight(Generic[Item]):
         self._closed = deque(sorted((*self._in_flight, *self._closed), key=_number))
         self._in_flight.clear()
 
-    def _close(self) -> None:
+    def _close(self) -> Frame[Item]:
         self.frames_closed += 1
         self._closed.append(self._gathering)
         self._gathering = Frame(self.frames_closed)
         self._is_due = False
+        return self._gathering
 
     def _end(self, frame: Frame[Item]) -> None:
         self._in_flight.remove(frame)
-        self.waiting_bytes -= frame.size
 
 
 def _number(frame: Frame[Item]) -> int:

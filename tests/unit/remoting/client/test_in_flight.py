@@ -39,6 +39,14 @@ def test_a_larger_item_travels_alone() -> None:
     assert [frame.items for frame in iter(window.take, None) if frame] == [[0], [1], [2]]
 
 
+def test_adding_says_whether_a_frame_was_closed() -> None:
+    """By the item that fills it, and by the one that finds no room in it."""
+    window: InFlight[int] = InFlight(LIMITS)
+    assert [window.add(number, size) for number, size in enumerate((60, 60, 40, 1, 100, 1))] == [
+        False, True, True, False, True, False,
+    ]  # fmt: skip
+
+
 def test_what_is_due_may_be_nothing() -> None:
     """A press with nothing gathered asks nothing of the next item."""
     window = filled()
