@@ -1,9 +1,9 @@
 """`make test`: style, types, layering, then the quick test suite, each shown with its time.
 
 Invariant: every check runs even when an earlier one failed, so that one run tells everything; the exit status is the
-worst. pytest comes last: its parts side by side, because those that start servers mostly wait while the tests of single
-modules compute, then the suite that judges times; a table of the parts is the last thing printed. A test that fails has
-failed: none is run a second time.
+worst. pytest comes last: the parts that start servers side by side, because they mostly wait, then the tests of single
+modules, which compute, then the suites that judge times; a table of the parts is the last thing printed. A test that
+fails has failed: none is run a second time.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ raise SystemExit("; ".join(sorted({each.TYPED.reason for each in (broker, mqtt_p
 """
 """Says why a package runs uncompiled; nothing, with status 0, when none does."""
 QUICK_MARKS = "not slow"
-JUDGES_TIMES = "tests/chaos"
-"""The suite whose servers count as dead after two seconds: it has the machine to itself."""
+JUDGE_TIMES = ("tests/chaos", "tests/deploy")
+"""Suites of whole clusters whose parts count as dead after a second or two: they have the machine to themselves."""
 MODULES_AT_ONCE, SERVERS_AT_ONCE = 3, 3
 """How many tests of a part run at the same time: most of the time each waits, for a disk, a server or the clock."""
 
@@ -58,18 +58,14 @@ PARTS: dict[str, list[str]] = {
     ],
     "modules": [
         *("-m", QUICK_MARKS, "tests", *workers(MODULES_AT_ONCE)),
-        *(f"--ignore={folder}" for folder in ("tests/interop", "tests/processes", JUDGES_TIMES)),
+        *(f"--ignore={folder}" for folder in ("tests/interop", "tests/processes", *JUDGE_TIMES)),
     ],
-    "alone": ["-m", QUICK_MARKS, JUDGES_TIMES],
+    "alone": ["-m", QUICK_MARKS, *JUDGE_TIMES],
 }
-"""Arguments of pytest for each part of the quick suite; all but the last one run side by side, that one behind them.
+"""Arguments of pytest for each part of the quick suite; all but the last two run side by side, those behind them.
 
 Whatever a part leaves out, by folder or by mark, another one names: a new test is in one of them wherever it is.
 """
-LIVE = "modules"
-"""The part that prints as it goes; what the others of its time print is shown when they have ended."""
-NICE = 5
-"""How far that part gives way: it computes, and Spark ends a query whose Python has not come up within ten seconds."""
 
 
 def run_static() -> list[str]:
@@ -104,16 +100,17 @@ def run_tests(arguments: Sequence[str]) -> int:
 def run_parts() -> int:
     """Run the quick suite in its parts; return the worst exit status."""
     results: dict[str, Result] = {}
-    *together, alone = PARTS
+    *together, modules, alone = PARTS
     with ThreadPoolExecutor(len(together)) as pool, tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        outputs = {name: Path(folder, name) for name in together if name != LIVE}
+        outputs = {name: Path(folder, name) for name in together}
         running = {name: pool.submit(_run_part, stack, name, output) for name, output in outputs.items()}
-        results[LIVE] = _run_part(stack, LIVE)
         for name, result in running.items():
             print(f"waiting for the tests of {name}", flush=True)
             results[name] = result.result()
             print(outputs[name].read_text(errors="replace"), flush=True)
-        results[alone] = _run_part(stack, alone)
+        # Modules compute: beside the others, Spark's Python would not come up within the ten seconds that Spark waits.
+        for name in (modules, alone):
+            results[name] = _run_part(stack, name)
     for name in PARTS:
         print(results[name].text(name), flush=True)
     return max((result.status for result in results.values()), key=abs)
@@ -140,8 +137,6 @@ def _run_part(stack: ExitStack, name: str, output: Path | None = None) -> Result
             pytest_command(PARTS[name]), cwd=bootstrap.ROOT, env=environment(), stdout=file, stderr=file
         )
     stack.callback(process.kill)
-    if name == LIVE and hasattr(os, "setpriority"):
-        os.setpriority(os.PRIO_PROCESS, process.pid, NICE)  # before it has started any workers
     return Result(process.wait(), time.monotonic() - begun)
 
 

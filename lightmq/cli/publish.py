@@ -162,6 +162,11 @@ def payloads(message: str | None, count: int) -> Iterator[bytes]:
         yield message.replace("{n}", str(number)).encode()
 
 
+def _is_published(info: MQTTMessageInfo) -> bool:
+    """Whether it is decided about; paho raises an error for a message that found no connection."""
+    return not info.rc and info.is_published()
+
+
 class Window:
     """Publishes one topic's messages, so many of them unacknowledged at a time."""
 
@@ -192,7 +197,7 @@ class Window:
 
     def count_the_rest(self) -> None:
         """After a failure and the end of the network thread: what was decided about all the same."""
-        self._outcome.settled += sum(info.is_published() for info in self._window)
+        self._outcome.settled += sum(_is_published(info) for info in self._window)
 
     def _settle(self) -> None:
         """Wait until each message of the window is decided about (QoS 0: sent), and empty it. Raises CommandFailed."""
@@ -201,12 +206,15 @@ class Window:
         before = self._outcome.sent - len(self._window)
         for number, info in enumerate(self._window, before + 1):
             deadline_ns = clock.monotonic_ns() + int(self._timeout_s * 1e9)
-            while not info.is_published():
+            while not _is_published(info):
                 if self._link.lost.is_set():
                     raise CommandFailed(f"{self._link.why_lost}; message {number} and later ones are not {what}")
                 if clock.monotonic_ns() >= deadline_ns:
                     raise CommandFailed(f"message {number} was not {what} within {self._timeout_s:g} s")
-                info.wait_for_publish(POLL_S)
+                if info.rc:  # it found no connection: the end of that is about to be told
+                    self._link.lost.wait(POLL_S)
+                else:
+                    info.wait_for_publish(POLL_S)
         self._outcome.settled += len(self._window)
         self._window.clear()
 

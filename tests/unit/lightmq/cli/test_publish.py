@@ -6,9 +6,10 @@ import sys
 from typing import Any
 
 import pytest
+from paho.mqtt.client import MQTTErrorCode, MQTTMessageInfo
 
 from lightmq.cli.application import run
-from lightmq.cli.publish import OTHER_REASONS, REASONS_MAX, Outcome
+from lightmq.cli.publish import OTHER_REASONS, REASONS_MAX, Outcome, _is_published
 
 
 def test_messages_are_numbered_and_acknowledged(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,3 +184,10 @@ def test_reasons_that_are_counted_apart_have_a_limit() -> None:
     outcome.settled = REASONS_MAX + 5
     assert len(outcome.refused) == REASONS_MAX + 1
     assert outcome.report()["reasons"][OTHER_REASONS] == 5
+
+
+def test_a_message_that_found_no_connection_is_not_published() -> None:
+    """paho itself raises an error that says nothing of the cause."""
+    info = MQTTMessageInfo(1)
+    info.rc = MQTTErrorCode.MQTT_ERR_NO_CONN
+    assert not _is_published(info)
