@@ -20,6 +20,7 @@ BENCHMARKS = {
     "key_index": "benchmarks.key_index",
     "restart": "benchmarks.restart",
     "index": "benchmarks.index_read",
+    "locks": "benchmarks.locks",
     "queues": "benchmarks.queue_memory",
     "state": "benchmarks.state_upkeep",
     "pause": "benchmarks.state_pause",
