@@ -38,6 +38,7 @@ class Liveness:
 
     def add(self, key: BrokerKey, now_ms: int, timeout_ms: int | None = None) -> None:
         """A broker registered; without a time limit of its own the default holds."""
+        self._pause.begin(now_ms)
         limit = timeout_ms if timeout_ms is not None and timeout_ms > 0 else self._timeout_ms
         self._lives[key] = _Life(limit, now_ms + limit)
 

@@ -18,6 +18,11 @@ class OwnPause:
         self._interval_ms = interval_ms
         self._last_ms: int | None = None
 
+    def begin(self, now_ms: int) -> None:
+        """There is something to watch over from now on: a pause may come before the first tick."""
+        if self._last_ms is None:
+            self._last_ms = now_ms
+
     def tick(self, now_ms: int) -> int:
         """Milliseconds by which this tick came too late because the process stood still."""
         last_ms, self._last_ms = self._last_ms, now_ms

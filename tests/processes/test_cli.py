@@ -19,8 +19,8 @@ pytestmark = pytest.mark.processes
 PROGRAM = [sys.executable, "-m", "lightmq"]
 ANY_PORTS = ["--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0"]
 IDLE_BYTES_MAX = 120 * 1024 * 1024
-HEARTBEAT_MS, PAUSE_S = 800, 9.0
-"""A broker may be silent for ten heartbeats: shorter than the pause, longer than a busy disk lets a heartbeat wait."""
+HEARTBEAT_MS, PAUSE_S = 300, 4.0
+"""A broker may be silent for ten heartbeats, which is shorter than the pause."""
 
 
 def lightmq(*arguments: str, text: str | None = None, timeout: float = 60) -> subprocess.CompletedProcess[str]:

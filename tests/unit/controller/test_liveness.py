@@ -58,3 +58,10 @@ def test_the_silence_of_our_own_pause_kills_nobody():
     assert [liveness.tick(now_ms) for now_ms in range(20_300, 21_000, 100)] == [[]] * 7
     assert liveness.tick(21_000) == [OTHER]  # and the one that is silent while we run is dead after its limit
     assert KEY in liveness
+
+
+def test_a_pause_before_the_first_tick_kills_nobody():
+    liveness = Liveness(1_000, tick_interval_ms=100)
+    liveness.add(KEY, 0)
+    assert liveness.tick(5_000) == []
+    assert liveness.beat(KEY, 5_001)
