@@ -3,7 +3,7 @@ PYTHON ?= python3
 ARGS ?=
 MINUTES ?= 10
 
-.PHONY: demo test setup check bench chaos clean
+.PHONY: demo test setup check bench chaos wheels clean
 
 demo:            ## the main job on this machine's own sensors: make demo ARGS="--seconds 20"
 	@$(PYTHON) demo.py $(ARGS)
@@ -24,6 +24,9 @@ bench:           ## the benchmarks, CPU per message
 chaos:           ## break a running cluster for a while and judge what survived: make chaos MINUTES=60 ARGS="--seed 7"
 	@$(PYTHON) tools/bootstrap.py dev
 	@.venv/bin/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
+
+wheels:          ## wheels with the compiled core for CPython 3.11 to 3.13 in dist/: make wheels ARGS="--python 3.12"
+	@$(PYTHON) tools/wheels.py $(ARGS)
 
 clean:
 	rm -rf .venv build dist demo-out lightmq-data .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

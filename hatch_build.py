@@ -26,7 +26,7 @@ TYPED_DIRECTIVES = {**DIRECTIVES, "annotation_typing": False, "binding": False}
 LOOP_FLAGS, TYPED_FLAGS = ["-O3", "-g0"], ["-O1", "-g0", "-Werror=incompatible-pointer-types"]
 """No debug information, and what has no loops less optimised: an installation waits for the compiler. A typed method
 that is taken from its class as an object is called with an argument too few, which younger compilers refuse too."""
-SHARED = "remoting/hot/compiled_shared.py"
+SHARED = "remoting/native/compiled/shared.py"
 """Becomes Cython's own support code (memory views, keywords, imports): compiled once instead of in every module, where
 it was up to two thirds of the C."""
 
@@ -97,7 +97,7 @@ def _translated(
         Extension(
             _dotted(module),
             [module] if module != SHARED else [],
-            include_dirs=[str(root / "remoting" / "hot")],
+            include_dirs=[str(root / "remoting" / "native" / "compiled")],
             extra_compile_args=flags if sys.platform != "win32" else [],
         )
         for module in modules

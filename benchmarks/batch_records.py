@@ -21,12 +21,11 @@ from benchmarks.stores import MIB, Meter, StoreBench, store_bench
 from broker.store.store_message import StoreMessage
 from remoting.batches import body
 from remoting.batches.row import BatchRow
-from remoting.protocol.pull_body import PulledRange
-from remoting.protocol.record import FLAG_CODEC_SHIFT, FLAG_FORMAT_SHIFT, FORMAT_ARROW
-from spark_connector.batch_entries import CODECS
-from spark_connector.batches import decode_range
-from spark_connector.offsets import QueueKey
-from spark_connector.planner import QueueRange
+from remoting.protocol.bodies.pull_body import PulledRange
+from remoting.protocol.records.record import FLAG_CODEC_SHIFT, FLAG_FORMAT_SHIFT, FORMAT_ARROW
+from spark_connector.columns.batches import decode_range
+from spark_connector.queues import QueueKey, QueueRange
+from spark_connector.writing.batch_encoder import CODECS
 
 SIX = pa.schema([SCHEMA.field(name) for name in ("topic", "queueOffset", "key", "tag", "body", "bornTimestamp")])
 KEY = QueueKey("metrics", "broker-a", 0)

@@ -22,9 +22,9 @@ from pathlib import Path
 import psutil
 
 from remoting.client.connection import connect
-from remoting.protocol.batch_body import BatchMessage, encode_batch
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.batch_body import BatchMessage, encode_batch
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Connection
 from runtime.event_loop import run
 

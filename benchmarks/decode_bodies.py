@@ -23,24 +23,24 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol import append_body
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies import append_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import split_address
+from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.avro_bodies import AvroDecoder
 from spark_connector.decode.avro_schema import plan_avro
-from spark_connector.decode.births import Births, Need
-from spark_connector.decode.certificates import Certificate, read_certificate
 from spark_connector.decode.ddl import parse_columns
-from spark_connector.decode.json_bodies import JsonDecoder
+from spark_connector.decode.json.bodies import JsonDecoder
 from spark_connector.decode.protobuf_bodies import ProtobufDecoder
 from spark_connector.decode.protobuf_schema import find_message, struct_of
-from spark_connector.decode.sparkplug_bodies import SparkplugDecoder
-from spark_connector.decode.sparkplug_columns import plan_sparkplug
+from spark_connector.decode.sparkplug.births import Births, Need
+from spark_connector.decode.sparkplug.bodies import SparkplugDecoder
+from spark_connector.decode.sparkplug.certificates import Certificate, read_certificate
+from spark_connector.decode.sparkplug.columns import plan_sparkplug
 from spark_connector.decode.sparkplug_payload import payload_class
-from spark_connector.offsets import QueueKey
-from spark_connector.options import parse_read
-from spark_connector.task import arrow_schema
+from spark_connector.options.read_write import parse_read
+from spark_connector.queues import QueueKey
 
 ROUNDS = 5
 KEY = QueueKey("t", "b", 0)

@@ -21,13 +21,13 @@ import pyarrow as pa
 from benchmarks.spark_read import check, lightmq_ports
 from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol import append_body
-from remoting.protocol.batch_body import BatchMessage, encode_batch
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.record import BATCH, DISPATCH_SIZE, HEADER_SIZE, MESSAGE
-from remoting.protocol.sink_body import CommitBatch, StageHandle, encode
-from spark_connector.batch_entries import encode_batches
+from remoting.protocol.bodies import append_body
+from remoting.protocol.bodies.batch_body import BatchMessage, encode_batch
+from remoting.protocol.bodies.sink_body import CommitBatch, StageHandle, encode
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import BATCH, DISPATCH_SIZE, HEADER_SIZE, MESSAGE
+from spark_connector.writing.batch_encoder import encode_batches
 
 BODY = b"x" * 100
 TOPIC = "disk"

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from remoting.protocol import pull_body
-from remoting.protocol.record import FLAG_MQTT, MESSAGE, encode_record
-from spark_connector import arrow, compiled_columns
-from spark_connector.offsets import QueueKey
+from remoting.protocol.bodies import pull_body
+from remoting.protocol.records.record import FLAG_MQTT, MESSAGE, encode_record
+from spark_connector.columns import arrow, compiled_columns
+from spark_connector.queues import QueueKey
 
 TEXT = pa.string()
 SCHEMA = pa.schema([

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from benchmarks.stores import StoreBench, store_bench
 from broker.store import hot
-from broker.store.hot.contracts import KeyChunk
-from broker.store.key_index.key_reader import KeyQuestion
-from broker.store.key_index.key_run import KeyRun, key_run_path, sort_keys, write_key_run
-from broker.store.key_index.keys import key_hash
+from broker.store.keys.key_reader import KeyQuestion
+from broker.store.keys.key_run import KeyRun, key_run_path, sort_keys, write_key_run
 from broker.store.store_message import StoreMessage
-from remoting.protocol.record import MESSAGE, encode_record
+from remoting.native.contracts import KeyChunk
+from remoting.protocol.records.record import MESSAGE, encode_record
+from remoting.protocol.records.record_keys import key_hash
 
 TOPIC = b"orders"
 BATCH = 128

@@ -22,8 +22,8 @@ from pathlib import Path
 import structlog
 
 from broker.store.log_store import LogStore
-from broker.store.name_table import VALUE, NameTable
 from broker.store.settings import StoreSettings
+from broker.store.state.name_table import VALUE, NameTable
 from broker.store.store_message import StoreMessage
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints

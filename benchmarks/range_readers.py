@@ -28,14 +28,14 @@ from benchmarks.stores import MIB, StoreBench, messages
 from broker.store.attached.store import AttachedStore
 from remoting.client.blocking import BlockingConnection
 from remoting.client.connection import connect
-from remoting.protocol import append_body
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from spark_connector.brokers import BoundsWatch
-from spark_connector.fetch import RangeFetcher
-from spark_connector.options import parse_read
-from spark_connector.planner import QueueRange
-from spark_connector.selection import select
+from remoting.protocol.bodies import append_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from spark_connector.options.read_write import parse_read
+from spark_connector.queues import QueueRange
+from spark_connector.reading.bounds import BoundsWatch
+from spark_connector.reading.fetch import RangeFetcher
+from spark_connector.reading.selection import select
 from tests.support.attached_follower import Follower
 
 RANGE_BYTES = 8 * MIB

@@ -28,7 +28,7 @@ from broker.store.inspection.verifier import verify
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from broker.store.store_message import StoreMessage
-from remoting.hot.choice import PURE_VARIABLE
+from remoting.native.choice import PURE_VARIABLE
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
 

@@ -29,8 +29,8 @@ import psutil
 from benchmarks.maven import compiled, jars, running
 from benchmarks.mqtt_servers import READY_TIMEOUT_S, free_port, wait_listening
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 
 OPENED = (
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",

@@ -17,18 +17,18 @@ from pathlib import Path
 
 import structlog
 
-from broker.api.context import Broker
-from broker.api.router import handlers
+from broker.broker import BrokerParts
 from broker.config import BrokerConfig
 from broker.meta import hot
+from broker.router import handlers
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from remoting import inprocess
 from remoting.client.connection import Connection
-from remoting.protocol.append_body import KIND_QUEUE, QUEUE_INDEX_ANY, encode_entries, encode_entry
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.sink_body import CommitBatch, StageHandle, encode
+from remoting.protocol.bodies.append_body import KIND_QUEUE, QUEUE_INDEX_ANY, encode_entries, encode_entry
+from remoting.protocol.bodies.sink_body import CommitBatch, StageHandle, encode
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.server.router import Router
 from runtime.clock import SystemClock
 from runtime.event_loop import settle_garbage
@@ -83,7 +83,7 @@ async def measure(directory: Path, rounds: int) -> None:
         schedule=lambda function: loop.call_soon_threadsafe(function) and None, log=structlog.get_logger(),
     )  # fmt: skip
     config = BrokerConfig(data_directory=directory, controllers=())
-    broker = Broker(config, store, SystemClock(), Registry(), structlog.get_logger())
+    broker = BrokerParts(config, store, SystemClock(), Registry(), structlog.get_logger())
     broker.topics.ensure("orders", QUEUES)
     connection = inprocess.connect(Router(handlers(broker)))
     settle_garbage()

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.latency_sink import AgeSink
-from lightmq.jvm import ensure_java
 from lightmq.spark import session
+from lightmq.spark_session.jvm import ensure_java
 
 MASTER = "local[2]"
 

@@ -19,11 +19,11 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from benchmarks.spark_read import check, lightmq_server
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol import append_body
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from spark_connector.options import parse_read
-from spark_connector.stream_reader import RocketMQStreamReader
+from remoting.protocol.bodies import append_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from spark_connector.options.read_write import parse_read
+from spark_connector.reading.stream_reader import RocketMQStreamReader
 
 SCHEMA = StructType([StructField("body", BinaryType())])
 QUEUES_PER_TOPIC = 4

@@ -30,18 +30,18 @@ from pyspark.sql.types import _parse_datatype_string
 from lightmq.spark import session
 from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol import append_body
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from spark_connector.batch_entries import encode_batches
-from spark_connector.batches import decode_range
-from spark_connector.brokers import BoundsWatch
-from spark_connector.fetch import RangeFetcher
-from spark_connector.options import parse_read
-from spark_connector.planner import QueueRange
-from spark_connector.schema import schema_ddl
-from spark_connector.selection import select
-from spark_connector.task import arrow_schema
+from remoting.protocol.bodies import append_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from spark_connector.columns.arrow import arrow_schema
+from spark_connector.columns.batches import decode_range
+from spark_connector.options.read_write import parse_read
+from spark_connector.options.schema import schema_ddl
+from spark_connector.queues import QueueRange
+from spark_connector.reading.bounds import BoundsWatch
+from spark_connector.reading.fetch import RangeFetcher
+from spark_connector.reading.selection import select
+from spark_connector.writing.batch_encoder import encode_batches
 
 BATCH_TOPIC = "bench-batches"
 BATCH_ENTRIES = 2_000

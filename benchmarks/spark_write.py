@@ -19,11 +19,11 @@ import pyarrow as pa
 from benchmarks.spark_read import Cpu, check, cpu_now, lightmq_server
 from lightmq.spark import session
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from spark_connector.options import parse_write
-from spark_connector.sink_columns import sink_columns
-from spark_connector.writer import encoded
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from spark_connector.options.read_write import parse_write
+from spark_connector.writing.columns import sink_columns
+from spark_connector.writing.writer import encoded
 
 TOPICS = 64
 ROWS_PER_BATCH = 10_000

@@ -17,10 +17,10 @@ from pathlib import Path
 import structlog
 
 from benchmarks.stores import MIB, StoreBench, messages
-from broker.store import state_kinds
-from broker.store.state_log import StateChange
+from broker.store.state import state_kinds
+from broker.store.state.state_log import StateChange
 from broker.store.store_message import StoreMessage
-from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN
+from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN
 
 BATCH = 16
 CHANGES_AT_ONCE = 10_000

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import structlog
 
-from broker.store import state_kinds
 from broker.store.inspection.verifier import verify
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
-from broker.store.state_log import StateChange
-from broker.store.state_snapshot import save_snapshot
+from broker.store.state import state_kinds
+from broker.store.state.state_log import StateChange
+from broker.store.state.state_snapshot import save_snapshot
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
 

@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 
 from benchmarks.stores import NAMES_AT_ONCE, Meter, messages
-from broker.api.append import Appender
 from broker.app import BrokerApp
 from broker.config import BrokerConfig
+from broker.publishing.append import Appender
 from broker.store import hot
 from broker.store.settings import StoreSettings
 from broker.store.store_message import Appended, StoreMessage

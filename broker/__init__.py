@@ -3,19 +3,19 @@
 from pathlib import Path
 
 import remoting
-from remoting.hot.typed import typed
+from remoting.native.typed import typed
 
 TYPED = typed(
     Path(__file__).parent,
     (
-        "api.append",
-        "api.direct",
-        "api.follow",
-        "store.confirm",
-        "store.flusher",
+        "publishing.append",
+        "direct.appends",
+        "subscriptions.follow",
+        "store.log.confirm",
+        "store.log.flusher",
         "store.log_store",
-        "store.queue_index.tail",
-        "store.writer",
+        "store.index.tail",
+        "store.append.writer",
     ),
     upon=(remoting.TYPED,),
 )

@@ -18,8 +18,8 @@ from broker.store.errors import StoreError
 from remoting.access.rights import page_actions
 from remoting.server.page_access import PageAccess
 from runtime import event_loop, logs
-from runtime.admin import AdminServer
-from runtime.config import ConfigError, Flag, load
+from runtime.admin.server import AdminServer
+from runtime.config.tables import ConfigError, Flag, load
 from runtime.faults import parse_faults
 
 FAULTS_VARIABLE = "LIGHTMQ_FAULTS"

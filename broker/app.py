@@ -13,18 +13,17 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from broker.api.access import Authorizer
-from broker.api.context import Broker
-from broker.api.direct import DirectAppends
-from broker.api.topic_list import status
+from broker.broker import BrokerParts
 from broker.config import BrokerConfig
+from broker.direct.appends import DirectAppends
 from broker.readers.pool import ReaderPool
 from broker.registration import Connect
+from broker.requests.access import Authorizer
 from broker.roles.durability import log_promise
 from broker.roles.member import GroupMember
 from broker.roles.serving import Serving, client_host, make_server
 from broker.roles.vip_port import open_vip_port
-from broker.store.confirm import NEVER
+from broker.store.log.confirm import NEVER
 from broker.store.log_store import LogStore
 from remoting.access.key_policy import KeyPolicy
 from remoting.client.key_file import signing_dial
@@ -72,7 +71,7 @@ class BrokerApp:
         self._server: RemotingServer | None = None
         self._vip_port = 0
         self._serving: Serving | None = None
-        self._broker: Broker | None = None
+        self._broker: BrokerParts | None = None
         self._member: GroupMember | None = None
         self._failure: asyncio.Future[Exception] | None = None
         partly = config.partly_readable_filters == "thin"
@@ -117,7 +116,7 @@ class BrokerApp:
         )
 
     @property
-    def broker(self) -> Broker | None:
+    def broker(self) -> BrokerParts | None:
         """What answers requests now; None before the start, and in a broker that is not the master of its group."""
         return self._member.broker if self._member is not None else self._broker
 
@@ -274,10 +273,10 @@ class BrokerApp:
         """The picture for the administration page."""
         picture: dict[str, Any] = {} if self._member is None else {"member": self._member.status()}
         serving = self._present
-        return {**status(serving.broker), **picture} if serving is not None else picture
+        return {**serving.broker.status(), **picture} if serving is not None else picture
 
     @property
-    def _running(self) -> Broker:
+    def _running(self) -> BrokerParts:
         broker = self.broker
         if broker is None:
             raise LocalMisuse("the broker has not started")

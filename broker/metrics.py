@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.meta.delayed import Delayed
+    from broker.delayed.delayed import Delayed
     from broker.store.log_store import LogStore
     from runtime.metrics import Registry
 

@@ -18,12 +18,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.meta.topics import DEFAULT_TOPIC, PERMISSION_INHERIT, TopicConfig
+from broker.topics.topics import DEFAULT_TOPIC, PERMISSION_INHERIT, TopicSettings
 from remoting.client.connection import dial
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.errors import LightMQError, Refused
-from remoting.protocol.route_body import (
+from remoting.protocol.bodies.route_body import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfigTable,
@@ -31,12 +28,15 @@ from remoting.protocol.route_body import (
     decode_body,
     encode_body,
 )
-from remoting.protocol.route_body import TopicConfig as TopicBody
+from remoting.protocol.bodies.route_body import TopicConfig as TopicBody
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import ConnectionLost, checked
 
 if TYPE_CHECKING:
-    from broker.api.context import Broker
+    from broker.broker import BrokerParts
 
 MASTER_ID = 0
 RETRY_SECONDS = 0.5
@@ -72,7 +72,7 @@ class _Controller:
 class Registration:
     """Keeps this broker known at every controller."""
 
-    def __init__(self, broker: Broker, *, make_connection: Connect = dial) -> None:
+    def __init__(self, broker: BrokerParts, *, make_connection: Connect = dial) -> None:
         self._broker = broker
         self._connect = make_connection
         self._tasks: list[asyncio.Task[None]] = []
@@ -214,7 +214,7 @@ class Registration:
             await self._register(connection, configs, version)
         self._broker.publication.acknowledged(controller.address, changed)
 
-    async def _register(self, connection: Connection, topics: Iterable[TopicConfig], version: int) -> None:
+    async def _register(self, connection: Connection, topics: Iterable[TopicSettings], version: int) -> None:
         body = RegisterBrokerBody(
             TopicConfigTable({config.name: _topic_body(config) for config in topics}, self._data_version(version))
         )
@@ -229,7 +229,7 @@ class Registration:
         return checked(await connection.request(command, REQUEST_TIMEOUT_MS)).fields.get("changed") != "false"
 
     def _data_version(self, version: int) -> DataVersion:
-        return DataVersion(self._broker.store.epoch, self._broker.started_ms, version)
+        return DataVersion(self._broker.store.epoch, self._broker.identity.started_ms, version)
 
     async def _heartbeat(self, connection: Connection) -> None:
         store = self._broker.store
@@ -270,11 +270,11 @@ class Registration:
         self._broker.store.when_confirmed(newest, done)
         await future
 
-    def _template(self) -> TopicConfig:
+    def _template(self) -> TopicSettings:
         """The topic whose route clients ask for when their own does not exist yet."""
         count = self._broker.config.template_queue_count
         permission = 6 | PERMISSION_INHERIT if self._broker.config.auto_create_topics else 0
-        return TopicConfig(name=DEFAULT_TOPIC, read_queue_count=count, write_queue_count=count, permission=permission)
+        return TopicSettings(name=DEFAULT_TOPIC, read_queue_count=count, write_queue_count=count, permission=permission)
 
     def _identity(self) -> dict[str, str]:
         config = self._broker.config
@@ -282,14 +282,14 @@ class Registration:
         return {
             "clusterName": config.cluster_name,
             "brokerName": config.broker_name,
-            "brokerAddr": self._broker.address,
+            "brokerAddr": self._broker.identity.address,
             "brokerId": str(MASTER_ID),
             "heartbeatTimeoutMillis": timeout_ms,
             "heartbeatTimeoutMills": timeout_ms,
         }
 
 
-def _topic_body(config: TopicConfig) -> TopicBody:
+def _topic_body(config: TopicSettings) -> TopicBody:
     return TopicBody(
         config.name,
         config.read_queue_count,

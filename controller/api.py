@@ -8,23 +8,27 @@ from __future__ import annotations
 import operator
 from typing import cast
 
-from controller import routes
 from controller.authority import guarded
-from controller.changes import PutTopic, RegisterBroker, RemoveMember, RemoveTopic, SetWritable, TopicsTouched
-from controller.control_plane import ControlPlane
-from controller.controller_api import watch
+from controller.control_plane.control_plane import ControlPlane
+from controller.control_plane.controller_api import watch
 from controller.fields import number, text, truth
-from controller.key_value_api import key_value_handlers, when_durable
-from controller.liveness import BrokerKey
-from controller.name_server import NameServer
-from controller.registration import decode_registration
-from controller.state import Member
+from controller.name_server import routes
+from controller.name_server.changes import (
+    PutTopic,
+    RegisterBroker,
+    RemoveMember,
+    RemoveTopic,
+    SetWritable,
+    TopicsTouched,
+)
+from controller.name_server.key_value_api import key_value_handlers, when_durable
+from controller.name_server.liveness import BrokerKey
+from controller.name_server.name_server import NameServer
+from controller.name_server.registration import decode_registration
+from controller.name_server.state import Member
 from remoting.access.rights import LOCATE
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import Heartbeat, from_fields
-from remoting.protocol.errors import Refused
-from remoting.protocol.route_body import (
+from remoting.protocol.bodies.controller_body import Heartbeat, from_fields
+from remoting.protocol.bodies.route_body import (
     MASTER_ID,
     DataVersion,
     KeyValueTable,
@@ -34,10 +38,13 @@ from remoting.protocol.route_body import (
     decode_body,
     encode_body,
 )
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
-from runtime.config import keys_of
+from runtime.config.tables import keys_of
 
 REGISTERED_ATTRIBUTE = "registered brokers"
 """Where a peer keeps the broker addresses that were registered on its connection."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from controller.routes import TEMPLATE_TOPIC
+from controller.name_server.routes import TEMPLATE_TOPIC
 from remoting.access.resources import of_topic
 from remoting.access.rights import ADMIN, CONSUME, INSPECT, LOCATE, PUBLISH, REGISTER, RIGHTS, with_rights
-from remoting.protocol.codes import RequestCode as Code
-from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import NO_BROKER, ElectMaster, from_fields
+from remoting.protocol.bodies.controller_body import NO_BROKER, ElectMaster, from_fields
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 from remoting.transport.contracts import Handler, Peer
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 
 NUMBER_MAX = 2**63 - 1
 

@@ -15,16 +15,17 @@ TYPE_CHECKING = False  # as typing's, without its import
 if TYPE_CHECKING:
     from lightmq.version import VERSION as __version__  # noqa: N811 - the name that Python's packages have
     from remoting.batches.unpack import ArrowMissing
-    from remoting.client.admin import Admin, AsyncAdmin
+    from remoting.client.admin import AsyncAdmin
     from remoting.client.batching import AsyncProducer, ProducerSettings
     from remoting.client.blocking_producer import Producer
-    from remoting.client.consumer import AsyncConsumer, Consumer, PullResult
+    from remoting.client.consumer import AsyncConsumer, PullResult
     from remoting.client.endpoint import connect
     from remoting.client.key_file import read_signer
     from remoting.client.message import Message, Sent
+    from remoting.client.threads import Admin, Consumer
     from remoting.client.tls import ClientTls
     from remoting.protocol.errors import CorruptRecord, LightMQError, LocalMisuse, Refused, RemoteViolation
-    from remoting.protocol.stored_message import StoredMessage
+    from remoting.protocol.records.stored_message import StoredMessage
     from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout, TlsFailed, Unreachable
     from remoting.transport.signature import Signer
 
@@ -61,16 +62,17 @@ __all__ = [
 _HOMES = {
     "lightmq.version": ("__version__",),
     "remoting.batches.unpack": ("ArrowMissing",),
-    "remoting.client.admin": ("Admin", "AsyncAdmin"),
+    "remoting.client.admin": ("AsyncAdmin",),
     "remoting.client.batching": ("AsyncProducer", "ProducerSettings"),
     "remoting.client.blocking_producer": ("Producer",),
-    "remoting.client.consumer": ("AsyncConsumer", "Consumer", "PullResult"),
+    "remoting.client.consumer": ("AsyncConsumer", "PullResult"),
+    "remoting.client.threads": ("Admin", "Consumer"),
     "remoting.client.endpoint": ("connect",),
     "remoting.client.key_file": ("read_signer",),
     "remoting.client.message": ("Message", "Sent"),
     "remoting.client.tls": ("ClientTls",),
     "remoting.protocol.errors": ("CorruptRecord", "LightMQError", "LocalMisuse", "Refused", "RemoteViolation"),
-    "remoting.protocol.stored_message": ("StoredMessage",),
+    "remoting.protocol.records.stored_message": ("StoredMessage",),
     "remoting.transport.failures": ("ConnectionLost", "NotMaster", "RequestTimeout", "TlsFailed", "Unreachable"),
     "remoting.transport.signature": ("Signer",),
 }

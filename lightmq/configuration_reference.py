@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightmq.configuration import SECTIONS
-from runtime.config import render_markdown
+from runtime.config.tables import render_markdown
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 

@@ -11,10 +11,10 @@ import asyncio
 from typing import Any
 
 from mqtt_bridge.config import IN, OUT, BridgeConfig, ConnectionConfig
+from mqtt_bridge.direction import Way
 from mqtt_bridge.metrics import BridgeMetrics
 from mqtt_bridge.receiver import Receiver
 from mqtt_bridge.sender import Sender
-from mqtt_bridge.way import Way
 from remoting.client.key_file import signing_dial
 from remoting.client.master_connection import MasterConnection
 from remoting.client.masters import Masters

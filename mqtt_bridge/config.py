@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mqtt_bridge.filters import overlap
-from remoting.protocol.topics import is_wildcard, validate_filter
-from runtime.config import setting
+from remoting.protocol.records.topics import is_wildcard, validate_filter
+from runtime.config.tables import setting
 from runtime.tls_config import DialTlsConfig
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")

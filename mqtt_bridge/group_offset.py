@@ -5,9 +5,9 @@ Invariant: `store` returns when the broker has the offset on its disk. Loop rule
 
 from __future__ import annotations
 
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import checked
 

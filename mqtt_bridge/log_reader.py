@@ -13,11 +13,13 @@ from mqtt_bridge.config import ConnectionConfig, RuleConfig
 from mqtt_bridge.group_offset import GroupOffset
 from mqtt_bridge.mapping import OutMapping
 from mqtt_bridge.outbox import Cursor, Key, Outbox
-from remoting.protocol.bounds_body import QueueBounds, QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.names import light_queue_name
-from remoting.protocol.pull_body import (
+from remoting.protocol.bodies.bounds_body import (
+    QueueBounds,
+    QueueBoundsRequest,
+    decode_bounds_reply,
+    encode_bounds_request,
+)
+from remoting.protocol.bodies.pull_body import (
     STATUS_DAMAGED,
     STATUS_NO_SUCH_QUEUE,
     STATUS_OFFSET_TOO_SMALL,
@@ -25,7 +27,10 @@ from remoting.protocol.pull_body import (
     decode_range_pull_reply,
     encode_range_pull,
 )
-from remoting.protocol.record import RecordView, check_record, iter_records
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.names import light_queue_name
+from remoting.protocol.records.record import RecordView, check_record, iter_records
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import checked
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import msgspec
 
 from mqtt_bridge.config import RuleConfig
-from remoting.protocol.names import parent_topic
-from remoting.protocol.topics import FilterTrie, validate_topic_name
+from remoting.protocol.records.names import parent_topic
+from remoting.protocol.records.topics import FilterTrie, validate_topic_name
 
 
 class Target(msgspec.Struct, frozen=True, gc=False):

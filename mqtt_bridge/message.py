@@ -9,11 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from mqtt_bridge.mapping import OutMapping, Target
-from mqtt_bridge.trail import CAME_BY_KEY, Place, outgoing_user, why_not_out
-from remoting.protocol.append_body import KIND_MQTT, QUEUE_INDEX_ANY, encode_entry
-from remoting.protocol.mqtt_properties import MessageProperties, from_pairs, to_pairs
-from remoting.protocol.names import parent_topic
-from remoting.protocol.record import (
+from mqtt_bridge.message_path import CAME_BY_KEY, Place, outgoing_user, why_not_out
+from remoting.protocol.bodies.append_body import KIND_MQTT, QUEUE_INDEX_ANY, encode_entry
+from remoting.protocol.records.mqtt_properties import MessageProperties, from_pairs, to_pairs
+from remoting.protocol.records.names import parent_topic
+from remoting.protocol.records.record import (
     CLIENT_ID_KEY,
     FLAG_MQTT,
     FLAG_QOS_MASK,

@@ -11,7 +11,7 @@ from typing import Any
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from remoting.protocol.mqtt_properties import MessageProperties
+from remoting.protocol.records.mqtt_properties import MessageProperties
 
 
 def to_paho(properties: MessageProperties) -> Properties:

@@ -19,15 +19,15 @@ from mqtt_bridge.config import IN, ConnectionConfig
 from mqtt_bridge.inbox import Arrived, Inbox
 from mqtt_bridge.mapping import InMapping, wrong_topic
 from mqtt_bridge.message import entry
+from mqtt_bridge.message_path import client_id, place_of, why_not_in
 from mqtt_bridge.metrics import BridgeMetrics
 from mqtt_bridge.paho_client import FAILURE, code_in_words
 from mqtt_bridge.paho_properties import from_paho
 from mqtt_bridge.peer import Peer, PeerLostError, Welcome
-from mqtt_bridge.trail import client_id, place_of, why_not_in
-from remoting.protocol.append_body import encode_entries
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.append_body import encode_entries
 from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import checked
 from runtime.clock import Clock

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from runtime.config import setting
+from runtime.config.tables import setting
 
 METHODS = ("certificate", "jwt", "password", "http")
 """Ways to prove who one is, in the order that holds when none is given."""

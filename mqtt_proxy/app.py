@@ -11,32 +11,19 @@ import asyncio
 
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.gate import Gate
-from mqtt_proxy.access.methods import make_methods
-from mqtt_proxy.bridge.cache import RecordCache
-from mqtt_proxy.bridge.client import Client
-from mqtt_proxy.bridge.delivery_tools import DeliveryTools
-from mqtt_proxy.bridge.exact import ExactFlows
-from mqtt_proxy.bridge.link import Link
-from mqtt_proxy.bridge.notify import Notifier
-from mqtt_proxy.bridge.offsets import OffsetCommitter
-from mqtt_proxy.bridge.ownership import Owners
-from mqtt_proxy.bridge.publish import Publisher
-from mqtt_proxy.bridge.pull import Puller
-from mqtt_proxy.bridge.pump import Pump
-from mqtt_proxy.bridge.services import Services
-from mqtt_proxy.bridge.shared import SharedHub
-from mqtt_proxy.bridge.sys_tree import SysTree
-from mqtt_proxy.bridge.sys_values import SysValues
-from mqtt_proxy.bridge.wills import WillJudge
+from mqtt_proxy.access.methods.chain import make_methods
+from mqtt_proxy.composition import make_services
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.front.counters import FrontCounters
-from mqtt_proxy.front.drain import drain
-from mqtt_proxy.front.listener import Listener
-from mqtt_proxy.front.open_sockets import OpenSockets
-from mqtt_proxy.front.quotas import Quotas
-from mqtt_proxy.listening import Listening
+from mqtt_proxy.link.link import Link
+from mqtt_proxy.listening.counters import FrontCounters
+from mqtt_proxy.listening.drain import drain
+from mqtt_proxy.listening.listener import Listener
+from mqtt_proxy.listening.open_ports import Listening
+from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.mqtt.limits import SessionLimits
+from mqtt_proxy.mqtt.codec.limits import SessionLimits
+from mqtt_proxy.quotas.quotas import Quotas
+from mqtt_proxy.sessions.client import Client
 from remoting.client.key_file import signing_dial
 from remoting.client.masters import Masters
 from remoting.client.tls import ClientTls
@@ -62,43 +49,22 @@ class ProxyApp:
         metrics = ProxyMetrics(registry)
         counters = FrontCounters(registry)
         self._link = Link(self._dial, reconnect_delay_ms_max=config.reconnect_delay_ms_max, masters=self._masters)
-        # Owners before the notifier and the puller: after a reconnection sessions are taken again before they read.
-        owners = Owners(self._link, metrics)
-        cache = RecordCache(config.cache_bytes_max)
-        tools = DeliveryTools(
-            cache,
-            Notifier(self._link, cache),
-            Puller(self._link, cache, config, metrics),
-            Pump(),
-            OffsetCommitter(self._link, interval_ms=config.offsets_commit_interval_ms),
-            metrics,
-            clock,
-            SharedHub(self._link, metrics),
-        )
         access = AccessCounters(registry)
         methods, partly = make_methods(config, clock=clock, counters=access), config.access.thins
         self._gate = Gate(methods, config.acl_file, clock=clock, counters=access, partly=partly)
         quotas = Quotas(config.quotas)
-        self._exact = ExactFlows(self._link, metrics)
-        self._services = Services(
-            config=config,
-            metrics=metrics,
+        self._services = make_services(
+            config,
             link=self._link,
-            publisher=Publisher(self._link, config, clock, metrics),
-            owners=owners,
-            tools=tools,
             access=self._gate,
-            clock=clock,
             quotas=quotas,
-            exact=self._exact,
-            sys_tree=SysTree(
-                SysValues(metrics, counters, clock, lambda: len(owners)), self._link, interval_s=config.sys_interval_s
-            ),
+            clock=clock,
+            metrics=metrics,
+            counters=counters,
         )
-        WillJudge(self._services)
         self._listener = self._make_listener(clock, counters, quotas)
         self._listening = Listening(config, self._listener, counters)
-        self._gate.on_change(owners.rules_changed)
+        self._gate.on_change(self._services.owners.rules_changed)
         self._declare_gauges(registry)
 
     def _make_listener(self, clock: Clock, counters: FrontCounters, quotas: Quotas) -> Listener:
@@ -174,7 +140,7 @@ class ProxyApp:
         )
         await self._listener.stop(deadline_s)
         self._services.tools.offsets.stop()
-        self._exact.stop()
+        self._services.exact.stop()
         self._services.sys_tree.stop()
         try:
             await asyncio.wait_for(self._settled(), deadline_s)

@@ -12,7 +12,7 @@ from pathlib import Path
 from mqtt_proxy.access_config import AccessConfig
 from mqtt_proxy.listen_config import ListenConfig
 from mqtt_proxy.quota_config import QuotaConfig
-from runtime.config import setting
+from runtime.config.tables import setting
 from runtime.tls_config import DialTlsConfig
 
 LOOPBACK = "127.0.0.1"

@@ -10,7 +10,7 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.config import setting
+from runtime.config.tables import setting
 
 LISTENERS = ("tcp", "tls", "ws", "wss")
 """The names of the listeners: in settings, logs, metrics and the ports that a server says."""

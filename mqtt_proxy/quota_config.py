@@ -1,14 +1,14 @@
 """Quotas of the MQTT proxy: what one client, one user, one address and the whole listener may use.
 
 Invariant: every quota stands here with its unit and what happens when it is reached; 0 stands for "no quota" where the
-string says so. Values only, no behaviour: `front.quotas` and `front.publish_rates` judge by them.
+string says so. Values only, no behaviour: `quotas` judges by them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.config import setting
+from runtime.config.tables import setting
 
 
 @dataclass(frozen=True, kw_only=True)

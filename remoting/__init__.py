@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-from remoting.hot.typed import typed
+from remoting.native.typed import typed
 
 TYPED = typed(Path(__file__).parent, ("inprocess", "transport.plain_publish", "transport.turn"))

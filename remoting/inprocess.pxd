@@ -1,4 +1,4 @@
-# Types of inprocess.py; see remoting/hot/typed.py.
+# Types of inprocess.py; see remoting/native/typed.py.
 
 cdef class _Lane:
     cdef object _deliver, _queue

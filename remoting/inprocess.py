@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from remoting.protocol.commands import Command
-from remoting.protocol.session_body import SessionClose, SessionOpen, SessionOpened, Subscribe, Subscribed
+from remoting.protocol.bodies.session_body import SessionClose, SessionOpen, SessionOpened, Subscribe, Subscribed
+from remoting.protocol.frames.commands import Command
 from remoting.transport.answering import answer
 from remoting.transport.calls import Calls
 from remoting.transport.contracts import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from remoting.protocol.codes import NAMES, request_name
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.codes import NAMES, request_name
+from remoting.protocol.frames.commands import Command
 from runtime.clock import Clock
 from runtime.metrics import Registry
 

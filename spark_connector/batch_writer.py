@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spark_connector.errors import OptionError
-from spark_connector.options import parse_write
+from spark_connector.options.read_write import parse_write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,7 +37,7 @@ class BatchWriter:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write the batch, unless the broker has it."""
-        from spark_connector.sink import check_replay, finish_batch, sink_home
+        from spark_connector.writing.sink import check_replay, finish_batch, sink_home
 
         options = self._given(batch_id)
         parsed = parse_write(options)

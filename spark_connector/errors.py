@@ -5,8 +5,8 @@ Invariant: every text names what was wrong (option, address, queue and offset) a
 
 from __future__ import annotations
 
-from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import LightMQError, LocalMisuse
+from remoting.protocol.frames.codes import ResponseCode
 
 
 def as_sentence(text: str) -> str:

@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from remoting.protocol.web_host import is_safe_host
-from spark_connector.lag import QueueLag, behind_latest, lost_messages, queue_lags
+from spark_connector.reading.lag import QueueLag, behind_latest, lost_messages, queue_lags
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from spark_connector.errors import OptionError
-from spark_connector.options import ReadOptions, WriteOptions, parse_read, parse_write
-from spark_connector.schema import schema_ddl
-from spark_connector.tables import is_table, keep_options, of_side, own_options, with_kept_options
+from spark_connector.options.catalog_tables import is_table, keep_options, of_side, own_options, with_kept_options
+from spark_connector.options.read_write import ReadOptions, WriteOptions, parse_read, parse_write
+from spark_connector.options.schema import schema_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from spark_connector.batch_reader import RocketMQBatchReader
-    from spark_connector.stream_reader import RefusedStream, RocketMQStreamReader
-    from spark_connector.writer import RocketMQBatchWriter, RocketMQStreamWriter
+    from spark_connector.reading.batch_reader import RocketMQBatchReader
+    from spark_connector.reading.stream_reader import RefusedStream, RocketMQStreamReader
+    from spark_connector.writing.writer import RocketMQBatchWriter, RocketMQStreamWriter
 
 
 class RocketMQDataSource(DataSource):
@@ -48,13 +48,13 @@ class RocketMQDataSource(DataSource):
 
     def reader(self, schema: StructType) -> RocketMQBatchReader:
         """For `spark.read`."""
-        from spark_connector.batch_reader import RocketMQBatchReader
+        from spark_connector.reading.batch_reader import RocketMQBatchReader
 
         return RocketMQBatchReader(schema, self._read_options(schema))
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader | RefusedStream:  # noqa: N802 - Spark's name
         """For `spark.readStream`."""
-        from spark_connector.stream_reader import RefusedStream, RocketMQStreamReader
+        from spark_connector.reading.stream_reader import RefusedStream, RocketMQStreamReader
 
         try:
             return RocketMQStreamReader(schema, self._read_options(schema))
@@ -63,7 +63,7 @@ class RocketMQDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQBatchWriter:
         """For `df.write`."""
-        from spark_connector.writer import RocketMQBatchWriter
+        from spark_connector.writing.writer import RocketMQBatchWriter
 
         if not with_kept_options(self.options, schema, WriteOptions):
             # Spark does the same for CREATE TABLE ... AS SELECT, whose options would be ignored: rows would go to
@@ -76,7 +76,7 @@ class RocketMQDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketMQStreamWriter:  # noqa: N802 - Spark's name
         """For `df.writeStream`."""
-        from spark_connector.writer import RocketMQStreamWriter
+        from spark_connector.writing.writer import RocketMQStreamWriter
 
         return RocketMQStreamWriter(schema, self._write_options(schema), overwrite=overwrite)
 
@@ -103,8 +103,9 @@ def _columns(options: ReadOptions) -> str | StructType:
             kafka=options.schema == "kafka",
         )
     from spark_connector.decode.plan import all_columns, plan_decoding, project
+    from spark_connector.reading.sample import sample_bodies
 
-    decoding = plan_decoding(options, None)
+    decoding = plan_decoding(options, None, sample_bodies)
     assert decoding is not None
     return project(all_columns(decoding), options.columns, properties=options.include_properties)
 

@@ -1,18 +1,25 @@
 """What holds for every test.
 
 Servers that tests start reserve little disk, in this process and in children, and hear Ctrl-C. Properties are judged by
-what they say and never by how long an example takes, which a busy machine decides.
+what they say and never by how long an example takes, which a busy machine decides. Stores that tests dropped are
+collected before their descriptors reach the number above which `select` fails in the whole process.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 SEGMENT_SIZE_BYTES = 32 * 1024 * 1024
 """A log file of the default size for each of some hundred short-lived servers would fill a disk."""
+DESCRIPTORS_MAX = 400
+"""`select`, which MQTT clients of tests wait with, takes numbers below 1,024."""
 RESERVED = {
     "LIGHTMQ_BROKER__STORE__SEGMENT_SIZE_BYTES": SEGMENT_SIZE_BYTES,
     "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -30,3 +37,12 @@ settings.register_profile("lightmq", settings.default, deadline=None, suppress_h
     HealthCheck.too_slow,
 ])  # fmt: skip
 settings.load_profile("lightmq")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def dropped_stores_are_closed() -> Iterator[None]:
+    """A store that a test drops, as a kill does, closes its files when it is collected, which may be late."""
+    yield
+    listing = Path("/proc/self/fd")
+    if listing.exists() and sum(1 for _ in listing.iterdir()) > DESCRIPTORS_MAX:
+        gc.collect()

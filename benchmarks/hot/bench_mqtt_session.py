@@ -11,10 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 
-from mqtt_proxy.mqtt import packets
-from mqtt_proxy.mqtt.encode import encode, publish_head
-from mqtt_proxy.mqtt.limits import SessionLimits
-from mqtt_proxy.mqtt.session import Session
+from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec.encode import encode, publish_head
+from mqtt_proxy.mqtt.codec.limits import SessionLimits
+from mqtt_proxy.mqtt.session.session import Session
 
 LEVEL = 5 if "--level-5" in sys.argv else 4
 ROUNDS = 9

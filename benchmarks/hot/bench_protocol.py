@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from remoting.hot.checksum import crc32c
-from remoting.protocol import append_body, frame, header, names, record, topics
-from remoting.protocol.commands import Command
+from remoting.native.checksum import crc32c
+from remoting.protocol.bodies import append_body
+from remoting.protocol.frames import frame, header
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import names, record, topics
 
 ROUNDS = 7
 PAYLOAD = bytes(100)

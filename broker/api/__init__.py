@@ -1,1 +1,1 @@
-"""Request handlers: one file per family of request codes, wired together in `broker.api.router`."""
+"""The compiled intake; requests are in the rooms of their features."""

@@ -1,1 +1,1 @@
-"""What the broker knows about topics, filters, sessions, groups and sinks: views over the log's state records."""
+"""The compiled rows of sinks and appends; views are in the rooms of their features."""

@@ -23,7 +23,7 @@ from broker.replication.frames import (
     Frame,
     read_frame,
 )
-from remoting.hot.checksum import crc32c
+from remoting.native.checksum import crc32c
 from remoting.protocol.errors import RemoteViolation
 
 BUFFER_BYTES = 4 * 1024

@@ -33,7 +33,7 @@ from typing import Any
 
 from broker.replication.epochs import POSITION_MAX, Entry
 from broker.replication.proof import NONCE_BYTES, PROOF_BYTES
-from remoting.hot.checksum import crc32c
+from remoting.native.checksum import crc32c
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 MAGIC = 0x4C4D5231

@@ -21,7 +21,7 @@ from broker.replication.ha_link import MasterLink
 from broker.replication.proof import NONCE_BYTES
 from broker.store.errors import StoreError, StoreFailed
 from broker.store.log_store import LogStore
-from broker.store.raw_part import RawPart
+from broker.store.replica.raw_part import RawPart
 from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
 from remoting.transport.certificates import CertificateProblem

@@ -28,10 +28,10 @@ from broker.replication.frames import (
     encode_transfer_head,
 )
 from broker.replication.ha_connection import ReplicaConnection
-from broker.replication.ha_door import Doors
 from broker.replication.leader import Leader
 from broker.replication.pieces import Pieces
 from broker.replication.proof import proved
+from broker.replication.tls_detection import Doors
 from broker.store.log_store import LogStore
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.server.peer import is_loopback

@@ -9,7 +9,7 @@ from __future__ import annotations
 from broker.replication.epochs import Epochs
 from broker.replication.frames import Transfer, encode_transfer_head
 from broker.store.log_store import LogStore
-from broker.store.raw_part import RawPart
+from broker.store.replica.raw_part import RawPart
 
 
 class Piece:

@@ -15,9 +15,7 @@ import msgspec
 
 from broker.roles.steps import View
 from remoting.client.reconnecting import ReconnectingConnection
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import (
+from remoting.protocol.bodies.controller_body import (
     LEADER_ADDRESS_FIELD,
     ControllerMetadata,
     MasterHeader,
@@ -25,8 +23,10 @@ from remoting.protocol.controller_body import (
     SyncStateSet,
     from_fields,
 )
+from remoting.protocol.bodies.route_body import decode_body
 from remoting.protocol.errors import LightMQError
-from remoting.protocol.route_body import decode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import ConnectionLost, checked
 

@@ -1,6 +1,6 @@
 """The one handler behind a broker's port: the requests of the present role, and NOT_MASTER for all others.
 
-    master   the table of `broker.api`, appends only while enough replicas are in sync
+    master   the table of `broker.router`, appends only while enough replicas are in sync
     replica  NOT_MASTER with the master's address; codes of RocketMQ get 14, which its clients retry elsewhere, with the
              same fields
     fenced   the same without an address; so answers a master that stood still, until it knows that it still is one
@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from broker.store.errors import GivenUp
 from remoting.access.rights import LOCATE, RIGHTS, with_rights
-from remoting.protocol.codes import RequestCode as Code
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
+from remoting.protocol.bodies.controller_body import MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.server.access import Access
 from remoting.server.authorizer import Authorizer
 from remoting.server.router import Router, Unsupported

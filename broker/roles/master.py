@@ -18,8 +18,8 @@ from broker.replication.sync_state_set import Proposal, SyncStateSet
 from broker.roles.durability import DurabilityLog
 from broker.roles.pause_watch import PauseWatch
 from broker.roles.steps import View
-from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.codes import ResponseCode
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig

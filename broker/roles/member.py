@@ -33,15 +33,15 @@ from broker.roles.replicas_manager import ReplicasManager
 from broker.roles.serving import Serving, client_host, make_server, upkeep
 from broker.roles.steps import Role, View
 from broker.roles.vip_port import open_vip_port
-from broker.store.confirm import NEVER
 from broker.store.errors import GivenUp, StoreFailed
+from broker.store.log.confirm import NEVER
+from broker.store.log.role import UNLIMITED
 from broker.store.log_store import LogStore
-from broker.store.role import UNLIMITED
 from remoting.access.rights import REGISTER
 from remoting.client.key_file import read_signer
 from remoting.client.tls import ClientTls
-from remoting.protocol.codes import RequestCode as Code
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.commands import Command
 from remoting.server.access import Access, parse_access_keys
 from remoting.server.authorizer import Authorizer
 from remoting.server.server import RemotingServer
@@ -51,7 +51,7 @@ from remoting.transport.failures import join_address
 from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
-    from broker.api.context import Broker
+    from broker.broker import BrokerParts
     from broker.config import BrokerConfig
     from broker.registration import Connect
     from runtime.clock import Clock
@@ -370,7 +370,7 @@ class GroupMember:
         return Standing(store.epoch, store.end_position, store.confirm_position)
 
     @property
-    def broker(self) -> Broker | None:
+    def broker(self) -> BrokerParts | None:
         """What answers requests now."""
         return self.serving.broker if self.serving is not None else None
 

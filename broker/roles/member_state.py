@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.roles.steps import Stage
-from remoting.protocol.controller_body import EpochCache, EpochRange, HaFollowing, HaReplica, HaState
-from remoting.protocol.route_body import encode_body
+from remoting.protocol.bodies.controller_body import EpochCache, EpochRange, HaFollowing, HaReplica, HaState
+from remoting.protocol.bodies.route_body import encode_body
 
 if TYPE_CHECKING:
     from broker.roles.member import GroupMember

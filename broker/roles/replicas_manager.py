@@ -24,9 +24,7 @@ from broker.roles.identity_file import Identity, IdentityFile
 from broker.roles.machine_boot import machine_boot
 from broker.roles.pause_watch import PauseWatch, pause_limit_ms
 from broker.roles.steps import Ask, ReplicaSteps, Role, SetNews, Stage, View
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import (
+from remoting.protocol.bodies.controller_body import (
     AlterSyncStateSet,
     ApplyBrokerId,
     ElectMaster,
@@ -41,8 +39,10 @@ from remoting.protocol.controller_body import (
     from_fields,
     to_fields,
 )
+from remoting.protocol.bodies.route_body import decode_body, encode_body
 from remoting.protocol.errors import LightMQError, Refused
-from remoting.protocol.route_body import decode_body, encode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import refusal
 
 if TYPE_CHECKING:

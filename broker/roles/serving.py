@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.api.access import Authorizer
-from broker.api.context import Broker
-from broker.api.router import handlers
+from broker.broker import BrokerParts
 from broker.metrics import ReaderMetrics
 from broker.readers.messages import ReaderSettings
 from broker.readers.pool import ReaderPool
 from broker.registration import Connect, Registration
+from broker.requests.access import Authorizer
+from broker.router import handlers
 from broker.store.attached.tail_view import in_order
 from broker.store.errors import GivenUp, StoreError
 from remoting.protocol.errors import LightMQError
@@ -61,8 +61,7 @@ class Serving:
         """`authorizer`: who may do what; without one everybody may do everything."""
         self.config = config
         self.store = store
-        self.broker = Broker(config, store, clock, registry, log)
-        self.broker.authorizer = authorizer or Authorizer()
+        self.broker = BrokerParts(config, store, clock, registry, log, authorizer)
         self.readers: ReaderPool | None = None
         self.registration = Registration(self.broker, make_connection=connect)
         self._clock, self._registry, self._log = clock, registry, log
@@ -88,7 +87,7 @@ class Serving:
 
     def tell_address(self, host: str, port: int) -> None:
         """Where clients reach us."""
-        self.broker.host, self.broker.port = host, port
+        self.broker.identity.host, self.broker.identity.port = host, port
         if self.readers is not None and not self._announced:
             self.readers.start()
         self._announced = True
@@ -102,7 +101,7 @@ class Serving:
     def give_up(self, reason: GivenUp) -> None:
         """Answer all that waits to be confirmed: the role has ended, others decide whether it stays."""
         self.broker.appender.flush()
-        self.broker.group_commits.flush()
+        self.broker.groups.commits.flush()
         self.store.give_up(reason)
 
     async def stop(self) -> None:
@@ -142,7 +141,8 @@ class Serving:
             tls_key=_text(tls.key), tls_client_ca=_text(tls.client_ca), tls_client_required=tls.client_required,
         )  # fmt: skip
         pool = self.readers = ReaderPool(config.range_readers, settings, metrics, self._log)
-        broker.readers_address = lambda: join_address(broker.host, pool.port) if pool.serving else None
+        identity = broker.identity
+        identity.readers_address = lambda: join_address(identity.host, pool.port) if pool.serving else None
 
     def _finish_commits(self) -> None:
         """Carry on the sink commits that a stop interrupted: part of them is visible already."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.store.epoch_file import Epoch, below, save_epochs
 from broker.store.errors import GivenUp
-from broker.store.raw_part import RawPart, raw_part
-from broker.store.replica_writer import ReplicaWriter
-from broker.store.role import UNLIMITED
+from broker.store.log.epoch_file import Epoch, below, save_epochs
+from broker.store.log.role import UNLIMITED
+from broker.store.recovery.truncation import Truncation
+from broker.store.replica.raw_part import RawPart, raw_part
+from broker.store.replica.replica_writer import ReplicaWriter
 from broker.store.store_base import StoreBase
-from broker.store.truncation import Truncation
 from remoting.protocol.errors import LocalMisuse
 
 Heard = Callable[[int], None]

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 
-from broker.store.confirm import Callback, FreshListener, Listener
 from broker.store.group_door import GroupDoor
+from broker.store.log.confirm import Callback, FreshListener, Listener
 from broker.store.read_result import NO_SUCH_QUEUE, RangeResult, ReadResult
-from broker.store.state_log import StateChange
+from broker.store.state.state_log import StateChange
 from broker.store.store_message import Appended, StoreMessage
 from remoting.protocol.errors import LocalMisuse
 

@@ -10,30 +10,31 @@ from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
 from typing import Any, Self
 
-from broker.store.checkpoint import Checkpoint, save_checkpoint
-from broker.store.confirm import Confirm, Listener
-from broker.store.damage_watch import DamageWatch
-from broker.store.disk_guard import DiskGuard
+from broker.store.append.writer import Writer
 from broker.store.errors import StoreError, StoreFailed
-from broker.store.flusher import Flusher, Inline, Schedule
-from broker.store.format_version import check_format
-from broker.store.index_thread import IndexThread
-from broker.store.key_index.key_store import KeyStore
-from broker.store.maintenance import Maintenance
-from broker.store.opening import Opened, Opening
-from broker.store.quarantine import DamagedRange
-from broker.store.queue_index.index_flusher import IndexFlusher, room_maker
-from broker.store.reader import Reader
-from broker.store.replica_writer import ReplicaWriter
-from broker.store.retention import Retention
-from broker.store.role import UNLIMITED, WRITER, Role, role_of
-from broker.store.scrub import Scrub
+from broker.store.index.index_flusher import IndexFlusher, room_maker
+from broker.store.index.reader import Reader
+from broker.store.index.time_search import TimeSearch
+from broker.store.keys.key_store import KeyStore
+from broker.store.log.checkpoint import Checkpoint, save_checkpoint
+from broker.store.log.confirm import Confirm, Listener
+from broker.store.log.disk_guard import DiskGuard
+from broker.store.log.flusher import Flusher, Inline, Schedule
+from broker.store.log.format_version import check_format
+from broker.store.log.index_thread import IndexThread
+from broker.store.log.role import UNLIMITED, WRITER, Role, role_of
+from broker.store.recovery.opened import Opened
+from broker.store.recovery.opening import Opening
+from broker.store.recovery.quarantine import DamagedRange
+from broker.store.replica.replica_writer import ReplicaWriter
 from broker.store.settings import StoreSettings
-from broker.store.state_log import StateChange
-from broker.store.state_tables import StateTables
+from broker.store.state.state_log import StateChange
+from broker.store.state.state_tables import StateTables
 from broker.store.store_message import StoreMessage
-from broker.store.time_search import TimeSearch
-from broker.store.writer import Writer
+from broker.store.upkeep.damage_watch import DamageWatch
+from broker.store.upkeep.maintenance import Maintenance
+from broker.store.upkeep.retention import Retention
+from broker.store.upkeep.scrub import Scrub
 from runtime.clock import Clock
 from runtime.faults import FaultPoints
 from runtime.files import DirectoryLock, make_directory

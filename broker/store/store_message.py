@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from remoting.protocol.record import MQTT_TOPIC_KEY
+from remoting.protocol.records.record import MQTT_TOPIC_KEY
 
 
 @dataclass(slots=True)

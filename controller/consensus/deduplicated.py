@@ -18,8 +18,8 @@ from msgspec import Meta
 from controller.replicas.commands import Barrier, Outcome, decode
 from controller.replicas.group import GroupView
 from controller.replicas.machine import ReplicaMachine
-from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.frames.codes import ResponseCode
 
 CLIENTS_MAX = 64
 """Clients whose answers are remembered; a client is one start of one controller."""

@@ -19,7 +19,7 @@ import os
 import struct
 from pathlib import Path
 
-from remoting.hot.checksum import crc32c
+from remoting.native.checksum import crc32c
 from remoting.protocol.errors import LocalMisuse
 from runtime.files import atomic_write, fsync_dir
 

@@ -15,8 +15,8 @@ import msgspec
 from controller.consensus.deduplicated import Envelope
 from controller.consensus.engine import Engine, NotLeading, OutcomeUnknown
 from controller.replicas.commands import Command, Outcome, encode
-from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import ResponseCode
 
 TRIES_MAX = 3
 """How often a command of unknown fate is proposed before the asker is told so."""

@@ -20,11 +20,11 @@ from pathlib import Path
 from pysyncobj import FAIL_REASON
 
 from controller.consensus.engine import COMMAND_BYTES_MAX, ConsensusFailed, Machine, NotLeading, OutcomeUnknown
+from controller.consensus.members import Member
 from controller.consensus.peers import PeerTransport
 from controller.consensus.raft_node import NO_OP, RaftNode, Timers
 from controller.consensus.single import REGULAR, check_members
 from controller.consensus.wire import stretch
-from controller.members import Member
 from remoting.protocol.errors import LightMQError
 from runtime.files import make_directory
 from runtime.logs import get_logger

@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from controller.consensus.journal import Entry
-from remoting.hot.checksum import crc32c
+from remoting.native.checksum import crc32c
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from runtime.files import atomic_replace
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from controller.replicas.commands import ElectMaster, Live
 from controller.replicas.group import ReplicaGroup
-from remoting.protocol.codes import ResponseCode
+from remoting.protocol.frames.codes import ResponseCode
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ class LiveTable:
         timeout_ms: int | None = None,
     ) -> bool:
         """A heartbeat; True when the replica was not alive before."""
+        self._pause.begin(now_ms)
         limit = min(timeout_ms, self._timeout_ms) if timeout_ms is not None and timeout_ms > 0 else self._timeout_ms
         lives = self._lives.setdefault(key[0], {})
         known = lives.get(key[1])
@@ -58,6 +59,7 @@ class LiveTable:
 
     def presume(self, key: ReplicaKey, now_ms: int) -> None:
         """Give a replica this controller knows nothing of one time limit to show itself."""
+        self._pause.begin(now_ms)
         self._lives.setdefault(key[0], {}).setdefault(key[1], Life(now_ms + self._timeout_ms, None))
 
     def channel_lost(self, channel: object) -> list[ReplicaKey]:

@@ -36,7 +36,7 @@ from controller.replicas.commands import (
 )
 from controller.replicas.election import Choice, choose
 from controller.replicas.group import FIRST_BROKER_ID, Replica, ReplicaGroup, check
-from remoting.protocol.codes import ResponseCode
+from remoting.protocol.frames.codes import ResponseCode
 
 GROUPS_MAX = 10_000
 """Broker groups; an id in one more is refused."""

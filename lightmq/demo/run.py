@@ -154,7 +154,7 @@ class Demo:
             if self._interrupted.is_set():
                 raise InstallationFailed("interrupted while Spark was still being installed; run again to go on")
         installation.wait()
-        from lightmq.jvm import ensure_java
+        from lightmq.spark_session.jvm import ensure_java
 
         choice = ensure_java()
         self._view.note(f"Java: {choice.why}")

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from mqtt_proxy.access.counters import AccessCounters
 from remoting.access.identity import ANONYMOUS, Action, Identity
 from remoting.access.rules import ALLOWED, RETAINED_MASK, WRITE_ALL_MASK, Grants, RuleSet, Verdict
-from remoting.protocol import connection_state
+from remoting.protocol.records import connection_state
 from runtime.clock import Clock
 from runtime.logs import get_logger
 

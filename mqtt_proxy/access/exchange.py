@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.scram import MECHANISM, NONCE_BYTES, ScramError, ScramServer
+from mqtt_proxy.access.methods.scram import MECHANISM, NONCE_BYTES, ScramError, ScramServer
 from remoting.access.identity import Identity, Shown, Unproven
 from runtime.logs import get_logger
 

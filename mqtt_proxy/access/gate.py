@@ -17,7 +17,7 @@ from mqtt_proxy.access.auth import Authenticator, Method
 from mqtt_proxy.access.authority import Authority
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.exchange import Exchange, Exchanges
-from mqtt_proxy.access.password_method import PasswordMethod
+from mqtt_proxy.access.methods.password_method import PasswordMethod
 from remoting.access import acl_file
 from remoting.access.identity import Identity, Shown, Unproven
 from remoting.access.rules import RuleSet, Verdict

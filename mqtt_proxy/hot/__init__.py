@@ -9,12 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqtt_proxy import TYPED
-from mqtt_proxy.hot import pure, pure_publish
-from mqtt_proxy.hot.contracts import Core
-from mqtt_proxy.mqtt import scan
-from remoting.hot.choice import Choice, choose
+from mqtt_proxy.hot import pure_publish
+from mqtt_proxy.mqtt.session import scan
+from remoting.native.choice import Choice, choose, why_unusable
+from remoting.native.packet_contracts import Core
+from remoting.native.reference import packets as pure
 
-MODULES = ("compiled", "compiled_publish")
+MODULES = ("compiled_publish",)
 
 
 def pure_core() -> Core:
@@ -27,7 +28,8 @@ def pure_core() -> Core:
 
 def compiled_core() -> Core:
     """Return the compiled twin. Raises ImportError where it was not built."""
-    from mqtt_proxy.hot import compiled, compiled_publish
+    from mqtt_proxy.hot import compiled_publish
+    from remoting.native.compiled import packets as compiled
 
     return Core(
         "compiled", compiled.starts_of, compiled.split, compiled.pick, compiled.write_run,
@@ -36,7 +38,7 @@ def compiled_core() -> Core:
     )  # fmt: skip
 
 
-choice: Choice[Core] = choose(Path(__file__).parent, MODULES, compiled_core, pure_core, TYPED.reason)
+choice: Choice[Core] = choose(compiled_core, pure_core, TYPED.reason or why_unusable(Path(__file__).parent, MODULES))
 """Which twin is in use, and why."""
 core: Core = choice.core
 scan.IN_USE.runs = core.consume_runs

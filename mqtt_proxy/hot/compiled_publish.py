@@ -8,17 +8,17 @@ for byte. Thread rule: loop thread, holding the interpreter's lock.
 import cython
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.string import memcmp
-from cython.cimports.mqtt_proxy.mqtt.incoming import Incoming
-from cython.cimports.mqtt_proxy.mqtt.outgoing import Outgoing
-from cython.cimports.mqtt_proxy.mqtt.publish import Publish
-from cython.cimports.mqtt_proxy.mqtt.session_state import SessionState
+from cython.cimports.mqtt_proxy.mqtt.codec.publish import Publish
+from cython.cimports.mqtt_proxy.mqtt.session.incoming import Incoming
+from cython.cimports.mqtt_proxy.mqtt.session.outgoing import Outgoing
+from cython.cimports.mqtt_proxy.mqtt.session.session_state import SessionState
 
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
-from mqtt_proxy.mqtt import incoming as _incoming
-from mqtt_proxy.mqtt import outgoing as _outgoing
-from mqtt_proxy.mqtt import packets
+from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.session import incoming as _incoming
+from mqtt_proxy.mqtt.session import outgoing as _outgoing
 
 LEVEL_3 = cython.declare(cython.int, packets.LEVEL_3)
 CONFIRMED = cython.declare(object, _incoming.CONFIRMED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from mqtt_proxy.mqtt.packets import Publish
+from mqtt_proxy.mqtt.codec.packets import Publish
 
 
 def survey(publishes: Sequence[Publish], exact: bool) -> tuple[bool, int, list[int]]:

@@ -31,7 +31,7 @@ _REASONS = {
 
 
 @dataclass(slots=True, frozen=True)
-class Outcome:
+class HandshakeOutcome:
     """How a handshake ended."""
 
     response: bytes
@@ -52,7 +52,7 @@ class Handshake:
         self._received = b""
         self._http = H11Handshake(ConnectionType.SERVER)
 
-    def feed(self, data: bytes) -> Outcome | None:
+    def feed(self, data: bytes) -> HandshakeOutcome | None:
         """Take bytes; the outcome once there is one."""
         before = len(self._received)
         self._received += data
@@ -73,7 +73,7 @@ class Handshake:
             return _refuse(400, type(error).__name__)
         return None if found < 0 else _refuse(400, "no request for a WebSocket")
 
-    def _answer(self, request: Request, rest: bytes) -> Outcome:
+    def _answer(self, request: Request, rest: bytes) -> HandshakeOutcome:
         headers = dict(request.extra_headers)
         if request.target.partition("?")[0] != self._rules.path:
             return _refuse(404, "another path")
@@ -85,7 +85,7 @@ class Handshake:
         chosen = next((each for each in request.subprotocols if each in SUBPROTOCOLS), None)
         if chosen is None:
             return _refuse(400, "no subprotocol mqtt [MQTT-6.0.0-3]")
-        return Outcome(self._http.send(AcceptConnection(subprotocol=chosen)), rest=rest)
+        return HandshakeOutcome(self._http.send(AcceptConnection(subprotocol=chosen)), rest=rest)
 
 
 def _is_key(value: bytes) -> bool:
@@ -96,8 +96,10 @@ def _is_key(value: bytes) -> bool:
         return False
 
 
-def _refuse(status: int, reason: str) -> Outcome:
+def _refuse(status: int, reason: str) -> HandshakeOutcome:
     further = b"Sec-WebSocket-Version: 13\r\n" if status == 426 else b""
     text = b"This is MQTT over WebSocket.\n"
     response = b"HTTP/1.1 %d %s\r\n%sContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
-    return Outcome(response % (status, _REASONS[status], further, len(text), text), refusal=f"{status}: {reason}")
+    return HandshakeOutcome(
+        response % (status, _REASONS[status], further, len(text), text), refusal=f"{status}: {reason}"
+    )

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from remoting.access.rules import PLACEHOLDER, Rule, RuleSet
 from remoting.protocol.errors import LightMQError
-from remoting.protocol.topics import validate_filter
+from remoting.protocol.records.topics import validate_filter
 
 FILE_SIZE_BYTES_MAX = 16 * 1_048_576
 """Largest access list read, some 300,000 rules; a larger one is refused as a mistake."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import re
 
-from remoting.protocol import names
 from remoting.protocol.errors import RemoteViolation
-from remoting.protocol.record import RecordView
+from remoting.protocol.records import names
+from remoting.protocol.records.record import RecordView
 
 GROUP = "$group/"
 SINK = "$sink/"

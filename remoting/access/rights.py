@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from remoting.protocol.codes import RequestCode as Code
-from remoting.protocol.codes import request_name
 from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import request_name
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from remoting.batches.row import BatchRow
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
-from remoting.protocol.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, Buffer
+from remoting.protocol.records.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, Buffer
 
 RAW_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of a stream before compression; a larger one is neither made nor unpacked."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from remoting.batches.row import BatchRow
 from remoting.protocol.errors import CorruptRecord, LightMQError, LocalMisuse
-from remoting.protocol.record import (
+from remoting.protocol.records.record import (
     BATCH,
     FLAG_CODEC_MASK,
     FLAG_FORMAT_MASK,

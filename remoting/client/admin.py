@@ -1,27 +1,22 @@
-"""What operators ask: topics, clusters, broker status; for asyncio and for threads.
+"""What operators ask: topics, clusters, broker status; for asyncio.
 
 Everything goes over the `Connection` it is given: a name server's for routes, a broker's for its topics; in the
-all-in-one both are the same port. Loop rule: `AsyncAdmin` on the loop's thread; `Admin` on any.
+all-in-one both are the same port. Loop rule: on the loop's thread; `threads.Admin` offers the same to others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any
 
-from remoting.client.background import BackgroundConnection
-from remoting.client.endpoint import Endpoint
-from remoting.client.tls import ClientTls
-from remoting.protocol import fastjson
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.route_body import PERM_READ, PERM_WRITE, ClusterInfo, TopicList, TopicRoute, decode_body
 from remoting.protocol.errors import RemoteViolation
-from remoting.protocol.route_body import PERM_READ, PERM_WRITE, ClusterInfo, TopicList, TopicRoute, decode_body
-from remoting.protocol.stored_message import StoredMessage, iter_stored
+from remoting.protocol.frames import fastjson
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.stored_message import StoredMessage, iter_stored
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import checked
-from remoting.transport.signature import Signer
 
 TIME_MAX_MS = 2**62
 """A time behind all others."""
@@ -97,77 +92,6 @@ class AsyncAdmin:
 
     async def _ask(self, code: int, **fields: str) -> Command:
         return checked(await self._connection.request(Command(code, fields=fields), self._timeout_ms))
-
-
-class Admin:
-    """Administration for threads; the calls are those of `AsyncAdmin`, and wait."""
-
-    def __init__(
-        self,
-        address: str = "",
-        *,
-        controllers: Sequence[str] = (),
-        broker_name: str = "",
-        signer: Signer | None = None,
-        tls: ClientTls | None = None,
-    ) -> None:
-        """The broker is named as for a `Producer`."""
-        endpoint = Endpoint(address, controllers, broker_name, signer, tls)
-        self._background = BackgroundConnection(endpoint, name="lightmq-admin")
-        self._admin = AsyncAdmin(self._background.connection)
-
-    def cluster(self) -> ClusterInfo:
-        """Every broker group the name server knows."""
-        return self._background.run(self._admin.cluster())
-
-    def topic_names(self) -> list[str]:
-        """Names of all topics the name server knows."""
-        return self._background.run(self._admin.topic_names())
-
-    def route(self, topic: str) -> TopicRoute:
-        """Where a topic's queues are."""
-        return self._background.run(self._admin.route(topic))
-
-    def topics(self) -> dict[str, Any]:
-        """The broker's topics with their queues and counts, as the JSON object it answers."""
-        return self._background.run(self._admin.topics())
-
-    def status(self) -> dict[str, Any]:
-        """The broker's own view of itself, as the JSON object it answers."""
-        return self._background.run(self._admin.status())
-
-    def create_topic(
-        self,
-        topic: str,
-        queue_count: int,
-        *,
-        perm: int = PERM_READ | PERM_WRITE,
-        attributes: Mapping[str, str | None] | None = None,
-    ) -> None:
-        """Create a topic on the broker, or change its queue count, permission and attributes."""
-        self._background.run(self._admin.create_topic(topic, queue_count, perm=perm, attributes=attributes))
-
-    def topic_config(self, topic: str) -> dict[str, Any]:
-        """One topic's configuration, as the JSON object the broker answers; `Refused` (17) without it."""
-        return self._background.run(self._admin.topic_config(topic))
-
-    def query(
-        self, topic: str, key: str, *, count: int = 32, begin_ms: int = 0, end_ms: int = TIME_MAX_MS
-    ) -> list[StoredMessage]:
-        """The newest messages of a topic with a key, between two store times."""
-        return self._background.run(self._admin.query(topic, key, count=count, begin_ms=begin_ms, end_ms=end_ms))
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._background.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def topic_fields(

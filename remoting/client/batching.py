@@ -28,12 +28,12 @@ from remoting.batches.row import BatchRow
 from remoting.client.admin import AsyncAdmin
 from remoting.client.in_flight import Frame, InFlight, WindowLimits
 from remoting.client.message import Message, Sent, entry_of, size_of, to_row
-from remoting.protocol.append_body import decode_append_reply, encode_batch_entry, encode_entries
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.append_body import decode_append_reply, encode_batch_entry, encode_entries
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused, RemoteViolation
-from remoting.protocol.key_queue import queue_of
-from remoting.protocol.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.key_queue import queue_of
+from remoting.protocol.records.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import ConnectionLost, RequestTimeout, checked
 

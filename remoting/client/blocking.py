@@ -19,11 +19,11 @@ from typing import Self
 
 from remoting.client.master_link import Dial, MasterLink
 from remoting.client.tls import ClientTls, handshake_with, is_verdict
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.route_body import ClusterInfo, TopicRoute, decode_body
 from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
-from remoting.protocol.frame import FRAME_SIZE_BYTES_MAX, FrameDecoder, encode_frame
-from remoting.protocol.route_body import ClusterInfo, TopicRoute, decode_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.frames.frame import FRAME_SIZE_BYTES_MAX, FrameDecoder, encode_frame
 from remoting.transport.failures import (
     ConnectionLost,
     RequestTimeout,

@@ -18,16 +18,13 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from types import TracebackType
-from typing import Self
 
-from remoting.client.background import BackgroundConnection
 from remoting.client.batching import AsyncProducer, ProducerSettings
-from remoting.client.endpoint import Endpoint
+from remoting.client.endpoint import BackgroundConnection, Closing, Endpoint
 from remoting.client.message import OVERHEAD_BYTES, Message, Sent
 from remoting.client.tls import ClientTls
-from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import ConnectionLost
 from remoting.transport.signature import Signer
@@ -35,7 +32,7 @@ from remoting.transport.signature import Signer
 _UNBOUNDED = 1 << 62
 
 
-class Producer:
+class Producer(Closing):
     """Sends messages to a broker; made by its constructor, which does not wait for the connection."""
 
     def __init__(
@@ -97,14 +94,6 @@ class Producer:
         self.flush()
         self._background.run(self._end())
         self._background.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -12,9 +12,9 @@ import logging
 import ssl
 
 from remoting.client.tls import ClientTls, handshake_with
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.frame import FRAME_SIZE_BYTES_MAX
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.frames.frame import FRAME_SIZE_BYTES_MAX
 from remoting.transport.calls import Calls
 from remoting.transport.contracts import (
     IN_FLIGHT_BYTES_MAX,

@@ -1,33 +1,26 @@
-"""One queue read with pulls that wait at its end, and the offset of a group in it; for asyncio and for threads.
+"""One queue read with pulls that wait at its end, and the offset of a group in it; for asyncio.
 
 The position is the caller's: nothing is read ahead and nothing is committed unless asked for. `pull` gets messages one
 by one from the broker; `read` gets the records as they lie in the log and unpacks batches here, in far fewer requests.
 Invariant: `next_offset` of a result is where the next pull goes on, also when nothing was found.
-Loop rule: `AsyncConsumer` on the loop's thread; `Consumer` on any, one call after the other.
+Loop rule: on the loop's thread; `threads.Consumer` offers the same to others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
 from remoting.batches.unpack import Unpacker
-from remoting.client.background import BackgroundConnection
-from remoting.client.endpoint import Endpoint
-from remoting.client.tls import ClientTls
-from remoting.protocol.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
+from remoting.protocol.bodies.pull_body import STATUS_OK, decode_range_pull_reply, encode_range_pull
 from remoting.protocol.errors import Refused, RemoteViolation
-from remoting.protocol.message_id import Host
-from remoting.protocol.pull_body import STATUS_OK, decode_range_pull_reply, encode_range_pull
-from remoting.protocol.record import check_record, iter_records
-from remoting.protocol.stored_message import StoredMessage, from_record, iter_stored
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.message_id import Host
+from remoting.protocol.records.record import check_record, iter_records
+from remoting.protocol.records.stored_message import StoredMessage, from_record, iter_stored
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import checked
-from remoting.transport.signature import Signer
 
 PULL_COUNT_MAX = 32
 """Messages asked for in one pull."""
@@ -171,69 +164,6 @@ class AsyncConsumer:
     async def _offset(self, code: int, **fields: str) -> int:
         command = Command(code, fields={**self._queue, **fields})
         return _number(checked(await self._connection.request(command, REQUEST_TIMEOUT_MS)), "offset")
-
-
-class Consumer:
-    """One consumer group's view of one queue, for threads; the calls are those of `AsyncConsumer`, and wait."""
-
-    def __init__(
-        self,
-        address: str = "",
-        *,
-        group: str,
-        topic: str,
-        queue: int,
-        controllers: Sequence[str] = (),
-        broker_name: str = "",
-        signer: Signer | None = None,
-        tls: ClientTls | None = None,
-    ) -> None:
-        """The broker is named as for a `Producer`."""
-        endpoint = Endpoint(address, controllers, broker_name, signer, tls)
-        self._background = BackgroundConnection(endpoint, name="lightmq-consumer")
-        self._consumer = AsyncConsumer(self._background.connection, group, topic, queue)
-
-    def pull(
-        self, offset: int, count_max: int = PULL_COUNT_MAX, wait_ms: int = PULL_WAIT_MS, tags: str = "*"
-    ) -> PullResult:
-        """Read from `offset`, waiting up to `wait_ms` at the end; `Refused` when topic or queue do not exist."""
-        return self._background.run(self._consumer.pull(offset, count_max, wait_ms, tags))
-
-    def read(self, offset: int, count_max: int = READ_COUNT_MAX, bytes_max: int = READ_BYTES_MAX) -> PullResult:
-        """Read from `offset` without waiting; batches are unpacked here."""
-        return self._background.run(self._consumer.read(offset, count_max, bytes_max))
-
-    def committed(self) -> int | None:
-        """The group's offset in the queue, None when it has none."""
-        return self._background.run(self._consumer.committed())
-
-    def commit(self, offset: int) -> None:
-        """Store the group's offset: the next message it wants."""
-        self._background.run(self._consumer.commit(offset))
-
-    def max_offset(self) -> int:
-        """Offset of the next message to come."""
-        return self._background.run(self._consumer.max_offset())
-
-    def min_offset(self) -> int:
-        """Offset of the oldest message that is still there."""
-        return self._background.run(self._consumer.min_offset())
-
-    def offset_at(self, timestamp_ms: int) -> int:
-        """Offset of the first message stored at or after a time (milliseconds since 1970)."""
-        return self._background.run(self._consumer.offset_at(timestamp_ms))
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._background.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _number(response: Command, name: str) -> int:

@@ -4,14 +4,20 @@
     async with connect(controllers=["10.0.0.1:9876", "10.0.0.2:9876"], broker_name="broker-a") as connection: ...
 
 Invariant: nothing is waited for: the connection is made in the background and made again whenever it is lost, and what
-is asked meanwhile waits for it within its own time limit. Loop rule: all on the loop's thread.
+is asked meanwhile waits for it within its own time limit. Loop rule: on the loop's thread; a
+`BackgroundConnection` has a loop on a thread of its own, and is called from any other thread.
 """
 
 from __future__ import annotations
 
+import abc
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from remoting.client.connection import connect as connect_socket
 from remoting.client.master_connection import MasterConnection
@@ -22,6 +28,8 @@ from remoting.protocol.errors import LocalMisuse
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import split_address
 from remoting.transport.signature import Signer
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +85,66 @@ def connect(
 ) -> contextlib.AbstractAsyncContextManager[ReconnectingConnection]:
     """A connection for `AsyncProducer`, `AsyncConsumer` and `AsyncAdmin`, closed with the `async with` block."""
     return Endpoint(address, controllers, broker_name, signer, tls).connected()
+
+
+class BackgroundConnection:
+    """An event loop on a thread, with a connection that it keeps up; made without waiting for a server."""
+
+    def __init__(self, endpoint: Endpoint, *, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name=name, daemon=True)
+        self._thread.start()
+        self._opened = contextlib.AsyncExitStack()
+        self.connection: ReconnectingConnection = self.run(self._opened.enter_async_context(endpoint.connected()))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the thread has ended."""
+        return not self._thread.is_alive()
+
+    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine on the loop and wait for its result; who is interrupted while waiting cancels it."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        """Have the loop call `callback`; does not wait."""
+        self._loop.call_soon_threadsafe(callback)
+
+    def close(self) -> None:
+        """Close the connection and end the thread; nothing when that has been done."""
+        if self.is_closed:
+            return
+        self.run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    async def _end(self) -> None:
+        await self._opened.aclose()
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+
+class Closing(abc.ABC):
+    """A client for threads that is closed at the end of a `with` block."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close the connection."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from remoting.client.master_link import full
 from remoting.client.masters import Masters
 from remoting.client.reconnecting import ReconnectingConnection
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Answered, Connection
 from remoting.transport.failures import NotMaster, RequestTimeout, not_master
 

@@ -19,7 +19,7 @@ from remoting.client.master_link import Dial, MasterLink
 from remoting.client.route import Dial as DialCall
 from remoting.client.route import Routes
 from remoting.client.route_watch import RouteWatch
-from remoting.protocol.controller_body import PushedRoutes
+from remoting.protocol.bodies.controller_body import PushedRoutes
 from remoting.protocol.errors import LightMQError
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import NotMaster

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from remoting.batches.row import BatchRow
-from remoting.protocol.append_body import KIND_QUEUE, encode_entry
+from remoting.protocol.bodies.append_body import KIND_QUEUE, encode_entry
 from remoting.protocol.errors import LocalMisuse
 
 OVERHEAD_BYTES = 120

@@ -14,8 +14,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from remoting.client.master_link import Backoff, full
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Answered, CloseCallback, Connection, PushCallback
 from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout
 from remoting.transport.link import run_close_callback

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from remoting.client.connection import dial as dial_socket
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, QueueData, TopicRoute, decode_body
 from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.route_body import BrokerData, ClusterInfo, QueueData, TopicRoute, decode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import ConnectionLost, RequestTimeout, checked
 

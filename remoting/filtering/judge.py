@@ -8,20 +8,18 @@ room's README: what cannot be judged is kept. Thread rule: one thread at a time 
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from remoting import hot
 from remoting.filtering import sql92
-from remoting.hot.choice import Choice, choose
-from remoting.protocol import record, topics
+from remoting.native.choice import Choice, choose
+from remoting.protocol.bodies.filtered_body import RowFilter, decode_row_filter
+from remoting.protocol.bodies.pull_body import Buffer
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
-from remoting.protocol.filtered_body import RowFilter, decode_row_filter
-from remoting.protocol.pull_body import Buffer
-from remoting.protocol.record import RecordView
+from remoting.protocol.records import record, topics
+from remoting.protocol.records.record import RecordView
 
 JUDGES_MAX = 16
 """Filters kept ready; the one not used for the longest is made anew."""
@@ -38,12 +36,12 @@ _BORN_AT, _TAG_HASH_AT = 24, 68
 
 
 def _compiled() -> Any:
-    from remoting.hot import compiled
+    from remoting.native.compiled import columns as compiled
 
     return compiled
 
 
-choice: Choice[Any] = choose(Path(hot.__file__).parent, ("compiled",), _compiled, lambda: None)
+choice: Choice[Any] = choose(_compiled, lambda: None)
 core: Any = choice.core
 """The compiled functions, None where the pure twin serves."""
 

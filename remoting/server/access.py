@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Peer
 from remoting.transport.signature import (
     ACCESS_KEY_FIELD,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.server.access import PROVED_ATTRIBUTE, Access
 from remoting.server.foreign import FIRST_BYTES, foreign
 from remoting.server.intake import REFUSALS, Intake

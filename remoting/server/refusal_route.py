@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.route_body import (
+from remoting.protocol.bodies.route_body import (
     MASTER_ID,
     PERM_READ,
     PERM_WRITE,
@@ -22,6 +20,8 @@ from remoting.protocol.route_body import (
     TopicRoute,
     encode_body,
 )
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Peer
 from remoting.transport.failures import join_address
 from remoting.transport.signature import ACCESS_KEY_FIELD, BOUND_PREFIX, SIGNATURE_FIELD

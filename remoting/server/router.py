@@ -9,10 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
 
-from remoting.protocol.codes import RequestCode as Code
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.server.access import Access
 from remoting.server.refusal_route import refusal_route
 from remoting.transport.answering import failure_reply, note_refusal

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from remoting.protocol.frame import FRAME_SIZE_BYTES_MAX
+from remoting.protocol.frames.frame import FRAME_SIZE_BYTES_MAX
 from remoting.server.access import Access
 from remoting.server.intake import Intake, IntakeLimits
 from remoting.server.peer import SocketPeer

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import Protocol, runtime_checkable
 
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused, RemoteViolation
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Handler, Peer
 
 LOG = logging.getLogger("remoting")

@@ -11,8 +11,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Answered
 from remoting.transport.failures import ConnectionLost, RequestTimeout
 

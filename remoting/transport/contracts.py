@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.commands import Command
 
 REQUEST_TIMEOUT_MS = 10_000
 """How long a request waits for its answer unless the caller says otherwise."""

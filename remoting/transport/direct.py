@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from remoting.protocol.session_body import SessionClose, SessionOpen, SessionOpened, Subscribe, Subscribed
+from remoting.protocol.bodies.session_body import SessionClose, SessionOpen, SessionOpened, Subscribe, Subscribed
 from remoting.transport.contracts import Peer
 from remoting.transport.plain_publish import PlainPublish
 

@@ -5,10 +5,10 @@ None of these says whether the server carried the request out. A caller that rep
 
 from __future__ import annotations
 
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
+from remoting.protocol.bodies.controller_body import MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
 from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 
 
 class ConnectionLost(LightMQError):

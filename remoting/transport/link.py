@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import RemoteViolation
-from remoting.protocol.frame import FRAME_SIZE_BYTES_MAX, FrameDecoder, encode_frame
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.frames.frame import FRAME_SIZE_BYTES_MAX, FrameDecoder, encode_frame
 from remoting.transport.tls import TlsTransport
 
 LOG = logging.getLogger("remoting")

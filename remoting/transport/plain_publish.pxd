@@ -1,4 +1,4 @@
-# Types of plain_publish.py; see remoting/hot/typed.py.
+# Types of plain_publish.py; see remoting/native/typed.py.
 cimport cython
 
 @cython.no_gc

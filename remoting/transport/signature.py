@@ -16,8 +16,8 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 
 ACCESS_KEY_FIELD = "AccessKey"
 SIGNATURE_FIELD = "Signature"

@@ -1,4 +1,4 @@
-# Types of turn.py; see remoting/hot/typed.py.
+# Types of turn.py; see remoting/native/typed.py.
 cimport cython
 
 cdef class Turn:

@@ -1,0 +1,1 @@
+"""Bodies that are JSON, Avro, Protobuf or Sparkplug B as typed columns."""

@@ -6,18 +6,20 @@ made, so a task can fail only on bodies. Thread rule: pure, but for the files an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.types import MapType, StringType, StructField, StructType
 
 from spark_connector.decode.ddl import parse_columns
-from spark_connector.decode.options import FAILFAST
 from spark_connector.errors import OptionError
-from spark_connector.options import ReadOptions
-from spark_connector.schema import ALIASES, COLUMN_TYPES, column_type, nearest
+from spark_connector.options.decoding import FAILFAST
+from spark_connector.options.read_write import ReadOptions
+from spark_connector.options.schema import ALIASES, COLUMN_TYPES, column_type, nearest
 
+Sample = Callable[[ReadOptions], Sequence[bytes]]
+"""Returns a bounded sample of the newest bodies that a query would read."""
 CORRUPT = "_corrupt"
 """The column that says why a body is not what it should be; null where it is."""
 _RESERVED = frozenset(name.lower() for name in (*COLUMN_TYPES, *ALIASES, CORRUPT))
@@ -43,11 +45,14 @@ class Decoding:
         return StructType([*made, StructField(CORRUPT, StringType())])
 
 
-def plan_decoding(options: ReadOptions, given: StructType | None) -> Decoding | None:
-    """Return what the options ask for, None without `decode`; `given` is the query's schema where there is one."""
+def plan_decoding(options: ReadOptions, given: StructType | None, sample: Sample) -> Decoding | None:
+    """Return what the options ask for, None without `decode`.
+
+    `given` is the schema of the query where there is one, `sample` reads the bodies for `inferSchema`.
+    """
     if options.decode is None:
         return None
-    fields, detail = _PLANS[options.decode](options, given)
+    fields, detail = _PLANS[options.decode](options, given, sample)
     _check_names(options, fields)
     return Decoding(options.decode, fields, options.decode_column, options.decode_mode == FAILFAST, detail)
 
@@ -106,7 +111,7 @@ def _check_names(options: ReadOptions, fields: StructType) -> None:
             )
 
 
-def _plan_json(options: ReadOptions, given: StructType | None) -> tuple[StructType, Any]:
+def _plan_json(options: ReadOptions, given: StructType | None, sample: Sample) -> tuple[StructType, Any]:
     if options.decode_schema is not None:
         try:
             fields = parse_columns(options.decode_schema)
@@ -115,9 +120,9 @@ def _plan_json(options: ReadOptions, given: StructType | None) -> tuple[StructTy
     elif given is not None:
         fields = _fields_given(options, given)
     elif options.infer_schema:
-        from spark_connector.decode.json_inference import infer_fields
+        from spark_connector.decode.json.inference import infer_fields
 
-        fields = infer_fields(options)
+        fields = infer_fields(options, sample)
     else:
         raise OptionError(
             "option 'decode' = json needs to know the fields: the option 'decodeSchema' (`celsius double, at "
@@ -153,20 +158,20 @@ def _parts(type_: Any) -> Iterable[Any]:
         yield from _parts(one)
 
 
-def _plan_avro(options: ReadOptions, _: StructType | None) -> tuple[StructType, Any]:
+def _plan_avro(options: ReadOptions, _: StructType | None, __: Sample) -> tuple[StructType, Any]:
     from spark_connector.decode.avro_schema import plan_avro
 
     return plan_avro(options.decode_schema or "")
 
 
-def _plan_protobuf(options: ReadOptions, _: StructType | None) -> tuple[StructType, Any]:
+def _plan_protobuf(options: ReadOptions, _: StructType | None, __: Sample) -> tuple[StructType, Any]:
     from spark_connector.decode.protobuf_schema import plan_protobuf
 
     return plan_protobuf(options.decode_schema or "", options.message_type or "")
 
 
-def _plan_sparkplug(_: ReadOptions, __: StructType | None) -> tuple[StructType, Any]:
-    from spark_connector.decode.sparkplug_columns import plan_sparkplug
+def _plan_sparkplug(_: ReadOptions, __: StructType | None, ___: Sample) -> tuple[StructType, Any]:
+    from spark_connector.decode.sparkplug.columns import plan_sparkplug
 
     return plan_sparkplug()
 

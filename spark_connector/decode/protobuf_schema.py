@@ -15,7 +15,7 @@ from pyspark.sql import types
 
 from spark_connector.decode.libraries import need
 from spark_connector.errors import OptionError
-from spark_connector.schema import nearest
+from spark_connector.options.schema import nearest
 
 TIMESTAMP, DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
 WRAPPERS = frozenset(

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_connector.decode.errors import CorruptBody
-from spark_connector.decode.plan import CORRUPT, Decoding, all_columns, check_given, plan_decoding
-from spark_connector.offsets import QueueKey
-from spark_connector.options import ReadOptions
-from spark_connector.schema import ALIASES, COLUMN_TYPES
+from spark_connector.decode.plan import CORRUPT, Decoding, Sample, all_columns, check_given, plan_decoding
+from spark_connector.options.read_write import ReadOptions
+from spark_connector.options.schema import ALIASES, COLUMN_TYPES
+from spark_connector.queues import QueueKey
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_connector.connections import Address
+    from spark_connector.brokers.connections import Address
     from spark_connector.decode.decoded import Decoded
 
 POSITION = "_position"
@@ -72,7 +72,7 @@ class StageTask:
     """The stage at work in one task."""
 
     def __init__(self, stage: DecodeStage, decoder: BodyDecoder) -> None:
-        from spark_connector.task import arrow_schema
+        from spark_connector.columns.arrow import arrow_schema
 
         self._stage = stage
         self._decoder = decoder
@@ -121,12 +121,12 @@ def is_message_column(name: str) -> bool:
     return name in COLUMN_TYPES or name in ALIASES
 
 
-def plan_stage(schema: StructType, options: ReadOptions) -> tuple[StructType, DecodeStage | None]:
+def plan_stage(schema: StructType, options: ReadOptions, sample: Sample) -> tuple[StructType, DecodeStage | None]:
     """Check the schema of a query that decodes; return it in its own spelling, and what its tasks do.
 
     None where no decoded column is wanted: then bodies cost nothing.
     """
-    decoding = plan_decoding(options, schema)
+    decoding = plan_decoding(options, schema, sample)
     assert decoding is not None
     wanted = check_given(decoding, schema)
     if all(map(is_message_column, wanted.names)) and not decoding.failfast:
@@ -138,11 +138,11 @@ def open_decoder(
     decoding: Decoding, fields: StructType, options: ReadOptions, addresses: Mapping[str, Address]
 ) -> BodyDecoder:
     """Make what decodes the bodies of one task."""
-    from spark_connector.task import arrow_schema
+    from spark_connector.columns.arrow import arrow_schema
 
     schema = arrow_schema(fields)
     if decoding.kind == "json":
-        from spark_connector.decode.json_bodies import JsonDecoder
+        from spark_connector.decode.json.bodies import JsonDecoder
 
         return JsonDecoder(schema)
     if decoding.kind == "avro":
@@ -153,7 +153,7 @@ def open_decoder(
         from spark_connector.decode.protobuf_bodies import ProtobufDecoder
 
         return ProtobufDecoder(schema, decoding.detail)
-    from spark_connector.decode.births import Births
-    from spark_connector.decode.sparkplug_bodies import SparkplugDecoder
+    from spark_connector.decode.sparkplug.births import Births
+    from spark_connector.decode.sparkplug.bodies import SparkplugDecoder
 
     return SparkplugDecoder(schema, Births(options, addresses))

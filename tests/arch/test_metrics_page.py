@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from lightmq.all_in_one import AllInOne
 from lightmq.configuration import Configuration, UpConfig
+from lightmq.servers.all_in_one import AllInOne
 from mqtt_proxy.config import ProxyConfig
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "metrics.md"

@@ -12,7 +12,7 @@ from controller.app import ControllerApp
 from controller.config import ControllerConfig
 from remoting.access.key_policy import ROLES
 from remoting.access.rights import ACTIONS, PAGES, RIGHTS, SUBJECTS, VERBS
-from remoting.protocol.codes import RequestCode, request_name
+from remoting.protocol.frames.codes import RequestCode, request_name
 from tests.security.request_attempts import SHOWN_IN_PART, Target, attempts
 from tests.support.tree import ROOT, relative
 
@@ -65,7 +65,7 @@ def test_the_page_shows_the_pages() -> None:
 
 def test_no_other_module_serves_pages() -> None:
     """Whatever answers HTTP in a deployable is the one server that asks; WebSockets only shake hands by it."""
-    known = {"runtime/admin.py", "runtime/admin_protocol.py"}
+    known = {"runtime/admin/server.py", "runtime/admin/connections.py"}
     words = ("aiohttp import web", "aiohttp.web", "http.server", "PageConnections", "start_http_server", "wsgiref")
     served = {
         relative(path)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.tree import PACKAGES, ROOT, relative
 
-FILE_LINES_MAX = 400
+FILE_LINES_MAX = 600
 BODY_LINES_MAX = 50
 
 
@@ -30,7 +30,7 @@ def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 @pytest.mark.parametrize("path", modules(*PACKAGES, "tests", "tools", "benchmarks"), ids=relative)
 def test_file_and_function_sizes(path: Path) -> None:
-    """A file that grows has two jobs; a function that grows has two steps."""
+    """A file of this size is one job; a function that grows has two steps."""
     text = path.read_text()
     assert len(text.splitlines()) <= FILE_LINES_MAX, f"{relative(path)} has {len(text.splitlines())} lines"
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightmq.cli.cluster import replicas
-from lightmq.cli.controller_link import controllers
-from lightmq.cli.link import ServerTarget
+from lightmq.cli.admin.cluster import replicas
+from lightmq.cli.connections.controller_link import controllers
+from lightmq.cli.connections.link import ServerTarget
 from remoting.protocol.errors import LightMQError
 from tests.chaos.cluster import GROUP, Cluster
 

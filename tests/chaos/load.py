@@ -23,9 +23,9 @@ from remoting.client.batching import ProducerSettings
 from remoting.client.blocking import BlockingConnection, checked, cluster
 from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import split_address
 from tests.chaos.cluster import GROUP, PASSWORD, USER
 from tests.chaos.ledger import Ledger, payload

@@ -17,10 +17,10 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lightmq.cli.queue_reader import LogMessage, QueueReader, Selection
+from lightmq.cli.messages.queue_reader import LogMessage, QueueReader, Selection
 from remoting.client.blocking import BlockingConnection, checked
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import split_address
 from tests.chaos.load import ANSWER_S, PAUSE_S, connected
 from tests.processes.wire import subscribe

@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol import controller_body as body
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies import controller_body as body
+from remoting.protocol.bodies.route_body import decode_body
 from remoting.protocol.errors import LightMQError
-from remoting.protocol.route_body import decode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from tests.chaos.linearizable import UNKNOWN, Operation
 
 CLUSTER = "DefaultCluster"

@@ -10,10 +10,10 @@ from typing import Any
 
 import yaml
 
-from lightmq.access_keys import variable
 from lightmq.configuration import Configuration, load_configuration
+from lightmq.credentials.access_keys import variable
 from remoting.access.acl_file import load
-from runtime.config import Loaded, flatten
+from runtime.config.tables import Loaded, flatten
 from tests.deploy.dockerfile import Stage, stages
 from tests.support.tree import ROOT
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lightmq.certificates import AUTHORITY, CERTIFICATE, KEY
 from lightmq.configuration import load_configuration
-from runtime.config import ConfigError
+from lightmq.credentials.certificates import AUTHORITY, CERTIFICATE, KEY
+from runtime.config.tables import ConfigError
 from tests.deploy.dockerfile import stages
 from tests.deploy.stacks import ACCESS_LIST, CONFIGURATION, DEPLOY, KEYS, SECRETS, documents, secrets_of
 from tests.deploy.test_images import CLUSTER, ports

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from broker.replication.frames import Greeting, Transfer, Welcome, encode_greeting, encode_transfer_head, encode_welcome
 from broker.replication.proof import NO_PROOF, NONCE_BYTES
-from broker.store.epoch_file import Epoch, epoch_at
+from broker.store.log.epoch_file import Epoch, epoch_at
 from broker.store.log_store import LogStore
 from tests.fuzz.workload import operation
 from tests.sim.replicas import ReplicaBench, log_bytes

@@ -13,27 +13,20 @@ from typing import Any
 
 from broker.replication.follower import Write
 from broker.replication.ha_client import HaClient
-from broker.store import (
-    checkpoint,
-    commit_log,
-    durable_mark,
-    epoch_file,
-    format_version,
-    quarantine,
-    replica_writer,
-    state_snapshot,
-    store_base,
-    truncation,
-)
-from broker.store.commit_log import CommitLog
+from broker.store import store_base
 from broker.store.group_door import GroupDoor
-from broker.store.key_index import key_manifest
-from broker.store.queue_index import index_flusher, manifest, run_writer
-from broker.store.raw_part import RawPart
-from broker.store.replica_writer import ReplicaWriter
-from broker.store.retention import Retention
-from broker.store.segment import Segment
-from broker.store.truncation import Truncation
+from broker.store.index import index_flusher, manifest, run_writer
+from broker.store.keys import key_manifest
+from broker.store.log import checkpoint, commit_log, durable_mark, epoch_file, format_version
+from broker.store.log.commit_log import CommitLog
+from broker.store.log.segment import Segment
+from broker.store.recovery import quarantine, truncation
+from broker.store.recovery.truncation import Truncation
+from broker.store.replica import replica_writer
+from broker.store.replica.raw_part import RawPart
+from broker.store.replica.replica_writer import ReplicaWriter
+from broker.store.state import state_snapshot
+from broker.store.upkeep.retention import Retention
 from controller.consensus import journal, small_files
 from controller.consensus.journal import Journal
 from runtime import files

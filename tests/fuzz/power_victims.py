@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from broker.store import durable_mark
+from broker.store.log import durable_mark
 from controller.consensus.journal import Journal
 from controller.consensus.small_files import Snapshot, load, save
 from runtime.files import make_directory

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broker.store import state_kinds
 from broker.store.errors import CorruptLog, StoreFailed, StoreFull, UnreadableOffsets
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
-from remoting.protocol.record import RecordView
+from broker.store.state import state_kinds
+from remoting.protocol.records.record import RecordView
 from runtime.clock import ManualClock
 from runtime.faults import FaultPoints
 from tests.fuzz.workload import operation

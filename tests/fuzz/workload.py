@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from broker.store import state_kinds
-from broker.store.state_log import StateChange
+from broker.store.state import state_kinds
+from broker.store.state.state_log import StateChange
 from broker.store.store_message import StoreMessage
 from tests.sim.stores import message
 

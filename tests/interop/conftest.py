@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol import append_body
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies import append_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from tests.interop.spark_scenario import Frames, Publish
 
 ROOT = Path(__file__).resolve().parents[2]

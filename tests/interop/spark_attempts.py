@@ -20,9 +20,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from lightmq.spark import session
-from spark_connector.options import parse_write
+from spark_connector.options.read_write import parse_write
 from spark_connector.source import RocketMQDataSource
-from spark_connector.writer import RocketMQBatchWriter, RocketMQStreamWriter
+from spark_connector.writing.writer import RocketMQBatchWriter, RocketMQStreamWriter
 from tests.interop.spark_cluster import EXECUTORS
 
 DEADLINE_S = 120.0

@@ -19,8 +19,8 @@ from remoting.client.batching import ProducerSettings
 from remoting.client.blocking import BlockingConnection
 from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import checked
 from tests.processes.broker_group import BrokerGroup
 

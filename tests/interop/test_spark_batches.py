@@ -13,9 +13,9 @@ from remoting.client.batching import ProducerSettings
 from remoting.client.blocking import BlockingConnection, checked
 from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message
-from remoting.protocol.append_body import encode_entries, encode_entry
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.append_body import encode_entries, encode_entry
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from tests.interop.spark_scenario import Frames, forget_last_commit, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(240)]

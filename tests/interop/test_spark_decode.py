@@ -13,9 +13,9 @@ import fastavro
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol import append_body
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies import append_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from spark_connector.decode.protobuf_schema import find_message
 from spark_connector.decode.sequence_gaps import sequence_gaps
 from tests.interop.spark_scenario import Frames

@@ -15,9 +15,9 @@ import pytest
 from pyspark import cloudpickle
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol import append_body
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies import append_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from tests.interop.spark_scenario import Frames, forget_last_commit
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(300)]

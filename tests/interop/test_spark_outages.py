@@ -10,9 +10,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol import append_body
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies import append_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from tests.interop.spark_scenario import Frames, Publish, numbers
 from tests.processes.rig import Installation
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol import append_body
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies import append_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from tests.interop.spark_scenario import Frames, Publish, numbers
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(240)]
@@ -49,7 +49,7 @@ def test_a_plain_session_needs_no_registration(publish: Publish, server: str) ->
         "reader = spark.read.format('rocketmq').option('mqttFilter', 'plain/+')\n"
         f"print('rows', reader.option('nameServer', '{server}').load().count())\n"
     )
-    from lightmq.jvm import choose_java
+    from lightmq.spark_session.jvm import choose_java
 
     environment = {**os.environ, "JAVA_HOME": str(choose_java().home), "PYSPARK_PYTHON": sys.executable}
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}

@@ -13,11 +13,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol import append_body
-from remoting.protocol.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from spark_connector.lag import lost_messages
+from remoting.protocol.bodies import append_body
+from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from spark_connector.reading.lag import lost_messages
 from tests.processes.rig import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(600)]

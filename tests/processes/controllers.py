@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from remoting.client.connection import SocketConnection, connect
-from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import SyncStateData
-from remoting.protocol.route_body import decode_body
+from remoting.protocol.bodies.controller_body import SyncStateData
+from remoting.protocol.bodies.route_body import decode_body
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable
 from tests.processes.forked_controller import ForkedController
 from tests.processes.rig import Server

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from remoting.protocol.record import HEADER
+from remoting.protocol.records.record import HEADER
 from tests.processes import wire
 from tests.processes.rig import DEADLINE_S, ROOT, Client, Server, Stream, expect_all, no_traceback
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from remoting.protocol.commands import Command
-from remoting.protocol.frame import FrameDecoder, encode_frame
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.frames.frame import FrameDecoder, encode_frame
 from tests.processes import wire
 from tests.processes.rig import Client, Server, no_traceback
 

@@ -20,11 +20,11 @@ from remoting.client.batching import ProducerSettings
 from remoting.client.blocking import BlockingConnection, checked
 from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message, Sent
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_range_pull
 from remoting.protocol.errors import Refused
-from remoting.protocol.pull_body import decode_range_pull_reply, encode_range_pull
-from remoting.protocol.record import check_record, iter_records
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import check_record, iter_records
 from tests.processes.rig import Installation, Server, no_traceback
 
 pytestmark = pytest.mark.processes

@@ -14,13 +14,10 @@ from pathlib import Path
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.append_body import decode_append_reply, encode_entries, encode_mqtt_entry
-from remoting.protocol.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.pull_body import decode_range_pull_reply, encode_range_pull
-from remoting.protocol.record import FLAG_RETAIN, iter_records
-from remoting.protocol.session_body import (
+from remoting.protocol.bodies.append_body import decode_append_reply, encode_entries, encode_mqtt_entry
+from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
+from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_range_pull
+from remoting.protocol.bodies.session_body import (
     SessionOpen,
     SessionOpened,
     Subscribe,
@@ -28,7 +25,10 @@ from remoting.protocol.session_body import (
     decode,
     encode,
 )
-from remoting.protocol.sink_body import CommitBatch, Ledger, LedgerState, StageHandle
+from remoting.protocol.bodies.sink_body import CommitBatch, Ledger, LedgerState, StageHandle
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import FLAG_RETAIN, iter_records
 
 pytestmark = pytest.mark.processes
 ROOT = Path(__file__).parents[2]

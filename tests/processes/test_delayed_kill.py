@@ -17,13 +17,13 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from remoting.client.blocking import BlockingConnection, checked
-from remoting.protocol.append_body import KIND_MQTT, encode_entries, encode_entry
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.append_body import KIND_MQTT, encode_entries, encode_entry
+from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_range_pull
 from remoting.protocol.errors import LightMQError
-from remoting.protocol.names import parent_topic
-from remoting.protocol.pull_body import decode_range_pull_reply, encode_range_pull
-from remoting.protocol.record import CLIENT_ID_KEY, MQTT_TOPIC_KEY, RecordView, iter_records
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.names import parent_topic
+from remoting.protocol.records.record import CLIENT_ID_KEY, MQTT_TOPIC_KEY, RecordView, iter_records
 from tests.processes.rig import Client, Installation, Server, no_traceback
 
 pytestmark = pytest.mark.processes

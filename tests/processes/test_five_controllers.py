@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from remoting.client.connection import connect
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 from tests.processes.controllers import Controllers, IdTaker, known_ids
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]

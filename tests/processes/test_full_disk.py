@@ -26,16 +26,16 @@ from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection, checked
 from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message
-from remoting.protocol import append_body
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies import append_body
 from remoting.protocol.errors import Refused
-from remoting.protocol.stored_message import iter_stored
-from spark_connector import sending
-from spark_connector.brokers import find_brokers
-from spark_connector.entries import EncodedRows
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.stored_message import iter_stored
+from spark_connector.brokers.masters import find_brokers
 from spark_connector.errors import BrokerRefused
-from spark_connector.options import parse_write
+from spark_connector.options.read_write import parse_write
+from spark_connector.writing import sending
+from spark_connector.writing.row_encoder import EncodedRows
 from tests.processes import wire
 from tests.processes.rig import DEADLINE_S, ROOT, Client, Server, no_traceback
 from tests.support.spark_rows import send_rows

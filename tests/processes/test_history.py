@@ -31,10 +31,12 @@ def server(tmp_path: Path) -> Iterator[Server]:
 class Client5(Client):
     """The same client with MQTT 5."""
 
-    def __init__(self, server: Server, client_id: str, *, expiry_s: int = 0) -> None:
+    def __init__(self, server: Server, client_id: str, *, expiry_s: int = 0, manual_ack: bool = False) -> None:
         self.messages, self.latest, self.granted = [], {}, []
         self.changed, self.present, self.code = threading.Condition(), None, -1
-        self.client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id, protocol=mqtt.MQTTv5)
+        self.client = mqtt.Client(
+            mqtt.CallbackAPIVersion.VERSION2, client_id, protocol=mqtt.MQTTv5, manual_ack=manual_ack
+        )
         self.client.max_inflight_messages_set(200)
         self.client.max_queued_messages_set(0)
         self.client.on_connect, self.client.on_message = self._connected, self._received
@@ -114,8 +116,7 @@ def test_a_durable_session_goes_on_in_the_middle_of_its_history(server: Server) 
     """Disconnected and the server killed in the middle: what was not acknowledged comes, then the rest, then live."""
     publisher = Client(server, "publisher")
     publisher.publish_many(TOPIC, 0, 5_000)
-    durable = Client5(server, "durable", expiry_s=600)
-    durable.client.manual_ack_set(True)
+    durable = Client5(server, "durable", expiry_s=600, manual_ack=True)
     assert durable.wish(("from-offset", "0")) == [1]
     durable.until(lambda: len(durable.messages) >= 200)
     for message in durable.messages[:100]:
@@ -189,8 +190,7 @@ def test_a_durable_session_goes_on_before_its_queue(server: Server) -> None:
     publisher.publish_many("line/a", 0, 3_000)
     got: list[int] = []
     for turn in range(3):
-        durable = Client5(server, "durable", expiry_s=600)
-        durable.client.manual_ack_set(True)
+        durable = Client5(server, "durable", expiry_s=600, manual_ack=True)
         if turn == 0:
             assert durable.wish(("from-time", "0"), name="line/#") == [1]
         durable.until(lambda durable=durable: len(durable.messages) >= 150)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from tests.processes.broker_group import BrokerGroup, Controller
 from tests.processes.rig import Process, Server, no_traceback
 

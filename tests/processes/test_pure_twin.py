@@ -13,7 +13,7 @@ import pytest
 import broker
 import mqtt_proxy
 import remoting
-from remoting.hot.choice import PURE_VARIABLE
+from remoting.native.choice import PURE_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 

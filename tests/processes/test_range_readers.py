@@ -14,16 +14,16 @@ import pytest
 
 from broker.store.attached.tail_view import in_order
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol import append_body
-from remoting.protocol.bounds_body import (
+from remoting.protocol.bodies import append_body
+from remoting.protocol.bodies.bounds_body import (
     QueueBoundsReply,
     QueueBoundsRequest,
     decode_bounds_reply,
     encode_bounds_request,
 )
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.pull_body import PulledRange, decode_range_pull_reply, encode_range_pull
+from remoting.protocol.bodies.pull_body import PulledRange, decode_range_pull_reply, encode_range_pull
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.signature import Signer
 from tests.processes.rig import Process, Server, no_traceback
 

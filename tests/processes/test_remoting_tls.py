@@ -18,8 +18,8 @@ import pytest
 from broker.store.attached.tail_view import in_order
 from remoting.client.blocking import BlockingConnection, cluster
 from remoting.client.tls import ClientTls
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import ConnectionLost, TlsFailed
 from tests.processes.rig import DEADLINE_S, ROOT, Client, Process, Server, no_traceback
 from tests.support.certificates import HAVE_OPENSSL, Authority, Identity

@@ -14,12 +14,12 @@ import pytest
 
 from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.pull_body import decode_range_pull_reply, encode_range_pull
-from remoting.protocol.record import iter_records
-from remoting.protocol.sink_body import Ledger, LedgerState, decode, encode
+from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
+from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_range_pull
+from remoting.protocol.bodies.sink_body import Ledger, LedgerState, decode, encode
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import iter_records
 from remoting.transport.failures import checked
 from tests.processes.rig import ROOT, Process
 

@@ -12,10 +12,10 @@ import pytest
 
 from remoting.client.connection import connect
 from remoting.client.consumer import AsyncConsumer
-from remoting.protocol.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import ConnectionLost, checked
 from tests.processes.broker_group import Broker, BrokerGroup, until
 from tests.processes.rig import Client

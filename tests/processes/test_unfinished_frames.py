@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.frame import encode_frame
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.frames.frame import encode_frame
 from remoting.transport.signature import Signer
 from tests.processes.rig import Process, Server
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.access.filters import contains, covers, intersects, split
-from remoting.protocol.topics import matches, validate_filter
+from remoting.protocol.records.topics import matches, validate_filter
 
 WORDS = ["a", "b", "", "$s"]
 LEVELS_MAX = 3

@@ -28,7 +28,7 @@ from broker.store.attached.store import AttachedStore
 from broker.store.attached.tail_view import TailView
 from broker.store.errors import Unsettled
 from broker.store.read_result import OFFSET_TOO_SMALL, OK
-from remoting.protocol.record import FLAG_FORMAT_SHIFT, RecordView, check_record
+from remoting.protocol.records.record import FLAG_FORMAT_SHIFT, RecordView, check_record
 from tests.sim.stores import StoreBench, message
 
 EXAMPLES = int(os.environ.get("LIGHTMQ_ATTACHED_EXAMPLES", "60"))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from remoting.batches import body
 from remoting.batches.row import BatchRow
 from remoting.protocol.errors import CorruptRecord
-from remoting.protocol.record import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
+from remoting.protocol.records.record import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 from tests.support.batches import make_rows
 
 TEXT = st.text(max_size=20).map(str.encode)

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.store import hot
-from broker.store.key_index.key_reader import KeyQuestion
-from remoting.protocol.record import FLAG_MQTT, FLAG_STAGED, RecordView
+from broker.store.keys.key_reader import KeyQuestion
+from remoting.protocol.records.record import FLAG_MQTT, FLAG_STAGED, RecordView
 from tests.property.test_store_model import MEMORY, Silent
 from tests.sim.disk import crash_copy
 from tests.sim.keyed import keyed_message

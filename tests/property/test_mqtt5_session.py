@@ -5,11 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqtt_proxy.mqtt import packets
-from mqtt_proxy.mqtt import properties as props
-from mqtt_proxy.mqtt.codec import decode
-from mqtt_proxy.mqtt.encode import encode
-from mqtt_proxy.mqtt.events import (
+from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec import properties as props
+from mqtt_proxy.mqtt.codec.decode import decode
+from mqtt_proxy.mqtt.codec.encode import encode
+from mqtt_proxy.mqtt.codec.limits import SessionLimits
+from mqtt_proxy.mqtt.codec.wire import fixed_header
+from mqtt_proxy.mqtt.session.events import (
     Acknowledged,
     Disconnected,
     Event,
@@ -18,11 +20,9 @@ from mqtt_proxy.mqtt.events import (
     Released,
     Violated,
 )
-from mqtt_proxy.mqtt.limits import SessionLimits
-from mqtt_proxy.mqtt.outgoing import PHASE_PUBLISH
-from mqtt_proxy.mqtt.session import Session
-from mqtt_proxy.mqtt.states import State
-from mqtt_proxy.mqtt.wire import fixed_header
+from mqtt_proxy.mqtt.session.outgoing import PHASE_PUBLISH
+from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.mqtt.session.states import State
 from tests.unit.mqtt_proxy.mqtt.samples5 import EVERYTHING, PUBLISHES
 
 CONNECT = packets.Connect("dev", True, 10, will=packets.Will(b"w", b"gone", 1, True), level=5)

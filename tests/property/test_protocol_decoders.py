@@ -16,32 +16,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import remoting.protocol
-from remoting.protocol import (
+from remoting.protocol.bodies import (
     append_body,
     batch_body,
     bounds_body,
     controller_body,
-    fastjson,
     filtered_body,
     follow_body,
-    frame,
-    header,
     history_body,
-    message_id,
-    names,
     offsets_body,
     packed,
-    properties,
     pull_body,
-    record,
     route_body,
     session_body,
     shared_body,
     sink_body,
-    stored_message,
 )
-from remoting.protocol.commands import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, Command
 from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.frames import fastjson, frame, header
+from remoting.protocol.frames.commands import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, Command
+from remoting.protocol.records import message_id, names, properties, record, stored_message
 from tests.support.records import make_record
 
 RECORD = make_record(

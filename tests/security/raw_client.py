@@ -6,10 +6,10 @@ import asyncio
 import ssl
 from typing import Any, Self
 
-from mqtt_proxy.mqtt import packets
-from mqtt_proxy.mqtt.codec import decode
-from mqtt_proxy.mqtt.encode import encode
-from mqtt_proxy.mqtt.wire import fixed_header
+from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec.decode import decode
+from mqtt_proxy.mqtt.codec.encode import encode
+from mqtt_proxy.mqtt.codec.wire import fixed_header
 
 ANSWER_S = 20.0
 """Longest wait for something that must come."""

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
-from remoting.protocol.bounds_body import QueueBoundsRequest, encode_bounds_request
-from remoting.protocol.codes import RequestCode as Code
-from remoting.protocol.commands import Command
-from remoting.protocol.filtered_body import RowFilter, encode_filtered_pull, encode_row_filter
-from remoting.protocol.pull_body import encode_multi_pull, encode_range_pull, encode_records_at
-from remoting.protocol.session_body import SessionOpen, encode
-from remoting.protocol.sink_body import AbortBatch, CommitBatch, Ledger
-from remoting.protocol.sink_body import encode as encode_sink
+from remoting.protocol.bodies.append_body import encode_entries, encode_mqtt_entry
+from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, encode_bounds_request
+from remoting.protocol.bodies.filtered_body import RowFilter, encode_filtered_pull, encode_row_filter
+from remoting.protocol.bodies.pull_body import encode_multi_pull, encode_range_pull, encode_records_at
+from remoting.protocol.bodies.session_body import SessionOpen, encode
+from remoting.protocol.bodies.sink_body import AbortBatch, CommitBatch, Ledger
+from remoting.protocol.bodies.sink_body import encode as encode_sink
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.commands import Command
 
 SHOWN_IN_PART = frozenset(
     {

@@ -16,9 +16,9 @@ import pytest
 
 from broker.config import BrokerConfig
 from controller.config import ControllerConfig
-from lightmq.all_in_one import AllInOne
 from lightmq.configuration import Configuration, LogsConfig, UpConfig
-from lightmq.parts import bridge_part, broker_part, controller_part, proxies_part, proxy_part
+from lightmq.servers.all_in_one import AllInOne
+from lightmq.servers.parts import bridge_part, broker_part, controller_part, proxies_part, proxy_part
 from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.listen_config import ListenConfig

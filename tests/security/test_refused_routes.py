@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.route_body import TopicRoute, decode_body
+from remoting.protocol.bodies.route_body import TopicRoute, decode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.signature import Signer
 from tests.processes.broker_group import Controller, until
 from tests.processes.rig import Process, Server

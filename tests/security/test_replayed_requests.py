@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.frame import FrameDecoder, encode_frame
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.frames.frame import FrameDecoder, encode_frame
 from remoting.transport.signature import Signer
 from tests.processes.rig import Server
 

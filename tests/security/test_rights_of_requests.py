@@ -9,10 +9,10 @@ import pytest
 
 from remoting.access.rights import RIGHTS
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
-from remoting.protocol.codes import RequestCode, ResponseCode, request_name
-from remoting.protocol.commands import Command
-from remoting.protocol.route_body import ClusterInfo, TopicRoute, decode_body
+from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
+from remoting.protocol.bodies.route_body import ClusterInfo, TopicRoute, decode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode, request_name
+from remoting.protocol.frames.commands import Command
 from remoting.transport.signature import Signer
 from tests.processes.broker_group import BrokerGroup, until
 from tests.processes.rig import Server

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
-from remoting.protocol.bounds_body import QueueBoundsRequest, encode_bounds_request
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.session_body import SessionOpen, encode
+from remoting.protocol.bodies.append_body import encode_entries, encode_mqtt_entry
+from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, encode_bounds_request
+from remoting.protocol.bodies.session_body import SessionOpen, encode
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.signature import Signer
 from tests.processes.rig import ROOT, Client, Server
 

@@ -19,15 +19,15 @@ import pytest
 import structlog
 from aiohttp import web
 
-from lightmq.all_in_one import AllInOne
 from lightmq.configuration import Configuration, UpConfig
-from mqtt_proxy.access.scram import MECHANISM, derive
+from lightmq.servers.all_in_one import AllInOne
+from mqtt_proxy.access.methods.scram import MECHANISM, derive
 from mqtt_proxy.access_config import AccessConfig
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.listen_config import ListenConfig
-from mqtt_proxy.mqtt import packets
-from mqtt_proxy.mqtt import properties as props
-from mqtt_proxy.mqtt.reason_codes import ReasonCode
+from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec import properties as props
+from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from tests.security.raw_client import RawClient
 from tests.support.certificates import HAVE_OPENSSL, Authority
 from tests.support.scram_client import ScramClient

@@ -16,12 +16,12 @@ import argon2
 import pytest
 import structlog
 
-from lightmq.all_in_one import AllInOne
 from lightmq.configuration import Configuration, UpConfig
+from lightmq.servers.all_in_one import AllInOne
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.mqtt import packets
-from mqtt_proxy.mqtt import properties as props
-from mqtt_proxy.mqtt.reason_codes import ReasonCode
+from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec import properties as props
+from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from tests.security.raw_client import RawClient
 
 HASHER = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)

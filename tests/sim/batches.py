@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from broker.store.hot.contracts import ROW_WORDS, SLOT, Core, Encoded
 from broker.store.store_message import StoreMessage
-from remoting.protocol.record import (
+from remoting.native.contracts import ROW_WORDS, SLOT, Core, Encoded
+from remoting.protocol.records.record import (
     CODEC_LZ4,
     FLAG_CODEC_SHIFT,
     FLAG_FORMAT_SHIFT,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from broker.store import hot
-from broker.store.hot.contracts import SLOT, RunData
+from remoting.native.contracts import SLOT, RunData
 
 COLUMNS = ("offset", "position", "size", "tag", "count")
 

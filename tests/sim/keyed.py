@@ -7,11 +7,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from broker.store.key_index.key_reader import KeyQuestion
+from broker.store.keys.key_reader import KeyQuestion
 from broker.store.log_store import LogStore
 from broker.store.store_message import StoreMessage
-from remoting.protocol.properties import UNIQUE_KEY
-from remoting.protocol.record import BATCH, CONTROL, FILLER, FLAG_MQTT, FLAG_STAGED, MESSAGE, RecordView
+from remoting.protocol.records.properties import UNIQUE_KEY
+from remoting.protocol.records.record import BATCH, CONTROL, FILLER, FLAG_MQTT, FLAG_STAGED, MESSAGE, RecordView
 from tests.support.records import make_record
 
 WORDS = st.sampled_from([b"", b"a", b"b", b"ab", b"k1", b"k2", b"\xff\0", b"x" * 30])

@@ -7,7 +7,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from remoting.hot.checksum import crc32c
+from remoting.native.checksum import crc32c
 
 
 @dataclass

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from broker.replication.epochs import Epochs, Extent, truncation_point
-from broker.store.epoch_file import epoch_at, recovered
-from broker.store.key_index.key_reader import KeyQuestion
+from broker.store.keys.key_reader import KeyQuestion
+from broker.store.log.epoch_file import epoch_at, recovered
 from broker.store.log_store import LogStore
-from broker.store.state_log import StateChange
-from remoting.protocol.record import RecordView
+from broker.store.state.state_log import StateChange
+from remoting.protocol.records.record import RecordView
 from tests.sim.disk import crash_copy
 from tests.sim.keyed import keyed_message
 from tests.sim.log_judge import read_log

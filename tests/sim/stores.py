@@ -13,7 +13,7 @@ import structlog
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from broker.store.store_message import StoreMessage
-from remoting.protocol.record import FLAG_FORMAT_SHIFT, FLAG_MQTT, FLAG_RETAIN, FORMAT_ARROW
+from remoting.protocol.records.record import FLAG_FORMAT_SHIFT, FLAG_MQTT, FLAG_RETAIN, FORMAT_ARROW
 from runtime.clock import ManualClock
 from runtime.faults import FaultPoints
 from tests.sim.store_model import Sent
@@ -100,7 +100,7 @@ def message(
 
 def bodies(store: LogStore, queue: int) -> list[bytes]:
     """Every confirmed body of a queue, from its oldest offset on."""
-    from remoting.protocol.record import RecordView
+    from remoting.protocol.records.record import RecordView
 
     result = store.read(queue, store.bounds(queue)[0], 1 << 30, 1 << 40)
     assert result.next_offset == result.max_offset, (result.next_offset, result.max_offset)

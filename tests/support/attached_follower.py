@@ -13,7 +13,7 @@ import numpy as np
 
 from broker.store.attached.store import AttachedStore
 from broker.store.read_result import OFFSET_TOO_SMALL, OK, RangeResult
-from remoting.protocol.record import HEADER_SIZE, check_record
+from remoting.protocol.records.record import HEADER_SIZE, check_record
 from tests.support.attached_writer import LIGHTS
 
 COUNT_MAX = 1_000_000

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from remoting.batches import body
 from remoting.batches.row import BatchRow
-from remoting.protocol.record import BATCH, CODEC_LZ4, FLAG_CODEC_SHIFT, FLAG_FORMAT_SHIFT, FORMAT_ARROW, encode_record
+from remoting.protocol.records.record import (
+    BATCH,
+    CODEC_LZ4,
+    FLAG_CODEC_SHIFT,
+    FLAG_FORMAT_SHIFT,
+    FORMAT_ARROW,
+    encode_record,
+)
 
 
 def make_rows(count: int, *, first: int = 0, born_ms: int = 1_000) -> list[BatchRow]:

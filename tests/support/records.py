@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from remoting.protocol.record import FILLER, FLAG_MQTT, MESSAGE, MQTT_TOPIC_KEY, encode_record
+from remoting.protocol.records.record import FILLER, FLAG_MQTT, MESSAGE, MQTT_TOPIC_KEY, encode_record
 
 
 def make_record(

@@ -8,7 +8,7 @@ import importlib
 MODULES = """
     aiohttp.web encodings.idna uvloop
     broker.app broker.roles.member controller.app controller.consensus.raft_engine mqtt_bridge.app mqtt_proxy.app
-    lightmq.__main__ lightmq.all_in_one lightmq.cli.servers lightmq.parts
+    lightmq.__main__ lightmq.servers.all_in_one lightmq.cli.servers lightmq.servers.parts
 """
 
 for _name in MODULES.split():

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from broker import TYPED
-from broker.api.hot import pure_intake
 from broker.store.store_message import StoreMessage
-from remoting.hot.choice import Choice, choose
+from remoting import TYPED
+from remoting.native.choice import Choice, choose
+from remoting.native.reference import intake as pure_intake
 from remoting.transport.direct import PlainRun
-
-MODULES = ("compiled_intake",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +43,11 @@ def pure_core() -> Core:
 
 def compiled_core() -> Core:
     """Return the compiled twin. Raises ImportError where it was not built."""
-    from broker.api.hot import compiled_intake
+    from remoting.native.compiled import intake as compiled_intake
 
     return Core("compiled", compiled_intake.messages)
 
 
-choice: Choice[Core] = choose(Path(__file__).parent, MODULES, compiled_core, pure_core, TYPED.reason)
+choice: Choice[Core] = choose(compiled_core, pure_core, TYPED.reason)
 """Which twin is in use, and why."""
 core: Core = choice.core

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from broker.meta.hot import pure_rows
 from broker.store.store_message import StoreMessage
-from remoting.hot.choice import Choice, choose
+from remoting.native.choice import Choice, choose
+from remoting.native.reference import rows as pure_rows
 
-MODULES = ("compiled_rows",)
 Blob = bytes | bytearray | memoryview
 Starts = npt.NDArray[np.uint32]
 
@@ -61,12 +59,12 @@ def pure_core() -> Core:
 
 def compiled_core() -> Core:
     """Return the compiled twin. Raises ImportError where it was not built."""
-    from broker.meta.hot import compiled_rows
+    from remoting.native.compiled import rows as compiled_rows
 
     return Core("compiled", compiled_rows.staged, compiled_rows.placed, compiled_rows.shown, compiled_rows.topics)
 
 
-choice: Choice[Core] = choose(Path(__file__).parent, MODULES, compiled_core, pure_core)
+choice: Choice[Core] = choose(compiled_core, pure_core)
 """Which twin is in use, and why."""
 core: Core = choice.core
 """The compiled twin: rows of sinks and appends to store messages."""

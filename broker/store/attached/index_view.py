@@ -12,7 +12,7 @@ from pathlib import Path
 
 from broker.store.attached.run_set import RunSet
 from broker.store.attached.tail_view import Moved, TailView
-from broker.store.queue_index.entries import Entries
+from broker.store.index.entries import Entries
 
 REMEMBERED_MAX = 65_536
 """Queues whose minimum, or whose place in the tail, is kept from one read to the next; all are forgotten then."""

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from pathlib import Path
 
-from broker.store.segment import list_segments, segment_path
+from broker.store.log.segment import list_segments, segment_path
 
 SEGMENTS_MAX = 64
 """Mapped at once; the one used longest ago goes first."""

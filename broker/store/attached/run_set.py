@@ -11,8 +11,8 @@ from pathlib import Path
 
 from broker.store import hot
 from broker.store.attached.tail_view import Moved
-from broker.store.queue_index.manifest import load_manifest
-from broker.store.queue_index.run import Run, run_path
+from broker.store.index.manifest import load_manifest
+from broker.store.index.run import Run, run_path
 
 
 class RunSet:

@@ -19,9 +19,9 @@ from broker.store.attached.index_view import IndexView
 from broker.store.attached.log_view import LogView
 from broker.store.attached.tail_view import Moved, TailView
 from broker.store.errors import CorruptIndex, CorruptLog, Unsettled
-from broker.store.queue_index.index import TAIL_NAME
+from broker.store.index.queue_index import TAIL_NAME
+from broker.store.index.reader import Reader
 from broker.store.read_result import NO_SUCH_QUEUE, RangeResult
-from broker.store.reader import Reader
 
 ATTEMPTS_MAX = 16
 """Looks at an index that moves each time. One look takes a fraction of a millisecond, moves are tens of them apart."""

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from broker.store.hot.contracts import CONFIRMED, ROW_WORDS, SLOT
-from broker.store.queue_index import tail as layout
-from broker.store.queue_index.entries import Entries
+from broker.store.index import tail as layout
+from broker.store.index.entries import Entries
+from remoting.native.contracts import CONFIRMED, ROW_WORDS, SLOT
 
 _IN_ORDER = frozenset({"x86_64", "amd64", "i686"})
 

@@ -6,17 +6,17 @@ Invariant: both twins give the same bytes, numbers and refusals. Thread rule: ch
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from broker import TYPED
-from broker.store.gather import gather
-from broker.store.hot import pure_blocks, pure_encoder, pure_keys, pure_pen, pure_ring, pure_runs, pure_scan, pure_sort
-from broker.store.hot.contracts import Core
-from remoting.hot.choice import Choice, choose
-
-MODULES = (
-    "compiled", "compiled_encoder", "compiled_pen", "compiled_scan", "compiled_keys", "compiled_runs", "compiled_sort",
-)  # fmt: skip
+from remoting.native.choice import Choice, choose
+from remoting.native.contracts import Core
+from remoting.native.reference import blocks as pure_blocks
+from remoting.native.reference import encoder as pure_encoder
+from remoting.native.reference import keys as pure_keys
+from remoting.native.reference import pen as pure_pen
+from remoting.native.reference import ring as pure_ring
+from remoting.native.reference import runs as pure_runs
+from remoting.native.reference import scan as pure_scan
+from remoting.native.reference import sort as pure_sort
+from remoting.native.reference.gather import gather
 
 
 def pure_core() -> Core:
@@ -24,30 +24,28 @@ def pure_core() -> Core:
     return Core(
         "pure", pure_blocks.make_block, pure_ring.Ring, pure_encoder.Encoder, pure_pen.Pen, pure_scan.scan,
         pure_scan.collect, pure_scan.survey, pure_scan.follow, pure_scan.hash_spans, pure_scan.first_bad, gather,
-        pure_scan.order_by_queue, pure_sort.sort_entries, pure_keys.KeyChunk, pure_runs.RunTable,
+        pure_sort.order_by_queue, pure_sort.sort_entries, pure_keys.KeyChunk, pure_runs.RunTable,
     )  # fmt: skip
 
 
 def compiled_core() -> Core:
     """Return the compiled twin. Raises ImportError where it was not built."""
-    from broker.store.hot import (
-        compiled,
-        compiled_encoder,
-        compiled_keys,
-        compiled_pen,
-        compiled_runs,
-        compiled_scan,
-        compiled_sort,
-    )
+    from remoting.native.compiled import encoder as compiled_encoder
+    from remoting.native.compiled import keys as compiled_keys
+    from remoting.native.compiled import pen as compiled_pen
+    from remoting.native.compiled import ring as compiled
+    from remoting.native.compiled import runs as compiled_runs
+    from remoting.native.compiled import scan as compiled_scan
+    from remoting.native.compiled import sort as compiled_sort
 
     return Core(
         "compiled", compiled.make_block, compiled.Ring, compiled_encoder.Encoder, compiled_pen.Pen,
         compiled_scan.scan, compiled_scan.collect, compiled_scan.survey, compiled_scan.follow, compiled_scan.hash_spans,
-        compiled_scan.first_bad, compiled_scan.gather, compiled_scan.order_by_queue, compiled_sort.sort_entries,
+        compiled_scan.first_bad, compiled_scan.gather, compiled_sort.order_by_queue, compiled_sort.sort_entries,
         compiled_keys.KeyChunk, compiled_runs.RunTable,
     )  # fmt: skip
 
 
-choice: Choice[Core] = choose(Path(__file__).parent, MODULES, compiled_core, pure_core, TYPED.reason)
+choice: Choice[Core] = choose(compiled_core, pure_core)
 """Which twin is in use, and why."""
 core: Core = choice.core

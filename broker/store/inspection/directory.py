@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from broker.store.checkpoint import Checkpoint, load_checkpoint
-from broker.store.durable_mark import Mark, load_mark
 from broker.store.errors import CorruptIndex, StoreError
+from broker.store.index.manifest import Manifest, load_manifest
+from broker.store.index.queue_index import TAIL_NAME
+from broker.store.index.run import Run, run_path
+from broker.store.index.tail import read_durable
 from broker.store.inspection.key_check import KeyFiles, open_key_files
 from broker.store.inspection.log_files import LogFiles
-from broker.store.key_index.key_manifest import DIRECTORY as KEYS
-from broker.store.quarantine import Quarantine, load_quarantine
-from broker.store.queue_index.index import TAIL_NAME
-from broker.store.queue_index.manifest import Manifest, load_manifest
-from broker.store.queue_index.run import Run, run_path
-from broker.store.queue_index.tail import read_durable
-from broker.store.state_snapshot import Snapshot, load_snapshot
+from broker.store.keys.key_manifest import DIRECTORY as KEYS
+from broker.store.log.checkpoint import Checkpoint, load_checkpoint
+from broker.store.log.durable_mark import Mark, load_mark
+from broker.store.recovery.quarantine import Quarantine, load_quarantine
+from broker.store.state.state_snapshot import Snapshot, load_snapshot
 from remoting.protocol.errors import LocalMisuse
 from runtime.files import LOCK_NAME
 

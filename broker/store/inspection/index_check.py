@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.store import hot
-from broker.store.queue_index.run import Run
+from broker.store.index.run import Run
 
 DIFFERENCES_MAX = 20
 """Differences named per run; the first ones tell what happened."""

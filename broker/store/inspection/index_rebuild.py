@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker.store.checkpoint import Checkpoint, save_checkpoint
 from broker.store.inspection.directory import locate, open_directory
-from broker.store.key_index.key_manifest import DIRECTORY as KEYS
+from broker.store.keys.key_manifest import DIRECTORY as KEYS
+from broker.store.log.checkpoint import Checkpoint, save_checkpoint
+from broker.store.log.segment import list_segments
 from broker.store.log_store import LogStore
-from broker.store.segment import list_segments
 from broker.store.settings import SEGMENT_SIZE_BYTES_MIN, StoreSettings
 from runtime.clock import Clock
 from runtime.faults import FaultPoints

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from broker.store import hot
 from broker.store.errors import CorruptIndex
-from broker.store.key_index.key_manifest import KeyManifest, load_key_manifest
-from broker.store.key_index.key_run import Columns, KeyRun, key_run_path, sort_keys
+from broker.store.keys.key_manifest import KeyManifest, load_key_manifest
+from broker.store.keys.key_run import Columns, KeyRun, key_run_path, sort_keys
 
 CHUNK_ENTRIES = 1 << 18
 DIFFERENCES_MAX = 20

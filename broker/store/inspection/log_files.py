@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.store import hot
-from broker.store.hot.contracts import Progress
-from broker.store.quarantine import DamagedRange, Quarantine
-from broker.store.recovery import Scan
-from broker.store.segment import list_segments
+from broker.store.log.segment import list_segments
+from broker.store.recovery.log_end import Scan
+from broker.store.recovery.quarantine import DamagedRange, Quarantine
+from remoting.native.contracts import Progress
 from remoting.protocol.errors import CorruptRecord
-from remoting.protocol.record import DISPATCH_SIZE, FILLER, HEADER, HEADER_SIZE, MAGIC, MAGIC_MASK, check_record
+from remoting.protocol.records.record import DISPATCH_SIZE, FILLER, HEADER, HEADER_SIZE, MAGIC, MAGIC_MASK, check_record
 
 Header = tuple[int, ...]
 _LETTERS, _LETTERS_AT = b"QML", 5

@@ -16,10 +16,10 @@ from typing import Any
 from broker.store.inspection.directory import open_directory
 from broker.store.inspection.log_files import Walk
 from broker.store.inspection.summary import state_of
-from broker.store.state_kinds import NAMES, QUEUE
-from broker.store.state_log import decode_changes
+from broker.store.state.state_kinds import NAMES, QUEUE
+from broker.store.state.state_log import decode_changes
 from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.record import CONTROL, RecordView, dispatch_fields
+from remoting.protocol.records.record import CONTROL, RecordView, dispatch_fields
 
 _TYPES = {1: "message", 2: "batch", 3: "control"}
 

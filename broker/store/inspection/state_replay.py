@@ -6,11 +6,19 @@ trace, as in recovery. Thread rule: one thread.
 
 from __future__ import annotations
 
-from broker.store import state_kinds
 from broker.store.inspection.log_files import Header, LogFile
-from broker.store.state_log import StateChange, decode_changes
-from broker.store.state_tables import StateTables
-from remoting.protocol.record import CONTROL, FLAG_GROUP_OPEN, FLAG_MQTT, FLAG_RETAIN, FLAG_STAGED, HEADER, RecordView
+from broker.store.state import state_kinds
+from broker.store.state.state_log import StateChange, decode_changes
+from broker.store.state.state_tables import StateTables
+from remoting.protocol.records.record import (
+    CONTROL,
+    FLAG_GROUP_OPEN,
+    FLAG_MQTT,
+    FLAG_RETAIN,
+    FLAG_STAGED,
+    HEADER,
+    RecordView,
+)
 
 _RETAINED = FLAG_MQTT | FLAG_RETAIN
 

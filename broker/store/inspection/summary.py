@@ -14,11 +14,11 @@ from typing import Any
 from broker.store.inspection.directory import DataDirectory, open_directory
 from broker.store.inspection.log_files import LogFile, Walk
 from broker.store.inspection.state_replay import StateReplay
-from broker.store.recovery import Scan, decide_end
-from broker.store.state_kinds import NAMES, QUEUE
-from broker.store.state_snapshot import restore
-from broker.store.state_tables import StateTables
-from remoting.protocol.record import HEADER, HEADER_SIZE, MAGIC, MAGIC_MASK
+from broker.store.recovery.log_end import Scan, decide_end
+from broker.store.state.state_kinds import NAMES, QUEUE
+from broker.store.state.state_snapshot import restore
+from broker.store.state.state_tables import StateTables
+from remoting.protocol.records.record import HEADER, HEADER_SIZE, MAGIC, MAGIC_MASK
 
 
 @dataclass(slots=True)

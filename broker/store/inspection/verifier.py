@@ -18,10 +18,10 @@ from broker.store.inspection.index_check import LogEntries, check_cover, check_r
 from broker.store.inspection.key_check import LogKeys, check_keys
 from broker.store.inspection.log_files import Stretches
 from broker.store.inspection.state_replay import StateReplay
-from broker.store.recovery import Damage, decide_end
-from broker.store.state_kinds import NAMES
-from broker.store.state_snapshot import restore
-from broker.store.state_tables import StateTables
+from broker.store.recovery.log_end import Damage, decide_end
+from broker.store.state.state_kinds import NAMES
+from broker.store.state.state_snapshot import restore
+from broker.store.state.state_tables import StateTables
 from remoting.protocol.errors import CorruptRecord
 
 ERRORS_MAX = 1000

@@ -6,13 +6,9 @@ Invariant: a connection behaves the same on both. Thread rule: chosen once, at i
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from mqtt_proxy import TYPED
 from mqtt_proxy.front.hot.contracts import Core
-from remoting.hot.choice import Choice, choose
-
-MODULES = ("compiled_accept", "compiled_driver")
+from remoting import TYPED
+from remoting.native.choice import Choice, choose
 
 
 def pure_core() -> Core:
@@ -22,11 +18,12 @@ def pure_core() -> Core:
 
 def compiled_core() -> Core:
     """Return the compiled twin. Raises ImportError where it was not built."""
-    from mqtt_proxy.front.hot import compiled_accept, compiled_driver
+    from remoting.native.compiled import accept as compiled_accept
+    from remoting.native.compiled import driver as compiled_driver
 
     return Core("compiled", compiled_driver.Driver, compiled_accept.accept)
 
 
-choice: Choice[Core] = choose(Path(__file__).parent, MODULES, compiled_core, pure_core, TYPED.reason)
+choice: Choice[Core] = choose(compiled_core, pure_core, TYPED.reason)
 """Which twin is in use, and why."""
 core: Core = choice.core

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from remoting.transport.turn import Turn
 
 if TYPE_CHECKING:
-    from mqtt_proxy.front.connection import Wire
+    from mqtt_proxy.listening.connection import Wire
 
 
 class Receiver(Protocol):

@@ -1,14 +1,18 @@
-"""Reads scenario scripts and turns the words of a line into packets; the language is in the README beside this file."""
+"""Reads scenario scripts and turns the words of a line into the bytes of a packet; the README beside this file has the
+language, `tests/conformance/wire.py` the encoding.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mqtt_proxy.mqtt import packets
+from tests.conformance import wire
 
 HERE = Path(__file__).parent
-ANY_ID = -1
+ANY_ID = "?"
+"""As a packet id: whichever comes."""
 STEP_NAMES = {"connect", "send", "dribble", "expect", "ack", "quiet", "closed", "drop", "silence"}
 
 
@@ -60,77 +64,96 @@ class Fields:
         self.fields = fields_of(words)
 
     def text(self, key: str, default: str = "") -> str:
+        """The value of a field."""
         return self.fields.pop(key, [default])[0]
 
     def optional(self, key: str) -> str | None:
-        return self.fields.pop(key, [None])[0]  # type: ignore[list-item]
+        """The value of a field, None when it is not there."""
+        return self.fields.pop(key)[0] if key in self.fields else None
 
     def number(self, key: str, default: int = 0) -> int:
+        """A number; any packet id stands as 0 until one has come."""
         value = self.text(key, str(default))
-        return ANY_ID if value == "?" else int(value)
+        return 0 if value == ANY_ID else int(value, 0)
 
     def flag(self, key: str) -> bool:
+        """Whether a field is 1."""
         return self.text(key, "0") == "1"
 
     def many(self, key: str) -> list[str]:
+        """All values of a field that may come several times."""
         return self.fields.pop(key, [])
 
+    def packet_id(self) -> bytes:
+        """The packet identifier in two bytes [2.3.1 / 2.2.1]."""
+        return wire.number(self.number("id"))
 
-def packet_of(words: list[str]) -> packets.Packet:
-    """The packet a line describes."""
+    def codes(self) -> bytes:
+        """The codes of a SUBACK or UNSUBACK, a byte each."""
+        return bytes(int(code, 0) for code in self.text("codes").split(","))
+
+
+def packet_of(words: list[str]) -> bytes:
+    """The packet that a line describes."""
     fields = Fields(words[1:])
-    packet = MAKERS[words[0]](fields)
+    encoded = MAKERS[words[0]](fields)
     assert not fields.fields, f"unknown fields {list(fields.fields)} of {words[0]}"
-    return packet
+    return encoded
 
 
-def _connect(fields: Fields) -> packets.Packet:
-    will = fields.optional("will")
-    password = fields.optional("password")
-    made = None
+def connect_packet(
+    fields: Fields, level: int, user_name: str, properties: bytes = b"", will_head: bytes = b""
+) -> bytes:
+    """CONNECT [3.1]: name and level of the protocol, flags, keep alive, then the fields that the flags announce."""
+    will, user, password = fields.optional("will"), fields.optional(user_name), fields.optional("password")
+    flags = 0x02 * (fields.text("clean", "1") == "1") | 0x80 * (user is not None) | 0x40 * (password is not None)
+    payload = [wire.string(fields.text("id"))]
     if will is not None:
-        topic = fields.text("will_topic").encode()
-        made = packets.Will(topic, will.encode(), fields.number("will_qos"), fields.flag("will_retain"))
-    return packets.Connect(
-        fields.text("id"),
-        fields.text("clean", "1") == "1",
-        fields.number("keepalive", 60),
-        username=fields.optional("user"),
-        password=None if password is None else password.encode(),
-        will=made,
-    )
+        flags |= 0x04 | fields.number("will_qos") << 3 | 0x20 * fields.flag("will_retain")
+        payload += [will_head, wire.string(fields.text("will_topic")), wire.string(will)]
+    payload += [wire.string(one) for one in (user, password) if one is not None]
+    head = wire.string("MQTT") + bytes((level, flags)) + wire.number(fields.number("keepalive", 60))
+    return wire.packet(wire.CONNECT, head, properties, *payload)
 
 
-def _publish(fields: Fields) -> packets.Packet:
-    payload = fields.text("payload").encode()
-    return packets.Publish(
-        fields.text("topic").encode(),
-        payload * fields.number("times", 1),
-        fields.number("qos"),
-        fields.flag("retain"),
-        fields.flag("dup"),
-        fields.number("id"),
-    )
+def publish_packet(fields: Fields, properties: bytes = b"") -> bytes:
+    """PUBLISH [3.3]: DUP, QoS and RETAIN in the first byte, the packet id only above QoS 0."""
+    qos = fields.number("qos")
+    first = wire.PUBLISH | fields.flag("dup") << 3 | qos << 1 | fields.flag("retain")
+    packet_id = fields.packet_id()
+    topic, payload = wire.string(fields.text("topic")), fields.text("payload").encode() * fields.number("times", 1)
+    return wire.packet(first, topic, packet_id if qos else b"", properties, payload)
 
 
-def _subscribe(fields: Fields) -> packets.Packet:
-    filters = [tuple(word.rsplit(":", 1)) for word in fields.many("filter")]
-    return packets.Subscribe(fields.number("id"), [(name, int(qos)) for name, qos in filters])
+def subscribe_packet(fields: Fields, properties: bytes = b"") -> bytes:
+    """SUBSCRIBE [3.8]: each filter with its options, in 3.1.1 the QoS asked for."""
+    filters = [word.rpartition(":") for word in fields.many("filter")]
+    rows = [wire.string(name) + bytes((int(options, 0),)) for name, _, options in filters]
+    return wire.packet(wire.SUBSCRIBE, fields.packet_id(), properties, *rows)
 
 
-MAKERS = {
-    "connect": _connect,
-    "connack": lambda fields: packets.Connack(fields.flag("present"), fields.number("code")),
-    "publish": _publish,
-    "puback": lambda fields: packets.Puback(fields.number("id")),
-    "pubrec": lambda fields: packets.Pubrec(fields.number("id")),
-    "pubrel": lambda fields: packets.Pubrel(fields.number("id")),
-    "pubcomp": lambda fields: packets.Pubcomp(fields.number("id")),
-    "unsuback": lambda fields: packets.Unsuback(fields.number("id")),
-    "subscribe": _subscribe,
-    "suback": lambda fields: packets.Suback(fields.number("id"), [int(c) for c in fields.text("codes").split(",")]),
-    "unsubscribe": lambda fields: packets.Unsubscribe(fields.number("id"), fields.many("filter")),
-    "pingreq": lambda _: packets.Pingreq(),
-    "pingresp": lambda _: packets.Pingresp(),
-    "disconnect": lambda _: packets.Disconnect(),
+def unsubscribe_packet(fields: Fields, properties: bytes = b"") -> bytes:
+    """UNSUBSCRIBE [3.10]: the filters."""
+    return wire.packet(wire.UNSUBSCRIBE, fields.packet_id(), properties, *map(wire.string, fields.many("filter")))
+
+
+def _acknowledgement(first: int) -> Callable[[Fields], bytes]:
+    return lambda fields: wire.packet(first, fields.packet_id())
+
+
+MAKERS: dict[str, Callable[[Fields], bytes]] = {
+    "connect": lambda fields: connect_packet(fields, 4, "user"),
+    "connack": lambda fields: wire.packet(wire.CONNACK, bytes((fields.flag("present"), fields.number("code")))),
+    "publish": publish_packet,
+    "puback": _acknowledgement(wire.PUBACK),
+    "pubrec": _acknowledgement(wire.PUBREC),
+    "pubrel": _acknowledgement(wire.PUBREL),
+    "pubcomp": _acknowledgement(wire.PUBCOMP),
+    "subscribe": subscribe_packet,
+    "suback": lambda fields: wire.packet(wire.SUBACK, fields.packet_id(), fields.codes()),
+    "unsubscribe": unsubscribe_packet,
+    "unsuback": _acknowledgement(wire.UNSUBACK),
+    "pingreq": lambda _: wire.packet(wire.PINGREQ),
+    "pingresp": lambda _: wire.packet(wire.PINGRESP),
+    "disconnect": lambda _: wire.packet(wire.DISCONNECT),
 }

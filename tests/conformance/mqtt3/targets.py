@@ -10,7 +10,8 @@ import socket
 import time
 from typing import Protocol
 
-from mqtt_proxy.mqtt.events import (
+from mqtt_proxy.mqtt.codec.limits import SessionLimits
+from mqtt_proxy.mqtt.session.events import (
     ConnectRequested,
     Event,
     Publish,
@@ -20,11 +21,10 @@ from mqtt_proxy.mqtt.events import (
     SubscribeRequested,
     UnsubscribeRequested,
 )
-from mqtt_proxy.mqtt.limits import SessionLimits
-from mqtt_proxy.mqtt.session import Session
-from mqtt_proxy.mqtt.states import State
-from mqtt_proxy.mqtt.wire import fixed_header
-from remoting.protocol.topics import matches
+from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.mqtt.session.states import State
+from remoting.protocol.records.topics import matches
+from tests.conformance.wire import whole_packet
 
 ANSWER_TIMEOUT_S = 10
 
@@ -119,9 +119,8 @@ class CoreClient:
                 self.target.publish(Publish(will.topic, will.payload, will.qos, will.retain, False, 0))
 
     def next_packet(self) -> bytes:
-        header = fixed_header(self.received, 0, len(self.received)) if self.received else None
-        assert header is not None or self.session.state is State.CLOSED, "nothing has come and nothing is closed"
-        stop = header[0] + header[1] if header is not None else 0
+        stop = whole_packet(self.received)
+        assert stop or self.session.state is State.CLOSED, "nothing has come and nothing is closed"
         packet, self.received = self.received[:stop], self.received[stop:]
         return packet
 
@@ -156,9 +155,8 @@ class ServerClient:
 
     def next_packet(self) -> bytes:
         while True:
-            header = fixed_header(self.received, 0, len(self.received)) if self.received else None
-            if header is not None and len(self.received) >= header[0] + header[1]:
-                stop = header[0] + header[1]
+            stop = whole_packet(self.received)
+            if stop:
                 packet, self.received = self.received[:stop], self.received[stop:]
                 return packet
             try:

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 import pytest
 
 from mqtt_proxy import hot
-from mqtt_proxy.hot.contracts import Core
-from mqtt_proxy.mqtt import scan
-from mqtt_proxy.mqtt.events import PublishBatch, Violated
-from mqtt_proxy.mqtt.limits import SessionLimits
-from mqtt_proxy.mqtt.session import Session
+from mqtt_proxy.mqtt.codec.limits import SessionLimits
+from mqtt_proxy.mqtt.session import scan
+from mqtt_proxy.mqtt.session.events import PublishBatch, Violated
+from mqtt_proxy.mqtt.session.session import Session
+from remoting.native.packet_contracts import Core
 
 HEAD = "00 04 4d515454 05"
 CONNECT = f"10 10 {HEAD} 02 0000 03 21 0001 0000"
@@ -140,8 +140,8 @@ def test_connect(row: tuple[str, str, int, str]) -> None:
     session = fresh()
     events = session.feed(bytes.fromhex(row[1]), 0)
     assert [type(event) for event in events] == [Violated]
-    said = session.take_bytes()
-    assert (said[0], said[2], said[3]) == (0x20, 0, row[2])
+    answer = session.take_bytes()
+    assert (answer[0], answer[2], answer[3]) == (0x20, 0, row[2])
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "byte by byte"])
@@ -152,8 +152,8 @@ def test_connected(row: tuple[str, str, int, str], cut: bool) -> None:
     events = [event for at in range(len(data)) for event in session.feed(data[at : at + 1], 0)] if cut else []
     events = events if cut else session.feed(data, 0)
     assert isinstance(events[-1], Violated)
-    said = session.take_bytes()
-    assert (said[0], said[2]) == (0xE0, row[2])
+    answer = session.take_bytes()
+    assert (answer[0], answer[2]) == (0xE0, row[2])
 
 
 @pytest.mark.parametrize("text", TAKEN)

@@ -17,7 +17,7 @@ from controller.consensus.deduplicated import DeduplicatedMachine, Envelope, Sta
 from controller.consensus.log_face import LogFace
 from controller.consensus.raft_node import RaftNode
 from controller.replicas.commands import decode
-from remoting.hot.checksum import crc32c
+from remoting.native.checksum import crc32c
 from tests.sim.raft.clients import Client
 from tests.sim.raft.schedule import Plant
 

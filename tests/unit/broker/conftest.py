@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.api.context import Broker
-from broker.api.router import handlers
+from broker.broker import BrokerParts
 from broker.config import BrokerConfig
+from broker.requests.access import Authorizer, Policy
+from broker.router import handlers
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from remoting import inprocess
 from remoting.client.connection import Connection
-from remoting.protocol.append_body import decode_entries, encode_entries, encode_mqtt_entry
+from remoting.protocol.bodies.append_body import decode_entries, encode_entries, encode_mqtt_entry
 from remoting.server.router import Router
 from runtime.clock import ManualClock
 from runtime.faults import FaultPoints
@@ -86,8 +87,13 @@ class BrokerBench:
             schedule=lambda function: loop.call_soon_threadsafe(function) and None,
             log=get_logger("test"),
         )
-        self.broker = Broker(self.config, self.store, self.clock, self.registry, get_logger("test"))
+        self.broker = BrokerParts(self.config, self.store, self.clock, self.registry, get_logger("test"))
         self.router = Router(handlers(self.broker))
+
+    def judge_by(self, policy: Policy) -> Authorizer:
+        """Ask this policy who may do what from now on."""
+        self.broker.authorizer._policy = policy
+        return self.broker.authorizer
 
     def connect(self) -> Connection:
         return inprocess.connect(self.router)

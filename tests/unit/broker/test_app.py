@@ -9,16 +9,16 @@ import pytest
 
 from broker.app import BrokerApp
 from broker.config import BrokerConfig
-from broker.store.quarantine import DamagedRange
+from broker.store.recovery.quarantine import DamagedRange
 from broker.store.settings import StoreSettings
 from remoting.client.connection import connect
-from remoting.protocol import names
-from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.append_body import encode_entries, encode_mqtt_entry
+from remoting.protocol.bodies.route_body import RegisterBrokerBody, decode_body
+from remoting.protocol.bodies.sink_body import CommitBatch, StageHandle, encode
 from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.route_body import RegisterBrokerBody, decode_body
-from remoting.protocol.sink_body import CommitBatch, StageHandle, encode
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import names
 from remoting.server.server import RemotingServer
 
 STORE = StoreSettings(segment_size_bytes=8 * 1024 * 1024, free_space_bytes_min=0, ballast_size_bytes=0)
@@ -112,7 +112,7 @@ async def test_without_its_own_port_it_waits_to_be_announced(tmp_path) -> None:
     app = BrokerApp(configure(tmp_path / "data"), listen=False)
     assert await app.start() == 0
     app.announce("0.0.0.0", 4_711, ())
-    assert app.broker.address == "127.0.0.1:4711"
+    assert app.broker.identity.address == "127.0.0.1:4711"
     assert RequestCode.APPEND_MANY in app.handlers
     await app.stop()
 

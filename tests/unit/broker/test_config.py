@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.config import BrokerConfig
-from runtime.config import ConfigError, Flag, load, render_markdown
+from runtime.config.tables import ConfigError, Flag, load, render_markdown
 
 
 def test_defaults_environment_and_flags() -> None:

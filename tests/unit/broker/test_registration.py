@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from broker.registration import Registration
 from remoting import inprocess
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.route_body import DataVersion, RegisterBrokerBody, TopicConfigTable, decode_body
+from remoting.protocol.bodies.route_body import DataVersion, RegisterBrokerBody, TopicConfigTable, decode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import ConnectionLost
 
 SEND = {

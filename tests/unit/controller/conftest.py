@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from controller.api import handlers
 from controller.config import ControllerConfig
-from controller.control_plane import ControlPlane
-from controller.metadata_file import MetadataFile
-from controller.name_server import NameServer
+from controller.control_plane.control_plane import ControlPlane
+from controller.name_server.metadata_file import MetadataFile
+from controller.name_server.name_server import NameServer
 from remoting import inprocess
-from remoting.protocol.commands import Command
-from remoting.protocol.route_body import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
+from remoting.protocol.bodies.route_body import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    encode_body,
+)
+from remoting.protocol.frames.commands import Command
 from remoting.server.router import Router
 from runtime.clock import ManualClock
+from tests.support.descriptors import closing_left_files
+
+
+@pytest.fixture(autouse=True)
+def left_files_closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing that a test leaves open stays open behind it."""
+    with closing_left_files(tmp_path_factory.getbasetemp()):
+        yield
 
 
 class World:

@@ -12,8 +12,8 @@ from remoting import inprocess
 from remoting.client.admin import AsyncAdmin
 from remoting.client.connection import connect
 from remoting.client.route import Routes
-from remoting.protocol.commands import Command
-from remoting.protocol.route_body import RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
+from remoting.protocol.bodies.route_body import RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
+from remoting.protocol.frames.commands import Command
 from remoting.server.router import Router
 from runtime.files import DirectoryLocked
 from runtime.metrics import Registry

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from controller.authority import guarded, judge_unserved, questions
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 
 HELD = {("C", "h:1"): ("a", 0)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from controller.fields import number, text, truth
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.commands import Command
 
 COMMAND = Command(
     103, fields={"a": "x", "n": "-12", "yes": "TRUE", "one": "1", "no": "false", "empty": "", "u": "\u0661"}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from lightmq.configuration import SECTIONS, Configuration, load_configuration
-from runtime.config import ConfigError, Flag
-from runtime.config_page import attribute_docs
+from runtime.config.page import attribute_docs
+from runtime.config.tables import ConfigError, Flag
 
 
 def test_the_sections_are_the_fields() -> None:

@@ -19,9 +19,9 @@ from controller.app import ControllerApp
 from controller.config import ControllerConfig
 from mqtt_proxy.app import ProxyApp
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.mqtt import packets
-from mqtt_proxy.mqtt.codec import decode
-from mqtt_proxy.mqtt.encode import encode
+from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec.decode import decode
+from mqtt_proxy.mqtt.codec.encode import encode
 from runtime.clock import SystemClock
 from runtime.metrics import Registry
 

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lightmq import spark
-from lightmq.jvm import choose_java
-from lightmq.worker_python import worker_python
+from lightmq.spark_session.jvm import choose_java
+from lightmq.spark_session.worker_python import worker_python
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from lightmq.all_in_one import AllInOne
 from lightmq.configuration import Configuration, UpConfig
+from lightmq.servers.all_in_one import AllInOne
 from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
 from mqtt_proxy.config import ProxyConfig
 from tests.processes.rig import Client

@@ -10,7 +10,7 @@ import pytest
 from lightmq.configuration import load_configuration
 from mqtt_bridge.backoff import Backoff
 from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
-from runtime.config import ConfigError
+from runtime.config.tables import ConfigError
 
 OUT = RuleConfig(filter="#", local_prefix="a/")
 

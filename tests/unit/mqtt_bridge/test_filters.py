@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from mqtt_bridge.filters import overlap
-from remoting.protocol.topics import matches, validate_filter
+from remoting.protocol.records.topics import matches, validate_filter
 
 LEVELS = ("a", "$b", "+", "#", "")
 FILTERS = [

@@ -6,8 +6,8 @@ import pytest
 
 from mqtt_bridge.group_offset import GroupOffset
 from remoting.client.connection import dial
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.frames.commands import Command
 from tests.unit.mqtt_bridge.rig import installation
 
 

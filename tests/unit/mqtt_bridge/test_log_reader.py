@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from lightmq.all_in_one import AllInOne
+from lightmq.servers.all_in_one import AllInOne
 from mqtt_bridge.config import RuleConfig
 from mqtt_bridge.log_reader import LogReader
 from mqtt_bridge.mapping import OutMapping
 from mqtt_bridge.outbox import Outbox
 from remoting.client.connection import dial
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.pull_body import STATUS_NO_SUCH_QUEUE, STATUS_OFFSET_TOO_SMALL, PulledRange
+from remoting.protocol.bodies.pull_body import STATUS_NO_SUCH_QUEUE, STATUS_OFFSET_TOO_SMALL, PulledRange
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import checked
 from tests.unit.mqtt_bridge.rig import client, connection, installation
 

@@ -9,11 +9,11 @@ import pytest
 from mqtt_bridge.config import ConnectionConfig, RuleConfig
 from mqtt_bridge.mapping import OutMapping, Target
 from mqtt_bridge.message import EXPIRED, Outgoing, entry, outgoing
-from mqtt_bridge.trail import CAME_BY_IT, CAME_BY_KEY, Place, place_of
-from remoting.protocol.append_body import decode_entries, encode_entries
+from mqtt_bridge.message_path import CAME_BY_IT, CAME_BY_KEY, Place, place_of
+from remoting.protocol.bodies.append_body import decode_entries, encode_entries
 from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.mqtt_properties import MessageProperties, to_pairs
-from remoting.protocol.record import FLAG_MQTT, FLAG_RETAIN, MESSAGE, RecordView, encode_record
+from remoting.protocol.records.mqtt_properties import MessageProperties, to_pairs
+from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, MESSAGE, RecordView, encode_record
 
 MAPPING = OutMapping([RuleConfig(filter="a/#", remote_prefix="x/", qos=2)])
 

@@ -4,7 +4,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from mqtt_bridge.paho_properties import from_paho, to_paho
-from remoting.protocol.mqtt_properties import MessageProperties
+from remoting.protocol.records.mqtt_properties import MessageProperties
 
 FULL = MessageProperties(
     payload_format=1,

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from lightmq.all_in_one import AllInOne
+from lightmq.servers.all_in_one import AllInOne
 from mqtt_bridge.config import BridgeConfig, RuleConfig
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from tests.unit.mqtt_bridge.rig import client, connection, installation, reading, until
 from tests.unit.mqtt_bridge.scripted_peer import DISCONNECT, PUBACK, SUBSCRIBE, ScriptedPeer, packet, publish_packet
 

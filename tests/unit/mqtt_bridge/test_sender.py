@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from lightmq.all_in_one import AllInOne
-from lightmq.cli.message_properties import Said
-from lightmq.cli.mqtt_client import MqttLink, MqttTarget
+from lightmq.cli.messages.message_properties import Said
+from lightmq.cli.messages.mqtt_client import MqttLink, MqttTarget
+from lightmq.servers.all_in_one import AllInOne
 from mqtt_bridge.config import BridgeConfig, RuleConfig
 from tests.unit.mqtt_bridge.rig import client, connection, installation, reading, until
 from tests.unit.mqtt_bridge.scripted_peer import PUBLISH, ScriptedPeer

@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 
-from mqtt_proxy.access.credentials import make_hash
+from mqtt_proxy.access.methods.credentials import make_hash
 from mqtt_proxy.app import ProxyApp
-from mqtt_proxy.bridge.client import Client
-from mqtt_proxy.bridge.delivery import Delivery
-from mqtt_proxy.bridge.subscriptions import Subscriptions
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.front.connection import Connection as FrontConnection
-from mqtt_proxy.mqtt import packets
-from mqtt_proxy.mqtt.encode import encode
-from mqtt_proxy.mqtt.session import Session
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
+from mqtt_proxy.delivery.delivery import Delivery
+from mqtt_proxy.listening.connection import Connection as FrontConnection
+from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec.encode import encode
+from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.sessions.client import Client
+from mqtt_proxy.subscriptions.subscriptions import Subscriptions
+from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
 from remoting.protocol.errors import LightMQError
-from remoting.protocol.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.server.server import RemotingServer
 from runtime.clock import SystemClock
 from runtime.metrics import Registry
-from tests.unit.mqtt_proxy.bridge.fake_broker import FakeBroker
-from tests.unit.mqtt_proxy.bridge.rig import publish
+from tests.unit.mqtt_proxy.fake_broker import FakeBroker
+from tests.unit.mqtt_proxy.rig import publish
 
 
 def proxy(registry: Registry, **settings: object) -> ProxyConfig:

@@ -8,8 +8,8 @@ import pytest
 
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.listen_config import ListenConfig
-from runtime.config import ConfigError, Flag, load
-from runtime.config_page import attribute_docs
+from runtime.config.page import attribute_docs
+from runtime.config.tables import ConfigError, Flag, load
 
 
 def test_every_option_is_documented() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mqtt_proxy.quota_config import QuotaConfig
-from runtime.config import ConfigError, Flag, load
-from runtime.config_page import attribute_docs
+from runtime.config.page import attribute_docs
+from runtime.config.tables import ConfigError, Flag, load
 
 
 def test_every_option_is_documented() -> None:

@@ -9,9 +9,9 @@ import logging
 import pytest
 
 from remoting import inprocess
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused, RemoteViolation
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.server.router import Router, later
 from remoting.transport.failures import ConnectionLost, RequestTimeout
 

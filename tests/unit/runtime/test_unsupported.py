@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 from runtime.unsupported import LOG_INTERVAL_S, UnsupportedRequests

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from spark_connector.stream_reader import RocketMQStreamReader
+from spark_connector.reading.stream_reader import RocketMQStreamReader
 
 
 class Engine:

@@ -24,7 +24,13 @@ OWN_MODULES_MAX = 80
 
 
 @pytest.mark.parametrize(
-    "module", ["pyspark_rocketmq", "spark_connector.source", "spark_connector.stream_reader", "spark_connector.writer"]
+    "module",
+    [
+        "pyspark_rocketmq",
+        "spark_connector.source",
+        "spark_connector.reading.stream_reader",
+        "spark_connector.writing.writer",
+    ],
 )
 def test_planning_stays_light(module: str) -> None:
     program = PROBE.format(module=module, heavy=UNWANTED)

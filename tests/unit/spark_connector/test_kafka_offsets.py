@@ -10,10 +10,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from spark_connector.errors import OptionError
-from spark_connector.offsets import QueueKey, StreamOffset
-from spark_connector.options import ReadOptions
-from spark_connector.selection import Bounds
-from spark_connector.stream_reader import RocketMQStreamReader
+from spark_connector.options.read_write import ReadOptions
+from spark_connector.queues import QueueKey
+from spark_connector.reading.offsets import StreamOffset
+from spark_connector.reading.selection import Bounds
+from spark_connector.reading.stream_reader import RocketMQStreamReader
 from tests.unit.spark_connector.engine import Engine
 from tests.unit.spark_connector.toy_broker import ToyBroker
 

@@ -20,9 +20,10 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from spark_connector.lag import QueueLag
 from spark_connector.listener import RocketMQProgressListener, progress_lags
-from spark_connector.offsets import QueueKey, StreamOffset, to_json
+from spark_connector.queues import QueueKey
+from spark_connector.reading.lag import QueueLag
+from spark_connector.reading.offsets import StreamOffset, to_json
 
 RUN, QUERY = uuid.uuid4(), uuid.uuid4()
 NOW = "2026-01-01T00:00:00.000Z"

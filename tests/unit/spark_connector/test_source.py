@@ -34,7 +34,8 @@ def test_discovery_never_raises() -> None:
 
 def test_planning_needs_no_heavy_library() -> None:
     code = (
-        "import sys, spark_connector, spark_connector.options, spark_connector.planner, spark_connector.stream_reader;"
+        "import sys, spark_connector, spark_connector.options.read_write;"
+        "import spark_connector.reading.planner, spark_connector.reading.stream_reader;"
         "print([name for name in ('pyarrow', 'numpy', 'pandas', 'runtime') if name in sys.modules])"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

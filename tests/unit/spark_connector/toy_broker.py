@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from remoting.filtering.judge import judge_of
-from remoting.protocol import append_body, bounds_body, filtered_body, names, pull_body, record, sink_body, topics
-from remoting.protocol.append_body import AppendEntry
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies import append_body, bounds_body, filtered_body, pull_body, sink_body
+from remoting.protocol.bodies.append_body import AppendEntry
 from remoting.protocol.errors import CorruptRecord
-from remoting.protocol.frame import FrameDecoder, encode_frame
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.frames.frame import FrameDecoder, encode_frame
+from remoting.protocol.records import names, record, topics
 
 NAME = "broker-t"
 QUEUES = 2

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_connector import compiled_columns
+from spark_connector.columns import compiled_columns
 
 
 @pytest.fixture(params=["pure", "compiled"], autouse=True, scope="module")

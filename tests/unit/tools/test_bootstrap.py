@@ -113,7 +113,7 @@ def test_a_java_runtime_is_installed_only_where_none_is(bootstrap: ModuleType, m
 
 def test_every_compiled_source_is_watched(bootstrap) -> None:
     """A change of one is installed again: a stale extension would be left aside, and everything run slowly."""
-    for name in ("broker/store/hot", "mqtt_proxy/front/hot", "mqtt_proxy/mqtt", "mqtt_proxy/bridge", "broker/api"):
+    for name in ("remoting/native/compiled", "mqtt_proxy/mqtt/session", "mqtt_proxy/delivery", "broker/publishing"):
         assert name in bootstrap.compiled_rooms()
 
 

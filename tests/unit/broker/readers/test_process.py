@@ -13,9 +13,9 @@ import pytest
 
 from broker.readers.messages import ReaderSettings, report_of, to_line
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.pull_body import decode_range_pull_reply, encode_range_pull
+from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_range_pull
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.signature import Signer
 from tests.sim.stores import StoreBench, message
 from tests.support.addresses import own_address

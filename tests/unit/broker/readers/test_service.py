@@ -8,20 +8,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from broker.api.access import Authorizer
-from broker.api.pull_filtered import filtered_pull
-from broker.api.pull_many import range_pull
 from broker.readers.service import RangeService, one_topic
+from broker.requests.access import Authorizer
+from broker.router import handlers
 from broker.store.attached.store import AttachedStore
 from broker.store.errors import CorruptIndex, CorruptLog, StoreError, Unsettled
 from broker.store.read_result import RangeResult
 from remoting.access.rules import ALLOWED, Verdict
-from remoting.protocol import names
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.filtered_body import RowFilter, encode_filtered_pull, encode_row_filter
+from remoting.protocol.bodies.pull_body import STATUS_NO_SUCH_QUEUE, decode_range_pull_reply, encode_range_pull
 from remoting.protocol.errors import Refused, RemoteViolation
-from remoting.protocol.filtered_body import RowFilter, encode_filtered_pull, encode_row_filter
-from remoting.protocol.pull_body import STATUS_NO_SUCH_QUEUE, decode_range_pull_reply, encode_range_pull
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import names
 
 
 class FakePeer:
@@ -44,7 +43,7 @@ async def test_the_same_bytes_as_from_the_broker(running, service) -> None:
     queue_id = running.store.find_queue(names.light_queue_name(b"a/1"))
     for wanted in ((queue_id, 1, 4), (queue_id, 0, 99), (queue_id, 9, 10), (queue_id, 0, 99, 300), (1 << 31, 0, 9)):
         here = service.range_pull(FakePeer(), asking(*wanted))
-        there = range_pull(running.broker, FakePeer(), asking(*wanted))
+        there = handlers(running.broker)[RequestCode.RANGE_PULL](FakePeer(), asking(*wanted))
         if wanted[0] == queue_id:
             assert here.body == there.body
         else:
@@ -61,7 +60,7 @@ async def test_filtered_as_at_the_broker(running, service) -> None:
     for queue_id in running.broker.topics.queue_ids("a"):
         command = Command(RequestCode.FILTERED_PULL, body=encode_filtered_pull(queue_id, 0, 9, 99_999, wanted))
         here = service.filtered_pull(FakePeer(), command)
-        assert here.body == filtered_pull(running.broker, FakePeer(), command).body
+        assert here.body == handlers(running.broker)[RequestCode.FILTERED_PULL](FakePeer(), command).body
     assert service.report.records == 2
     wrong = encode_filtered_pull(1, 0, 9, 9, encode_row_filter(RowFilter(sql="a >")))
     with pytest.raises(Refused, match="SQL"):
@@ -168,7 +167,7 @@ async def test_a_filter_wider_than_the_rights_is_thinned_as_at_the_broker(runnin
 
     await running.connect().request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"a/1")))
     await running.settle()
-    authorizer = running.broker.authorizer = Authorizer(Thinning())
+    authorizer = running.judge_by(Thinning())
     store = AttachedStore(running.config.data_directory)
     service = RangeService(store, pull_bytes_max=1_000_000, authorizer=authorizer)
     for queue_id in running.broker.topics.queue_ids("a"):
@@ -178,7 +177,7 @@ async def test_a_filter_wider_than_the_rights_is_thinned_as_at_the_broker(runnin
             return Command(RequestCode.FILTERED_PULL, body=body)
 
         here = service.filtered_pull(FakePeer(), pull("#"))
-        assert here.body == filtered_pull(running.broker, FakePeer(), pull("#")).body
+        assert here.body == handlers(running.broker)[RequestCode.FILTERED_PULL](FakePeer(), pull("#")).body
         assert b"a/2" not in bytes(here.body)
         with pytest.raises(Refused):
             service.filtered_pull(FakePeer(), pull("b/#"))

@@ -27,7 +27,7 @@ from broker.replication.frames import (
     Transfer,
     Welcome,
 )
-from remoting.hot.checksum import crc32c
+from remoting.native.checksum import crc32c
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 NONCE = bytes(range(16))

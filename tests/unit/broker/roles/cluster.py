@@ -14,9 +14,9 @@ from controller.app import ControllerApp
 from controller.config import ControllerConfig
 from remoting.client.master_connection import MasterConnection
 from remoting.client.masters import Masters
-from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.append_body import encode_entries, encode_mqtt_entry
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import ConnectionLost, RequestTimeout
 
 STORE = StoreSettings(segment_size_bytes=1024 * 1024, free_space_bytes_min=0, ballast_size_bytes=0)

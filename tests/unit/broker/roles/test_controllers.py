@@ -9,9 +9,15 @@ import pytest
 
 from broker.roles.controllers import Controllers
 from remoting import inprocess
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import FLAG_ONEWAY, Command
-from remoting.protocol.controller_body import ControllerMetadata, GroupState, ReplicaState, SyncStateData, to_fields
+from remoting.protocol.bodies.controller_body import (
+    ControllerMetadata,
+    GroupState,
+    ReplicaState,
+    SyncStateData,
+    to_fields,
+)
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.transport.failures import ConnectionLost, Unreachable
 from runtime.logs import get_logger
 from tests.unit.broker.roles.cluster import until

@@ -6,9 +6,9 @@ import pytest
 
 from broker.roles.gate import RoleGate, peers_closer
 from remoting import inprocess
-from remoting.protocol.codes import RequestCode as Code
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.commands import Command
 from remoting.server.access import Access
 from remoting.transport.failures import ConnectionLost, not_master
 

@@ -15,13 +15,13 @@ from broker.roles.steps import View
 from broker.store.errors import UnreadableOffsets
 from broker.store.log_store import LogStore
 from remoting.client.connection import connect
-from remoting.protocol import names
-from remoting.protocol.append_body import encode_entries, encode_mqtt_entry
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import EpochCache
+from remoting.protocol.bodies.append_body import encode_entries, encode_mqtt_entry
+from remoting.protocol.bodies.controller_body import EpochCache
+from remoting.protocol.bodies.route_body import decode_body
 from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.route_body import decode_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import names
 from remoting.transport.failures import not_master
 from tests.unit.broker.roles.cluster import STORE, Cluster, cluster, log_bytes, until
 

@@ -17,10 +17,10 @@ from broker.roles.steps import Role, View
 from controller.app import ControllerApp
 from controller.config import ControllerConfig
 from remoting.client.connection import dial
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import RoleChanged, to_fields
+from remoting.protocol.bodies.controller_body import RoleChanged, to_fields
 from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from runtime.logs import get_logger
 
 DEADLINE_S = 30.0

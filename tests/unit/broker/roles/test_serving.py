@@ -12,7 +12,7 @@ from broker.roles.serving import Serving, client_host, make_server, readers_impo
 from broker.store.errors import StoreFailed
 from broker.store.log_store import LogStore
 from remoting.client.connection import dial
-from remoting.protocol.codes import RequestCode
+from remoting.protocol.frames.codes import RequestCode
 from remoting.server.access import Access
 from remoting.server.router import Router
 from runtime.clock import SystemClock
@@ -41,7 +41,7 @@ async def test_it_works_until_it_rests_and_the_log_stays_open(tmp_path: Path) ->
     serving.start()
     serving.announce("h", 4711, ())
     serving.tell_address("h", 4712)
-    assert serving.broker.address == "h:4712"
+    assert serving.broker.identity.address == "h:4712"
     assert RequestCode.APPEND_MANY in serving.handlers
     await until(lambda: len(rounds) > 1)
     await serving.leave()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from broker.store import hot
-from remoting.hot.choice import PURE_VARIABLE
+from remoting.native.choice import PURE_VARIABLE
 
 
 @pytest.fixture(params=["pure", "compiled"], autouse=True, scope="module")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import structlog
 
-from broker.store import state_kinds
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
-from broker.store.state_log import StateChange
+from broker.store.state import state_kinds
+from broker.store.state.state_log import StateChange
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
 from tests.sim.stores import message

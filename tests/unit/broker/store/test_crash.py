@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import state_kinds
 from broker.store.errors import CorruptLog, StoreFailed, StoreFull, UnreadableOffsets
-from broker.store.state_log import StateChange
+from broker.store.state import state_kinds
+from broker.store.state.state_log import StateChange
 from tests.sim.log_judge import check_dense, read_log
 from tests.sim.stores import StoreBench, bodies, message
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import state_kinds
-from broker.store.epoch_file import load_epochs
 from broker.store.errors import GivenUp
-from broker.store.state_log import StateChange
+from broker.store.log.epoch_file import load_epochs
+from broker.store.state import state_kinds
+from broker.store.state.state_log import StateChange
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from tests.sim.replicas import ReplicaBench, log_bytes, pull
 from tests.sim.stores import StoreBench, bodies, message

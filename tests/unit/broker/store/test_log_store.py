@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from broker.store import state_kinds
 from broker.store.errors import StoreFailed, WrongFormat
 from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OK
-from broker.store.state_log import StateChange
+from broker.store.state import state_kinds
+from broker.store.state.state_log import StateChange
 from remoting.protocol.errors import LocalMisuse
 from runtime.files import DirectoryLocked
 from tests.sim.disk import crash_copy

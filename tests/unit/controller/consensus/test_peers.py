@@ -12,9 +12,9 @@ import struct
 import pytest
 
 from controller.consensus import peers
+from controller.consensus.members import Member
 from controller.consensus.peers import PeerTransport
 from controller.consensus.wire import MAGIC, RANDOM_BYTES, Granted, stretch
-from controller.members import Member
 from tests.support.ports import free_port
 
 KEY = stretch(b"a secret of the controllers")

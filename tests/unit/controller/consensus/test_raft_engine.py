@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from controller.consensus.engine import ConsensusFailed, NotLeading, OutcomeUnknown
+from controller.consensus.members import Member
 from controller.consensus.raft_engine import RaftEngine, RaftSettings
-from controller.members import Member
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.raft.machines import Words
 from tests.support.ports import free_port

@@ -63,3 +63,14 @@ def test_the_silence_of_our_own_pause_kills_nobody():
     assert [table.tick(now_ms) for now_ms in range(30_600, 32_000, 200)] == [[]] * 7
     assert table.tick(32_000) == [("g", 1)]
     assert table.alive("h") == (1,)
+
+
+def test_a_pause_before_the_first_tick_kills_nobody():
+    """Neither those that beat nor those that are presumed alive."""
+    beaten, presumed = LiveTable(2_000, tick_interval_ms=200), LiveTable(2_000, tick_interval_ms=200)
+    beaten.beat(("g", 1), 0, Live())
+    presumed.presume(("g", 1), 0)
+    for table in (beaten, presumed):
+        assert table.tick(30_000) == []  # stopped before it ever ticked
+        assert [table.tick(now_ms) for now_ms in range(30_200, 31_800, 200)] == [[]] * 8
+        assert table.tick(31_800) == [("g", 1)]

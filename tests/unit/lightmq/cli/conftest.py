@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from remoting.protocol.bounds_body import (
+from remoting.protocol.bodies.bounds_body import (
     LightBounds,
     QueueBounds,
     QueueBoundsReply,
     decode_bounds_request,
     encode_bounds_reply,
 )
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
-from remoting.protocol.route_body import BrokerData, ClusterInfo
-from remoting.protocol.stored_message import StoredMessage, encode_stored
+from remoting.protocol.bodies.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
+from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.stored_message import StoredMessage, encode_stored
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.transport.contracts import Peer

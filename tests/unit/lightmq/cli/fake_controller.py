@@ -7,9 +7,7 @@ import threading
 
 import msgspec
 
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import (
+from remoting.protocol.bodies.controller_body import (
     CleanBrokerData,
     ControllerMetadata,
     ElectMaster,
@@ -22,7 +20,9 @@ from remoting.protocol.controller_body import (
     from_fields,
     to_fields,
 )
-from remoting.protocol.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.transport.contracts import Peer

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lightmq.cli.options import ConfigOptions, configuration
-from runtime.config import ConfigError, Flag
+from runtime.config.tables import ConfigError, Flag
 
 
 def test_options_become_configuration(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from lightmq.demo import installation
 from lightmq.demo.installation import Installation, InstallationFailed
-from lightmq.jvm import JavaNotFound
+from lightmq.spark_session.jvm import JavaNotFound
 
 
 def test_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

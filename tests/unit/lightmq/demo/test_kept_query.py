@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lightmq import restarts
 from lightmq.demo.kept_query import KeptQuery
+from lightmq.spark_session import restarts
 
 SLOW_WORKER = (
     "Python worker failed to connect back.\n=== Streaming Query ===\nIdentifier: commands [id = 1]\n  at org.apache.X"

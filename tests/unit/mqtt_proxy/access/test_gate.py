@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from mqtt_proxy.access import gate as gate_module
+from mqtt_proxy.access.contract import AccessControl
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.gate import Gate
-from mqtt_proxy.access.password_method import PasswordMethod
-from mqtt_proxy.access.scram import MECHANISM
+from mqtt_proxy.access.methods.password_method import PasswordMethod
+from mqtt_proxy.access.methods.scram import MECHANISM
 from remoting.access.identity import Action, Identity, Shown
 from remoting.access.rules import WRITE_ALL_MASK
 from runtime.clock import SystemClock
@@ -42,10 +43,11 @@ async def changed(gate: Gate) -> None:
 async def test_without_a_list_everything_is_open() -> None:
     """And without a password file everybody on this machine gets in."""
     gate, _ = make(None)
+    access: AccessControl = gate
     gate.start()
-    assert await gate.authenticate(Shown(client_id="c", loopback=True)) == Identity("", True, "c")
-    assert gate.authorize(ANN, Action.SUBSCRIBE, "#")
-    assert gate.write_mask(ANN, b"a") == WRITE_ALL_MASK
+    assert await access.authenticate(Shown(client_id="c", loopback=True)) == Identity("", True, "c")
+    assert access.authorize(ANN, Action.SUBSCRIBE, "#")
+    assert access.write_mask(ANN, b"a") == WRITE_ALL_MASK
     await gate.close()
 
 

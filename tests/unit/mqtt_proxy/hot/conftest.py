@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqtt_proxy import hot
-from mqtt_proxy.hot.contracts import Core
+from remoting.native.packet_contracts import Core
 
 
 @pytest.fixture(params=["pure", "compiled"])

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from mqtt_proxy import hot
-from mqtt_proxy.mqtt.encode import encode
-from mqtt_proxy.mqtt.incoming import Incoming
-from mqtt_proxy.mqtt.limits import SessionLimits
-from mqtt_proxy.mqtt.packets import Publish
-from mqtt_proxy.mqtt.session import Session
+from mqtt_proxy.mqtt.codec.encode import encode
+from mqtt_proxy.mqtt.codec.limits import SessionLimits
+from mqtt_proxy.mqtt.codec.packets import Publish
+from mqtt_proxy.mqtt.session.incoming import Incoming
+from mqtt_proxy.mqtt.session.session import Session
 
 pytestmark = pytest.mark.skipif(hot.choice.name != "compiled", reason=f"no compiled twin: {hot.choice.reason}")
 KNOWN = {name: name for name in (b"a", b"some/topic", b"x" * 120)}

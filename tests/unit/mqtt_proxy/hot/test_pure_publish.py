@@ -7,17 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
-from mqtt_proxy.bridge.cache import Feed
-from mqtt_proxy.bridge.place import Place
-from mqtt_proxy.bridge.source import Source
-from mqtt_proxy.hot.contracts import Core
-from mqtt_proxy.mqtt import events, packets, scan
-from mqtt_proxy.mqtt.encode import encode
-from mqtt_proxy.mqtt.exact_steps import ExactSteps
-from mqtt_proxy.mqtt.limits import SessionLimits
-from mqtt_proxy.mqtt.packets import Publish
-from mqtt_proxy.mqtt.session import Session
-from remoting.protocol.mqtt_properties import MessageProperties
+from mqtt_proxy.delivery.record_cache import Feed
+from mqtt_proxy.delivery.source import Source
+from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec.encode import encode
+from mqtt_proxy.mqtt.codec.limits import SessionLimits
+from mqtt_proxy.mqtt.codec.packets import Publish
+from mqtt_proxy.mqtt.session import events, scan
+from mqtt_proxy.mqtt.session.place import DeliveryOrigin
+from mqtt_proxy.mqtt.session.qos2_steps import Qos2Steps
+from mqtt_proxy.mqtt.session.session import Session
+from remoting.native.packet_contracts import Core
+from remoting.protocol.records.mqtt_properties import MessageProperties
 
 
 def test_survey(core: Core) -> None:
@@ -38,7 +39,7 @@ def source(queue_id: int, *unacked: int) -> Source:
 def test_settle(core: Core) -> None:
     one, two = source(1, 4, 5, 6), source(2, 4, 5)
     assert core.settle([]) == 0
-    assert core.settle([(one, 5), (two, 4), (one, 4), (Place(9), 1), (one, 99)]) == 5
+    assert core.settle([(one, 5), (two, 4), (one, 4), (DeliveryOrigin(9), 1), (one, 99)]) == 5
     assert (list(one.unacked), list(two.unacked)) == ([6], [5])
 
 
@@ -85,7 +86,7 @@ def exchange(runs: Runs, level: int, seed: int) -> list[object]:
     session.feed(encode(packets.Connect("c", True, 0, level=level)), 0)
     session.accept(False)
     if seed % 2:
-        session.exact = ExactSteps()
+        session.exact = Qos2Steps()
     seen: list[object] = []
     for turn in range(60):
         if session.window_free and rng.random() < 0.7:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mqtt_proxy.mqtt import packets
-from mqtt_proxy.mqtt.codec import decode
-from mqtt_proxy.mqtt.encode import encode
-from mqtt_proxy.mqtt.limits import SessionLimits
-from mqtt_proxy.mqtt.session import Session
-from mqtt_proxy.mqtt.wire import fixed_header
+from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec.decode import decode
+from mqtt_proxy.mqtt.codec.encode import encode
+from mqtt_proxy.mqtt.codec.limits import SessionLimits
+from mqtt_proxy.mqtt.codec.wire import fixed_header
+from mqtt_proxy.mqtt.session.session import Session
 
 
 def connected(**limits: int) -> Session:

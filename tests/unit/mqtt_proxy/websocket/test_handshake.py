@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mqtt_proxy.websocket.handshake import REQUEST_BYTES_MAX, Handshake, Outcome
+from mqtt_proxy.websocket.handshake import REQUEST_BYTES_MAX, Handshake, HandshakeOutcome
 from mqtt_proxy.websocket.rules import Rules
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
@@ -27,7 +27,7 @@ def request(line: str = "GET /mqtt HTTP/1.1", **changed: str | None) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def shake(data: bytes, rules: Rules | None = None, *, step: int = 1 << 20) -> Outcome | None:
+def shake(data: bytes, rules: Rules | None = None, *, step: int = 1 << 20) -> HandshakeOutcome | None:
     made = Handshake(rules or Rules())
     for position in range(0, len(data), step):
         outcome = made.feed(data[position : position + step])

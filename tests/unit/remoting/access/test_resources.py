@@ -6,8 +6,8 @@ import pytest
 
 from remoting.access.filters import contains, split
 from remoting.access.resources import of_group, of_record, of_sink, of_topic
-from remoting.protocol.names import light_queue_name, parent_topic
-from remoting.protocol.record import RecordView
+from remoting.protocol.records.names import light_queue_name, parent_topic
+from remoting.protocol.records.record import RecordView
 from tests.support.records import make_mqtt_record, make_record
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from remoting.access.rights import RIGHTS, with_rights
-from remoting.protocol.codes import RequestCode
 from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.codes import RequestCode
 
 
 def test_a_table_with_rights_is_served() -> None:

@@ -11,7 +11,7 @@ import pytest
 from remoting.batches import body
 from remoting.batches.row import BatchRow
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
-from remoting.protocol.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
+from remoting.protocol.records.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 from tests.support.batches import make_rows
 
 CODECS = (CODEC_NONE, CODEC_LZ4, CODEC_ZSTD)

@@ -10,7 +10,7 @@ import pytest
 from remoting.batches import body, unpack
 from remoting.batches.unpack import ArrowMissing, Unpacker, base_of, is_batch, row_position, split_position
 from remoting.protocol.errors import CorruptRecord
-from remoting.protocol.record import CODEC_NONE, CODEC_ZSTD, FLAG_GROUP_OPEN, RecordView, check_record, tag_hash
+from remoting.protocol.records.record import CODEC_NONE, CODEC_ZSTD, FLAG_GROUP_OPEN, RecordView, check_record, tag_hash
 from tests.support.batches import make_batch_record, make_rows
 from tests.support.records import make_record
 from tests.support.tree import ROOT

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from remoting import inprocess
-from remoting.client.admin import Admin, AsyncAdmin
-from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.client.admin import AsyncAdmin
+from remoting.client.threads import Admin
+from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, TopicList, TopicRoute, encode_body
 from remoting.protocol.errors import Refused, RemoteViolation
-from remoting.protocol.route_body import BrokerData, ClusterInfo, TopicList, TopicRoute, encode_body
-from remoting.protocol.stored_message import StoredMessage, encode_stored
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.records.stored_message import StoredMessage, encode_stored
 from tests.unit.remoting.client.served import served
 
 

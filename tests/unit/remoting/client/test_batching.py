@@ -12,9 +12,9 @@ from remoting.batches.unpack import ArrowMissing
 from remoting.client.batching import AsyncProducer, ProducerSettings
 from remoting.client.message import Message, Sent
 from remoting.client.reconnecting import ReconnectingConnection
-from remoting.protocol.codes import ResponseCode
 from remoting.protocol.errors import LocalMisuse, Refused, RemoteViolation
-from remoting.protocol.key_queue import queue_of
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records.key_queue import queue_of
 from remoting.transport.failures import ConnectionLost
 from tests.unit.remoting.client.toy_log import ToyLog
 

@@ -13,9 +13,9 @@ import pytest
 from remoting.client import blocking
 from remoting.client.blocking import BlockingConnection
 from remoting.client.master_link import MasterLink
-from remoting.protocol.commands import Command
+from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, TopicRoute, encode_body
 from remoting.protocol.errors import LocalMisuse, Refused
-from remoting.protocol.route_body import BrokerData, ClusterInfo, TopicRoute, encode_body
+from remoting.protocol.frames.commands import Command
 from remoting.server.server import RemotingServer
 from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable
 from remoting.transport.signature import Signer
@@ -150,9 +150,9 @@ def test_a_silent_server_is_asked_about_now_and_then(port, monkeypatch):
             if len(looks) == 3:
                 raise Refused(1, "enough")
 
-        connection.while_silent = look
+        connection.while_silent = lambda: None
         assert connection.request(Command(LAST)).body == b"last"
-        looks.clear()
+        connection.while_silent = look
         with pytest.raises(Refused, match="enough"):
             connection.request(Command(SILENT))
         assert len(looks) == 3
@@ -183,7 +183,7 @@ def test_a_connection_without_tls_needs_neither_ssl_nor_asyncio():
     program = """
 import socket, sys
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import ConnectionLost
 with socket.create_server(("127.0.0.1", 0)) as server:
     connection = BlockingConnection(*server.getsockname())

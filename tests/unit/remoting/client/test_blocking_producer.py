@@ -13,11 +13,11 @@ import pytest
 from remoting.client.batching import ProducerSettings
 from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message, Sent
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import FLAG_ONEWAY, Command
-from remoting.protocol.controller_body import PushedGroup, PushedRoutes
+from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes
+from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
 from remoting.protocol.errors import LocalMisuse, Refused
-from remoting.protocol.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.server.server import RemotingServer
 from remoting.transport.failures import ConnectionLost
 from tests.unit.remoting.client.served import Served

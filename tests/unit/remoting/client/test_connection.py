@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from remoting.client.connection import connect, dial
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.commands import Command
 from remoting.server.access import Access
 from remoting.server.router import Router
 from remoting.transport.failures import Unreachable

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from remoting import inprocess
-from remoting.client.consumer import AsyncConsumer, Consumer
-from remoting.protocol.bounds_body import QueueBounds, QueueBoundsReply, encode_bounds_reply
-from remoting.protocol.codes import RequestCode
+from remoting.client.consumer import AsyncConsumer
+from remoting.client.threads import Consumer
+from remoting.protocol.bodies.bounds_body import QueueBounds, QueueBoundsReply, encode_bounds_reply
+from remoting.protocol.bodies.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
 from remoting.protocol.errors import CorruptRecord, Refused, RemoteViolation
-from remoting.protocol.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
-from remoting.protocol.record import RecordView
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.records.record import RecordView
 from tests.support.batches import make_batch_record, make_rows
 from tests.support.records import make_record
 from tests.unit.remoting.client.served import served

@@ -6,11 +6,11 @@ import pytest
 
 from remoting.client.endpoint import Endpoint, connect
 from remoting.client.master_connection import MasterConnection
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import PushedGroup, PushedRoutes
+from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes
+from remoting.protocol.bodies.route_body import encode_body
 from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.route_body import encode_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.server.server import RemotingServer
 from remoting.transport.failures import ConnectionLost
 

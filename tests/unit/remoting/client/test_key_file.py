@@ -9,8 +9,8 @@ import pytest
 
 from remoting.client.connection import dial
 from remoting.client.key_file import read_signer, signing_dial
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.frames.commands import Command
 from remoting.server.access import Access
 from remoting.server.server import RemotingServer
 from remoting.transport.contracts import Peer

@@ -9,9 +9,9 @@ import pytest
 from remoting import inprocess
 from remoting.client.master_connection import MasterConnection
 from remoting.client.masters import Masters
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout
 
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.client.master_link import Ask, Backoff, Dial, MasterLink, full
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.commands import Command
-from remoting.protocol.controller_body import PushedGroup, PushedRoutes
+from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes
+from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo
 from remoting.protocol.errors import LightMQError, Refused
-from remoting.protocol.route_body import BrokerData, ClusterInfo
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import ConnectionLost, NotMaster
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from remoting import inprocess
 from remoting.client.masters import Masters
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import FLAG_ONEWAY, Command
-from remoting.protocol.controller_body import PushedGroup, PushedRoutes
+from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes
+from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
 from remoting.protocol.errors import Refused
-from remoting.protocol.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.transport.failures import NotMaster, Unreachable
 
 

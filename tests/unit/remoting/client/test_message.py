@@ -6,7 +6,7 @@ import pytest
 
 from remoting.batches.row import BatchRow
 from remoting.client.message import OVERHEAD_BYTES, Message, Sent, entry_of, size_of, to_row
-from remoting.protocol.append_body import decode_entries, encode_entries
+from remoting.protocol.bodies.append_body import decode_entries, encode_entries
 from remoting.protocol.errors import LocalMisuse
 
 

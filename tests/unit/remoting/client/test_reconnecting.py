@@ -9,8 +9,8 @@ import pytest
 from remoting import inprocess
 from remoting.client.connection import connect
 from remoting.client.reconnecting import ReconnectingConnection
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused, RemoteViolation
+from remoting.protocol.frames.commands import Command
 from remoting.server.server import RemotingServer
 from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout, Unreachable
 

@@ -8,8 +8,8 @@ import pytest
 
 from remoting import inprocess
 from remoting.client.route import Routes
+from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, QueueData, TopicRoute, encode_body
 from remoting.protocol.errors import LocalMisuse, Refused
-from remoting.protocol.route_body import BrokerData, ClusterInfo, QueueData, TopicRoute, encode_body
 from remoting.transport.failures import ConnectionLost, Unreachable
 
 

@@ -7,11 +7,11 @@ import asyncio
 from remoting import inprocess
 from remoting.client import route_watch
 from remoting.client.route_watch import RouteWatch
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import FLAG_ONEWAY, Command
-from remoting.protocol.controller_body import PushedGroup, PushedRoutes
+from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes
+from remoting.protocol.bodies.route_body import encode_body
 from remoting.protocol.errors import Refused
-from remoting.protocol.route_body import encode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.transport.failures import Unreachable
 
 ROUTES = PushedRoutes({"g": PushedGroup("C", {0: "m:1"}, 7)})

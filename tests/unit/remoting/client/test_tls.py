@@ -14,8 +14,8 @@ from remoting.client.blocking_producer import Producer
 from remoting.client.connection import connect
 from remoting.client.key_file import signing_dial
 from remoting.client.tls import ClientTls, handshake_with
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.server.tls import ENFORCING, ServerTls
 from remoting.transport.certificates import CertificateProblem
 from remoting.transport.failures import ConnectionLost, TlsFailed, Unreachable

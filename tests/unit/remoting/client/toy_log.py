@@ -6,9 +6,9 @@ import json
 import threading
 
 from remoting.batches import body
-from remoting.protocol.append_body import KIND_BATCH, decode_entries, encode_append_reply
-from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.bodies.append_body import KIND_BATCH, decode_entries, encode_append_reply
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
 
 
 class ToyLog:

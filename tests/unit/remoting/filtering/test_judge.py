@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from remoting.filtering import judge as judging
 from remoting.filtering.judge import Judge, judge_of
-from remoting.protocol import append_body, record, topics
+from remoting.protocol.bodies import append_body
+from remoting.protocol.bodies.filtered_body import RowFilter, encode_row_filter
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
-from remoting.protocol.filtered_body import RowFilter, encode_row_filter
-from remoting.protocol.record import RecordView
+from remoting.protocol.records import record, topics
+from remoting.protocol.records.record import RecordView
 
 
 @pytest.fixture(params=["pure", "compiled"], autouse=True, scope="module")

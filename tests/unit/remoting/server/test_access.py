@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.frames.commands import Command
 from remoting.server.access import PROVED_ATTRIBUTE, Access, parse_access_keys
 from remoting.transport.signature import Signer
 

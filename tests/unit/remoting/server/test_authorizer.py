@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import IDENTITY_ATTRIBUTE, TRUSTED_ATTRIBUTE, Authorizer
 
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from remoting.protocol.commands import Command
-from remoting.protocol.frame import encode_frame
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.frames.frame import encode_frame
 from remoting.server.foreign import foreign
 
 CONNECT = b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04test"

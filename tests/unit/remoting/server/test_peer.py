@@ -8,10 +8,10 @@ import contextlib
 import pytest
 
 from remoting.client.connection import connect
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
-from remoting.protocol.frame import FrameDecoder, encode_frame
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.frames.frame import FrameDecoder, encode_frame
 from remoting.server import peer as peer_module
 from remoting.server.access import CHALLENGES_MAX, Access
 from remoting.server.peer import REFUSALS_MAX, is_loopback

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.commands import Command
-from remoting.protocol.route_body import TopicRoute, decode_body
+from remoting.protocol.bodies.route_body import TopicRoute, decode_body
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.server.refusal_route import refusal_route
 
 LOOKUP = RequestCode.GET_ROUTEINFO_BY_TOPIC

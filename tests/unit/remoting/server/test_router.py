@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.commands import Command
 from remoting.server.access import Access
 from remoting.server.router import PENDING_ATTRIBUTE, Router, later
 

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from remoting.client.connection import connect
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.commands import Command
 from remoting.server.server import RemotingServer
 from remoting.transport.failures import ConnectionLost
 
@@ -68,7 +68,7 @@ async def test_stop_lets_output_out_and_closes_everyone(serve):
 async def test_a_peer_that_does_not_read_cannot_hold_the_stop(serve):
     server = await serve(lambda peer, command: command.reply(body=bytes(5_000_000)))
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    from remoting.protocol.frame import encode_frame
+    from remoting.protocol.frames.frame import encode_frame
 
     writer.write(encode_frame(Command(1)))
     while not server.link_counters.frames_out:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from remoting.client.connection import connect
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.commands import Command
 from remoting.server import strangers as module
 from remoting.server.access import Access
 from remoting.server.intake import IntakeLimits

@@ -11,9 +11,9 @@ import pytest
 
 from remoting.client.connection import connect
 from remoting.client.tls import ClientTls
-from remoting.protocol.codes import ResponseCode
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.server.tls import DISABLED, ENFORCING, ServerTls
 from remoting.transport.failures import TlsFailed
 from runtime.tls_config import ListenTlsConfig

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import LocalMisuse, Refused, RemoteViolation
+from remoting.protocol.frames.commands import Command
 from remoting.transport.answering import answer
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.commands import Command
 from remoting.transport.calls import OPAQUE_MAX, REQUEST_OVERHEAD_BYTES, Calls
 from remoting.transport.failures import ConnectionLost, RequestTimeout
 

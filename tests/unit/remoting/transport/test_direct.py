@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from remoting import inprocess
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.commands import Command
 from remoting.transport.direct import NEWS_ATTRIBUTE
 from remoting.transport.failures import ConnectionLost
 

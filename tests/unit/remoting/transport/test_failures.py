@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.protocol.commands import Command
 from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import (
     ConnectionLost,
     RequestTimeout,

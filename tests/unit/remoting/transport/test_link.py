@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from remoting.protocol.commands import Command
-from remoting.protocol.frame import FrameDecoder, encode_frame
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.frames.frame import FrameDecoder, encode_frame
 from remoting.transport.link import FrameLink, LinkSettings, run_close_callback
 
 

@@ -9,7 +9,7 @@ import hmac
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.protocol.commands import Command
+from remoting.protocol.frames.commands import Command
 from remoting.transport.signature import Signer, bound_signature, signature
 
 

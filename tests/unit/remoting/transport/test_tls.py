@@ -11,8 +11,8 @@ import pytest
 
 from remoting.client.connection import connect
 from remoting.client.tls import ClientTls
-from remoting.protocol.commands import Command
-from remoting.protocol.frame import FrameDecoder, encode_frame
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.frames.frame import FrameDecoder, encode_frame
 from remoting.server.tls import ServerTls
 from remoting.transport import tls
 from remoting.transport.failures import reason_of

@@ -14,9 +14,9 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.avro_bodies import AvroDecoder
 from spark_connector.decode.avro_schema import plan_avro
-from spark_connector.task import arrow_schema
 
 AT = dt.datetime(2026, 1, 31, 10, 20, 30, 123_000, tzinfo=dt.UTC)
 INNER = ["null", "State"]

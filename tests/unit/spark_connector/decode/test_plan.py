@@ -10,18 +10,21 @@ import pytest
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.decode.plan import all_columns, check_given, find_column, plan_decoding, project
 from spark_connector.errors import OptionError
-from spark_connector.options import ReadOptions
-from spark_connector.schema import COLUMN_TYPES
+from spark_connector.options.read_write import ReadOptions
+from spark_connector.options.schema import COLUMN_TYPES
+from spark_connector.reading.sample import sample_bodies
 
 Options = Callable[..., ReadOptions]
 
 
 def test_without_decode_there_is_nothing(read_options: Options) -> None:
-    assert plan_decoding(read_options(topic="t"), None) is None
+    assert plan_decoding(read_options(topic="t"), None, sample_bodies) is None
 
 
 def test_fields_stand_behind_the_message_columns(read_options: Options) -> None:
-    decoding = plan_decoding(read_options(topic="t", decode="json", decodeSchema="a int, b array<string>"), None)
+    decoding = plan_decoding(
+        read_options(topic="t", decode="json", decodeSchema="a int, b array<string>"), None, sample_bodies
+    )
     assert decoding is not None
     columns = all_columns(decoding)
     assert columns.names == [*COLUMN_TYPES, "a", "b", "_corrupt"]
@@ -34,7 +37,7 @@ def test_fields_stand_behind_the_message_columns(read_options: Options) -> None:
 
 def test_one_struct_column(read_options: Options) -> None:
     options = read_options(topic="t", decode="json", decodeSchema="topic int", decodeColumn="value")
-    decoding = plan_decoding(options, None)
+    decoding = plan_decoding(options, None, sample_bodies)
     assert decoding is not None
     assert decoding.columns().simpleString() == "struct<value:struct<topic:int>,_corrupt:string>"
 
@@ -55,25 +58,27 @@ def test_one_struct_column(read_options: Options) -> None:
 )
 def test_what_is_refused(read_options: Options, options: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError, match=says):
-        plan_decoding(read_options(topic="t", **options), None)
+        plan_decoding(read_options(topic="t", **options), None, sample_bodies)
 
 
 def test_a_schema_says_what_the_fields_are(read_options: Options) -> None:
     given = parse_columns("mqttTopic string, a int, b struct<c:double>, _corrupt string")
-    decoding = plan_decoding(read_options(topic="t", decode="json"), given)
+    decoding = plan_decoding(read_options(topic="t", decode="json"), given, sample_bodies)
     assert decoding is not None
     assert decoding.fields.names == ["a", "b"]
     assert check_given(decoding, given) == given
     given = parse_columns("value struct<a:int>, body binary")
-    decoding = plan_decoding(read_options(topic="t", decode="json", decodeColumn="value"), given)
+    decoding = plan_decoding(read_options(topic="t", decode="json", decodeColumn="value"), given, sample_bodies)
     assert decoding is not None
     assert decoding.fields.names == ["a"]
     with pytest.raises(OptionError, match="must be a struct"):
-        plan_decoding(read_options(topic="t", decode="json", decodeColumn="body2"), parse_columns("BODY2 int"))
+        plan_decoding(
+            read_options(topic="t", decode="json", decodeColumn="body2"), parse_columns("BODY2 int"), sample_bodies
+        )
 
 
 def test_a_schema_is_checked(read_options: Options) -> None:
-    decoding = plan_decoding(read_options(topic="t", decode="json", decodeSchema="a int"), None)
+    decoding = plan_decoding(read_options(topic="t", decode="json", decodeSchema="a int"), None, sample_bodies)
     assert decoding is not None
     assert check_given(decoding, parse_columns("A int, QUEUEID int")).names == ["a", "queueId"]
     for wrong, says in (("a bigint", "'a' is int, not bigint"), ("body string", "'body' is binary"), ("z int", "'z'")):
@@ -85,6 +90,6 @@ def test_a_schema_is_checked(read_options: Options) -> None:
 def test_formats_with_schemas_of_their_own(read_options: Options, tmp_path: Path) -> None:
     place = tmp_path / "reading.avsc"
     place.write_text('{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}')
-    decoding = plan_decoding(read_options(topic="t", decode="avro", decodeSchema=str(place)), None)
+    decoding = plan_decoding(read_options(topic="t", decode="avro", decodeSchema=str(place)), None, sample_bodies)
     assert decoding is not None
     assert decoding.columns().names == ["a", "_corrupt"]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.errors import Mismatch
 from spark_connector.decode.protobuf_bodies import ProtobufDecoder, duration, timestamp
 from spark_connector.decode.protobuf_schema import find_message, struct_of
-from spark_connector.task import arrow_schema
 from tests.unit.spark_connector.decode.messages import descriptor_set
 
 RAW = descriptor_set().SerializeToString()

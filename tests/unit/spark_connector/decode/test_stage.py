@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from remoting.protocol.filtered_body import RowFilter
+from remoting.protocol.bodies.filtered_body import RowFilter
 from spark_connector.decode import stage as module
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.decode.errors import CorruptBody
 from spark_connector.decode.stage import plan_stage
-from spark_connector.offsets import QueueKey
-from spark_connector.options import ReadOptions
-from spark_connector.planner import QueueRange
-from spark_connector.task import RangePartition, check_schema, read_task
+from spark_connector.options.read_write import ReadOptions
+from spark_connector.queues import QueueKey, QueueRange
+from spark_connector.reading.sample import sample_bodies
+from spark_connector.reading.task import RangePartition, check_schema, read_task
 from tests.unit.spark_connector.decode.messages import descriptor_set
 from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
 
@@ -50,13 +50,13 @@ def test_only_what_is_shown_is_read(broker: ToyBroker, read_options: Options) ->
     broker.publish("t", [b'{"a":1,"b":[]}'], mqtt=False)
     options = read_options(topic="t", decode="json", decodeSchema="a int, b string, c map<string,int>")
     assert read(broker, parse_columns("a int"), options) == [{"a": 1}]
-    _, none = plan_stage(parse_columns("queueId int"), options)
+    _, none = plan_stage(parse_columns("queueId int"), options, sample_bodies)
     assert none is None
-    _, stage = plan_stage(parse_columns("a int, key string"), options)
+    _, stage = plan_stage(parse_columns("a int, key string"), options, sample_bodies)
     assert stage is not None
     assert stage.source.names == ["key", "body"]
     assert stage.fields.names == ["a"]
-    _, stage = plan_stage(parse_columns("_corrupt string"), options)
+    _, stage = plan_stage(parse_columns("_corrupt string"), options, sample_bodies)
     assert stage is not None
     assert stage.fields.names == ["a", "b", "c"]
 
@@ -81,7 +81,7 @@ def test_failfast_names_queue_and_offset(broker: ToyBroker, read_options: Option
 
 def test_large_batches_are_cut(monkeypatch: pytest.MonkeyPatch, read_options: Options) -> None:
     options = read_options(topic="t", decode="json", decodeSchema="a int")
-    _, stage = plan_stage(parse_columns("a int"), options)
+    _, stage = plan_stage(parse_columns("a int"), options, sample_bodies)
     assert stage is not None
     monkeypatch.setattr(module, "BODY_BYTES_MAX", 40)
     batch = pa.RecordBatch.from_arrays([pa.array([b'{"a":%d}' % n for n in range(20)], pa.binary())], names=["body"])
@@ -94,7 +94,7 @@ def test_large_batches_are_cut(monkeypatch: pytest.MonkeyPatch, read_options: Op
 
 def test_a_missing_body_is_an_empty_one(read_options: Options) -> None:
     options = read_options(topic="t", decode="json", decodeSchema="a int")
-    _, stage = plan_stage(parse_columns("_corrupt string"), options)
+    _, stage = plan_stage(parse_columns("_corrupt string"), options, sample_bodies)
     assert stage is not None
     batch = pa.RecordBatch.from_arrays([pa.array([None], pa.binary())], names=["body"])
     (piece,) = stage.open(options, {}).apply(batch, QueueKey("t", NAME, 0))

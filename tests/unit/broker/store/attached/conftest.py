@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.attached.store import AttachedStore
-from remoting.protocol.record import RecordView, check_record
+from remoting.protocol.records.record import RecordView, check_record
 from tests.sim.stores import StoreBench, message
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker.store.attached import log_view
 from broker.store.attached.log_view import LogView
-from broker.store.segment import segment_path
+from broker.store.log.segment import segment_path
 
 SIZE = 4096
 

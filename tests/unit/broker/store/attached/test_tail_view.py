@@ -9,7 +9,7 @@ import pytest
 
 from broker.store import hot
 from broker.store.attached.tail_view import Moved, TailView
-from broker.store.queue_index.tail import Tail
+from broker.store.index.tail import Tail
 
 CAPACITY = 64
 

@@ -11,8 +11,8 @@ from broker.store.inspection.key_check import KeyFiles, LogKeys, check_keys, ope
 from broker.store.inspection.log_files import Walk
 from broker.store.inspection.summary import summarise
 from broker.store.inspection.verifier import verify
-from broker.store.key_index.key_manifest import KeyManifest, load_key_manifest, save_key_manifest
-from broker.store.key_index.key_run import KeyRun, write_key_run
+from broker.store.keys.key_manifest import KeyManifest, load_key_manifest, save_key_manifest
+from broker.store.keys.key_run import KeyRun, write_key_run
 from tests.sim.keyed import keyed_message
 from tests.sim.stores import StoreBench, message
 

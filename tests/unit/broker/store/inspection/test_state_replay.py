@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.store import state_kinds
 from broker.store.inspection.log_files import LogFiles, Walk
 from broker.store.inspection.state_replay import StateReplay
-from broker.store.state_tables import StateTables
+from broker.store.state import state_kinds
+from broker.store.state.state_tables import StateTables
 from tests.sim.stores import StoreBench
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import state_kinds
 from broker.store.inspection.verifier import verify
-from broker.store.state_snapshot import save_snapshot
-from broker.store.state_tables import StateTables
+from broker.store.state import state_kinds
+from broker.store.state.state_snapshot import save_snapshot
+from broker.store.state.state_tables import StateTables
 from tests.sim.log_judge import read_log
 from tests.sim.stores import StoreBench
 

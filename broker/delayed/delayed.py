@@ -1,0 +1,322 @@
+"""Messages that wait for their time: accepted, acknowledged and kept as any other, delivered when they are due.
+
+A waiting message is a record of a hidden queue, one queue per `BUCKET_MS` of due time; what it is due at, and what the
+placement needs then, stands in its producer_seq:
+
+    bits 0-15 queue index | 16-23 entry kind | 24-31 flags of the entry | 32-63 due, ms after the bucket's start
+
+When it is due it is placed as if it had just come, and appended as one group with the mark that says so
+(`bucket`; DELAYED state): after kill -9 either both are there or none, so it is delivered exactly once. Only
+buckets that are near have keys in memory. Retention takes no waiting message: `keep_from` says it again first.
+
+Invariant: a message that was accepted is delivered once, not before it is due, or counted as `undeliverable` or
+`unreadable` with a log event. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from broker.delayed.bucket import DelayBucket, Key
+from broker.store.errors import UnreadableOffsets
+from broker.store.read_result import OFFSET_TOO_SMALL
+from broker.store.state import state_kinds
+from broker.store.state.state_log import StateChange
+from broker.store.store_message import StoreMessage
+from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records.record import FLAG_GROUP_OPEN, FLAG_STAGED, RecordView
+
+if TYPE_CHECKING:
+    from broker.publishing.placement import Placement
+    from broker.store.log_store import LogStore
+
+DELAY_PREFIX = b"\x01delay\x00"
+BUCKET_MS = 300_000
+"""Span of one bucket: a queue and at most one state entry for each that has messages."""
+NEAR_MS = 5_000
+"""How long before its start a bucket's keys are read."""
+OPEN_MAX = 4
+"""Buckets with keys in memory; later ones wait until an earlier one is over."""
+GRACE_MS = 60_000
+"""How long after its end an empty bucket is kept."""
+SCAN_MAX = 2_000
+"""Records looked at in one step."""
+COUNT_INTERVAL_MS = 1_000
+GROUP_MAX, GROUP_BYTES_MAX = 256, 1024 * 1024
+"""Messages and bytes delivered as one group; a single larger message goes alone."""
+
+Append = Callable[[Sequence[StoreMessage], Sequence[StateChange]], int]
+
+
+class Delayed:
+    """All waiting messages of this broker."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        placement: Placement,
+        hidden: set[int],
+        *,
+        delay_ms_max: int,
+        messages_max: int,
+        now_ms: int,
+        log: Any,
+    ) -> None:
+        """`hidden`: queues no reader gets an answer for; those of the waiting messages are added."""
+        self._store = store
+        self._placement = placement
+        self._delay_ms_max = delay_ms_max
+        self._messages_max = messages_max
+        self._log = log
+        self._buckets: dict[int, DelayBucket] = {}
+        self._starts: list[int] = []
+        """Starts of the buckets, the earliest first."""
+        self._opened: list[DelayBucket] = []
+        self._now_ms = self._counted_ms = now_ms
+        self._hidden = hidden
+        self.queues: set[int] = set()
+        """The hidden queues."""
+        self.delivered = self.undeliverable = self.unreadable = self.carried = 0
+        for name in store.state.queues.with_prefix(DELAY_PREFIX):
+            self._known(int(name.removeprefix(DELAY_PREFIX)), name)
+        # Time may have been set back: what comes now must not sort before what was delivered.
+        self._now_ms = max([now_ms, *(bucket.mark[0] for bucket in self._buckets.values())])
+        self.waiting = self._count()
+        """Messages that wait; made exact once a second, because an append that fails takes back what was counted."""
+
+    # -- in ------------------------------------------------------------------------------------------------------------
+
+    def put(self, message: StoreMessage, kind: int, queue_index: int, due_ms: int, now_ms: int) -> StoreMessage:
+        """Turn a placed message into a waiting one, to be appended at once; as it is when it is due already.
+
+        Raises:
+            Refused: it is due later than `delay_ms_max` allows, or too many wait.
+        """
+        if not self.admit(due_ms, now_ms):
+            return message
+        self.waiting += 1
+        start_ms = due_ms - due_ms % BUCKET_MS
+        bucket = self._buckets.get(start_ms) or self._known(start_ms, DELAY_PREFIX + b"%d" % start_ms)
+        kept = (queue_index & 0xFFFF) | (kind & 0xFF) << 16 | (message.flags & 0xFF) << 24
+        return _waiting(message, bucket, kept, due_ms)
+
+    def admit(self, due_ms: int, now_ms: int) -> bool:
+        """Whether a message that is due then has to wait; raises Refused as `put` when it has and may not."""
+        now_ms = self._time(now_ms)
+        if due_ms <= now_ms:
+            return False
+        if due_ms - now_ms > self._delay_ms_max:
+            remark = f"a delay of {due_ms - now_ms} ms exceeds {self._delay_ms_max}"
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if self.waiting >= self._messages_max:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"delayed_messages_max {self._messages_max} messages wait")
+        return True
+
+    # -- out -----------------------------------------------------------------------------------------------------------
+
+    def due(self, now_ms: int) -> bool:
+        """Deliver a portion of what is due; True when there is more to do at once. All that was put is appended by now.
+
+        Raises:
+            StoreError: nothing of the portion was delivered; try again.
+        """
+        now_ms = self._time(now_ms)
+        more = False
+        self._opened = [self._buckets[start] for start in self._starts[:OPEN_MAX] if start - NEAR_MS <= now_ms]
+        for bucket in list(self._opened):
+            more = self._look(bucket, now_ms) or more
+            keys = bucket.take(GROUP_MAX)
+            if keys:
+                self._deliver(bucket, keys)
+                more = True
+            elif bucket.start_ms + BUCKET_MS + GRACE_MS <= now_ms and bucket.is_empty(self._end(bucket)):
+                self._remove(bucket)
+        if now_ms - self._counted_ms >= COUNT_INTERVAL_MS:
+            self._counted_ms, self.waiting = now_ms, self._count()
+        return more
+
+    def next_due_ms(self) -> int | None:
+        """When `due` has something to do, as far as is known; None when nothing waits."""
+        times = [bucket.next_due_ms or bucket.start_ms + BUCKET_MS + GRACE_MS for bucket in self._opened]
+        later = self._starts[len(self._opened) :]
+        if later and len(self._opened) < OPEN_MAX:
+            times.append(later[0] - NEAR_MS)
+        return min(times, default=None)
+
+    # -- retention -----------------------------------------------------------------------------------------------------
+
+    def keep_from(self, target: int, append: Append) -> bool:
+        """Say some of what waits below the log position `target` again; True when nothing waits there any more."""
+        return not any(self._carry(bucket, target, append) for bucket in list(self._buckets.values()))
+
+    # -- inner parts ---------------------------------------------------------------------------------------------------
+
+    def _time(self, now_ms: int) -> int:
+        self._now_ms = max(self._now_ms, now_ms)
+        return self._now_ms
+
+    def _end(self, bucket: DelayBucket) -> int:
+        return self._store.next_offset(bucket.queue_id)
+
+    def _count(self) -> int:
+        return sum(self._end(bucket) - bucket.floor - bucket.delivered for bucket in self._buckets.values())
+
+    def _known(self, start_ms: int, name: bytes) -> DelayBucket:
+        queue_id = self._store.open_queue(name)
+        kept = self._store.state.get(state_kinds.DELAYED, name.removeprefix(DELAY_PREFIX))
+        bucket = self._buckets[start_ms] = DelayBucket(start_ms, queue_id, None if kept is None else kept[0])
+        insort(self._starts, start_ms)
+        self._hidden.add(queue_id)
+        self.queues.add(queue_id)
+        return bucket
+
+    def _remove(self, bucket: DelayBucket) -> None:
+        change = StateChange(state_kinds.DELAYED, b"%d" % bucket.start_ms, None)
+        self._store.delete_queues([bucket.queue_id], [change])
+        del self._buckets[bucket.start_ms]
+        self._starts.remove(bucket.start_ms)
+        self._opened.remove(bucket)
+        self._hidden.discard(bucket.queue_id)
+        self.queues.discard(bucket.queue_id)
+
+    def _look(self, bucket: DelayBucket, now_ms: int) -> bool:
+        """See some of what has come and was confirmed; True when there is more."""
+        cursor = bucket.open()
+        bucket.look(self._end(bucket), now_ms)
+        records, after = self._read(bucket, cursor, SCAN_MAX)
+        for offset, record in enumerate(records, cursor):
+            bucket.seen(offset, _due_ms(record, bucket))
+        bucket.skip(after)
+        return after < self._store.bounds(bucket.queue_id)[1] or bucket.must_look_again
+
+    def _read(self, bucket: DelayBucket, offset: int, count: int) -> tuple[list[RecordView], int]:
+        """(confirmed records from there on, where to go on); what cannot be read is counted and passed over."""
+        try:
+            result = self._store.read(bucket.queue_id, offset, count, GROUP_BYTES_MAX)
+        except UnreadableOffsets as error:
+            self.unreadable += error.next_offset - offset
+            self._log.error("delayed_unreadable", messages=error.next_offset - offset, reason=str(error))
+            return [], error.next_offset
+        if result.status == OFFSET_TOO_SMALL:
+            lost = result.first_offset - offset
+            self.unreadable += lost
+            self._log.error("delayed_unreadable", messages=lost, reason="the log no longer has them")
+            return [], result.first_offset
+        return [RecordView(record) for record in result.records], offset + len(result.records)
+
+    def _deliver(self, bucket: DelayBucket, keys: list[Key]) -> None:
+        """Append the messages of these keys, as far as a group reaches, with the mark."""
+        messages: list[StoreMessage] = []
+        size = taken = 0
+        try:
+            for key in keys:
+                message = self._due_message(bucket, key)
+                size += 0 if message is None else len(message.body) + len(message.meta)
+                if messages and size > GROUP_BYTES_MAX:
+                    break
+                taken += 1
+                if message is not None:
+                    messages.append(message)
+            if not self._append(bucket, keys[taken - 1], taken, messages):
+                taken = 1
+                self._give_up_or_append(bucket, keys[0])
+        except BaseException:
+            bucket.put_back(keys)
+            raise
+        bucket.put_back(keys[taken:])
+
+    def _append(self, bucket: DelayBucket, mark: Key, taken: int, messages: list[StoreMessage]) -> bool:
+        """Append messages and mark as one; False when the store will never take one of the messages."""
+        change = self._change(bucket, mark, bucket.floor, bucket.delivered + taken)
+        try:
+            self._store.append(messages, atomic=True, changes=[change])
+        except LocalMisuse as error:
+            if not messages:
+                raise
+            self._log.debug("delayed_group_refused", reason=str(error))
+            return False
+        bucket.delivered_up_to(mark, taken)
+        self.waiting -= taken
+        self.delivered += len(messages)
+        return True
+
+    def _give_up_or_append(self, bucket: DelayBucket, key: Key) -> None:
+        """One message by itself: whatever of a group cannot be stored must not hold up the others."""
+        message = self._due_message(bucket, key)
+        if message is not None and not self._append(bucket, key, 1, [message]):
+            self._give_up(1, "the store cannot take it")
+            message = None
+        if message is None:
+            self._append(bucket, key, 1, [])
+
+    def _due_message(self, bucket: DelayBucket, key: Key) -> StoreMessage | None:
+        """The message as it goes to its topic now; None when it cannot."""
+        records, _after = self._read(bucket, key[1], 1)
+        if not records:
+            return None
+        message, kind, queue_index = _sent(records[0])
+        try:
+            return self._placement.place_now(message, kind, queue_index)
+        except Refused as error:
+            self._give_up(1, error.remark)
+            return None
+
+    def _give_up(self, count: int, reason: str) -> None:
+        self.undeliverable += count
+        self._log.error("delayed_undeliverable", messages=count, reason=reason)
+
+    @staticmethod
+    def _change(bucket: DelayBucket, mark: Key, floor: int, delivered: int) -> StateChange:
+        key = b"%d" % bucket.start_ms
+        return StateChange(state_kinds.DELAYED, key, bucket.value(mark, floor, delivered))
+
+    def _carry(self, bucket: DelayBucket, target: int, append: Append) -> bool:
+        """Say the oldest of what waits below `target` again; False when there is nothing."""
+        first = bucket.floor
+        records, after = self._read(bucket, first, GROUP_MAX)
+        doomed = [record for record in records if record.position < target]
+        if after == first or (records and not doomed):
+            return False
+        floor = first + len(doomed) if records else after
+        keys = [(_due_ms(record, bucket), offset) for offset, record in enumerate(doomed, first)]
+        waiting = [(record, key) for record, key in zip(doomed, keys, strict=True) if bucket.waits(key)]
+        messages = []
+        for record, (due_ms, _offset) in waiting:
+            # What comes later may not be due before the time it comes: see `bucket`.
+            messages.append(_waiting(_copy(record), bucket, record.producer_seq, max(due_ms, self._now_ms)))
+        delivered = bucket.delivered - (len(doomed) - len(waiting))
+        append(messages, [self._change(bucket, bucket.mark, floor, delivered)])
+        bucket.moved(floor, delivered)
+        self.carried += len(messages)
+        return True
+
+
+def _waiting(message: StoreMessage, bucket: DelayBucket, kept: int, due_ms: int) -> StoreMessage:
+    message.producer_seq = (kept & 0xFFFF_FFFF) | (due_ms - bucket.start_ms) << 32
+    message.flags = FLAG_STAGED | (message.flags & ~0xFF)
+    message.queues = (bucket.queue_id,)
+    return message
+
+
+def _due_ms(record: RecordView, bucket: DelayBucket) -> int:
+    return bucket.start_ms + (record.producer_seq >> 32)
+
+
+def _sent(record: RecordView) -> tuple[StoreMessage, int, int]:
+    """(the message as it was sent, entry kind, queue index) of a waiting record."""
+    kept = record.producer_seq
+    message = _copy(record)
+    message.flags = (message.flags & ~0xFF) | (kept >> 24 & 0xFF)
+    message.producer_seq = 0
+    return message, kept >> 16 & 0xFF, kept & 0xFFFF
+
+
+def _copy(record: RecordView) -> StoreMessage:
+    n_props, topic_len, keys_len, tags_len, props_len = record.counts
+    return StoreMessage(
+        (), record.born_ms, record.flags & ~FLAG_GROUP_OPEN, record.tag_hash, n_props, topic_len, keys_len, tags_len,
+        props_len, bytes(record.meta), bytes(record.body),
+    )  # fmt: skip

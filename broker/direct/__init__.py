@@ -1,0 +1,1 @@
+"""Publishes and sessions of a proxy in the same process."""

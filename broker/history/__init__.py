@@ -1,0 +1,1 @@
+"""History: scans of the parent queues and the HISTORY request."""

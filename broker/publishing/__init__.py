@@ -1,0 +1,1 @@
+"""Publishing: placement and the append of one loop turn."""

@@ -1,0 +1,1 @@
+"""Reading: pulls, bounds, selection and long polls."""

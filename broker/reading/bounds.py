@@ -1,0 +1,137 @@
+"""QUEUE_BOUNDS (9007): first and end offsets of the queues of topics, or of everything an MQTT filter covers.
+
+The driver of a Spark query plans its batches from this answer. With `known` offsets and `wait_ms` the request is held
+until some queue has more than the caller knows, so an idle query costs one request per wait. A filter is answered with
+the parent queues of every topic it covers; an exact MQTT topic also with its own light queue. Only confirmed ends are
+told, and a topic is told only when its creation is confirmed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.reading.long_poll import ANY_QUEUE
+from remoting.access.resources import of_topic
+from remoting.protocol.bodies.bounds_body import (
+    LightBounds,
+    QueueBounds,
+    QueueBoundsReply,
+    QueueBoundsRequest,
+    decode_bounds_request,
+    encode_bounds_reply,
+)
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import names
+from remoting.protocol.records import topics as mqtt_topics
+from remoting.transport.contracts import Handler, Peer
+
+if TYPE_CHECKING:
+    from broker.reading.long_poll import LongPolls
+    from broker.requests.identity import BrokerIdentity
+    from broker.requests.tools import RequestTools
+    from broker.topics.topics import Topics
+
+
+class BoundsRequests:
+    """Answers QUEUE_BOUNDS."""
+
+    def __init__(self, tools: RequestTools, *, topics: Topics, long_polls: LongPolls, identity: BrokerIdentity) -> None:
+        self._authorizer = tools.authorizer
+        self._answers = tools.answers
+        self._store = tools.store
+        self._config = tools.config
+        self._topics = topics
+        self._long_polls = long_polls
+        self._identity = identity
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            Code.QUEUE_BOUNDS: self.queue_bounds,
+        }
+
+    def queue_bounds(self, peer: Peer, command: Command) -> None:
+        """Handler of QUEUE_BOUNDS; answers at once, or on news, or at the deadline."""
+        request = decode_bounds_request(command.body)
+        if request.filter is not None:
+            wrong = mqtt_topics.validate_filter(request.filter)
+            if wrong is not None:
+                raise Refused(ResponseCode.INVALID_PARAMETER, f"filter {request.filter!r}: {wrong}")
+        # Where only some topics may be read it is told how far the queues reach; their records are judged when pulled.
+        wanted = [*map(of_topic, request.topics), *([request.filter] if request.filter is not None else ())]
+        self._authorizer.readable(peer, command, wanted)
+
+        def attempt(last: bool) -> bool:
+            reply = self._answer(request)
+            if not last and not _news(reply, request):
+                return False
+            shown = {item.topic for item in reply.queues}
+            position = max(map(self._topics.position, shown), default=0)
+            self._answers.reply_at(position, peer, command.reply(body=encode_bounds_reply(reply)))
+            return True
+
+        if request.wait_ms <= 0 or request.known is None:
+            attempt(True)
+        elif not attempt(False):
+            self._long_polls.wait(peer, self._wakers(request), request.wait_ms, attempt)
+
+    def _wakers(self, request: QueueBoundsRequest) -> list[int]:
+        """Queues whose news may answer the request; any queue while it may still cover topics that do not exist."""
+        if request.filter is not None or any(self._topics.get(topic) is None for topic in request.topics):
+            return [ANY_QUEUE]
+        return [queue_id for topic in request.topics for queue_id in self._topics.queue_ids(topic)]
+
+    def _answer(self, request: QueueBoundsRequest) -> QueueBoundsReply:
+        covered = list(request.topics)
+        if request.filter is not None:
+            covered += covered_topics(self._topics, request.filter)
+        light = self._light_queue(request)
+        return QueueBoundsReply(
+            broker=self._config.broker_name,
+            epoch=self._store.epoch,
+            confirm=self._store.confirm_position,
+            queues=[item for topic in dict.fromkeys(covered) for item in self._of_topic(topic, request.at_ms)],
+            light=None if light is None else self._light_bounds(light, request.at_ms),
+            readers=self._identity.readers_address() if self._authorizer.open else None,
+        )
+
+    def _of_topic(self, topic: str, at_ms: int | None) -> list[QueueBounds]:
+        found = []
+        for index, queue_id in enumerate(self._topics.queue_ids(topic)):
+            low, high = self._store.bounds(queue_id)
+            at = None if at_ms is None else self._store.search_time(queue_id, at_ms)
+            found.append(QueueBounds(topic, index, queue_id, low, high, at))
+        return found
+
+    def _light_queue(self, request: QueueBoundsRequest) -> int | None:
+        if request.filter is None or mqtt_topics.is_wildcard(request.filter):
+            return None
+        return self._store.find_queue(names.light_queue_name(request.filter.encode()))
+
+    def _light_bounds(self, queue_id: int, at_ms: int | None) -> LightBounds:
+        low, high = self._store.bounds(queue_id)
+        return LightBounds(queue_id, low, high, None if at_ms is None else self._store.search_time(queue_id, at_ms))
+
+
+def covered_topics(topics: Topics, topic_filter: str) -> list[str]:
+    """Parent topics that hold messages a filter can match, sorted."""
+    first = topic_filter.encode().partition(b"/")[0]
+    if first not in (b"+", b"#"):
+        parent = names.parent_topic(first).decode()
+        return [parent] if topics.get(parent) is not None else []
+    return sorted(config.name for config in topics if _device_topic(config.name))
+
+
+def _device_topic(name: str) -> bool:
+    """True for a topic that a wildcard in the first level covers: no system, retry or $-topic."""
+    if name.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX, "%24")):
+        return False
+    return not names.is_system_topic(name.encode())
+
+
+def _news(reply: QueueBoundsReply, request: QueueBoundsRequest) -> bool:
+    known = request.known or {}
+    return any(item.max > known.get(item.topic, {}).get(str(item.queue), 0) for item in reply.queues)

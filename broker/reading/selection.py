@@ -1,0 +1,49 @@
+"""Which messages of a topic a RocketMQ consumer wants: tags (`a || b`) or an SQL92 expression over the properties.
+
+Invariant: the same text means the same everywhere; what is not valid is Refused with 23 before anything is read. Pure.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from remoting.filtering import sql92
+from remoting.filtering.judge import properties_of
+from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records.record import RecordView
+
+TAG = "TAG"
+SQL92 = "SQL92"
+EXPRESSIONS_KEPT = 1_024
+"""Parsed expressions that are kept for the next request; others are parsed again."""
+
+Selection = Callable[[RecordView], bool]
+
+
+@functools.lru_cache(EXPRESSIONS_KEPT)
+def selection(expression: str, kind: str) -> Selection | None:
+    """Whether a record is wanted; None for a subscription that wants all.
+
+    Raises:
+        Refused: an expression that cannot be parsed, or of a kind that is not known.
+    """
+    if kind == TAG:
+        return _by_tags(expression)
+    if kind != SQL92:
+        remark = "The broker does not support consumer to filter message by " + kind
+        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+    try:
+        predicate = sql92.parse(expression)
+    except LocalMisuse as error:
+        raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+    return lambda view: predicate(properties_of(view)) is True
+
+
+def _by_tags(expression: str) -> Selection | None:
+    named = [tag.strip() for tag in expression.split("||")]
+    if "*" in named or not any(named):
+        return None
+    tags = frozenset(tag.encode() for tag in named if tag)
+    return lambda view: bytes(view.tags) in tags

@@ -1,0 +1,1 @@
+"""What every request handler begins with: rights and header fields."""

@@ -1,0 +1,71 @@
+"""Answers that wait until what they show or acknowledge is confirmed.
+
+Invariant: nothing is sent before the confirm position has passed the position an answer names; a store that fails first
+is answered as a refusal in its place. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from broker.requests.refusals import refusal_of
+from remoting.protocol.frames.commands import Command
+from remoting.transport.contracts import Peer
+from remoting.transport.direct import Said
+
+if TYPE_CHECKING:
+    from broker.metrics import BrokerMetrics
+    from broker.store.log_store import LogStore
+
+T = TypeVar("T")
+
+
+class ConfirmedAnswers:
+    """Sends replies when the log position they depend on is confirmed."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        metrics: BrokerMetrics,
+        when_published: Callable[[Collection[str], Callable[[], None]], None],
+    ) -> None:
+        """`when_published(topics, then)` calls back once the controllers within reach have the topics' routes."""
+        self._store = store
+        self._metrics = metrics
+        self._when_published = when_published
+
+    def reply_at(self, position: int, peer: Peer, reply: Command) -> None:
+        """Send a reply once everything below `position` is confirmed."""
+        self.when_confirmed(position, peer, reply, lambda: peer.send(reply))
+
+    def reply_when_found(self, position: int, names: Collection[str], peer: Peer, reply: Command) -> None:
+        """As `reply_at`, and not before the controllers within reach have the routes of these topics."""
+        send = partial(peer.send, reply)
+        self.when_confirmed(position, peer, reply, partial(self._when_published, names, send))
+
+    def when_confirmed(self, position: int, peer: Peer, reply: Command, then: Callable[[], None]) -> None:
+        """Call `then` at that moment; if the store fails first, answer the refusal in the reply's place."""
+
+        def confirmed(error: Exception | None) -> None:
+            if error is None:
+                then()
+                return
+            refused = refusal_of(self._metrics, error)
+            reply.code, reply.remark, reply.body = refused.code, refused.remark, b""
+            reply.fields = dict(refused.fields)
+            peer.send(reply)
+
+        self._store.when_confirmed(position, confirmed)
+
+    def call_at(self, position: int, answer: T, answered: Said[T]) -> None:
+        """Hand over an answer once everything below `position` is confirmed, at once if it is; else the refusal."""
+
+        def confirmed(error: Exception | None) -> None:
+            if error is None:
+                answered(answer, None)
+            else:
+                answered(None, refusal_of(self._metrics, error))
+
+        self._store.when_confirmed(position, confirmed)

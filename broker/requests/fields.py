@@ -1,0 +1,41 @@
+"""Reading the header fields of RocketMQ's requests as leniently as its real clients need.
+
+Values arrive as text whatever the client wrote (the header codec turns numbers and booleans into text); the C++ client
+writes booleans as "0" and "1". What is missing or not a number is Refused with the name of the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import ResponseCode
+
+TRUE = frozenset({"1", "true", "True", "TRUE"})
+
+
+def text(fields: Mapping[str, str], name: str) -> str:
+    """A required field."""
+    value = fields.get(name)
+    if value is None:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the field {name} is missing")
+    return value
+
+
+def number(fields: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """A number; `default` when the field is missing or empty, Refused when there is no default."""
+    value = fields.get(name)
+    if value is None or value == "":
+        if default is None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"the field {name} is missing")
+        return default
+    try:
+        return int(value)
+    except ValueError:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the field {name} is not a number: {value!r}") from None
+
+
+def flag(fields: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    """A boolean in any of the forms clients use."""
+    value = fields.get(name)
+    return default if value is None else value in TRUE

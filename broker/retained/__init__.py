@@ -1,0 +1,1 @@
+"""Retained messages: view, quota and expiry."""

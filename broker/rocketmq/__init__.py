@@ -1,0 +1,1 @@
+"""What only RocketMQ's clients and tools ask, in RocketMQ's own layouts."""

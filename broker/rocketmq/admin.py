@@ -1,0 +1,261 @@
+"""Administration with RocketMQ's tools: topics (17, 21, 215, 351), configuration (25, 26), state (28, 202).
+
+Bodies are RocketMQ's JSON. Where RocketMQ writes an object as a key (`{{"topic":..}:{..}}`), a client of language JAVA
+gets exactly that, everybody else standard JSON with the queue as text. Configuration is read-only at run time: 25 is
+refused and says so.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from broker.groups.client_requests import json_body
+from broker.groups.groups import GroupConfig, retry_topic
+from broker.requests.access import ADMIN, LOCATE, PUBLISH
+from broker.requests.fields import flag, number, text
+from broker.rocketmq.traffic_stats import put_per_second
+from broker.store.errors import StoreError
+from broker.topics.attributes import changed
+from broker.topics.topics import TopicSettings
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames import fastjson
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.names import DLQ_PREFIX, RETRY_PREFIX
+from remoting.protocol.records.record import RecordView
+from remoting.transport.contracts import Handler, Peer
+from runtime.config.tables import flatten
+
+if TYPE_CHECKING:
+    from broker.groups.groups import Groups
+    from broker.publishing.placement import Placement
+    from broker.requests.identity import BrokerIdentity
+    from broker.requests.tools import RequestTools
+    from broker.rocketmq.rates import Rates
+    from broker.store.log_store import LogStore
+    from broker.topics.topics import Topics
+
+QUEUES_PER_TOPIC_MAX = 1_024
+SECRET_KEYS = ("access_keys",)
+
+_encode = msgspec.json.encode
+
+
+class AdminRequests:
+    """RocketMQ's tools: topics, groups, configuration, state."""
+
+    def __init__(
+        self,
+        tools: RequestTools,
+        *,
+        topics: Topics,
+        groups: Groups,
+        placement: Placement,
+        rates_in: Rates,
+        rates_out: Rates,
+        identity: BrokerIdentity,
+    ) -> None:
+        self._authorizer = tools.authorizer
+        self._answers = tools.answers
+        self._store = tools.store
+        self._config = tools.config
+        self._clock = tools.clock
+        self._metrics = tools.metrics
+        self._topics = topics
+        self._groups = groups
+        self._placement = placement
+        self._rates_in = rates_in
+        self._rates_out = rates_out
+        self._identity = identity
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            Code.UPDATE_AND_CREATE_TOPIC: self.update_topic,
+            Code.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            Code.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            Code.GET_TOPIC_CONFIG: self.topic_config,
+            Code.UPDATE_BROKER_CONFIG: self.update_config,
+            Code.GET_BROKER_CONFIG: self.get_config,
+            Code.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            Code.GET_TOPIC_STATS_INFO: self.topic_stats,
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
+            Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+        }
+
+    def update_topic(self, peer: Peer, command: Command) -> None:
+        """17: create or change a topic; attributes that are not named stay; answered when it has its route."""
+        fields = command.fields
+        name = text(fields, "topic")
+        self._authorizer.authorize(peer, command, ADMIN, name)
+        known = self._topics.get(name)
+        kept = known.attributes if known is not None else {}
+        config = TopicSettings(
+            name=name,
+            read_queue_count=number(fields, "readQueueNums", self._config.default_queue_count),
+            write_queue_count=number(fields, "writeQueueNums", self._config.default_queue_count),
+            permission=number(fields, "perm", 6),
+            filter_type=fields.get("topicFilterType") or "SINGLE_TAG",
+            system_flag=number(fields, "topicSysFlag", 0),
+            order=flag(fields, "order"),
+            attributes=changed(kept, fields.get("attributes") or "", created=known is None),
+        )
+        if not 1 <= config.read_queue_count <= QUEUES_PER_TOPIC_MAX or not config.write_queue_count >= 1:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues")
+        if config.write_queue_count > QUEUES_PER_TOPIC_MAX:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues")
+        self._topics.put(config)
+        self._answers.reply_when_found(self._store.end_position, (name,), peer, command.reply())
+
+    def delete_topic(self, peer: Peer, command: Command) -> None:
+        """215: remove a topic and its queues. Those of a group may be gone already."""
+        name = text(command.fields, "topic")
+        self._authorizer.authorize(peer, command, ADMIN, name)
+        if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and self._topics.get(name) is None:
+            self._answers.reply_at(self._store.end_position, peer, command.reply())
+            return
+        self._answers.reply_at(self._topics.delete(name), peer, command.reply())
+
+    def all_topics(self, _peer: Peer, command: Command) -> Command:
+        """21: all topics with the version of the table."""
+        table = {config.name: config for config in self._topics}
+        body = {"topicConfigTable": table, "dataVersion": self.data_version(), "topicQueueMappingInfoMap": {}}
+        return command.reply(body=_encode(body), fields={"totalTopicNum": str(len(table))})
+
+    def topic_config(self, peer: Peer, command: Command) -> Command | None:
+        """351: one topic. Asked with `forWrite`, as our producers do, it is created by use as by a send, if allowed."""
+        name = text(command.fields, "topic")
+        self._authorizer.authorize(peer, command, LOCATE, name)
+        if not flag(command.fields, "forWrite") or self._topics.get(name) is not None:
+            return command.reply(body=_encode(self._topics.require(name)))
+        self._authorizer.authorize(peer, command, PUBLISH, name)
+        config = self._placement.topic_for_write(name)
+        self._answers.reply_when_found(self._store.end_position, (name,), peer, command.reply(body=_encode(config)))
+        return None
+
+    def update_config(self, peer: Peer, command: Command) -> Command:
+        """25: refused; options are set in the file, the environment or by flags."""
+        self._authorizer.authorize(peer, command, ADMIN, "config")
+        return command.reply(
+            ResponseCode.NO_PERMISSION,
+            "options are read at start: change the configuration file, the environment or the flags and restart",
+        )
+
+    def get_config(self, peer: Peer, command: Command) -> Command:
+        """26: every option as properties text; secrets are left out."""
+        self._authorizer.authorize(peer, command, ADMIN, "config")
+        lines = [f"{key}={value}" for key, value in flatten(self._config) if key not in SECRET_KEYS]
+        fields = {"version": _encode(self.data_version()).decode()}
+        return command.reply(body="\n".join(lines).encode(), fields=fields)
+
+    def runtime_info(self, _peer: Peer, command: Command) -> Command:
+        """28: the table that `clusterList` and `brokerStatus` print; counts are since the start of this broker."""
+        store = self._store
+        taken = self._metrics.messages_in.value
+        usage = shutil.disk_usage(self._config.data_directory)
+        ratio = f"{1 - usage.free / usage.total:.4f}"
+        table = {
+            "brokerVersionDesc": "LightMQ",
+            "brokerVersion": "479",
+            "brokerActive": "true",
+            "bootTimestamp": str(self._identity.started_ms),
+            **_traffic("msgPutTotal", "putTps", self._metrics.messages_in.value, self._rates_in),
+            **_traffic("msgGetTotal", "getTransferredTps", self._metrics.messages_out.value, self._rates_out),
+            "putMessageAverageSize": f"{(store.end_position - self._identity.started_position) / max(1, taken):.1f}",
+            "commitLogDiskRatio": ratio,
+            "consumeQueueDiskRatio": ratio,
+            "commitLogMinOffset": str(store.begin_position),
+            "commitLogMaxOffset": str(store.confirm_position),
+            "dispatchBehindBytes": "0",
+            "pageCacheLockTimeMills": "0",
+            **{f"{pool}ThreadPoolQueueSize": "0" for pool in ("send", "pull")},
+            **{f"{pool}ThreadPoolQueueHeadWaitTimeMills": "0" for pool in ("send", "pull")},
+            **{f"store_{name}": str(value) for name, value in store.metrics().items()},
+        }
+        return command.reply(body=_encode({"table": table}))
+
+    def topic_stats(self, _peer: Peer, command: Command) -> Command:
+        """202: offsets of every queue of a topic, when it got its newest message, and how many of late."""
+        topic = self._topics.require(text(command.fields, "topic")).name
+        table = []
+        for index, queue_id in enumerate(self._topics.queue_ids(topic)):
+            low, high = self._store.bounds(queue_id)
+            last_ms = stored_ms(self._store, queue_id, high - 1, low, high)
+            numbers = {"minOffset": low, "maxOffset": high, "lastUpdateTimestamp": last_ms}
+            table.append((queue_key(self._config.broker_name, topic, index), numbers))
+        return command.reply(
+            body=offset_table(
+                command,
+                table,
+                "topicPutTps",
+                put_per_second(self._store, self._topics.queue_ids(topic), self._clock.now_ms()),
+            )
+        )
+
+    def update_group(self, peer: Peer, command: Command) -> None:
+        """200: create or change a subscription group."""
+        body = json_body(command)
+        self._authorizer.authorize(peer, command, ADMIN, str(body.get("groupName")))
+        policy = body.get("groupRetryPolicy")
+        if isinstance(policy, dict) and any(value for key, value in policy.items() if key != "type"):
+            remark = "retry policies of a group are not offered by this broker: retries follow the delay levels"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        try:
+            config = msgspec.convert(body, GroupConfig, strict=False)
+        except msgspec.ValidationError as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"the group's configuration is malformed: {error}") from error
+        self._groups.put(config)
+        self._answers.reply_when_found(
+            self._store.end_position, (retry_topic(config.group_name),), peer, command.reply()
+        )
+
+    def all_groups(self, _peer: Peer, command: Command) -> Command:
+        """201: all subscription groups."""
+        table = {config.group_name: config for config in self._groups}
+        return command.reply(body=_encode({"subscriptionGroupTable": table, "dataVersion": self.data_version()}))
+
+    def data_version(self) -> dict[str, int]:
+        """Version of the topic table: the epoch, the start of this broker, the number of changes since."""
+        return {
+            "stateVersion": self._store.epoch,
+            "timestamp": self._identity.started_ms,
+            "counter": self._topics.version,
+        }
+
+
+def _traffic(total: str, rate: str, now: int, rates: Rates) -> dict[str, str]:
+    return {
+        f"{total}YesterdayMorning": str(rates.yesterday_morning),
+        f"{total}TodayMorning": str(rates.today_morning),
+        f"{total}TodayNow": str(now),
+        rate: " ".join(f"{each:.1f}" for each in rates.per_second()),
+    }
+
+
+def stored_ms(store: LogStore, queue: int, offset: int, low: int, high: int) -> int:
+    """When a message was stored; 0 where there is none, or none that can be read."""
+    if not low <= offset < high:
+        return 0
+    try:
+        records = store.read(queue, offset, 1, 1).records
+    except StoreError:
+        return 0
+    return RecordView(records[0]).store_ms if records else 0
+
+
+def queue_key(broker_name: str, topic: str, index: int) -> dict[str, Any]:
+    """RocketMQ's MessageQueue object."""
+    return {"brokerName": broker_name, "queueId": index, "topic": topic}
+
+
+def offset_table(
+    command: Command, table: list[tuple[dict[str, Any], dict[str, int]]], rate: str, per_second: float
+) -> bytes:
+    """`{"offsetTable":{queue:numbers},rate:per_second}`; the queue is an object as key for Java, else text."""
+    if command.language != "JAVA":
+        return _encode({"offsetTable": {_encode(key).decode(): value for key, value in table}, rate: per_second})
+    return b'{"offsetTable":%s,"%s":%s}' % (fastjson.object_keys(table), rate.encode(), _encode(per_second))

@@ -1,0 +1,271 @@
+"""PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): messages for RocketMQ clients, with a long poll that ends on time.
+
+Outcome: FOUND 0 | everything filtered out 20 | at the end 19, after the wait the client asked for | offset outside the
+queue, or at messages that are damaged, 21 with the corrected one. A tag filter compares the tag itself (the hash is
+what clients send, the text is at hand), an SQL92 filter looks at the properties. Light queues are pulled by their name
+as topic, queue 0. Records become RocketMQ's layout only here; a batch becomes its messages, of which an answer may hold
+the first or the last few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from broker.reading.long_poll import ANY_QUEUE
+from broker.reading.selection import TAG, Selection, selection
+from broker.requests.access import CONSUME
+from broker.requests.fields import number, text
+from broker.rocketmq.stored_message import ipv4_host, origin_of, stored_message
+from broker.store.errors import UnreadableOffsets
+from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL
+from broker.topics.queues import is_light
+from remoting.access.resources import of_group, of_topic
+from remoting.batches.unpack import ArrowMissing, is_batch
+from remoting.protocol.errors import CorruptRecord, Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import RecordView
+from remoting.transport.contracts import Handler, Peer
+
+if TYPE_CHECKING:
+    from broker.groups.clients import Clients
+    from broker.groups.groups import GroupConfig, Groups
+    from broker.groups.offset_gather import OffsetGather
+    from broker.groups.traffic import GroupTraffic
+    from broker.reading.long_poll import LongPolls
+    from broker.requests.identity import BrokerIdentity
+    from broker.requests.tools import RequestTools
+    from broker.store.read_result import ReadResult
+    from broker.topics.queues import ClientQueues
+    from remoting.batches.unpack import Unpacker
+
+COMMIT_OFFSET = 1
+SUSPEND = 2
+SUBSCRIPTION = 4
+CLASS_FILTER = 8
+MESSAGES_MAX = 1_024
+"""Messages of one answer, whatever the client asks for."""
+BYTES_DEFAULT = 262_144
+"""Bytes of one answer when the client names none (RocketMQ's own default)."""
+
+
+@dataclass(slots=True)
+class _Pull:
+    """One pull request."""
+
+    group: str
+    topic: str
+    index: int
+    offset: int
+    count_max: int
+    bytes_max: int
+    wanted: Selection | None
+    """None for all."""
+    wait_ms: int
+
+
+class RocketmqPullRequests:
+    """Messages for RocketMQ's consumers."""
+
+    def __init__(
+        self,
+        tools: RequestTools,
+        *,
+        queues: ClientQueues,
+        groups: Groups,
+        clients: Clients,
+        group_commits: OffsetGather,
+        group_traffic: GroupTraffic,
+        long_polls: LongPolls,
+        unpacker: Unpacker,
+        identity: BrokerIdentity,
+    ) -> None:
+        self._authorizer = tools.authorizer
+        self._store = tools.store
+        self._config = tools.config
+        self._clock = tools.clock
+        self._metrics = tools.metrics
+        self._log = tools.log
+        self._queues = queues
+        self._groups = groups
+        self._clients = clients
+        self._group_commits = group_commits
+        self._group_traffic = group_traffic
+        self._long_polls = long_polls
+        self._unpacker = unpacker
+        self._identity = identity
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            Code.PULL_MESSAGE: self.pull_message,
+            Code.LITE_PULL_MESSAGE: self.pull_message,
+        }
+
+    def pull_message(self, peer: Peer, command: Command) -> None:
+        """Answer a pull now, on news, or at its deadline."""
+        self._authorize(peer, command)
+        request = self._parse(command)
+        self._queues.require_readable(request.topic)
+        queue_id = self._queues.find(request.topic, request.index)
+        if not is_light(request.topic):
+            self._check_group(self._groups.ensure_if_room(request.group))
+        self._commit(command, request)
+
+        def attempt(last: bool) -> bool:
+            try:
+                reply = self._attempt(command, request)
+            except Refused as refused:
+                reply = command.reply(refused.code, refused.remark, refused.fields)
+            if reply.code == ResponseCode.PULL_NOT_FOUND and not last:
+                return False
+            peer.send(reply)
+            return True
+
+        if not attempt(request.wait_ms <= 0):
+            waits_for = [ANY_QUEUE if queue_id is None else queue_id]
+            self._long_polls.wait(peer, waits_for, request.wait_ms, attempt)
+
+    def _authorize(self, peer: Peer, command: Command) -> None:
+        """Reading needs the topic; an offset that is committed along with it also the group."""
+        self._authorizer.authorize(peer, command, CONSUME, of_topic(text(command.fields, "topic")))
+        if _commits(command):
+            self._authorizer.authorize(peer, command, CONSUME, of_group(text(command.fields, "consumerGroup")))
+
+    def _check_group(self, config: GroupConfig) -> None:
+        """Refused for a group that may not consume, or not as its members want to."""
+        group = config.group_name
+        if not config.consume_enable:
+            raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+        if not config.consume_broadcast_enable and self._clients.broadcasts(group):
+            raise Refused(ResponseCode.NO_PERMISSION, f"the consumer group[{group}] forbids broadcasting")
+
+    def _parse(self, command: Command) -> _Pull:
+        fields = command.fields
+        system_flag = number(fields, "sysFlag", 0)
+        if system_flag & CLASS_FILTER:
+            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "class filters are not offered: use tags or SQL92")
+        topic, group = text(fields, "topic"), text(fields, "consumerGroup")
+        limit = self._config.limits.pull_bytes_max
+        return _Pull(
+            group=group,
+            topic=topic,
+            index=number(fields, "queueId"),
+            offset=number(fields, "queueOffset"),
+            count_max=max(1, min(number(fields, "maxMsgNums", 32), MESSAGES_MAX)),
+            bytes_max=max(1, min(number(fields, "maxMsgBytes", BYTES_DEFAULT), limit)),
+            wanted=self._wanted(command, system_flag, group, topic),
+            wait_ms=number(fields, "suspendTimeoutMillis", 0) if system_flag & SUSPEND else 0,
+        )
+
+    def _wanted(self, command: Command, system_flag: int, group: str, topic: str) -> Selection | None:
+        """What the request says or, without it, the group's heartbeats."""
+        if system_flag & SUBSCRIPTION or command.code == RequestCode.LITE_PULL_MESSAGE:
+            expression = command.fields.get("subscription", "*")
+            kind = command.fields.get("expressionType") or TAG
+        else:
+            known = self._clients.subscription(group, topic)
+            if known is None:
+                raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: {group}")
+            expression, kind = known.get("subString") or "*", known.get("expressionType") or TAG
+        return selection(expression, kind)
+
+    def _commit(self, command: Command, request: _Pull) -> None:
+        if _commits(command):
+            offset = number(command.fields, "commitOffset", -1)
+            self._group_commits.add(request.group, request.topic, request.index, offset)
+
+    def _attempt(self, command: Command, request: _Pull) -> Command:
+        queue_id = self._queues.find(request.topic, request.index)
+        if queue_id is None:
+            return _reply(command, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, 0, 0)
+        try:
+            found = self._store.read(queue_id, request.offset, request.count_max, request.bytes_max)
+        except UnreadableOffsets as error:
+            self._log.error("messages_unreadable", topic=request.topic, queue=request.index, error=str(error))
+            low, high = self._store.bounds(queue_id)
+            return _reply(command, ResponseCode.PULL_OFFSET_MOVED, f"DAMAGED: {error}", error.next_offset, low, high)
+        low, high = found.min_offset, found.max_offset
+        if found.status == OFFSET_TOO_LARGE:
+            remark = "NO_MESSAGE_IN_QUEUE" if high == 0 else "OFFSET_OVERFLOW_BADLY"
+            return _reply(command, ResponseCode.PULL_OFFSET_MOVED, remark, high, low, high)
+        if found.status == OFFSET_TOO_SMALL:
+            return _reply(command, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", found.first_offset, low, high)
+        if not found.records:
+            remark = "NO_MESSAGE_IN_QUEUE" if high == 0 else "OFFSET_OVERFLOW_ONE"
+            return _reply(command, ResponseCode.PULL_NOT_FOUND, remark, request.offset, low, high)
+        messages, next_offset = self._convert(request, queue_id, found)
+        self._metrics.messages_out.value += len(messages)
+        if not messages:
+            remark = "NO_MATCHED_MESSAGE"
+            return _reply(command, ResponseCode.PULL_RETRY_IMMEDIATELY, remark, next_offset, low, high)
+        reply = _reply(command, ResponseCode.SUCCESS, "FOUND", next_offset, low, high)
+        reply.body = b"".join(messages)
+        if not is_light(request.topic):
+            now_ms = self._clock.now_ms()
+            self._group_traffic.gave(request.group, request.topic, now_ms, len(messages), len(reply.body))
+        return reply
+
+    def _convert(self, request: _Pull, queue_id: int, found: ReadResult) -> tuple[list[bytes], int]:
+        """The messages that match, as RocketMQ's clients read them, and the offset behind the last one looked at."""
+        views = list(map(RecordView, found.records))
+        if any(map(is_batch, views)):
+            return self._convert_batches(request, queue_id, found, views)
+        store_host, origin = ipv4_host(self._identity.host, self._identity.port), origin_of(self._config.cluster_name)
+        messages = [
+            stored_message(view, request.index, offset, store_host, origin)
+            for offset, view in enumerate(views, found.first_offset)
+            if request.wanted is None or request.wanted(view)
+        ]
+        return messages, found.next_offset
+
+    def _convert_batches(
+        self, request: _Pull, queue_id: int, found: ReadResult, views: list[RecordView]
+    ) -> tuple[list[bytes], int]:
+        """The same where a batch is among the records; the limits hold for its messages, at least one is looked at."""
+        store_host, room = ipv4_host(self._identity.host, self._identity.port), request.bytes_max
+        begin, end = found.first_offset, min(found.next_offset, found.first_offset + request.count_max)
+        messages: list[bytes] = []
+        at = begin
+        try:
+            for offset, view in self._unpacker.messages(views, queue_id, begin, end):
+                if request.wanted is None or request.wanted(view):
+                    message = stored_message(
+                        view, request.index, offset, store_host, origin_of(self._config.cluster_name)
+                    )
+                    room -= len(message)
+                    if room < 0 and at > begin:
+                        break
+                    messages.append(message)
+                at = offset + 1
+        except (CorruptRecord, ArrowMissing) as error:
+            if at == begin:
+                # What is sound before it was answered; here a reader has to decide: wait for a repair, or go behind it.
+                remark = (
+                    f"the batch at offset {at} of queue {request.topic}/{request.index} cannot be unpacked: {error}"
+                )
+                raise Refused(ResponseCode.SYSTEM_ERROR, remark) from error
+        return messages, at
+
+
+def _commits(command: Command) -> bool:
+    asked = number(command.fields, "sysFlag", 0) & COMMIT_OFFSET
+    return bool(asked) and number(command.fields, "commitOffset", -1) >= 0
+
+
+def _reply(command: Command, code: int, remark: str, next_offset: int, low: int, high: int) -> Command:
+    return command.reply(
+        code,
+        remark,
+        {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(next_offset),
+            "minOffset": str(low),
+            "maxOffset": str(high),
+            "offsetDelta": "0",
+            "topicSysFlag": "0",
+            "groupSysFlag": "0",
+        },
+    )

@@ -1,0 +1,116 @@
+"""From our record to RocketMQ's stored message, for clients that pull, and what a sent message keeps for it.
+
+The layout itself is `remoting.protocol.records.stored_message`. Our record has no room for three fields of RocketMQ's:
+the client's `flag`, the number of reconsumptions and the born host. A record from a RocketMQ client carries those that
+are not zero as properties with the prefix `__rmq.`; they are taken out again here, so no client ever sees them.
+
+Invariant: every record can be shown, whoever wrote it, because one that cannot would stop a consumer for good: bytes
+that RocketMQ's text form of properties reserves (01, 02) are shown as `?`, a property that would pass its size is left
+out, hidden properties that are malformed count as absent. Pure functions.
+
+What RocketMQ's broker writes into every message (`origin`: region, trace switch, cluster) is said here and takes no
+room in the log.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import chain
+
+from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.records.message_id import HOSTS_KEPT_MAX, Host, unpack_host
+from remoting.protocol.records.properties import PROPERTIES_SIZE_BYTES_MAX
+from remoting.protocol.records.record import FLAG_MQTT, FLAG_QOS_MASK, RecordView
+from remoting.protocol.records.stored_message import encode_stored, from_record
+
+HIDDEN_PREFIX = b"__rmq."
+FLAG_KEY = b"__rmq.flag"
+RECONSUME_KEY = b"__rmq.reconsume"
+BORN_HOST_KEY = b"__rmq.born"
+INNER_MULTI_DISPATCH = b"INNER_MULTI_DISPATCH"
+INNER_MULTI_QUEUE_OFFSET = b"INNER_MULTI_QUEUE_OFFSET"
+NO_HOST: Host = ("127.0.0.1", 0)
+
+Origin = tuple[tuple[bytes, bytes], ...]
+"""Properties every message of a broker shows; consumers need them to trace, and to answer a request."""
+REGION = "DefaultRegion"
+MSG_REGION, TRACE_ON, CLUSTER = b"MSG_REGION", b"TRACE_ON", b"CLUSTER"
+ORIGIN_KEYS = frozenset((MSG_REGION, TRACE_ON, CLUSTER))
+"""What another broker said of a message that was sent on counts no more."""
+
+_SHOWN = bytes.maketrans(b"\x01\x02", b"??")
+_INT_MAX = 2**31
+
+
+@lru_cache(HOSTS_KEPT_MAX)
+def ipv4_host(host: str, port: int) -> Host:
+    """The host if it is an IPv4 address, else 127.0.0.1 with its port: every client reads the IPv4 form."""
+    parts = host.split(".")
+    plain = len(parts) == 4 and all(part.isascii() and part.isdigit() and int(part) < 256 for part in parts)
+    return (".".join(str(int(part)) for part in parts) if plain else NO_HOST[0], port)
+
+
+def origin_of(cluster_name: str) -> Origin:
+    """What the messages of a broker of this cluster show."""
+    return (MSG_REGION, REGION.encode()), (TRACE_ON, b"true"), (CLUSTER, cluster_name.encode())
+
+
+def stored_message(
+    view: RecordView, queue_index: int, queue_offset: int, store_host: Host, origin: Origin = ()
+) -> bytes:
+    """One record as a RocketMQ client reads it, seen from the queue it was pulled from."""
+    message = from_record(
+        view, queue_id=queue_index, queue_offset=queue_offset, born_host=NO_HOST, store_host=store_host
+    )
+    shown: list[tuple[bytes, bytes]] = []
+    replaced = ORIGIN_KEYS if origin else frozenset()
+    multi_dispatch = False
+    for key, value in message.properties:
+        if not key.startswith(HIDDEN_PREFIX):
+            if key not in replaced:
+                shown.append((key, value))
+            multi_dispatch = multi_dispatch or key == INNER_MULTI_DISPATCH
+        elif key == FLAG_KEY:
+            message.flag = _number(value)
+        elif key == RECONSUME_KEY:
+            message.reconsume_times = _number(value)
+        elif key == BORN_HOST_KEY:
+            message.born_host = _host(value)
+    if view.flags & FLAG_MQTT:
+        shown.append((b"qosLevel", b"%d" % (view.flags & FLAG_QOS_MASK)))
+    if multi_dispatch:
+        offsets = b",".join(b"%d" % offset for _queue, offset in view.dispatch()[1:])
+        shown.append((INNER_MULTI_QUEUE_OFFSET, offsets))
+    shown += origin
+    message.properties = _that_fit(shown)
+    return encode_stored(message)
+
+
+def _that_fit(pairs: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    text = b"".join(chain.from_iterable(pairs))
+    if len(text) + 2 * len(pairs) <= PROPERTIES_SIZE_BYTES_MAX and b"\x01" not in text and b"\x02" not in text:
+        return pairs  # as nearly always
+    found: list[tuple[bytes, bytes]] = []
+    left = PROPERTIES_SIZE_BYTES_MAX
+    for key, value in pairs:
+        size = len(key) + len(value) + 2
+        if size <= left:
+            found.append((key.translate(_SHOWN), value.translate(_SHOWN)))
+            left -= size
+    return found
+
+
+def _number(value: bytes) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        return 0
+    return number if -_INT_MAX <= number < _INT_MAX else 0
+
+
+@lru_cache(HOSTS_KEPT_MAX)
+def _host(value: bytes) -> Host:
+    try:
+        return unpack_host(bytes.fromhex(value.decode()))
+    except (ValueError, RemoteViolation):
+        return NO_HOST

@@ -1,0 +1,1 @@
+"""Sessions: records, ownership, subscriptions and requests."""

@@ -1,0 +1,219 @@
+"""SESSION_OPEN, -CLOSE, SUBSCRIBE, UNSUBSCRIBE, SESSION_FLOW (9010-9014), APPEND_OFFSETS (9006), SESSION_FENCED (9016).
+
+The rules are in `broker.sessions.sessions`; here requests are decoded, the previous owner is told that it is fenced
+(with the epoch it held), and every answer waits until what it shows is confirmed. A subscription's queue, start offset
+and retained messages are captured in one call of one loop turn.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from broker.requests.access import CONSUME, SESSION
+from broker.requests.refusals import refusal_of
+from broker.store.errors import StoreError
+from remoting.protocol.bodies.offsets_body import decode_offsets
+from remoting.protocol.bodies.session_body import (
+    FAILURE,
+    FilterRequest,
+    FlowBatch,
+    SessionClose,
+    SessionFenced,
+    SessionOpen,
+    SessionOpened,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    Unsubscribed,
+    decode,
+    encode,
+)
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
+from remoting.protocol.records.share_names import inner_filter, share_of
+from remoting.transport.contracts import Handler, Peer
+from remoting.transport.direct import Said
+
+if TYPE_CHECKING:
+    from broker.publishing.append import Appender
+    from broker.requests.tools import RequestTools
+    from broker.retained.retained import Retained
+    from broker.sessions.handover import Handovers
+    from broker.sessions.sessions import Sessions
+    from broker.shared.requests import SharedRoom
+    from broker.wills.requests import WillRoom
+
+RETAIN_HANDLING_SHIFT = 2
+_OWNER_ATTRIBUTE = "session owner"
+
+
+class SessionRequests:
+    """What proxies send on behalf of their clients."""
+
+    def __init__(
+        self,
+        tools: RequestTools,
+        *,
+        sessions: Sessions,
+        retained: Retained,
+        shared: SharedRoom,
+        will_room: WillRoom,
+        handovers: Handovers,
+        appender: Appender,
+    ) -> None:
+        self._authorizer = tools.authorizer
+        self._answers = tools.answers
+        self._store = tools.store
+        self._clock = tools.clock
+        self._metrics = tools.metrics
+        self._sessions = sessions
+        self._retained = retained
+        self._shared = shared
+        self._will_room = will_room
+        self._handovers = handovers
+        self._appender = appender
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            Code.APPEND_OFFSETS: self.append_offsets,
+            Code.SESSION_OPEN: self.session_open,
+            Code.SESSION_CLOSE: self.session_close,
+            Code.SUBSCRIBE: self.subscribe,
+            Code.UNSUBSCRIBE: self.unsubscribe,
+            Code.SESSION_FLOW: self.session_flow,
+        }
+
+    def session_open(self, peer: Peer, command: Command) -> None:
+        """Take a client id over; answers what to resume."""
+        request = decode(SessionOpen, command.body)
+        self._authorizer.authorize(peer, command, SESSION, request.client_id)
+
+        def said(opened: SessionOpened | None, error: Exception | None) -> None:
+            if opened is not None:
+                peer.send(command.reply(body=encode(opened)))
+                return
+            assert isinstance(error, Refused), error
+            peer.send(command.reply(error.code, error.remark, error.fields))
+
+        self.open_session(peer, request, said)
+
+    def open_session(self, peer: Peer, request: SessionOpen, said: Said[SessionOpened]) -> None:
+        """Take a client id over for the proxy at `peer`; `said` hears what to resume once that is confirmed."""
+        try:
+            held = self._sessions.held_elsewhere(request, peer, self._clock.now_ms())
+        except Refused as refused:
+            said(None, refused)
+            return
+        if held is None:
+            self._open(peer, request, said)
+        else:  # the holder hands the session in, or does not; a peer that is gone by then loses it in the next turn
+            self._handovers.ask(held, partial(self._open, peer, request, said))
+
+    def _open(self, peer: Peer, request: SessionOpen, said: Said[SessionOpened]) -> None:
+        self._appender.flush_exact()
+        try:
+            opened = self._sessions.open(request, self._watch_owner(peer), self._clock.now_ms())
+        except (Refused, StoreError) as error:
+            said(None, error if isinstance(error, Refused) else refusal_of(self._metrics, error))
+            return
+        if opened.fenced is not None:
+            owner, epoch = opened.fenced
+            self._metrics.fenced.value += 1
+            self._shared.away(request.client_id)
+            body = encode(SessionFenced(request.client_id, epoch))
+            cast("Peer", owner).send(Command(RequestCode.SESSION_FENCED, flag=FLAG_ONEWAY, body=body))
+        self._will_room.run()
+        self._answers.call_at(opened.position, opened.reply, said)
+
+    def _watch_owner(self, peer: Peer) -> Peer:
+        """The peer as an owner of sessions: when its connection ends, so does its ownership."""
+        if _OWNER_ATTRIBUTE not in peer.attributes:
+            peer.attributes[_OWNER_ATTRIBUTE] = True
+            peer.on_close(lambda _reason: self._owner_left(peer))
+        return peer
+
+    def _owner_left(self, peer: Peer) -> None:
+        self._appender.flush_exact()
+        self._sessions.owner_gone(peer, self._clock.now_ms())
+        self._will_room.run()
+
+    def session_close(self, peer: Peer, command: Command) -> None:
+        """Give a client id back, keeping or forgetting the session."""
+        position = self.close_session(decode(SessionClose, command.body))
+        self._answers.reply_at(position, peer, command.reply())
+
+    def close_session(self, request: SessionClose) -> int:
+        """The same; the log position at which it holds. Raises Refused or StoreError."""
+        position = self._sessions.close(request, self._clock.now_ms())
+        self._shared.away(request.client_id)
+        self._will_room.run()
+        self._handovers.handed_in(request.client_id)
+        return position
+
+    def subscribe(self, peer: Peer, command: Command) -> None:
+        """Add subscriptions; answers queue, start offset and the retained messages of each."""
+        request = decode(Subscribe, command.body)
+        for wanted in request.filters:
+            self._authorizer.authorize(peer, command, CONSUME, inner_filter(wanted.filter))
+        subscribed, position = self.subscribe_session(request)
+        self._answers.reply_at(position, peer, command.reply(body=encode(subscribed)))
+
+    def subscribe_session(self, request: Subscribe) -> tuple[Subscribed, int]:
+        """Add subscriptions; (what became of them, the log position at which it holds); Refused or StoreError."""
+        results, position = self._sessions.subscribe(request)
+        retained = []
+        for index, (wanted, result) in enumerate(zip(request.filters, results, strict=True)):
+            # [MQTT 5 §4.8.2] retained messages are not sent for a shared subscription.
+            if (
+                result.code < FAILURE
+                and _wants_retained(wanted, existed=result.existed)
+                and len(self._retained)
+                and share_of(wanted.filter) is None
+            ):
+                positions = self._retained.positions(wanted.filter.encode())
+                if positions:
+                    retained.append((index, positions))
+        return Subscribed(results, retained), position
+
+    def unsubscribe(self, peer: Peer, command: Command) -> None:
+        """Remove subscriptions."""
+        request = decode(Unsubscribe, command.body)
+        found, position = self._sessions.unsubscribe(request, self._clock.now_ms())
+        self._answers.reply_at(position, peer, command.reply(body=encode(Unsubscribed(found))))
+
+    def session_flow(self, peer: Peer, command: Command) -> None:
+        """Note steps of QoS 2 of many sessions as one record."""
+        before = self._sessions.flows_fenced
+        batch = decode(FlowBatch, command.body)
+        position = self._sessions.flow(batch, peer)
+        for flow in batch.flows:
+            if flow.reserved:
+                self._shared.noted(peer, flow)
+        self._metrics.dropped.child("flow_fenced").value += self._sessions.flows_fenced - before
+        self._answers.reply_at(position, peer, command.reply())
+
+    def append_offsets(self, peer: Peer, command: Command) -> Command | None:
+        """Commit the offsets of many sessions as one record; those of fenced sessions are left out and counted."""
+        before = self._sessions.offsets_fenced
+        changes = []
+        for key, queue_id, offset in decode_offsets(command.body):
+            change = self._sessions.commit(key.decode("utf-8", "replace"), queue_id, offset, peer)
+            if change is not None:
+                changes.append(change)
+        self._metrics.dropped.child("offset_fenced").value += self._sessions.offsets_fenced - before
+        if not changes:
+            return command.reply()
+        position = self._store.append_state(changes)
+        if not command.is_oneway:
+            self._answers.reply_at(position, peer, command.reply())
+        return None
+
+
+def _wants_retained(wanted: FilterRequest, *, existed: bool) -> bool:
+    """Retain handling [MQTT-3.3.1-9] to [MQTT-3.3.1-11]: 0 always, 1 for a new subscription, 2 never."""
+    handling = wanted.options >> RETAIN_HANDLING_SHIFT
+    return handling == 0 or (handling == 1 and not existed)

@@ -1,0 +1,1 @@
+"""Shared subscriptions: who gets which message, and how far each has come."""

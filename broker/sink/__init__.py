@@ -1,0 +1,1 @@
+"""Batches of sinks: staged attempts, the ledger, and the requests about them."""

@@ -1,0 +1,294 @@
+"""The ledger of exactly-once sinks: which batch of a sink was committed last, and commits that are half done.
+
+A commit makes exactly the listed attempts visible: their rows are appended again, now to the queues of their topics, as
+one atomic group together with the LEDGER record that says so. A commit larger than `group_bytes_max` becomes several
+groups; each group's LEDGER record says how many rows are done and with which attempts, so that after kill -9 the commit
+goes on where it stopped, with the attempts it began with, whatever a repeated request lists.
+
+A batch that is staged at several broker groups is decided by its commit at one of them, the sink's home. The plan,
+what is to be committed at the others, is part of the home's LEDGER record, so that whoever comes after a dead driver
+finishes the very same batch; the others have `prepared` it before, which keeps their attempts from expiry and abort.
+
+```
+LEDGER   key = sink   value = msgpack array [last batch, null | open, plan, [[batch, handles]... prepared]]
+open     [batch, handles, rows done, plan]    handles  [[partition, attempt, count]...]    plan  [[group, handles]...]
+```
+Invariant: a row of a committed batch is visible exactly once; a batch at or below the last one is never appended again;
+what is prepared goes only with the commit of its batch or of a later one. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from broker.meta import hot
+from broker.sink.stages import Attempt, AttemptKey, Stages, check_sink, staged_messages
+from broker.store.errors import UnreadableOffsets
+from broker.store.state import state_kinds
+from broker.store.state.state_log import StateChange
+from broker.store.store_message import StoreMessage
+from remoting.native.choice import COMPILED
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import ResponseCode
+
+if TYPE_CHECKING:
+    from broker.publishing.placement import Placement
+    from broker.store.log_store import LogStore
+
+NO_BATCH, MAX_BATCH = -1, 2**63 - 1
+"""Last batch of a sink that never committed, and one that none is above."""
+
+Handle = tuple[int, int, int]
+"""(partition, attempt, number of rows)."""
+
+
+Plan = list[tuple[str, list[Handle]]]
+"""What of a batch is at other broker groups: (group, handles)."""
+
+PREPARED_MAX = 64
+"""Prepared lists of attempts one sink may have here; drivers that die between two steps leave one each."""
+
+
+class OpenCommit(msgspec.Struct, array_like=True):
+    """A commit of which some groups are in the log and some are not."""
+
+    batch: int
+    handles: list[Handle]
+    done: int
+    plan: Plan = []
+
+
+class LedgerRecord(msgspec.Struct, array_like=True):
+    """What is known of one sink."""
+
+    last_batch: int
+    open: OpenCommit | None = None
+    plan: Plan = []
+    prepared: list[tuple[int, list[Handle]]] = []
+
+
+@dataclass(slots=True)
+class CommitRun:
+    """A commit at work; `position` is what its answer must wait for."""
+
+    sink: str
+    batch: int
+    handles: list[Handle]
+    total: int
+    done: int = 0
+    finished: bool = False
+    position: int = 0
+    plan: Plan = field(default_factory=list)
+
+
+_decode = msgspec.msgpack.Decoder(LedgerRecord).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class SinkLedger:
+    """Commits batches of sinks; repeated commits change nothing."""
+
+    def __init__(self, store: LogStore, stages: Stages, placement: Placement, *, group_bytes_max: int) -> None:
+        self._store = store
+        self._stages = stages
+        self._placement = placement
+        self._group_bytes_max = group_bytes_max
+        for key, (value, _position) in store.state.items(state_kinds.LEDGER):
+            for batch, handles in _decode(value).prepared:
+                self._keep(bytes(key).decode(), batch, handles)
+
+    def last_batch(self, sink: str) -> tuple[int, int]:
+        """(last committed batch or -1, log position an answer that shows it waits for)."""
+        record, position = self._record(sink)
+        return record.last_batch, position
+
+    def plan(self, sink: str) -> Plan:
+        """What of the last committed batch is at other broker groups."""
+        return self._record(sink)[0].plan
+
+    def prepare(self, sink: str, batch: int, handles: Sequence[Handle]) -> int:
+        """Check attempts and keep them for a commit that may be long in coming; returns where that is in the log.
+
+        Raises:
+            Refused: an attempt is not staged or incomplete, or too much is prepared for this sink.
+        """
+        check_sink(sink)
+        record, position = self._record(sink)
+        wanted = (batch, [tuple(handle) for handle in handles])
+        if batch <= record.last_batch or wanted in record.prepared:
+            return position
+        for handle in handles:
+            self._check(sink, batch, handle)
+        if len(record.prepared) >= PREPARED_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"sink {sink!r} has prepared {PREPARED_MAX} times without a commit")
+        record.prepared.append((batch, list(handles)))
+        end = self._store.append_state([StateChange(state_kinds.LEDGER, sink.encode(), _encode(record))])
+        self._keep(sink, batch, handles)
+        return end
+
+    def unfinished(self) -> list[CommitRun]:
+        """Commits that a stop of the broker interrupted; run `step` on each until it is finished."""
+        runs = []
+        for key, (value, _position) in list(self._store.state.items(state_kinds.LEDGER)):
+            record = _decode(value)
+            if record.open is not None:
+                runs.append(self._resumed(bytes(key).decode(), record.open))
+        return runs
+
+    def begin(self, sink: str, batch: int, handles: Sequence[Handle], plan: Plan | None = None) -> CommitRun | None:
+        """Check a commit and begin it; None when the batch is committed already.
+
+        `plan`: what of the batch is at other broker groups, which this commit decides too.
+
+        Raises:
+            Refused: an attempt is not staged or incomplete, another batch of the sink is half committed, or other
+                attempts of this one are prepared.
+        """
+        check_sink(sink)
+        record, _position = self._record(sink)
+        if batch <= record.last_batch:
+            return None
+        if record.open is not None:
+            if record.open.batch != batch:
+                raise Refused(
+                    ResponseCode.SYSTEM_BUSY, f"batch {record.open.batch} of sink {sink!r} is being committed; repeat"
+                )
+            return self._resumed(sink, record.open)
+        prepared = [one for its, one in record.prepared if its == batch]
+        if prepared and list(handles) not in prepared:
+            # Another group may have decided this batch: what it decided is among these, and nothing else may follow.
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"batch {batch} of sink {sink!r} was prepared here for a commit at another broker group, which has to "
+                "be there to say whether it was decided",
+            )
+        for handle in handles:
+            self._check(sink, batch, handle)
+        total = sum(count for _partition, _attempt, count in handles)
+        return CommitRun(sink, batch, list(handles), total, plan=plan or [])
+
+    def step(self, run: CommitRun) -> None:
+        """Append the next group of a commit; the last one closes the batch and drops what was staged for it."""
+        assert not run.finished, run
+        messages = self._next_group(run)
+        done = run.done + sum([message.count for message in messages])
+        assert messages or done == run.total, run
+        finished = done == run.total
+        last, _position = self._record(run.sink)
+        if finished:
+            prepared = [one for one in last.prepared if one[0] > run.batch]
+            record = LedgerRecord(run.batch, plan=run.plan, prepared=prepared)
+        else:
+            record = msgspec.structs.replace(last, open=OpenCommit(run.batch, run.handles, done, run.plan))
+        change = StateChange(state_kinds.LEDGER, run.sink.encode(), _encode(record))
+        if messages:
+            run.position = self._store.append(messages, atomic=True, changes=[change]).end_position
+        else:
+            run.position = self._store.append_state([change])
+        run.done, run.finished = done, finished
+        if finished:
+            self._stages.drop(run.sink, run.batch)
+
+    def abort(self, sink: str, batch: int) -> int:
+        """Drop what is staged for a batch, unless its commit has begun; returns the number of attempts dropped."""
+        record, _position = self._record(sink)
+        if record.open is not None and record.open.batch == batch:
+            return 0
+        return self._stages.abort(sink, batch)
+
+    def forget(self, sink: str) -> int:
+        """End a sink that will not commit again: its ledger and what is staged for it go; returns where that ends.
+
+        Raises:
+            Refused: a commit of it has begun and is not finished.
+        """
+        record, position = self._record(sink)
+        if record.open is not None:
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"batch {record.open.batch} of sink {sink!r} is being committed")
+        self._stages.drop(sink, MAX_BATCH)
+        if not position:
+            return 0
+        return self._store.append_state([StateChange(state_kinds.LEDGER, sink.encode(), None)])
+
+    def expire(self, now_ms: int) -> int:
+        """Drop the attempts that nobody committed in time; returns how many."""
+        return self._stages.expire(now_ms)
+
+    def _record(self, sink: str) -> tuple[LedgerRecord, int]:
+        found = self._store.state.get(state_kinds.LEDGER, sink.encode())
+        if found is None:
+            return LedgerRecord(NO_BATCH), 0
+        value, position = found
+        return _decode(value), position + 1
+
+    @staticmethod
+    def _resumed(sink: str, commit: OpenCommit) -> CommitRun:
+        total = sum(count for _partition, _attempt, count in commit.handles)
+        return CommitRun(sink, commit.batch, commit.handles, total, commit.done, plan=commit.plan)
+
+    def _keep(self, sink: str, batch: int, handles: Sequence[Handle]) -> None:
+        for partition, attempt, _count in handles:
+            self._stages.keep(AttemptKey(sink, batch, partition, attempt))
+
+    def _check(self, sink: str, batch: int, handle: Handle) -> None:
+        partition, attempt, count = handle
+        key = AttemptKey(sink, batch, partition, attempt)
+        found = self._stages.find(key)
+        what = f"attempt {attempt} of partition {partition}, batch {batch}, sink {sink!r}"
+        if found is None:
+            if count == 0:
+                return
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} is not staged here")
+        oldest, confirmed = self._store.bounds(found.queue_id)
+        if oldest > 0:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} is older than the log's retention: rows are gone")
+        if confirmed != count:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} has {confirmed} rows, its handle says {count}")
+
+    def _next_group(self, run: CommitRun) -> list[StoreMessage]:
+        """The messages of the next group: rows from where the commit stands, up to `group_bytes_max`."""
+        messages: list[StoreMessage] = []
+        room = self._group_bytes_max
+        taken = first = 0
+        for partition, attempt, count in run.handles:
+            start = run.done + taken - first
+            first += count
+            if not 0 <= start < count:
+                continue
+            key = AttemptKey(run.sink, run.batch, partition, attempt)
+            placed, used = self._shown(key, start, count, room)
+            messages += placed
+            rows = sum([message.count for message in placed])
+            start += rows
+            taken += rows
+            room -= used
+            if room <= 0 or start < count:
+                break
+        return messages
+
+    def _shown(self, key: AttemptKey, start: int, count: int, room: int) -> tuple[list[StoreMessage], int]:
+        """Rows of an attempt from `start` as messages with their queues, at least one, and the bytes they were."""
+        found = self._stages.find(key)
+        if found is None:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{key} is gone although its commit has begun")
+        if hot.choice.name == COMPILED:
+            with suppress(UnreadableOffsets):  # the careful way says what is wrong
+                rows = self._store.read_range(found.queue_id, start, count - start, room, count)
+                placed = hot.core.shown(rows.blob, rows.starts, self._placement.way)
+                if placed and rows.first_offset == start:
+                    return placed, len(rows.blob)
+        records = self._read(key, found, start, count, room)
+        place = self._placement.place
+        return [place(*staged) for staged in staged_messages(records)], sum(map(len, records))
+
+    def _read(self, key: AttemptKey, found: Attempt, start: int, count: int, room: int) -> list[memoryview]:
+        """Staged rows of an attempt from `start`, at least one, as far as `room` bytes reach."""
+        result = self._store.read(found.queue_id, start, count - start, room, end_offset=count)
+        if not result.records or result.first_offset != start:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"rows of {key} are gone")
+        return result.records

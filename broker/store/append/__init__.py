@@ -1,0 +1,1 @@
+"""The write path: a batch becomes records, index entries and state."""

@@ -1,1 +1,0 @@
-"""The key index: topic and key -> log positions. See README.md."""

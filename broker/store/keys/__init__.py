@@ -1,0 +1,1 @@
+"""The index of keys: which records of a topic have a key."""

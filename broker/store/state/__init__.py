@@ -1,0 +1,1 @@
+"""Durable state: changes in the log, the tables they make, and their snapshot."""

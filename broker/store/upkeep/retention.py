@@ -1,0 +1,331 @@
+"""Lets the oldest segments go, by age and by size of the log, and when the disk is full if that is allowed.
+
+Groups of queues with a retention of their own (`queue_groups`): one that keeps less begins later than the log does, one
+that keeps more holds the segments it needs against the log's age, never against its size.
+
+Before a segment is deleted every state entry said in it is said again at the end of the log: changes as control
+records, queues with their present next offset, retained messages as records without a queue. Invariant: a segment goes
+only when what was carried forward, and what made carrying needless, is on the disk and the index runs cover it, so
+the log alone still tells all state, also after a crash.
+What must be said again is looked for bit by bit, because the tables may be large; what is said while that goes on is
+younger than the segment. In a group the master then says how far it lets the log go (LOG_BEGIN): a replica, which says
+nothing, lets nothing go beyond that, and only what its own settings let go. Thread rule: loop thread; each step says
+`carry_entries_max` entries at most and looks at a bounded part of the tables.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from broker.store.errors import StoreFull
+from broker.store.index.index_flusher import IndexFlusher
+from broker.store.index.queue_index import QueueIndex
+from broker.store.log.commit_log import CommitLog
+from broker.store.log.role import Role
+from broker.store.settings import StoreSettings
+from broker.store.state import state_kinds
+from broker.store.state.queue_groups import QueueGroups
+from broker.store.state.queue_registry import carried_value
+from broker.store.state.state_log import StateChange
+from broker.store.state.state_tables import Said, StateTables
+from broker.store.store_message import StoreMessage
+from broker.store.upkeep.group_expiry import GroupExpiry
+from broker.store.upkeep.retained_message import said_again
+from remoting.protocol.errors import CorruptRecord
+from remoting.protocol.records.record import HEADER, MAGIC, MAGIC_MASK, RecordView, check_record
+
+Append = Callable[[Sequence[StoreMessage], Sequence[StateChange]], int]
+AGE, SIZE, FULL_DISK = "age", "size", "disk_full"
+LISTS_MAX = 4
+"""Lists of doomed entries taken in one step; they are short or empty when little of the state is old."""
+_POSITION = struct.Struct("<q")
+T = TypeVar("T")
+
+
+class Doomed(Generic[T]):
+    """What must be said again before a segment goes, found list by list and taken in bounded pieces."""
+
+    def __init__(self, lists: Iterator[list[T]]) -> None:
+        self._lists = lists
+        self._found: list[T] = []
+        self.done = False
+
+    def some(self, count: int) -> list[T]:
+        """Return up to `count` entries, the same again until they are `taken`; perhaps none although more may come."""
+        for _ in range(LISTS_MAX):
+            if len(self._found) >= count:
+                break
+            part = next(self._lists, None)
+            if part is None:
+                self.done = not self._found
+                break
+            self._found += part
+        return self._found[:count]
+
+    def taken(self, count: int) -> None:
+        """Go on behind the first `count` entries."""
+        del self._found[:count]
+
+
+class Retention:
+    """Expires segments step by step; `append` takes what must be carried forward even on a full disk."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        log: CommitLog,
+        index: QueueIndex,
+        tables: StateTables,
+        index_flusher: IndexFlusher,
+        append: Append,
+        events: Any,
+        *,
+        confirmed: Callable[[], int],
+        full: Callable[[], bool],
+    ) -> None:
+        self._settings = settings
+        self._log = log
+        self._index = index
+        self._tables = tables
+        self._index_flusher = index_flusher
+        self._append = append
+        self._events = events
+        self._target: int | None = None
+        self._doomed: Doomed[Said] = Doomed(iter(()))
+        self._doomed_queues: Doomed[int] = Doomed(iter(()))
+        self._carried_end = 0
+        self._full = full
+        self._confirmed = confirmed
+        self.role = Role()
+        self._reasons: dict[int, str] = {}
+        self.keep_from: Callable[[int, Append], bool] = lambda _target, _append: True
+        """Says some of what must outlive its segment again; called before segments below a position go, until True."""
+        self.groups = QueueGroups(tables, index.forget_minimums)
+        self.expiry = GroupExpiry(
+            self.groups, index, log, lambda changes: append((), changes), confirmed, age_ms=settings.retention_ms
+        )
+        index.begin_of = self.groups.begin_of
+        self.expired_bytes = {AGE: 0, SIZE: 0, FULL_DISK: 0}
+        """Bytes of segments that went, by reason."""
+        self.cut_short_bytes_total = 0
+        self.carried_total = 0
+        self.retained_expired_total = 0
+
+    def metrics(self) -> dict[str, int]:
+        """Return what went, by reason."""
+        hidden = self.expiry.hidden_total
+        return {
+            "segments_expired_bytes_total": sum(self.expired_bytes.values()),
+            **{f"segments_expired_{reason}_bytes_total": count for reason, count in self.expired_bytes.items()},
+            **{f"topics_expired_{reason}_messages_total": count for reason, count in hidden.items()},
+            "retention_cut_short_bytes_total": self.cut_short_bytes_total,
+            "state_carried_total": self.carried_total,
+            "retained_expired_total": self.retained_expired_total,
+        }
+
+    @property
+    def working(self) -> bool:
+        """Whether a segment is about to go; the next step need not wait."""
+        return self._target is not None
+
+    def step(self, now_ms: int, flushed: int) -> None:
+        """Do a bounded piece of the work there is."""
+        self._index_flusher.drop_runs(self._index.expired_runs())
+        certain = min(flushed, self._confirmed())
+        if self.role.replica:
+            self._follow(now_ms, certain)
+            return
+        self.expiry.step(now_ms)
+        if self._target is None and not self._choose(now_ms, certain):
+            return
+        assert self._target is not None
+        if not self._doomed.done:
+            self._carry(now_ms)
+        elif not self._kept(self._target):
+            return
+        elif not self._doomed_queues.done:
+            self._carry_queues(self._target)
+            if self._doomed_queues.done:
+                self._announce(self._target)
+        elif self._index.manifest.end_position < self._target:
+            if not self._index_flusher.busy:
+                self._index_flusher.flush()
+        elif certain >= self._carried_end:
+            self._drop(self._target)
+
+    def _announce(self, target: int) -> None:
+        """Let the group know; what was not said again was made needless by records that may not be on the disk yet."""
+        if self.role.grouped:
+            self._say_again([], [StateChange(state_kinds.LOG_BEGIN, b"", _POSITION.pack(target))])
+        self._carried_end = self._log.end
+
+    def _follow(self, now_ms: int, certain: int) -> None:
+        """Let go what the master has announced, as far as the settings here want that."""
+        if self._target is None:
+            announced = self._tables.get(state_kinds.LOG_BEGIN, b"")
+            if announced is None or announced[1] >= certain:
+                return
+            if not self._choose(now_ms, min(certain, *_POSITION.unpack(announced[0]))):
+                return
+        assert self._target is not None
+        if self._index.manifest.end_position >= self._target:
+            self._drop(self._target)
+        elif not self._index_flusher.busy:
+            self._index_flusher.flush()
+
+    def _choose(self, now_ms: int, flushed: int) -> bool:
+        segments = self._log.segments
+        sealed = [
+            (segment.end, self._first_store_ms(segment.end)) for segment in segments[:-1] if segment.end <= flushed
+        ]
+        oldest_ms = now_ms - self._settings.retention_ms if self._settings.retention_ms else None
+        chosen = choose_segments(
+            self._log.begin,
+            sealed,
+            self._log.end,
+            Limits(
+                oldest_ms,
+                self._settings.retention_size_bytes,
+                self.expiry.held(),
+                make_room=self._settings.expire_when_full and self._full(),
+            ),
+        )
+        if not chosen:
+            return False
+        target = chosen[-1][0]
+        self._reasons = dict(chosen)
+        self._target = target
+        self._doomed = Doomed(self._tables.older_than(target))
+        self._doomed_queues = Doomed(self._tables.queues.older_than(target))
+        return True
+
+    def _first_store_ms(self, position: int) -> int | None:
+        """When the record at the start of a segment was stored: no record before it is younger.
+
+        A damaged header tells nothing; the next segment's does, and it is younger still.
+        """
+        while position < self._log.end and (segment := self._log.segment_at(position)) is not None:
+            fields = HEADER.unpack_from(segment.view, position - segment.base)
+            if fields[1] & MAGIC_MASK == MAGIC and fields[4] == position:
+                return int(fields[6])
+            position = segment.end
+        return None
+
+    def _carry(self, now_ms: int) -> None:
+        messages: list[StoreMessage] = []
+        changes: list[StateChange] = []
+        found = self._doomed.some(self._settings.carry_entries_max)
+        for kind, key, value, position in found:
+            entry = self._tables.get(kind, key)
+            if entry is None or entry[1] != position:
+                continue  # said anew or deleted since
+            if kind == state_kinds.RETAINED:
+                self._carry_retained(messages, changes, key, position, now_ms)
+            else:
+                changes.append(StateChange(kind, key, value))
+        if self._say_again(messages, changes):
+            self._doomed.taken(len(found))
+
+    def _carry_queues(self, target: int) -> None:
+        queues, changes = self._tables.queues, []
+        found = self._doomed_queues.some(self._settings.carry_entries_max)
+        for queue in found:
+            name = queues.name(queue)
+            if name is not None and queues.position(queue) < target:
+                value = carried_value(name, queues.value(queue), self._index.next_offset)
+                changes.append(StateChange(state_kinds.QUEUE, name, value))
+        if self._say_again([], changes):
+            self._doomed_queues.taken(len(found))
+
+    def _kept(self, target: int) -> bool:
+        try:
+            return self.keep_from(target, self._append)
+        except StoreFull:
+            return False  # the disk guard has told
+
+    def _say_again(self, messages: list[StoreMessage], changes: list[StateChange]) -> bool:
+        """Append what was said in a doomed segment; False when there is no room, which the disk guard has told."""
+        if messages or changes:
+            try:
+                self._carried_end = self._append(messages, changes)
+            except StoreFull:
+                return False
+            self.carried_total += len(messages) + len(changes)
+        return True
+
+    def _carry_retained(
+        self, messages: list[StoreMessage], changes: list[StateChange], topic: bytes, position: int, now_ms: int
+    ) -> None:
+        """Say a retained message again; one that is damaged is told of and goes, one that has expired goes."""
+        segment = self._log.segment_at(position)
+        assert segment is not None, position
+        try:
+            check_record(segment.view, position - segment.base, position)
+        except CorruptRecord as error:
+            self._events.error("retained_message_damaged", topic=topic, position=position, reason=error.reason)
+            changes.append(StateChange(state_kinds.RETAINED, topic, None))
+            return
+        message = said_again(RecordView(segment.view, position - segment.base), now_ms)
+        if message is None:
+            self.retained_expired_total += 1
+            changes.append(StateChange(state_kinds.RETAINED, topic, None))
+        else:
+            messages.append(message)
+
+    def _drop(self, target: int) -> None:
+        held = self.expiry.held()
+        for segment in self._log.segments:
+            if segment.end <= target:
+                self.expired_bytes[self._reasons[segment.end]] += segment.size
+                self.cut_short_bytes_total += segment.size if segment.end > held else 0
+        dropped = self._log.drop_before(target)
+        self._index.move_begin(self._log.begin)
+        self._target = None
+        self._events.info("segments_expired", begin_position=self._log.begin, dropped_bytes=dropped)
+        if target > held:
+            self._events.warning(
+                "retention_cut_short",
+                begin_position=self._log.begin,
+                reason="the log's size limit or a full disk came before the end of a topic's own retention",
+            )
+        self._index_flusher.drop_runs(self._index.expired_runs())
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What segments are measured by; `held`: from there on a group of queues keeps more than the log's age."""
+
+    oldest_ms: int | None
+    size_max: int
+    held: int
+    make_room: bool = False
+
+    def too_old(self, newest_ms: int | None) -> bool:
+        """Whether a segment goes whose newest record is not younger than this."""
+        return self.oldest_ms is not None and newest_ms is not None and newest_ms < self.oldest_ms
+
+
+def choose_segments(
+    begin: int, sealed: Sequence[tuple[int, int | None]], end: int, limits: Limits
+) -> list[tuple[int, str]]:
+    """Return (end position, reason) of the segments that go, oldest first. Pure.
+
+    `sealed` are (end position, store time of the first record behind it) of the segments that may go, oldest first. To
+    make room one goes at a time.
+    """
+    chosen: list[tuple[int, str]] = []
+    for segment_end, newest_ms in sealed:
+        if 0 < limits.size_max < end - begin:
+            reason = SIZE
+        elif limits.too_old(newest_ms) and segment_end <= limits.held:
+            reason = AGE
+        elif limits.make_room and not chosen:
+            reason = FULL_DISK
+        else:
+            break
+        chosen.append((segment_end, reason))
+        begin = segment_end
+    return chosen

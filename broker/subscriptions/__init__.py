@@ -1,0 +1,1 @@
+"""Subscriptions: filters, dispatch, subscribers and followers."""

@@ -1,0 +1,30 @@
+# Types of follow.py; see remoting/native/typed.py.
+
+cimport cython
+
+cdef class _Follower:
+    cdef public tuple alone
+    cdef public object fresh
+    cdef public object news
+    cdef public object peer
+    cdef public set pending
+    cdef public dict pushed
+    cdef public Py_ssize_t pushed_bytes
+    cdef public bint wants_records
+
+cdef class Followers:
+    cdef object _broker
+    cdef dict _by_queue
+    cdef object _end_of
+    cdef dict _followers
+    cdef list _pushed
+    cdef list _told
+    cdef public long long held_back
+    cdef public long long notified
+
+    @cython.locals(told=_Follower)
+    cpdef confirmed(self, batches)
+    @cython.locals(follower=_Follower, followers=tuple, concerned=dict)
+    cpdef advanced(self, queue_ids)
+    @cython.locals(news=list, blobs=list)
+    cpdef _tell(self, _Follower follower)

@@ -1,0 +1,186 @@
+"""FOLLOW (9002) and NOTIFY (9003): tell each proxy which of the queues it follows have news.
+
+A proxy registers the queues it has subscribers for; when the confirm position moves, every proxy concerned gets one
+one-way NOTIFY with (queue id, confirmed end) of all its queues that moved. A proxy that asked for it (field `records`)
+gets the small records just confirmed with the news, straight from memory, and need not pull them; it takes from them
+what it can use, pulling stays the way to everything else. A proxy whose output is full is not sent
+more; its news is kept as a set of queue ids and sent when there is room, so a slow proxy costs a set, not a buffer.
+Invariant: a follower eventually hears the last end of each queue it follows. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from broker.requests.access import CONSUME
+from broker.store.append.appender import record_of
+from remoting.native.contracts import Encoded
+from remoting.protocol.bodies.follow_body import decode_follow, encode_follow_reply, encode_notify
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
+from remoting.transport.contracts import Handler, Peer
+from remoting.transport.direct import NEWS_ATTRIBUTE, News
+
+if TYPE_CHECKING:
+    from broker.broker import BrokerParts as Broker
+
+PUSHED_BYTES_MAX = 64 * 1024
+"""Bytes of records in one NOTIFY; the rest is pulled."""
+RECORDS_FIELD = "records"
+"""Field of FOLLOW: "1" asks for records in NOTIFY."""
+RETRY_SECONDS = 0.02
+"""How soon a follower whose output was full is tried again."""
+
+
+class _Follower:
+    """One proxy connection: the queues it follows and news it has not been told."""
+
+    __slots__ = ("alone", "fresh", "news", "peer", "pending", "pushed", "pushed_bytes", "wants_records")
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.alone: tuple[_Follower, ...] = (self,)
+        """The followers of a queue that nobody else follows: one object for all of them."""
+        self.pending: set[int] = set()
+        self.wants_records = False
+        self.pushed: dict[int, bytes] = {}
+        """Log position -> record, for the next NOTIFY; in order of the log."""
+        self.pushed_bytes = 0
+        self.news = cast("News | None", peer.attributes.get(NEWS_ATTRIBUTE))
+        """How a proxy of this process is told, instead of NOTIFY."""
+        self.fresh: Sequence[Encoded] = ()
+        """What was just confirmed, for such a proxy: it takes the records of its queues out of the blobs itself."""
+
+    def push(self, batch: Encoded, position: int, size: int) -> None:
+        """Send this record with the next news if there is room."""
+        if position not in self.pushed and self.pushed_bytes + size <= PUSHED_BYTES_MAX:
+            self.pushed[position] = record_of(batch, position, size)
+            self.pushed_bytes += size
+
+    def take_pushed(self) -> list[bytes]:
+        """The records for this NOTIFY."""
+        records = list(self.pushed.values())
+        self.pushed.clear()
+        self.pushed_bytes = 0
+        return records
+
+
+class Followers:
+    """Who follows what; one NOTIFY per follower and move of the confirm position."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._end_of = broker.store.confirmed_end
+        self._by_queue: dict[int, tuple[_Follower, ...]] = {}
+        """Mostly one: a set for each queue would cost four times as much."""
+        self._followers: dict[Peer, _Follower] = {}
+        self._pushed: list[_Follower] = []
+        """Those that are sent frames."""
+        self._told: list[_Follower] = []
+        """Those in this process."""
+        self.notified = 0
+        self.held_back = 0
+
+    def __len__(self) -> int:
+        return len(self._followers)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {RequestCode.FOLLOW: self.handle}
+
+    def handle(self, peer: Peer, command: Command) -> Command:
+        """FOLLOW: add and remove queues, answer the confirmed end of each added one."""
+        add, remove = decode_follow(command.body)
+        if not self._broker.authorizer.open:
+            for queue_id in add:
+                self._broker.authorizer.authorize(peer, command, CONSUME, self._broker.visible.title(queue_id))
+        follower = self._followers.get(peer)
+        if follower is None:
+            follower = self._followers[peer] = _Follower(peer)
+            peer.on_close(lambda _reason: self._forget(peer))
+            self._pushed = [one for one in self._followers.values() if one.news is None]
+            self._told = [one for one in self._followers.values() if one.news is not None]
+        follower.wants_records = command.fields.get(RECORDS_FIELD) == "1" and follower.news is None
+        for queue_id in remove:
+            self._leave(follower, queue_id)
+        ends = []
+        for queue_id in add:
+            ends.append(self._broker.visible.end(queue_id))
+            known = self._by_queue.get(queue_id)
+            if known is None:
+                self._by_queue[queue_id] = follower.alone
+            elif follower not in known:
+                self._by_queue[queue_id] = (*known, follower)
+        return command.reply(body=encode_follow_reply(ends))
+
+    def confirmed(self, batches: Sequence[Encoded]) -> None:
+        """These batches were confirmed: keep for each follower what it is about to be told of."""
+        by_queue, hidden = self._by_queue, self._broker.stages.hidden
+        for told in self._told:
+            told.fresh = batches
+        if not by_queue or not self._pushed:
+            return
+        for batch in batches:
+            queues, _offsets, positions, sizes, _tags, _counts = batch.entries.columns()
+            for queue_id, position, size in zip(queues, positions, sizes, strict=True):
+                for follower in by_queue.get(queue_id, ()):
+                    if follower.wants_records and queue_id not in hidden:
+                        follower.push(batch, position, size)
+
+    def advanced(self, queue_ids: Sequence[int]) -> None:
+        """The confirmed ends of these queues moved."""
+        by_queue = self._by_queue
+        concerned: dict[_Follower, None] = {}
+        for queue_id in queue_ids:
+            followers = by_queue.get(queue_id)
+            if followers is not None:
+                for follower in followers:
+                    follower.pending.add(queue_id)
+                    concerned[follower] = None
+        for follower in concerned:
+            self._tell(follower)
+        for follower in self._told:
+            follower.fresh = ()
+
+    def _tell(self, follower: _Follower) -> None:
+        if not follower.pending or follower.peer not in self._followers:
+            return
+        if not follower.peer.writable:
+            self.held_back += 1
+            follower.take_pushed()  # by the time there is room they are best pulled
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._tell, follower)
+            return
+        news = []
+        for queue_id in follower.pending:
+            news.append((queue_id, self._end_of(queue_id)))  # noqa: PERF401 - compiled, a comprehension is a call
+        follower.pending.clear()
+        self.notified += 1
+        if follower.news is not None:
+            blobs = []
+            for batch in follower.fresh:
+                for _position, data in batch.pieces:
+                    blobs.append(data)
+            follower.news(news, blobs)
+            return
+        follower.peer.send(
+            Command(RequestCode.NOTIFY, flag=FLAG_ONEWAY, body=encode_notify(news, follower.take_pushed()))
+        )
+
+    def _leave(self, follower: _Follower, queue_id: int) -> None:
+        follower.pending.discard(queue_id)
+        left = tuple(one for one in self._by_queue.get(queue_id, ()) if one is not follower)
+        if left:
+            self._by_queue[queue_id] = left
+        else:
+            self._by_queue.pop(queue_id, None)
+
+    def _forget(self, peer: Peer) -> None:
+        follower = self._followers.pop(peer, None)
+        if follower is not None:
+            for queue_id in [queue_id for queue_id, known in self._by_queue.items() if follower in known]:
+                self._leave(follower, queue_id)
+            follower.alone = ()
+            self._pushed = [one for one in self._pushed if one is not follower]
+            self._told = [one for one in self._told if one is not follower]

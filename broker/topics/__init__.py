@@ -1,0 +1,1 @@
+"""Topics: their queues, attributes, retention and publication."""

@@ -1,0 +1,98 @@
+"""Which queues keep how much: a topic's attributes `retention.ms` and `retention.bytes` as a group of store queues.
+
+A group is named by its topic. Its messages are counted in the parent queues; the light queues of MQTT topics whose
+first level is stored in this topic follow it, filters such as `plant/#` included. A filter that begins with a wildcard
+spans topics and keeps the log's retention. A topic that loses its attributes, or is deleted, expires with the log
+again; what it had hidden stays hidden.
+
+Invariant: every queue of a topic with attributes is in its group before the first message goes there. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.store.state import state_kinds
+from broker.store.state.queue_groups import GroupRule
+from broker.topics.attributes import RETENTION_BYTES, RETENTION_MS
+from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.records import names
+
+if TYPE_CHECKING:
+    from broker.store.log_store import LogStore
+    from broker.topics.topics import Topics, TopicSettings
+
+_SLASH = b"%2F"
+
+
+class TopicRetention:
+    """Keeps the store's groups of queues in step with the topic table."""
+
+    def __init__(self, store: LogStore, topics: Topics) -> None:
+        self._store = store
+        self._topics = topics
+        for name in store.groups.names():
+            self._join(name)
+        for config in topics:
+            self._changed(config.name)
+        topics.on_change(lambda name, _created: self._changed(name))
+        store.state.subscribe(state_kinds.QUEUE, self._queue_said)
+
+    def _changed(self, topic: str) -> None:
+        groups, config, name = self._store.groups, self._topics.get(topic), topic.encode()
+        rule = None if config is None else rule_of(config, self._topics.queue_ids(topic))
+        if rule is None:
+            groups.forget(name)
+            return
+        known = name in groups.rules
+        groups.define(name, rule)
+        if known:
+            groups.join(name, rule.queues)
+        else:
+            self._join(name)
+
+    def _join(self, name: bytes) -> None:
+        """Let every queue of a topic that there is belong to its group."""
+        groups = self._store.groups
+        groups.join(name, self._topics.queue_ids(name.decode()))
+        groups.join(name, light_queues(self._store, name))
+
+    def _queue_said(self, queue_name: bytes, value: bytes | None, _position: int) -> None:
+        """Let a new light queue follow its topic."""
+        rules = self._store.groups.rules
+        if value is None or not rules or not queue_name.startswith(names.LMQ_PREFIX):
+            return
+        topic = topic_of(queue_name)
+        if topic in rules:
+            self._store.groups.join(topic, [int.from_bytes(value[:4], "little")])
+
+
+def rule_of(config: TopicSettings, queues: tuple[int, ...]) -> GroupRule | None:
+    """What a topic's attributes say, None when they leave everything to the log."""
+    age_ms, size_bytes = config.attributes.get(RETENTION_MS), config.attributes.get(RETENTION_BYTES)
+    if age_ms is None and size_bytes is None:
+        return None
+    return GroupRule(queues, None if age_ms is None else int(age_ms), int(size_bytes or 0))
+
+
+def topic_of(light_queue: bytes) -> bytes:
+    """The parent topic of a light queue, b"" for a name that no MQTT topic or filter gives."""
+    level = light_queue[len(names.LMQ_PREFIX) :].partition(_SLASH)[0]
+    try:
+        return names.parent_topic(names.unescape(level))
+    except RemoteViolation:
+        return b""
+
+
+def light_queues(store: LogStore, topic: bytes) -> list[int]:
+    """Ids of the light queues whose parent is `topic`."""
+    head, bar, reserved = topic.partition(b"|")
+    queues = store.state.queues
+    if topic == b"%":
+        return queues.ids_with_prefix(names.LMQ_PREFIX + _SLASH)
+    if bar and head:  # a shortened level: only the whole name tells
+        found = queues.ids_with_prefix(names.LMQ_PREFIX + head)
+        return [queue for queue in found if topic_of(queues.name(queue) or b"") == topic]
+    level = names.LMQ_PREFIX + (reserved if bar else topic)
+    alone = store.find_queue(level)
+    return queues.ids_with_prefix(level + _SLASH) + ([] if alone is None else [alone])

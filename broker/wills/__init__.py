@@ -1,0 +1,1 @@
+"""Wills: their records, when they are due, and the requests about them."""

@@ -1,0 +1,195 @@
+"""WILL_WATCH, WILL_DUE, WILL_VERDICT (9015, 9017, 9018): a will that is due becomes a message, once.
+
+    due -> WILL_DUE to one proxy -> WILL_VERDICT -> message and removal in one append -> the proxy's reply
+
+Proxies say with WILL_WATCH that they judge. The proxy whose client it was is asked first, because what that client
+published before is on its way through it; without an answer in `will_verdict_ms` the next one is. While no proxy is
+there, or the disk is full, a will stays due. A denied or impossible will is counted and logged; nobody is left to hear.
+Invariant: no will is published without a verdict, none twice. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from broker.publishing.append import entry_message
+from broker.requests.access import SESSION
+from broker.store.errors import StoreError
+from broker.store.store_message import StoreMessage
+from broker.wills.wills import Will, Wills
+from remoting.protocol.bodies.append_body import (
+    KIND_MQTT,
+    QUEUE_INDEX_ANY,
+    decode_entries,
+    encode_entries,
+    encode_entry,
+)
+from remoting.protocol.bodies.packed import decode, encode
+from remoting.protocol.bodies.will_body import WillDue, WillVerdict
+from remoting.protocol.errors import LightMQError, LocalMisuse
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
+from remoting.protocol.records.names import parent_topic
+from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY
+from remoting.transport.contracts import Handler, Peer
+
+if TYPE_CHECKING:
+    from broker.publishing.append import Appender
+    from broker.publishing.placement import Placement
+    from broker.requests.tools import RequestTools
+    from broker.wills.wills import Wills
+    from runtime.clock import Clock
+
+ASKED_PER_RUN_MAX = 1_024
+"""Wills handed to proxies at once; the others follow a moment later, so that many at a time hold up nobody."""
+RUN_PAUSE_MS = 10
+
+
+class WillRoom:
+    """Asks proxies about wills that are due."""
+
+    def __init__(self, wills: Wills, clock: Clock, *, verdict_ms: int) -> None:
+        """`verdict_ms`: how long a proxy may take before another one is asked."""
+        self._wills = wills
+        self._clock = clock
+        self._verdict_ms = verdict_ms
+        self._judges: dict[Peer, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    def watch(self, peer: Peer) -> None:
+        """A proxy judges from now on, until its connection ends."""
+        if peer not in self._judges:
+            self._judges[peer] = None
+            peer.on_close(lambda _reason: self._judges.pop(peer, None))
+            self.run()
+
+    def run(self) -> None:
+        """Ask about what is due now, and come back when something else will be."""
+        wills = self._wills
+        if wills.next_due_ms() is None or not self._judges:
+            return
+        now_ms = self._clock.now_ms()
+        for asked, will in enumerate(wills.due(now_ms), 1):
+            self._ask(will)
+            wills.later(will, now_ms + self._verdict_ms)
+            if asked >= ASKED_PER_RUN_MAX:
+                break
+        due_ms = wills.next_due_ms()
+        if due_ms is not None:
+            self._come_back(max(due_ms, now_ms + RUN_PAUSE_MS), now_ms)
+
+    def _ask(self, will: Will) -> None:
+        spec = will.record().spec
+        judge = will.proxy if will.proxy in self._judges else next(iter(self._judges))
+        will.proxy = None  # who does not answer is not the first to be asked again
+        self._judges[judge] = self._judges.pop(judge)
+        body = encode(WillDue(will.client_id, will.epoch, spec.topic, spec.qos, spec.retain, spec.author))
+        judge.send(Command(RequestCode.WILL_DUE, flag=FLAG_ONEWAY, body=body))
+
+    def _come_back(self, at_ms: int, now_ms: int) -> None:
+        if self._timer is not None:
+            if self._timer_ms <= at_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = at_ms
+        self._timer = asyncio.get_running_loop().call_later((at_ms - now_ms) / 1_000, self._awake)
+
+    def _awake(self) -> None:
+        self._timer = None
+        self.run()
+
+    def stop(self) -> None:
+        """Ask nobody any more."""
+        self._judges.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class WillRequests:
+    """What proxies send about wills: that they judge them, and each verdict."""
+
+    def __init__(
+        self, tools: RequestTools, *, wills: Wills, will_room: WillRoom, appender: Appender, placement: Placement
+    ) -> None:
+        self._authorizer = tools.authorizer
+        self._answers = tools.answers
+        self._store = tools.store
+        self._clock = tools.clock
+        self._metrics = tools.metrics
+        self._log = tools.log
+        self._wills = wills
+        self._will_room = will_room
+        self._appender = appender
+        self._placement = placement
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            Code.WILL_WATCH: self.will_watch,
+            Code.WILL_VERDICT: self.will_verdict,
+        }
+
+    def will_watch(self, peer: Peer, command: Command) -> Command:
+        """A proxy says that it judges wills."""
+        self._authorizer.authorize(peer, command, SESSION, "wills")
+        self._will_room.watch(peer)
+        return command.reply()
+
+    def will_verdict(self, peer: Peer, command: Command) -> None:
+        """Publish or drop a will; a verdict about one that is gone changes nothing."""
+        verdict = decode(WillVerdict, command.body)
+        self._authorizer.authorize(peer, command, SESSION, verdict.client_id)
+        will = self._wills.get(verdict.client_id, verdict.epoch)
+        if will is not None and will.is_asked:
+            self._appender.flush()
+            if verdict.allowed:
+                self._publish(will)
+            else:
+                self._drop(will, "denied", verdict.reason)
+        self._answers.reply_at(self._store.end_position, peer, command.reply())
+
+    def _publish(self, will: Will) -> None:
+        try:
+            message = self._message(will)
+        except StoreError:
+            raise
+        except LightMQError as error:
+            self._drop(will, "refused", str(error))
+            return
+        wills = self._wills
+        removal = wills.remove(will)
+        try:
+            self._store.append([message], changes=[removal])
+        except LocalMisuse as error:
+            wills.keep(will)
+            self._drop(will, "refused", str(error))
+        except StoreError:
+            wills.keep(will)
+            raise
+        else:
+            self._metrics.messages_in.value += 1
+            self._metrics.wills.child("published").value += 1
+
+    def _drop(self, will: Will, outcome: str, reason: str) -> None:
+        self._store.append_state([self._wills.remove(will)])
+        self._metrics.wills.child(outcome).value += 1
+        self._log.warning("will_not_published", client_id=will.client_id, outcome=outcome, reason=reason)
+
+    def _message(self, will: Will) -> StoreMessage:
+        """The will as a publish of its client, placed. Raises Refused or LocalMisuse when it can be none."""
+        spec = will.record().spec
+        entry = encode_entry(
+            kind=KIND_MQTT,
+            flags=spec.qos | FLAG_MQTT | (FLAG_RETAIN if spec.retain else 0),
+            queue_index=QUEUE_INDEX_ANY,
+            born_ms=self._clock.now_ms(),
+            topic=parent_topic(spec.topic),
+            properties=[(MQTT_TOPIC_KEY, spec.topic), (CLIENT_ID_KEY, will.client_id.encode()), *spec.properties],
+            body=spec.payload,
+        )
+        (decoded,) = decode_entries(encode_entries([entry]))
+        return self._placement.place(entry_message(decoded), decoded.kind, decoded.queue_index)

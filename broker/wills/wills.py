@@ -1,0 +1,227 @@
+"""Wills: what each connection left to be published should it end without taking its leave.
+
+    HELD --closed without leave, or its proxy is lost--> WAITING --delay over, or the session ends--> DUE --> gone
+      |                                                     |                                          (published with
+      +--took its leave: gone                               +--the session connected again: gone        its removal)
+
+```
+WILL   key = client id, 0x00, epoch of the connection u64 LE     value = msgpack array of WillRecord
+```
+Rules (MQTT 5 §3.1.2.5, §3.1.3.2.2, §3.14.2.1): the delay counts from the loss of the connection and ends at the latest
+with the session; a session that continues within it cancels the will, one that begins anew does not. A proxy that is
+lost gets `grace_ms` to come back, and so does every connection when the broker starts: the proxy's next SESSION_OPEN
+names the epoch it continues, and the will is held again under the new one. A proxy that did not get the answer names
+the same epoch once more, so a will is found by the epoch it was continued from too. A will that is gone is not held
+again, so it is published at most once; it is gone with its message in one group, so it is published at least once.
+
+Invariant: every will in memory is a WILL record, except those a full disk refused. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from broker.store.state import state_kinds
+from broker.store.state.state_log import StateChange
+from remoting.protocol.bodies.will_body import WillSpec
+
+if TYPE_CHECKING:
+    from broker.store.log_store import LogStore
+
+_EPOCH = struct.Struct("<Q")
+_STALE_ENTRIES_MIN = 1_024
+"""Below so many entries of wills that are gone or wait longer nothing is swept."""
+
+
+class WillRecord(msgspec.Struct, array_like=True):
+    """A will in the log. `due_ms`: 0 while it is held."""
+
+    expiry_s: int
+    due_ms: int
+    spec: WillSpec
+    continues: int = 0
+    """The epoch under which the same connection held it before; 0 for its first."""
+
+
+@dataclass(slots=True, eq=False)
+class Will:
+    """One will; `value` is its record, `due_ms` 0 while its connection lives."""
+
+    client_id: str
+    epoch: int
+    value: bytes
+    due_ms: int = 0
+    continues: int = 0
+    is_asked: bool = False
+    """Whether it was due once: only its own connection's return or its verdict ends it then."""
+    proxy: Any = None
+    """The proxy its connection was at, while that is known."""
+
+    @property
+    def key(self) -> bytes:
+        """Key of its record."""
+        return self.client_id.encode() + b"\x00" + _EPOCH.pack(self.epoch)
+
+    def record(self) -> WillRecord:
+        """What it says."""
+        return _decode(self.value)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(WillRecord).decode
+
+
+class Wills:
+    """All wills of this broker group, and which of them are due."""
+
+    def __init__(self, store: LogStore, *, grace_ms: int, now_ms: int) -> None:
+        self._grace_ms = grace_ms
+        self._by_client: dict[str, list[Will]] = {}
+        self._heap: list[tuple[int, int, Will]] = []
+        self._entries = 0
+        self._count = 0
+        for key, (value, _position) in list(store.state.items(state_kinds.WILL)):
+            self._load(bytes(key), value, now_ms)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def of(self, client_id: str) -> list[Will]:
+        """The wills of a client: at most one held, and those that wait or are due."""
+        return self._by_client.get(client_id, [])
+
+    def get(self, client_id: str, epoch: int) -> Will | None:
+        """The will of one connection."""
+        return next((will for will in self.of(client_id) if will.epoch == epoch), None)
+
+    # ---- what happens to connections; each answers the records to write
+
+    def opened(
+        self,
+        client_id: str,
+        epoch: int,
+        record: WillRecord | None,
+        now_ms: int,
+        *,
+        continues: int,
+        present: bool,
+        proxy: object = None,
+    ) -> list[StateChange]:
+        """A connection holds the session now; `present`: it is the same session as before."""
+        changes = []
+        earlier = self._continued(client_id, continues) if continues else None
+        if earlier is not None:
+            changes.append(self.remove(earlier))
+        for will in list(self.of(client_id)):
+            changes += self._superseded(will, now_ms, present=present)
+        if record is None or (continues and earlier is None):
+            return changes
+        record.continues = continues
+        held = Will(client_id, epoch, _encode(record), continues=continues, proxy=proxy)
+        self.keep(held)
+        changes.append(StateChange(state_kinds.WILL, held.key, held.value))
+        return changes
+
+    def closed(self, client_id: str, epoch: int, now_ms: int, *, is_due: bool, expiry_s: int) -> list[StateChange]:
+        """The connection has ended; `is_due` unless it took its leave. The session lives on for `expiry_s`."""
+        will = self.get(client_id, epoch)
+        if will is None or will.due_ms:
+            return []
+        if not is_due:
+            return [self.remove(will)]
+        record = will.record()
+        wait_s = min(record.spec.delay_s, expiry_s)
+        self._wait(will, now_ms + wait_s * 1_000)
+        if not wait_s:
+            return []
+        record.due_ms = will.due_ms
+        will.value = _encode(record)
+        return [StateChange(state_kinds.WILL, will.key, will.value)]
+
+    def proxy_lost(self, client_id: str, epoch: int, now_ms: int) -> None:
+        """The connection's proxy is gone, and perhaps comes back."""
+        will = self.get(client_id, epoch)
+        if will is not None and not will.due_ms:
+            self._wait_with_grace(will, now_ms)
+
+    # ---- what is due
+
+    def next_due_ms(self) -> int | None:
+        """When `due` has something at the earliest; None: nothing waits."""
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now_ms: int) -> Iterator[Will]:
+        """The wills whose time has come, each once; `later` brings one back."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            entry = heapq.heappop(self._heap)
+            if self._is_live(entry):
+                entry[2].is_asked = True
+                yield entry[2]
+
+    def later(self, will: Will, at_ms: int) -> None:
+        """Say that it is due again at that time, unless it is gone by then."""
+        if self.get(will.client_id, will.epoch) is will:
+            self._wait(will, at_ms)
+
+    def remove(self, will: Will) -> StateChange:
+        """Forget a will that is there; the deletion to write, in one group with its message if it is published."""
+        left = [other for other in self.of(will.client_id) if other is not will]
+        if left:
+            self._by_client[will.client_id] = left
+        else:
+            del self._by_client[will.client_id]
+        self._count -= 1
+        return StateChange(state_kinds.WILL, will.key, None)
+
+    def keep(self, will: Will) -> None:
+        """Have a will from now on; also takes back a `remove` that could not be written."""
+        self._by_client.setdefault(will.client_id, []).append(will)
+        self._count += 1
+
+    # ---- inner parts
+
+    def _continued(self, client_id: str, continues: int) -> Will | None:
+        """The will a connection left under that epoch, or under the next one if it never learned of that."""
+        return next((will for will in self.of(client_id) if continues in (will.epoch, will.continues)), None)
+
+    def _load(self, key: bytes, value: bytes, now_ms: int) -> None:
+        client_id, epoch = key[:-9].decode(), _EPOCH.unpack_from(key, len(key) - 8)[0]
+        record = _decode(value)
+        will = Will(client_id, epoch, value, continues=record.continues)
+        self.keep(will)
+        due_ms = record.due_ms
+        if due_ms:
+            self._wait(will, max(due_ms, now_ms))
+        else:
+            self._wait_with_grace(will, now_ms)
+
+    def _superseded(self, will: Will, now_ms: int, *, present: bool) -> list[StateChange]:
+        """Another connection has come: what becomes of a will that is held or waits."""
+        if will.is_asked:
+            return []
+        if present and will.record().spec.delay_s:
+            return [self.remove(will)]
+        self._wait(will, now_ms)
+        return []
+
+    def _wait_with_grace(self, will: Will, now_ms: int) -> None:
+        record = will.record()
+        self._wait(will, now_ms + max(self._grace_ms, min(record.spec.delay_s, record.expiry_s) * 1_000))
+
+    def _wait(self, will: Will, due_ms: int) -> None:
+        will.due_ms = due_ms
+        self._entries += 1
+        heapq.heappush(self._heap, (due_ms, self._entries, will))
+        if len(self._heap) > max(_STALE_ENTRIES_MIN, 2 * self._count):
+            self._heap = [entry for entry in self._heap if self._is_live(entry)]
+            heapq.heapify(self._heap)
+
+    def _is_live(self, entry: tuple[int, int, Will]) -> bool:
+        will = entry[2]
+        return will.due_ms == entry[0] and self.get(will.client_id, will.epoch) is will

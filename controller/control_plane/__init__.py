@@ -1,0 +1,1 @@
+"""What the leading controller does for broker groups: heartbeats in, elections and pushed roles out."""

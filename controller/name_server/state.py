@@ -1,0 +1,229 @@
+"""The controller's metadata: broker groups and their members, topics and their queues, a key-value table.
+
+Invariant: a topic's queues name only broker groups that exist, a group has at least one member, a topic at least one
+group; `revision` grows with every change and with nothing else. One address is one member of its cluster.
+Pure and deterministic: `apply(command) -> events`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from controller.name_server.changes import (
+    Change,
+    DeleteKeyValue,
+    Event,
+    MemberLeft,
+    PutKeyValue,
+    PutTopic,
+    RegisterBroker,
+    Registered,
+    Rejected,
+    RemoveMember,
+    RemoveTopic,
+    SetWritable,
+    TopicsTouched,
+)
+from remoting.protocol.bodies.route_body import MASTER_ID, DataVersion, QueueData, TopicConfig
+
+
+class Member(msgspec.Struct):
+    """One broker process of a group."""
+
+    address: str
+    ha_address: str = ""
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+
+
+class Group(msgspec.Struct):
+    """One broker group: master and replicas by broker id."""
+
+    cluster: str
+    members: dict[int, Member] = msgspec.field(default_factory=dict)
+    zone_name: str | None = None
+    enable_acting_master: bool = False
+    writable: bool = True
+
+
+class Metadata(msgspec.Struct):
+    """All of the state, as it is stored; keys are group name, topic and group name, namespace and key."""
+
+    groups: dict[str, Group] = msgspec.field(default_factory=dict)
+    topics: dict[str, dict[str, QueueData]] = msgspec.field(default_factory=dict)
+    key_values: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
+
+
+class Limits(msgspec.Struct):
+    """Upper bounds of the state; a command that would exceed one is rejected."""
+
+    brokers_max: int = 1_000
+    topics_max: int = 1_000_000
+    key_values_max: int = 100_000
+
+
+class State:
+    """The metadata and the one way to change it."""
+
+    def __init__(self, metadata: Metadata | None = None, limits: Limits | None = None) -> None:
+        self.metadata = metadata or Metadata()
+        self.revision = 0
+        self._limits = limits or Limits()
+        self._steps: dict[type, Callable[[Any], list[Event]]] = {
+            RegisterBroker: self._register,
+            RemoveMember: self._remove_member,
+            SetWritable: self._set_writable,
+            PutTopic: self._put_topic,
+            RemoveTopic: self._remove_topic,
+            PutKeyValue: self._put_key_value,
+            DeleteKeyValue: self._delete_key_value,
+        }
+
+    def apply(self, command: Change) -> list[Event]:
+        """Carry out one command; what it could not do is a `Rejected` among the events, with nothing changed."""
+        return self._steps[type(command)](command)
+
+    def member_of(self, cluster: str, address: str) -> tuple[str, int] | None:
+        """(group name, broker id) of an address."""
+        for name, group in self.metadata.groups.items():
+            if group.cluster == cluster:
+                for broker_id, member in group.members.items():
+                    if member.address == address:
+                        return name, broker_id
+        return None
+
+    def _register(self, command: RegisterBroker) -> list[Event]:
+        groups = self.metadata.groups
+        group = groups.get(command.broker_name)
+        rejection = self._rejection(command, group)
+        if rejection is not None:
+            return [Rejected(rejection)]
+        events: list[Event] = []
+        known = self.member_of(command.cluster, command.address)
+        place = (command.broker_name, command.broker_id)
+        if known is not None and known != place:
+            # The same process under a new id or name: it changed its role.
+            events += self._leave(*known, "it registered as another broker")
+            group = groups.get(command.broker_name)
+        if group is None:
+            group = groups[command.broker_name] = Group(command.cluster)
+        before = group.members.get(command.broker_id)
+        if before is not None and before.address != command.address:
+            events.append(self._left(command.broker_name, command.broker_id, "another address took its place"))
+            before = None
+        group.zone_name = command.zone_name
+        group.enable_acting_master = command.enable_acting_master
+        group.members[command.broker_id] = Member(command.address, command.ha_address, command.data_version)
+        news = before is None or before.data_version != command.data_version
+        if news:
+            self.revision += 1
+            self._take_topics(command, group)
+        events.append(Registered(command.cluster, *place, command.address, before is None))
+        return events
+
+    def _rejection(self, command: RegisterBroker, group: Group | None) -> str | None:
+        limits, metadata = self._limits, self.metadata
+        if group is not None and group.cluster != command.cluster:
+            return f"broker name {command.broker_name!r} belongs to cluster {group.cluster!r}"
+        holder = group.members.get(command.broker_id) if group is not None else None
+        if holder is None:
+            members = sum(len(each.members) for each in metadata.groups.values())
+            if members >= limits.brokers_max:
+                return f"{limits.brokers_max} brokers are registered already (brokers_max)"
+        elif holder.address != command.address:
+            epoch = holder.data_version.state_version
+            if command.data_version.state_version < epoch:
+                return f"broker id {command.broker_id} is held by {holder.address} of epoch {epoch} now"
+        if len(metadata.topics) + len(command.topics or ()) > limits.topics_max:
+            fresh = sum(topic not in metadata.topics for topic in command.topics or ())
+            if fresh and len(metadata.topics) + fresh > limits.topics_max:
+                return f"with {fresh} more topics there were more than {limits.topics_max} (topics_max)"
+        return None
+
+    def _take_topics(self, command: RegisterBroker, group: Group) -> None:
+        # Only who takes writes, or acts for it, says what topics there are; a replica's list may be behind.
+        acting = group.enable_acting_master and command.broker_id == min(group.members)
+        if command.broker_id != MASTER_ID and not acting:
+            return
+        topics = self.metadata.topics
+        for name, config in (command.topics or {}).items():
+            topics.setdefault(name, {})[command.broker_name] = queues_of(command.broker_name, config)
+
+    def _remove_member(self, command: RemoveMember) -> list[Event]:
+        known = self.member_of(command.cluster, command.address)
+        return self._leave(*known, command.reason) if known is not None else []
+
+    def _leave(self, broker_name: str, broker_id: int, reason: str) -> list[Event]:
+        event = self._left(broker_name, broker_id, reason)
+        group = self.metadata.groups[broker_name]
+        if not group.members:
+            del self.metadata.groups[broker_name]
+            for topic in [name for name, queues in self.metadata.topics.items() if broker_name in queues]:
+                self._drop_queues(topic, broker_name)
+        return [event]
+
+    def _left(self, broker_name: str, broker_id: int, reason: str) -> MemberLeft:
+        group = self.metadata.groups[broker_name]
+        member = group.members.pop(broker_id)
+        self.revision += 1
+        return MemberLeft(group.cluster, broker_name, broker_id, member.address, reason)
+
+    def _drop_queues(self, topic: str, broker_name: str) -> None:
+        queues = self.metadata.topics[topic]
+        del queues[broker_name]
+        if not queues:
+            del self.metadata.topics[topic]
+
+    def _set_writable(self, command: SetWritable) -> list[Event]:
+        group = self.metadata.groups.get(command.broker_name)
+        if group is None:
+            return [TopicsTouched(0)]
+        if group.writable != command.writable:
+            group.writable = command.writable
+            self.revision += 1
+        return [TopicsTouched(sum(command.broker_name in queues for queues in self.metadata.topics.values()))]
+
+    def _put_topic(self, command: PutTopic) -> list[Event]:
+        unknown = [queue.broker_name for queue in command.queues if queue.broker_name not in self.metadata.groups]
+        if unknown:
+            return [Rejected(f"topic {command.topic!r} names brokers that are not registered: {', '.join(unknown)}")]
+        topics = self.metadata.topics
+        if not command.queues or (command.topic not in topics and len(topics) >= self._limits.topics_max):
+            return [Rejected(f"topic {command.topic!r} has no queues, or there are {self._limits.topics_max} topics")]
+        for queue in command.queues:
+            topics.setdefault(command.topic, {})[queue.broker_name] = queue
+        self.revision += 1
+        return [TopicsTouched(1)]
+
+    def _remove_topic(self, command: RemoveTopic) -> list[Event]:
+        queues = self.metadata.topics.get(command.topic, {})
+        groups = self.metadata.groups
+        names = [name for name in queues if command.cluster in (None, "", groups[name].cluster)]
+        for name in names:
+            self._drop_queues(command.topic, name)
+        self.revision += bool(names)
+        return [TopicsTouched(int(bool(names)))]
+
+    def _put_key_value(self, command: PutKeyValue) -> list[Event]:
+        table = self.metadata.key_values
+        count = sum(map(len, table.values()))
+        if count >= self._limits.key_values_max and command.key not in table.get(command.namespace, {}):
+            return [Rejected(f"there are {count} key-value entries already (key_values_max)")]
+        table.setdefault(command.namespace, {})[command.key] = command.value
+        self.revision += 1
+        return []
+
+    def _delete_key_value(self, command: DeleteKeyValue) -> list[Event]:
+        entries = self.metadata.key_values.get(command.namespace, {})
+        if entries.pop(command.key, None) is not None:
+            self.revision += 1
+            if not entries:
+                del self.metadata.key_values[command.namespace]
+        return []
+
+
+def queues_of(broker_name: str, config: TopicConfig) -> QueueData:
+    """A topic of a broker as routes show it."""
+    return QueueData(broker_name, config.read_queue_nums, config.write_queue_nums, config.perm, config.topic_sys_flag)

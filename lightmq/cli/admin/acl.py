@@ -1,0 +1,160 @@
+"""``lightmq acl check`` and ``lightmq acl explain``: whether an access list can be used, and which rule decides what.
+
+Invariant: the verdict comes from the code that decides in the proxy, asked about the same file; nothing is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from lightmq.cli.checks import check_filter, check_qos, check_topic
+from lightmq.cli.options import ConfigOptions, configuration
+from lightmq.cli.outcome import CommandFailed
+
+if TYPE_CHECKING:
+    from remoting.access.rights import Right
+
+acl = App(name="acl", help="Check an access list, or explain what it decides.", help_format="plaintext")
+NONE = ConfigOptions()
+Asked = Literal["publish", "will", "subscribe", "history", "deliver"]
+
+WORDS = {
+    "no_rule": "no rule allows it",
+    "deny_rule": "a rule denies it",
+    "dollar_topic": "topics that begin with $ belong to the server: nobody publishes there",
+    "qos_retain_or_will": "the rule that fits does not go as far as this QoS, retained, or as a will",
+    "retained": "the rule that fits gives no retained messages",
+    "history": "the rule that fits gives no history",
+    "not_a_filter": "there is no filter behind its prefix",
+}
+
+
+@acl.command
+def check(
+    file: Annotated[Path, Parameter(help="The access list.")],
+) -> None:
+    """Read an access list as the proxy would, and name every line that spoils it."""
+    from remoting.access.acl_file import AclError, load
+
+    try:
+        rules = load(file)
+    except AclError as error:
+        for problem in error.problems:
+            sys.stderr.write(f"{file}: {problem}\n")
+        raise CommandFailed(
+            f"{file} gives no rules: a proxy that reads it denies everything, or keeps its old rules"
+        ) from None
+    sys.stdout.write(
+        f"{file}: {rules.count} rules for {len(rules.users)} users, {len(rules.groups)} groups, "
+        f"clients without a name ({len(rules.anonymous)}) and everybody ({len(rules.everyone)})\n"
+    )
+
+
+@acl.command
+def explain(
+    *,
+    client: Annotated[str | None, Parameter(help="Client id, for %c.")] = None,
+    topic: Annotated[
+        str | None, Parameter(name=["--topic", "-t"], help="Topic name, or filter to subscribe to.")
+    ] = None,
+    key: Annotated[str | None, Parameter(help="Access key at a broker or controller, instead of a client.")] = None,
+    request: Annotated[str | None, Parameter(help="Request of the key: a code, its name, or a page.")] = None,
+    on: Annotated[str, Parameter(help="Topic, group ($group/NAME), sink ($sink/NAME) or broker name.")] = "",
+    user: Annotated[str | None, Parameter(name=["--user", "-u"], help="Proven user name; without: none.")] = None,
+    group: Annotated[list[str] | None, Parameter(negative=(), help="A group of a token or hook.")] = None,
+    action: Annotated[Asked, Parameter(help="What is to be done.")] = "publish",
+    qos: Annotated[int, Parameter(help="QoS of the message.")] = 0,
+    retain: Annotated[bool, Parameter(negative=(), help="Retained message.")] = False,
+    file: Annotated[Path | None, Parameter(help="Access list; without: proxy.acl_file.")] = None,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print one JSON object.")] = False,
+    options: ConfigOptions = NONE,
+) -> None:
+    """Say whether a client or an access key may do something, and which rule says so."""
+    if request is not None:
+        _explain_key(key, request, on, file or configuration(options).value.broker.access_list, json_output=json_output)
+        return
+    if client is None or topic is None:
+        raise CommandFailed(
+            "name a client and a topic (--client, --topic), or a key and its request (--key, --request)"
+        )
+    from mqtt_proxy.access.authority import Authority
+    from mqtt_proxy.access.counters import AccessCounters
+    from remoting.access.acl_file import load
+    from remoting.access.identity import Identity
+    from remoting.access.rules import RuleSet
+    from runtime.clock import SystemClock
+    from runtime.metrics import Registry
+
+    check_qos(qos)
+    (check_filter if action in ("subscribe", "history") else check_topic)(topic)
+    proxy = configuration(options).value.proxy
+    path, partly = file or proxy.acl_file, proxy.access.thins
+    rules = RuleSet(open=True) if path is None else load(path)
+    authority = Authority(rules, clock=SystemClock(), counters=AccessCounters(Registry()), partly=partly)
+    identity = Identity(user or "", anonymous=user is None, client_id=client, groups=tuple(group or ()))
+    verdict = authority.decide(identity, action, topic.encode(), qos=qos, retain=retain)
+    decided = str(verdict.rule) if verdict.rule is not None else ""
+    if json_output:
+        answer = {"allowed": verdict.allowed, "reason": verdict.reason, "rule": decided}
+        if verdict.allowed and action in ("subscribe", "history"):
+            answer |= {"qos": verdict.qos_max, "retained": verdict.retained, "partial": verdict.partial}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        return
+    who = f"client {client!r}" + (f" of user {user!r}" if user is not None else " without a proven name")
+    sys.stdout.write(f"{'allowed' if verdict.allowed else 'refused'}: {action} {topic!r} by {who}\n")
+    if not verdict.allowed:
+        sys.stdout.write(f"    {WORDS[verdict.reason]}\n")
+    elif action in ("subscribe", "history"):
+        given = "with" if verdict.retained else "without"
+        sys.stdout.write(f"    up to QoS {verdict.qos_max}, {given} retained messages\n")
+        if verdict.partial:
+            sys.stdout.write("    of its topics only those that may be read: each message is judged by its own topic\n")
+    if path is None:
+        sys.stdout.write("    there is no access list (proxy.acl_file): whoever was let in may do everything else\n")
+    elif decided:
+        sys.stdout.write(f"    {decided}\n")
+
+
+def _explain_key(key: str | None, request: str, on: str, path: Path | None, *, json_output: bool) -> None:
+    """What a broker or controller would say to a request signed with the key, or with none."""
+    from remoting.access.acl_file import load
+    from remoting.access.key_policy import NOBODY, KeyPolicy
+    from runtime.logs import get_logger
+    from runtime.watched_file import WatchedFile
+
+    name, right = _right(request)
+    if path is None:
+        raise CommandFailed("there is no access list (broker.access_list): name one with --file")
+    load(path)
+    if right is None:
+        raise CommandFailed(f"{name} is shown to everybody: it says yes or no and nothing else")
+    action, identity = right.action, key or NOBODY
+    policy = KeyPolicy(path, get_logger("acl"), WatchedFile)
+    allowed, role = policy(identity, action, on), policy.role_for(identity, action, on)
+    if json_output:
+        sys.stdout.write(json.dumps({"allowed": allowed, "action": action, "role": role}) + "\n")
+        return
+    who = f"key {key!r}" if key is not None else "whoever shows no key"
+    asked = f"{name} ({action})" + (f" on {on!r}" if on else "")
+    sys.stdout.write(f"{'allowed' if allowed else 'refused'}: {asked} by {who}\n")
+    if role:
+        sys.stdout.write(f"    role {role}\n")
+
+
+def _right(request: str) -> tuple[str, Right | None]:
+    """Name and right of a code, a name or a page; None for a page that everybody may see."""
+    from remoting.access.rights import PAGES, RIGHTS
+    from remoting.protocol.frames.codes import request_name
+
+    if request in PAGES:
+        return request, PAGES[request]
+    named = {request_name(code): code for code in RIGHTS}
+    code = int(request) if request.isdecimal() else named.get(request.upper())
+    if code is None or code not in RIGHTS:
+        raise CommandFailed(f"no broker or controller answers {request!r}: see docs/request-rights.md for the codes")
+    return request_name(code), RIGHTS[code]

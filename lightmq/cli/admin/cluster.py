@@ -1,0 +1,293 @@
+"""``lightmq cluster``: who leads, which broker of a group is its master, who is in sync; and to change that.
+
+Invariant: what only looks changes nothing; `transfer` moves a master to a replica that has everything, never to
+another; `remove` takes no living broker without `--living`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from lightmq.cli.admin.promises import promised
+from lightmq.cli.admin.sessions import columns
+from lightmq.cli.connections.controller_link import Controllers, controllers
+from lightmq.cli.connections.link import ServerTarget
+from lightmq.cli.outcome import CommandFailed
+from remoting.protocol.bodies.controller_body import (
+    NO_BROKER,
+    CleanBrokerData,
+    ElectMaster,
+    EpochCache,
+    GroupState,
+    MasterHeader,
+    ReplicaState,
+    from_fields,
+    to_fields,
+)
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from runtime.clock import SystemClock
+
+cluster = App(name="cluster", help="Show and change who is master of the broker groups.", help_format="plaintext")
+HERE = ServerTarget()
+ALONE = "alone"
+"""State of a broker that is in no group."""
+
+Group = Annotated[str, Parameter(help="Name of the broker group, broker.broker_name of its brokers.")]
+OneGroup = Annotated[str, Parameter(help="Only this broker group.")]
+Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="Print JSON, one object per line.")]
+BrokerId = Annotated[int, Parameter(help="Id of the broker, see: lightmq cluster members.")]
+
+
+@cluster.command
+def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
+    """Show the controllers, and which of them cannot be reached from here, and one line per broker group.
+
+    A broker that is in no group is a line of its own. Below is what an acknowledgement of each group means.
+    The exit status is 1 when a group has no master or a replica is not in sync.
+    """
+    with controllers(target) as found:
+        groups = found.groups()
+        rows = [summary(name, state) for name, state in groups.items()]
+        rows += [lone_summary(name, address) for name, address in found.lone(groups).items()]
+        rows = [row | promised(found.settings(row["address"] or ""), row["replicas"]) for row in rows]
+        known = peers(found)
+        dead = found.unreachable(each.partition("-")[2] for each in known)
+    if json_output:
+        lead = {
+            "leader": found.address,
+            "leaderId": found.metadata.controller_leader_id,
+            "peers": known,
+            "unreachable": sorted(dead),
+        }
+        _print_json([{**lead, "groups": rows}])
+    else:
+        shown = [f"{each} (cannot be reached)" if each.partition("-")[2] in dead else each for each in known]
+        sys.stdout.write(f"controllers: {', '.join(shown) or found.address}; {found.address} leads\n")
+        cells = [(row["group"], *_master_cells(row), _cell(row["epoch"]), _share(row), row["state"]) for row in rows]
+        sys.stdout.write(columns(("GROUP", "MASTER", "ADDRESS", "EPOCH", "IN SYNC", "STATE"), cells))
+        sys.stdout.write("".join(f"{row['group']}: {row['promise']}\n" for row in rows if row["promise"]))
+        sys.stderr.write("".join(f"warning: {row['group']}: {row['warning']}\n" for row in rows if row["warning"]))
+    if any(row["state"] not in ("ok", ALONE) for row in rows):
+        raise SystemExit(1)
+
+
+@cluster.command
+def members(group: OneGroup = "", *, json_output: Json = False, target: ServerTarget = HERE) -> None:
+    """Show every broker of every group: its role, whether it lives, whether it has everything, how far it is behind."""
+    with controllers(target) as found:
+        groups = found.groups()
+        lone = found.lone(groups)
+        if group not in ("", *lone):
+            groups, lone = found.groups(group), {}
+        elif group:
+            groups, lone = {}, {group: lone[group]}
+        rows = [row for name, state in groups.items() for row in member_rows(found, name, state)]
+        rows += [lone_row(found, name, address) for name, address in lone.items()]
+    if json_output:
+        _print_json(rows)
+        return
+    headings = ("GROUP", "ID", "ADDRESS", "ROLE", "ALIVE", "IN SYNC", "LOG END", "BEHIND")
+    sys.stdout.write(columns(headings, [tuple(map(_cell, row.values())) for row in rows]))
+
+
+@cluster.command
+def epochs(group: Group, *, json_output: Json = False, target: ServerTarget = HERE) -> None:
+    """Show the epochs of each broker's log: who was master from which position on. In sync they are the same."""
+    rows: list[dict[str, Any]] = []
+    with controllers(target) as found:
+        for replica in replicas(found.groups(group)[group]):
+            told = found.epochs(replica.broker_address)
+            if isinstance(told, str):
+                sys.stderr.write(f"broker {replica.broker_id} does not tell its epochs: {told}\n")
+                continue
+            rows += epoch_rows(replica, told)
+    if not rows:
+        raise CommandFailed(f"no broker of group {group!r} tells its epochs")
+    if json_output:
+        _print_json(rows)
+        return
+    cells = [tuple(map(str, row.values())) for row in rows]
+    sys.stdout.write(columns(("ID", "ADDRESS", "EPOCH", "START", "END"), cells))
+
+
+@cluster.command
+def elect(group: Group, *, json_output: Json = False, target: ServerTarget = HERE) -> None:
+    """Elect a master for a group that has none, from the replicas that have everything and live."""
+    with controllers(target) as found:
+        state = found.groups(group)[group]
+        _elected(found, group, state, NO_BROKER, json_output=json_output)
+
+
+@cluster.command
+def transfer(group: Group, to: BrokerId, *, json_output: Json = False, target: ServerTarget = HERE) -> None:
+    """Make another replica the master; it must live and have everything."""
+    with controllers(target) as found:
+        state = found.groups(group)[group]
+        known = {replica.broker_id: replica for replica in replicas(state)}
+        if to not in known:
+            raise CommandFailed(f"group {group!r} has no broker {to}; it has {', '.join(map(str, sorted(known)))}")
+        if to == state.master_broker_id:
+            raise CommandFailed(f"broker {to} is the master of {group!r} already")
+        if known[to] not in state.in_sync_replicas:
+            raise CommandFailed(
+                f"broker {to} is not in sync: as master it would lose messages; see lightmq cluster members"
+            )
+        if not known[to].alive:
+            raise CommandFailed(f"broker {to} is not running, or the controllers do not hear it")
+        _elected(found, group, state, to, json_output=json_output)
+
+
+@cluster.command
+def remove(
+    group: Group,
+    broker_ids: Annotated[list[int], Parameter(negative=(), help="Ids of the brokers to forget.")],
+    *,
+    living: Annotated[bool, Parameter(negative=(), help="Also brokers that run: they have to register anew.")] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """Forget brokers that will not come back, so that nobody waits for them. Their data stays where it is."""
+    with controllers(target) as found:
+        known = {replica.broker_id: replica for replica in replicas(found.groups(group)[group])}
+        unknown = sorted(set(broker_ids) - set(known))
+        if unknown:
+            raise CommandFailed(
+                f"group {group!r} has no broker {unknown[0]}; it has {', '.join(map(str, sorted(known)))}"
+            )
+        running = [each for each in broker_ids if known[each].alive]
+        if running and not living:
+            raise CommandFailed(f"broker {running[0]} of {group!r} is running; stop it first, or add --living")
+        header = CleanBrokerData(
+            group,
+            broker_controller_ids_to_clean=";".join(map(str, broker_ids)),
+            is_clean_living_broker=living,
+            invoke_time=SystemClock().now_ms(),
+        )
+        found.ask(Command(RequestCode.CLEAN_BROKER_DATA, fields=to_fields(header)))
+    sys.stderr.write(f"the controllers forgot {', '.join(map(str, broker_ids))} of {group}\n")
+
+
+def _elected(found: Controllers, group: str, state: GroupState, broker_id: int, *, json_output: bool) -> None:
+    """Ask for an election and say how it went."""
+    header = ElectMaster(found.cluster_of(group), group, broker_id, broker_id != NO_BROKER, SystemClock().now_ms())
+    try:
+        answer = found.ask(Command(RequestCode.CONTROLLER_ELECT_MASTER, fields=to_fields(header)))
+    except Refused as refused:
+        if refused.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST:
+            now = f"broker {state.master_broker_id} at {state.master_address}"
+            raise CommandFailed(
+                f"{group!r} has a master that lives, {now}; to move it: lightmq cluster transfer"
+            ) from refused
+        raise
+    elected = from_fields(answer.fields, MasterHeader)
+    row = {"group": group, "master": elected.master_broker_id, "address": elected.master_address}
+    row["epoch"] = elected.master_epoch
+    if json_output:
+        _print_json([row])
+    else:
+        sys.stdout.write(f"broker {row['master']} at {row['address']} is master of {group} in epoch {row['epoch']}\n")
+
+
+def replicas(state: GroupState) -> list[ReplicaState]:
+    """All brokers of a group by id."""
+    return sorted([*state.in_sync_replicas, *state.not_in_sync_replicas], key=lambda replica: replica.broker_id)
+
+
+def summary(name: str, state: GroupState) -> dict[str, Any]:
+    """One group as `status` shows it."""
+    known = replicas(state)
+    in_sync = sum(replica.alive for replica in state.in_sync_replicas)
+    has_master = any(replica.alive and replica.broker_id == state.master_broker_id for replica in known)
+    return {
+        "group": name,
+        "master": state.master_broker_id,
+        "address": state.master_address,
+        "epoch": state.master_epoch,
+        "inSync": in_sync,
+        "replicas": len(known),
+        "state": "no master" if not has_master else "ok" if in_sync == len(known) else "degraded",
+    }
+
+
+def lone_summary(name: str, address: str) -> dict[str, Any]:
+    """A broker that is in no group, as `status` shows it: registered, hence alive."""
+    return {
+        "group": name, "master": None, "address": address, "epoch": None, "inSync": 1, "replicas": 1, "state": ALONE,
+    }  # fmt: skip
+
+
+def member_rows(found: Controllers, name: str, state: GroupState) -> list[dict[str, Any]]:
+    """The brokers of one group as `members` shows them; positions from the brokers themselves, if they answer."""
+    known = replicas(state)
+    told = {replica.broker_id: found.epochs(replica.broker_address) for replica in known if replica.alive}
+    ends = {broker_id: cache.max_offset for broker_id, cache in told.items() if isinstance(cache, EpochCache)}
+    master_end = ends.get(state.master_broker_id or NO_BROKER)
+    rows = []
+    for replica in known:
+        end = ends.get(replica.broker_id)
+        rows.append(
+            {
+                "group": name,
+                "id": replica.broker_id,
+                "address": replica.broker_address,
+                "role": "master" if replica.broker_id == state.master_broker_id else "replica",
+                "alive": replica.alive,
+                "inSync": replica in state.in_sync_replicas,
+                "logEnd": end,
+                "behindBytes": max(0, master_end - end) if master_end is not None and end is not None else None,
+            }
+        )
+    return rows
+
+
+def lone_row(found: Controllers, name: str, address: str) -> dict[str, Any]:
+    """A broker that is in no group, as `members` shows it: it has no id there, and nobody to be behind."""
+    told = found.epochs(address)
+    end = told.max_offset if isinstance(told, EpochCache) else None
+    return {
+        "group": name, "id": None, "address": address, "role": ALONE, "alive": True, "inSync": True, "logEnd": end,
+        "behindBytes": None,
+    }  # fmt: skip
+
+
+def epoch_rows(replica: ReplicaState, told: EpochCache) -> list[dict[str, Any]]:
+    """The epochs of one broker."""
+    return [
+        {
+            "id": replica.broker_id,
+            "address": replica.broker_address,
+            "epoch": one.epoch,
+            "start": one.start_offset,
+            "end": one.end_offset,
+        }
+        for one in told.epoch_list
+    ]
+
+
+def peers(found: Controllers) -> list[str]:
+    """The controllers as `id-address`."""
+    return [each for each in found.metadata.peers.split(";") if each]
+
+
+def _master_cells(row: dict[str, Any]) -> tuple[str, str]:
+    return _cell(row["master"]), _cell(row["address"])
+
+
+def _share(row: dict[str, Any]) -> str:
+    return f"{row['inSync']} of {row['replicas']}"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else str(value)
+
+
+def _print_json(rows: Sequence[dict[str, Any]]) -> None:
+    sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))

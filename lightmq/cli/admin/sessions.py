@@ -1,0 +1,153 @@
+"""``lightmq sessions``: the MQTT sessions brokers hold, what each has still to get, and what it will never get."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from lightmq.cli.connections.link import Broker, ServerTarget, brokers
+from lightmq.cli.outcome import CommandFailed
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+
+HERE = ServerTarget()
+PAGE = 1_000
+COUNT_DEFAULT = 100
+NEVER_S = 0xFFFF_FFFF
+"""Expiry of a session that is kept until its client ends it."""
+HEADINGS = ("CLIENT", "USER", "STATE", "EXPIRY", "FILTERS", "BACKLOG", "REMOVED")
+FILTER_HEADINGS = ("FILTER", "QOS", "OPTIONS", "ID", "BACKLOG", "REMOVED")
+
+
+def sessions(
+    client: Annotated[str, Parameter(help="Client id of one session, shown with its subscriptions.")] = "",
+    *,
+    count: Annotated[int, Parameter(help="Most sessions to list, by client id.")] = COUNT_DEFAULT,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per session.")] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """List MQTT sessions, or show one: user, connected, expiry, subscriptions, backlog, what was removed."""
+    with brokers(target) as found:
+        if client:
+            shown = _one(found, client)
+            sys.stdout.write(json.dumps(shown) + "\n" if json_output else detail(shown))
+            return
+        rows = sorted((row for broker in found for row in _page(broker, count)), key=lambda row: str(row["client"]))
+    rows = rows[:count]
+    if json_output:
+        sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        sys.stdout.write(columns(HEADINGS, [summary(row) for row in rows]))
+
+
+def _one(found: list[Broker], client: str) -> dict[str, Any]:
+    for broker in found:
+        try:
+            answer = broker.ask(Command(RequestCode.SESSION_LIST, fields={"client": client}))
+        except Refused as refused:
+            if refused.code != ResponseCode.QUERY_NOT_FOUND:
+                raise
+        else:
+            return {"broker": broker.name, **_parse(answer.body, "session", dict)}
+    raise CommandFailed(f"no broker has a session of client id {client!r}")
+
+
+def _page(broker: Broker, count: int) -> Iterator[dict[str, Any]]:
+    """The first sessions of a broker by client id."""
+    after, left = "", count
+    while left > 0:
+        fields = {"after": after, "limit": str(min(left, PAGE))}
+        body = broker.ask(Command(RequestCode.SESSION_LIST, fields=fields)).body
+        rows = _parse(body, "sessions", list)
+        for row in rows:
+            yield {"broker": broker.name, **row}
+        left -= len(rows)
+        if not rows or not _parse(body, "more", bool):
+            return
+        after = rows[-1]["client"]
+
+
+def _parse(body: bytes, member: str, kind: type) -> Any:
+    try:
+        found = json.loads(body)[member]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CommandFailed(f"the broker's answer to SESSION_LIST cannot be read: {error!r}") from error
+    if not isinstance(found, kind):
+        raise CommandFailed(f"the broker's answer to SESSION_LIST cannot be read: {member} is no {kind.__name__}")
+    return found
+
+
+def summary(row: dict[str, Any]) -> tuple[str, ...]:
+    """One session as a line of the list."""
+    return (
+        printable(row["client"]),
+        printable(row["user"] or "-"),
+        "connected" if row["connected"] else _kept(row),
+        _expiry(row),
+        str(row["subscriptions"]),
+        str(row["backlog"]),
+        removed(row["removed"]),
+    )
+
+
+def detail(row: dict[str, Any]) -> str:
+    """One session with its subscriptions."""
+    lines = [
+        f"client        {printable(row['client'])}",
+        f"user          {printable(row['user'] or '-')}",
+        f"state         {'connected' if row['connected'] else 'away, kept ' + _kept(row)}",
+        f"expiry        {_expiry(row)}" + (" after its connection" if row["expiry_s"] != NEVER_S else ""),
+        f"backlog       {row['backlog']} messages",
+        f"in flight     {row['in_flight']} noted, {row['received']} QoS 2 publishes not released",
+        f"wills         {row['wills']}",
+        f"removed       {removed(row['removed'])}",
+    ]
+    filters = [
+        (
+            printable(one["filter"]),
+            str(one["qos"]),
+            ",".join(name for name in ("no_local", "retain_as_published") if one[name]) or "-",
+            str(one["subscription_id"] or "-"),
+            str(one["backlog"]),
+            str(one["removed"]),
+        )
+        for one in row["filters"]
+    ]
+    return "\n".join(lines) + "\n" + (columns(FILTER_HEADINGS, filters) if filters else "")
+
+
+def _kept(row: dict[str, Any]) -> str:
+    """Until when a session without its client is kept; the broker names no end of one that has none."""
+    return "until it is ended" if row["ends_ms"] is None else f"until {_moment(row['ends_ms'])}"
+
+
+def _expiry(row: dict[str, Any]) -> str:
+    return "never" if row["expiry_s"] == NEVER_S else f"{row['expiry_s']} s"
+
+
+def removed(counts: dict[str, int]) -> str:
+    """What a session did not get, by reason."""
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items())) or "0"
+
+
+def printable(text: str) -> str:
+    """Text from a client as a terminal may have it: nothing in it moves a cursor."""
+    return "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
+
+
+def columns(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Aligned columns."""
+    cells = [headings, *rows]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(headings))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return "\n".join(lines) + "\n"
+
+
+def _moment(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

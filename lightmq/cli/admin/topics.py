@@ -1,0 +1,123 @@
+"""``lightmq topics``: every topic of every broker with its queues and message counts; ``create`` and ``update``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from lightmq.cli.admin.amounts import duration_ms, size_bytes
+from lightmq.cli.connections.link import ServerTarget, brokers
+from lightmq.cli.outcome import CommandFailed
+from remoting.client.admin import topic_fields
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+
+topics = App(
+    name="topics", help="List topics with their queues and message counts, make or change one.", help_format="plaintext"
+)  # fmt: skip
+HERE = ServerTarget()
+QUEUES_DEFAULT = 4
+LIKE_THE_LOG = "log"
+RETENTION_HELP = "How long the topic keeps messages: 12h, 7d, forever, or log for as long as the log does."
+RETENTION_SIZE_HELP = "How much the topic keeps on each broker: 500MB, 2GiB, unlimited, or log for no limit of its own."
+HEADINGS = ("TOPIC", "BROKER", "QUEUES", "MESSAGES", "FIRST-LAST")
+
+
+@topics.default
+def listing(
+    prefix: Annotated[str, Parameter(help="Only topics that begin with this.")] = "",
+    *,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per topic.")] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """List topics with their queues and message counts."""
+    rows: list[dict[str, Any]] = []
+    with brokers(target) as found:
+        for broker in found:
+            listed = parse(broker.ask(Command(RequestCode.TOPIC_LIST)).body)
+            rows += [{"broker": broker.name, **row} for row in listed if str(row.get("topic", "")).startswith(prefix)]
+    rows.sort(key=lambda row: (row["topic"], row["broker"]))
+    if json_output:
+        sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        sys.stdout.write(table(rows))
+
+
+@topics.command
+def create(
+    name: Annotated[str, Parameter(help="Name of the topic.")],
+    *,
+    queues: Annotated[int, Parameter(help="Queues on each broker.")] = QUEUES_DEFAULT,
+    batch: Annotated[bool, Parameter(negative=(), help="A batch topic: producers may store whole batches.")] = False,
+    retention: Annotated[str, Parameter(help=RETENTION_HELP)] = "",
+    retention_size: Annotated[str, Parameter(help=RETENTION_SIZE_HELP)] = "",
+    target: ServerTarget = HERE,
+) -> None:
+    """Create a topic on every broker, or change its number of queues; whether it takes batches is fixed at creation."""
+    attributes = kept_attributes(retention, retention_size)
+    if batch:
+        attributes["queue.type"] = "BatchCQ"
+    with brokers(target) as found:
+        for broker in found:
+            fields = topic_fields(name, queues, attributes=attributes)
+            broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields))
+
+
+@topics.command
+def update(
+    name: Annotated[str, Parameter(help="Name of the topic.")],
+    *,
+    queues: Annotated[int | None, Parameter(help="Queues on each broker.")] = None,
+    retention: Annotated[str, Parameter(help=RETENTION_HELP)] = "",
+    retention_size: Annotated[str, Parameter(help=RETENTION_SIZE_HELP)] = "",
+    target: ServerTarget = HERE,
+) -> None:
+    """Change a topic on every broker that has it; what is not named stays as it is."""
+    attributes = kept_attributes(retention, retention_size)
+    with brokers(target) as found:
+        for broker in found:
+            answer = broker.ask(Command(RequestCode.GET_TOPIC_CONFIG, fields={"topic": name}))
+            known = json.loads(answer.body)
+            fields = topic_fields(name, queues or QUEUES_DEFAULT, perm=known["perm"], attributes=attributes)
+            if queues is None:
+                fields |= {key: str(known[key]) for key in ("readQueueNums", "writeQueueNums")}
+            kept = {"topicFilterType": known["topicFilterType"], "topicSysFlag": str(known["topicSysFlag"])}
+            fields |= {**kept, "order": str(known["order"]).lower()}
+            broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields))
+
+
+def kept_attributes(retention: str, retention_size: str) -> dict[str, str | None]:
+    """The attributes that say how long and how much a topic keeps; `log` takes one away. Raises CommandFailed."""
+    attributes: dict[str, str | None] = {}
+    if retention:
+        attributes["retention.ms"] = None if retention == LIKE_THE_LOG else str(duration_ms(retention))
+    if retention_size:
+        attributes["retention.bytes"] = None if retention_size == LIKE_THE_LOG else str(size_bytes(retention_size))
+    return attributes
+
+
+def parse(body: bytes) -> list[dict[str, Any]]:
+    """The topics of a broker's answer. Raises CommandFailed when it is not one."""
+    try:
+        listed = json.loads(body)["topics"]
+        return [row for row in listed if row["topic"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CommandFailed(f"the broker's answer to TOPIC_LIST cannot be read: {error!r}") from error
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The topics as aligned columns."""
+    cells = [HEADINGS, *[_cells(row) for row in rows]]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(HEADINGS))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    queues = row.get("queues", [])
+    counts = [queue["max"] - queue["min"] for queue in queues]
+    spans = " ".join(f"{queue['min']}-{queue['max']}" for queue in queues)
+    return (str(row["topic"]), str(row["broker"]), str(len(queues)), str(sum(counts)), spans)

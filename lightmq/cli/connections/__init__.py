@@ -1,0 +1,1 @@
+"""Connections of commands: to a broker, and to the controller that leads."""

@@ -1,0 +1,187 @@
+"""The remoting connections of commands that ask the log: name server first, then the broker groups it knows.
+
+Invariant: everything opened here is closed when the ``with`` block ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from lightmq.cli.outcome import CommandFailed
+from remoting.client.blocking import BlockingConnection, checked, cluster, dial_master
+from remoting.client.key_file import read_signer
+from remoting.client.master_link import Backoff, MasterLink
+from remoting.client.tls import ClientTls
+from remoting.protocol.bodies.route_body import ClusterInfo
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.commands import Command
+from remoting.transport.failures import ConnectionLost, RequestTimeout, not_master
+from remoting.transport.signature import Signer
+
+PATIENCE_MS = 20_000
+"""How long a master is looked for before a command gives up."""
+PAUSE_MS = 200
+"""Pause before each attempt to find it."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Security:
+    """Credentials of a command, and what it expects of the servers' certificates."""
+
+    access_key_file: Annotated[
+        Path | None,
+        Parameter(
+            env_var="LIGHTMQ_ACCESS_KEY_FILE",
+            help="File with one line key:secret, readable only by you. Signs requests; required by brokers on other "
+            "machines and brokers with an access list.",
+        ),
+    ] = None
+    tls: Annotated[
+        bool, Parameter(negative="", env_var="LIGHTMQ_TLS", help="Connect with TLS to name server and brokers.")
+    ] = False
+    tls_ca: Annotated[
+        Path | None,
+        Parameter(env_var="LIGHTMQ_TLS_CA", help="Trusted certificate authorities, PEM; default: those of the system."),
+    ] = None
+    tls_certificate: Annotated[
+        Path | None,
+        Parameter(env_var="LIGHTMQ_TLS_CERTIFICATE", help="Client certificate, PEM, where the servers ask for one."),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        Parameter(env_var="LIGHTMQ_TLS_KEY", help="Private key of the certificate, PEM; default: in the same file."),
+    ] = None
+    tls_server_name: Annotated[
+        str,
+        Parameter(env_var="LIGHTMQ_TLS_SERVER_NAME", help="Name in the certificates; else the host connected to."),
+    ] = ""
+    tls_insecure: Annotated[
+        bool,
+        Parameter(negative="", help="Skip certificate verification (insecure). For tests only."),
+    ] = False
+
+    @property
+    def client_tls(self) -> ClientTls | None:
+        """How to connect with TLS; None without."""
+        if not self.tls:
+            return None
+        return ClientTls(
+            self.tls_ca, self.tls_certificate, self.tls_key, self.tls_server_name, verify=not self.tls_insecure
+        )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServerTarget(Security):
+    """Where the name server answers."""
+
+    server: Annotated[
+        str, Parameter(name=["--server", "-s"], help="Name server (controller) as host:port; several with commas.")
+    ] = "127.0.0.1:9876"
+    timeout: Annotated[float, Parameter(help="Seconds to wait for an answer.")] = 10.0
+
+
+class Broker:
+    """One broker group's master and the connection to it."""
+
+    def __init__(self, name: str, address: str, target: ServerTarget, signer: Signer | None = None) -> None:
+        """Connect. Raises as `dial`."""
+        self.name = name
+        self.address = address
+        self._link = MasterLink(name, address, asked=target.server)
+        self._target = target
+        self._signer = signer
+        self.connection = self._dial(address)
+
+    def ask(self, command: Command) -> Command:
+        """A request and its answer. Raises Refused when the broker says no."""
+        return checked(self.connection.request(command))
+
+    def ask_again(self, code: int, body: bytes) -> Command:
+        """`ask` what may be asked twice: a lost connection is made again, to the group's master at that time.
+
+        Raises ConnectionLost or RequestTimeout when there was none for too long.
+        """
+        backoff = Backoff(PAUSE_MS, PAUSE_MS, patience_ms=PATIENCE_MS)
+        while True:
+            try:
+                answer = self.connection.request(Command(code, body=body))
+                refusal = not_master(answer)
+                if refusal is None:
+                    return checked(answer)
+                self._link.refused(refusal, self.address)
+                failure: LightMQError = refusal
+            except (ConnectionLost, RequestTimeout) as error:
+                failure = error
+            self.connection.close()
+            pause_ms = backoff.failed(time.monotonic() * 1000)
+            if pause_ms is None:
+                raise failure
+            Event().wait(pause_ms / 1000)
+            with contextlib.suppress(ConnectionLost, RequestTimeout, Refused):
+                self.connection = dial_master(self._link, self._dial, lambda: _known(self._target, self._signer))
+                self.address = self.connection.address
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    def _dial(self, address: str) -> BlockingConnection:
+        return dial(address, _timeout_ms(self._target), self._signer, self._target.client_tls)
+
+
+def dial(
+    address: str, timeout_ms: int, signer: Signer | None = None, tls: ClientTls | None = None
+) -> BlockingConnection:
+    """A connection to ``host:port``. Raises CommandFailed when that is no address, Unreachable."""
+    try:
+        return BlockingConnection.dial(address, timeout_ms, signer=signer, tls=tls)
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def _timeout_ms(target: ServerTarget) -> int:
+    return int(target.timeout * 1000)
+
+
+def _known(target: ServerTarget, signer: Signer | None) -> ClusterInfo:
+    """The broker groups that the first name server knows which answers. Raises what the last one failed with."""
+    addresses = target.server.split(",")
+    for address in addresses:
+        try:
+            with dial(address.strip(), _timeout_ms(target), signer, target.client_tls) as server:
+                return cluster(server)
+        except (ConnectionLost, RequestTimeout) as error:
+            if address is not addresses[-1]:
+                continue
+            if type(error) is ConnectionLost:  # it can be reached, and hung up
+                raise CommandFailed(f"{error}; is it the remoting port of `lightmq up` or a controller?") from error
+            raise
+    raise AssertionError("no address was tried")
+
+
+@contextlib.contextmanager
+def brokers(target: ServerTarget) -> Iterator[list[Broker]]:
+    """Connections to the masters of all broker groups, by name.
+
+    Raises CommandFailed when there is none, LocalMisuse for a key file that may not be used.
+    """
+    signer = read_signer(target.access_key_file) if target.access_key_file is not None else None
+    with contextlib.ExitStack() as stack:
+        opened = []
+        for name, data in sorted(_known(target, signer).broker_addr_table.items()):
+            address = data.master()
+            if address is not None:
+                opened.append(stack.enter_context(contextlib.closing(Broker(name, address, target, signer))))
+        if not opened:
+            raise CommandFailed(f"{target.server} knows no broker with a master; is one running and registered there?")
+        yield opened

@@ -1,0 +1,1 @@
+"""Commands that publish, subscribe, follow and look up messages."""

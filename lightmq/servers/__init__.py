@@ -1,0 +1,1 @@
+"""Servers as processes: everything in one, each part alone, several proxies; what they check and say at the start."""

@@ -1,0 +1,204 @@
+"""One deployable as a process of its own: its application and its administration port, started and stopped together.
+
+Invariant: the administration port opens last and closes first, so that it never says ready for something that is not
+there. Loop rule: made and used on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightmq.servers.admin_keys import AdminKeys
+from remoting.access.rights import page_actions
+from remoting.server.page_access import PageAccess
+from runtime.admin.server import AdminServer, Guard
+from runtime.clock import SystemClock
+from runtime.metrics import Registry
+from runtime.service import Service, ServiceGroup
+
+if TYPE_CHECKING:
+    from broker.app import BrokerApp
+    from broker.config import BrokerConfig
+    from controller.app import ControllerApp
+    from controller.config import ControllerConfig
+    from lightmq.configuration import LogsConfig
+    from lightmq.servers.proxy_pool import ProxyPool
+    from mqtt_bridge.app import BridgeApp
+    from mqtt_bridge.config import BridgeConfig
+    from mqtt_proxy.app import ProxyApp
+    from mqtt_proxy.config import ProxyConfig
+
+    PartConfig = BrokerConfig | ControllerConfig | ProxyConfig | BridgeConfig
+
+
+async def never() -> Exception:
+    """For a part that has no reason to end by itself."""
+    waiting: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+    return await waiting
+
+
+def nothing() -> None:
+    """For a part that has nothing to read again."""
+
+
+class Part:
+    """One application with an administration port."""
+
+    def __init__(
+        self,
+        name: str,
+        application: Service,
+        *,
+        registry: Registry,
+        admin: tuple[str, int, Sequence[str]],
+        guard: Guard,
+        ready: Callable[[], bool],
+        status: Callable[[], Mapping[str, Any]],
+        port: tuple[str, Callable[[], int]] | None = None,
+        more_ports: Callable[[], Mapping[str, int]] = dict,
+        until_failed: Callable[[], Awaitable[Exception]] = never,
+        reason: Callable[[], str] = str,
+        reload: Callable[[], None] = nothing,
+        stop_deadline_s: float | None = None,
+        keys: AdminKeys | None = None,
+    ) -> None:
+        """``guard`` decides who sees the administration pages, ``keys`` are its own where the application has none.
+        ``port`` is what the application's port speaks and how to read its number, if it has one; ``reason`` why it is
+        not ready."""
+        self.reload = reload
+        self.until_failed = until_failed
+        self._group = ServiceGroup()
+        self._admin = AdminServer(
+            *admin[:2],
+            registry=registry,
+            guard=guard,
+            readiness=self._group.readiness,
+            status=status,
+            reasons=lambda: {name: reason()},
+            hosts=admin[2],
+        )
+        self._keys = keys
+        self._port = port
+        self._more_ports = more_ports
+        self._group.add(name, application, ready=ready, stop_deadline_s=stop_deadline_s)
+        self._group.add("admin", self._admin)
+
+    async def start(self) -> None:
+        """Start the application, then the administration port."""
+        await self._group.start()
+        if self._keys is not None:
+            await self._keys.start()
+
+    async def stop(self) -> None:
+        """Stop both."""
+        if self._keys is not None:
+            await self._keys.stop()
+        await self._group.stop()
+
+    def ports(self) -> Mapping[str, int]:
+        """Open ports by what they speak."""
+        own = {} if self._port is None else {self._port[0]: self._port[1]()}
+        return {**own, "admin": self._admin.port, **self._more_ports()}
+
+
+def _part(name: str, application: Service, config: PartConfig, **offers: Any) -> Part:
+    """What all parts have in common; ``offers`` are the arguments of Part in which they differ."""
+    admin = (config.admin_host, config.admin_port, config.admin_hosts)
+    return Part(name, application, admin=admin, **offers)
+
+
+def _remoting_part(name: str, application: BrokerApp | ControllerApp, config: PartConfig, **offers: Any) -> Part:
+    """A part that serves remoting: its access list decides about the pages as well."""
+    return _part(
+        name,
+        application,
+        config,
+        guard=PageAccess(application.access, application.authorizer, page_actions()),
+        ready=application.ready,
+        status=application.status,
+        port=("remoting", lambda: application.port),
+        until_failed=application.until_failed,
+        reason=application.unready_reason,
+        reload=application.reload,
+        **offers,
+    )
+
+
+def _keyed_part(
+    name: str, application: ProxyApp | ProxyPool | BridgeApp, config: ProxyConfig | BridgeConfig, **offers: Any
+) -> Part:
+    """A part without remoting: its pages have keys of their own."""
+    keys = AdminKeys(config.admin_access_keys, config.admin_access_list)
+    return _part(name, application, config, guard=keys.guard, keys=keys, ready=lambda: application.ready, **offers)
+
+
+def controller_part(config: ControllerConfig) -> Part:
+    """A controller."""
+    from controller.app import ControllerApp
+
+    registry = Registry()
+    return _remoting_part("controller", ControllerApp(config, registry=registry), config, registry=registry)
+
+
+def broker_part(config: BrokerConfig) -> Part:
+    """A broker."""
+    from broker.app import BrokerApp
+
+    registry = Registry()
+    application = BrokerApp(config, registry=registry)
+    return _remoting_part("broker", application, config, registry=registry, more_ports=application.reader_ports)
+
+
+def proxy_part(config: ProxyConfig) -> Part:
+    """An MQTT proxy."""
+    from mqtt_proxy.app import ProxyApp
+
+    registry = Registry()
+    application = ProxyApp(config, clock=SystemClock(), registry=registry)
+    return _keyed_part(
+        "proxy",
+        application,
+        config,
+        registry=registry,
+        status=lambda: {"port": application.port, "ports": application.ports(), "metrics": registry.values()},
+        port=("mqtt", lambda: application.port),
+        more_ports=application.ports,
+        reload=application.reload,
+        stop_deadline_s=config.stop_s_max,
+    )
+
+
+def proxies_part(config: ProxyConfig, logs: LogsConfig) -> Part:
+    """Several MQTT proxies on the same ports."""
+    from lightmq.servers.proxy_pool import ProxyPool, ProxyPoolMetrics
+
+    registry = Registry()
+    pool = ProxyPool(config, logs, ProxyPoolMetrics(registry))
+    return _keyed_part(
+        "proxies",
+        pool,
+        config,
+        registry=registry,
+        status=lambda: {"ports": pool.ports(), "proxies": pool.status(), "metrics": registry.values()},
+        more_ports=pool.ports,
+        reload=pool.reload,
+        stop_deadline_s=config.stop_s_max + 1.0,
+    )
+
+
+def bridge_part(config: BridgeConfig) -> Part:
+    """A bridge to other MQTT brokers."""
+    from mqtt_bridge.app import BridgeApp
+
+    registry = Registry()
+    application = BridgeApp(config, clock=SystemClock(), registry=registry)
+    return _keyed_part(
+        "bridge",
+        application,
+        config,
+        registry=registry,
+        status=lambda: {**application.status(), "metrics": registry.values()},
+        reason=application.reason,
+    )

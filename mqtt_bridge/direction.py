@@ -1,0 +1,144 @@
+"""One direction of one connection, kept up: connect, work, wait, connect again.
+
+Invariant: at most one connection to the peer exists in a direction; whatever ends it is said with its reason, once per
+reason while it lasts. Loop rule: all on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Protocol
+
+from mqtt_bridge.backoff import Backoff
+from mqtt_bridge.config import IN, ConnectionConfig
+from mqtt_bridge.message_path import client_id
+from mqtt_bridge.metrics import BridgeMetrics
+from mqtt_bridge.peer import Peer, PeerLostError, Welcome
+from remoting.protocol.errors import LightMQError
+from runtime.clock import Clock
+from runtime.logs import get_logger
+
+STEADY_MS = 5_000
+"""A connection that lasted this long makes the next failure a first one."""
+
+
+class Work(Protocol):
+    """What is done over the connection: a sender or a receiver."""
+
+    async def prepare(self) -> None:
+        """Before the peer is needed. Raises LightMQError."""
+
+    async def look(self) -> None:
+        """While the peer is away, after each attempt. Raises LightMQError."""
+
+    def listen(self, peer: Peer) -> None:
+        """Before a connection is made: take its callbacks."""
+
+    async def begin(self, peer: Peer, welcome: Welcome) -> None:
+        """What makes the connection useful. Raises LightMQError."""
+
+    async def run(self, peer: Peer) -> None:
+        """Until it ends. Raises LightMQError."""
+
+    async def settle(self, deadline_s: float) -> None:
+        """Bring what is on its way to an end. Raises LightMQError."""
+
+
+class Way:
+    """Keeps one direction up until it is stopped."""
+
+    def __init__(
+        self, direction: str, config: ConnectionConfig, installation: str, work: Work, clock: Clock,
+        metrics: BridgeMetrics,
+    ) -> None:  # fmt: skip
+        self.direction = direction
+        self.name = config.name
+        self.up = False
+        self.reason = "not connected yet"
+        self._config = config
+        self._client_id = client_id(installation, config, direction)
+        self._work = work
+        self._clock = clock
+        self._backoff = Backoff(
+            config.reconnect_delay_ms_min, config.reconnect_delay_ms_max, lambda: clock.monotonic_ns() % 997 / 997
+        )
+        self._task: asyncio.Task[None] | None = None
+        self._log = get_logger("bridge")
+        self._connects = metrics.connects.child(config.name, direction)
+        self._ends = metrics.disconnects.child(config.name, direction)
+        metrics.connected.child(config.name, direction, function=lambda: float(self.up))
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._task = asyncio.get_running_loop().create_task(self._keep_up())
+
+    async def stop(self, deadline_s: float) -> None:
+        """Settle what is on its way and leave the peer."""
+        if self._task is None:
+            return
+        if self.up:
+            try:
+                await asyncio.wait_for(self._work.settle(deadline_s), deadline_s + 1)
+            except (LightMQError, TimeoutError) as error:
+                self._log.warning("stop_unsettled", connection=self.name, direction=self.direction, error=str(error))
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+
+    async def _keep_up(self) -> None:
+        while True:
+            began_ns = self._clock.monotonic_ns()
+            try:
+                await self._work.prepare()
+                await self._connection()
+            except (LightMQError, OSError) as error:
+                self._ended(str(error))
+            if self._clock.monotonic_ns() - began_ns >= STEADY_MS * 1_000_000:
+                self._backoff.succeeded()
+            await asyncio.sleep(self._backoff.pause_ms() / 1000)
+            await self._look()
+
+    async def _connection(self) -> None:
+        config = self._config
+        password = None if config.password_file is None else first_line(config.password_file)
+        peer = Peer(config, self._client_id, persistent=self.direction == IN, password=password)
+        self._work.listen(peer)
+        try:
+            welcome = await peer.connect()
+            await self._work.begin(peer, welcome)
+            self.up, self.reason = True, ""
+            self._connects.value += 1
+            self._log.info(
+                "peer_connected",
+                connection=self.name,
+                direction=self.direction,
+                peer=f"{config.host}:{config.port}",
+                session_present=welcome.session_present,
+            )
+            await self._work.run(peer)
+        finally:
+            self.up = False
+            await peer.close()
+
+    def _ended(self, reason: str) -> None:
+        self._ends.value += 1
+        if reason != self.reason:  # said once, not at every attempt
+            self._log.warning("peer_lost", connection=self.name, direction=self.direction, reason=reason)
+        self.reason = reason
+
+    async def _look(self) -> None:
+        try:
+            await self._work.look()
+        except LightMQError as error:
+            self._log.debug("look_failed", connection=self.name, error=str(error))
+
+
+def first_line(file: Path) -> str:
+    """The password in a file. Raises PeerLostError when it cannot be read: it may be there at the next attempt."""
+    try:
+        return file.read_text().partition("\n")[0].rstrip("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PeerLostError(
+            f"cannot read the password file {file}: {getattr(error, 'strerror', None) or error}"
+        ) from error

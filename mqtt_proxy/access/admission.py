@@ -1,0 +1,124 @@
+"""Whether a CONNECT may have its session: who it is, and whether that one may leave this will.
+
+Invariant: a refusal has a code for the CONNACK and a reason for its counter. A server too busy to look at a password
+says so, which says nothing about the password. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from mqtt_proxy.access.contract import AccessControl
+from mqtt_proxy.access.dialog import Dialog
+from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
+from mqtt_proxy.mqtt.session.events import ConnectRequested, Will
+from mqtt_proxy.quotas.quotas import Quotas
+from remoting.access.identity import Action, Identity, Shown, Unproven
+from remoting.protocol.records.connection_state import says_something_else
+
+
+class Caller(Protocol):
+    """What is asked of the connection."""
+
+    is_loopback: bool
+    peer_address: str
+    over_connect_rate: bool
+    certificate_name: str | None
+
+    def peer_left(self) -> bool:
+        """Whether the client has closed its side."""
+
+
+@dataclass(slots=True, frozen=True)
+class ConnectRefusal:
+    """What the CONNACK says, and what is counted."""
+
+    code: int
+    reason: str
+
+
+def at_hand(
+    access: AccessControl, event: ConnectRequested, caller: Caller, present: Callable[[], bool]
+) -> Identity | ConnectRefusal | None:
+    """What `admit` would answer, if nothing has to be waited for; else None."""
+    if caller.over_connect_rate:
+        return ConnectRefusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
+    if event.auth_method is not None:
+        return None
+    identity = access.at_hand(shown_by(event, caller, present))
+    return None if identity is None else _judged(access, event, identity)
+
+
+async def admit(
+    access: AccessControl, event: ConnectRequested, caller: Caller, present: Callable[[], bool], dialog: Dialog
+) -> Identity | ConnectRefusal:
+    """The identity of a CONNECT that may go on, or its refusal; nothing is spent on one that is not `present`."""
+    if caller.over_connect_rate:
+        return ConnectRefusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
+    shown = shown_by(event, caller, present)
+    identity: Identity | Unproven | None
+    if event.auth_method is not None:
+        identity = await dialog.prove(event.auth_method, event.auth_data, shown)
+        if identity is None:
+            return ConnectRefusal(ReasonCode.BAD_AUTHENTICATION_METHOD, "auth_method")
+        if identity is Unproven.DENIED:
+            return ConnectRefusal(ReasonCode.NOT_AUTHORIZED, "authentication")
+    else:
+        identity = await access.authenticate(shown)
+    return _judged(access, event, identity)
+
+
+def _judged(access: AccessControl, event: ConnectRequested, identity: Identity | Unproven) -> Identity | ConnectRefusal:
+    if identity is Unproven.DENIED:
+        code = ReasonCode.NOT_AUTHORIZED if event.username is None else ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        return ConnectRefusal(code, "authentication")
+    if isinstance(identity, Unproven):
+        return ConnectRefusal(ReasonCode.SERVER_BUSY, identity.value)
+    if event.bridge:
+        identity = replace(identity, bridge=True)
+    will = event.will
+    if will is not None and not _may_leave(access, identity, will):
+        return ConnectRefusal(ReasonCode.NOT_AUTHORIZED, "will_topic")
+    return identity
+
+
+def _may_leave(access: AccessControl, identity: Identity, will: Will) -> bool:
+    if says_something_else(will.topic, will.payload):
+        return False
+    return bool(access.authorize(identity, Action.WILL, will.topic, qos=will.qos, retain=will.retain))
+
+
+def shown_by(event: ConnectRequested, caller: Caller, present: Callable[[], bool]) -> Shown:
+    """What a CONNECT shows of itself."""
+    return Shown(
+        client_id=event.client_id,
+        username=event.username,
+        password=event.password,
+        loopback=caller.is_loopback,
+        address=caller.peer_address,
+        certificate=caller.certificate_name,
+        wanted=lambda: present() and not caller.peer_left(),
+    )
+
+
+def join(quotas: Quotas, admitted: Identity | ConnectRefusal, event: ConnectRequested) -> Identity | ConnectRefusal:
+    """Count an admitted client in under its user, or refuse it after all; `leave` when its connection ends.
+
+    Nobody owns anonymous clients.
+    """
+    if isinstance(admitted, ConnectRefusal):
+        return admitted
+    will = event.will
+    if will is not None and will.retain and quotas.retained_too_large(len(will.payload)):
+        return ConnectRefusal(ReasonCode.QUOTA_EXCEEDED, "retained_payload")
+    if admitted.anonymous or quotas.join(admitted.name, event.client_id):
+        return admitted
+    return ConnectRefusal(ReasonCode.QUOTA_EXCEEDED, "connections_per_user_max")
+
+
+def leave(quotas: Quotas, identity: Identity, client_id: str) -> None:
+    """Count a client out that was joined."""
+    if not identity.anonymous:
+        quotas.leave(identity.name, client_id)

@@ -1,0 +1,214 @@
+"""Checking a password against its argon2id hash without stopping the loop, and remembering what was right.
+
+Invariants: hashing runs in a small executor behind a bounded, fair queue, never on the loop; peer addresses take turns,
+and the users of an address do; whoever has left by his turn costs no hash. Only successes are remembered, under a keyed
+hash of user, password and stored hash, so the cache holds no password and a changed password misses by itself. An
+unknown user costs the same work as a wrong password. Loop rule: called on one loop; the executor's threads only hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import argon2
+
+from mqtt_proxy.access.methods import scram
+from mqtt_proxy.access.methods.fair_queue import FairQueue
+from remoting.access.identity import always
+from runtime.clock import Clock
+from runtime.logs import get_logger
+
+VERIFIED_MAX = 10_000
+"""Remembered successes; the oldest is forgotten first."""
+
+VERIFIED_FOR_MS = 300_000
+"""How long a success is remembered; then the hash is computed again."""
+
+WAITING_MAX = 512
+"""Verifications that may wait; above it whoever waits most is turned away as busy, so that a flood costs no memory."""
+
+WAITING_PER_ADDRESS_MAX = 64
+"""Verifications of one peer address that may wait, seconds of work; above it the user with most of them loses one."""
+
+IPV6_NETWORK_BITS = 64
+"""What one customer has of IPv6 is one address to us: he could use as many as he likes."""
+
+THREADS = 2
+"""Threads that hash; each costs the hash's memory (64 MiB by default) while it works."""
+
+
+LOG = get_logger("mqtt_proxy.auth")
+
+
+def make_hash(password: str | bytes) -> str:
+    """The argon2id hash of a password, for a line of the password file."""
+    return argon2.PasswordHasher().hash(password)
+
+
+def verify(stored: str, password: bytes) -> bool:
+    """Whether the password belongs to the hash; takes tens of milliseconds."""
+    if stored.startswith(scram.PREFIX):
+        return scram.verify_password(stored, password)
+    try:
+        return argon2.PasswordHasher().verify(stored, password)
+    except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
+        return False
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A verification that waits for its turn, or has it."""
+
+    stored: str | None
+    like: str | None
+    password: bytes
+    wanted: Callable[[], bool]
+    result: asyncio.Future[str]
+
+    def unwanted(self) -> bool:
+        """Nobody would hear the result."""
+        return self.result.done() or not self.wanted()
+
+    def settle(self, result: str) -> None:
+        """Say the result, if anybody still waits for it."""
+        if not self.result.done():
+            self.result.set_result(result)
+
+
+class CredentialCheck:
+    """Verifies credentials off the loop, with a cache of successes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._key = secrets.token_bytes(32)
+        self._verified: OrderedDict[bytes, int] = OrderedDict()
+        self._executor: ThreadPoolExecutor | None = None
+        self._queue: FairQueue[_Waiting] = FairQueue(total_max=WAITING_MAX, origin_max=WAITING_PER_ADDRESS_MAX)
+        self._hashing = 0
+        self._decoy: str | None = None
+        self.hashes = 0
+        """Verifications that were begun."""
+
+    def remembers(self, username: str, password: bytes, stored: str) -> bool:
+        """Whether this was right a moment ago."""
+        expires_ms = self._verified.get(self._fingerprint(username, password, stored))
+        return expires_ms is not None and expires_ms > self._now_ms()
+
+    async def check(
+        self,
+        username: str,
+        password: bytes,
+        stored: str | None,
+        *,
+        like: str | None = None,
+        address: str = "",
+        wanted: Callable[[], bool] = always,
+    ) -> str:
+        """ "accepted", "denied", "busy" or "left"; `stored` is None for a user that does not exist.
+
+        `like` is the credential whose work an unknown user costs; `address` is the peer's; `wanted` is asked
+        before work is begun, and false means that the peer has gone.
+        """
+        if stored is not None and self.remembers(username, password, stored):
+            return "accepted"
+        fingerprint = self._fingerprint(username, password, stored or "")
+        waiting = _Waiting(stored, like, password, wanted, asyncio.get_running_loop().create_future())
+        # Names that do not exist are made up at no cost: they share one lane.
+        self._put(origin_of(address), f"user {username}" if stored is not None else "unknown", waiting)
+        self._begin()
+        result = await waiting.result
+        if result == "accepted":
+            self._remember(fingerprint, self._now_ms() + VERIFIED_FOR_MS)
+        return result
+
+    def close(self) -> None:
+        """Stop the threads; what waits is dropped."""
+        while self._queue:
+            self._queue.take().settle("busy")
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._executor = None
+
+    def _put(self, origin: str, lane: str, waiting: _Waiting) -> None:
+        if self._queue.crowded(origin):
+            for left in self._queue.sweep(_Waiting.unwanted):
+                left.settle("left")
+        dropped = self._queue.put(origin, lane, waiting)
+        if dropped is not None:
+            dropped.settle("busy")
+
+    def _begin(self) -> None:
+        """Let as many hash as there are threads."""
+        while self._queue and self._hashing < THREADS:
+            waiting = self._queue.take()
+            if waiting.unwanted():
+                waiting.settle("left")
+                continue
+            self._hashing += 1
+            self.hashes += 1
+            loop = asyncio.get_running_loop()
+            verdict = loop.run_in_executor(self._threads(), self._verify, waiting)
+            verdict.add_done_callback(lambda done, waiting=waiting: self._hashed(waiting, done))  # type: ignore[misc]
+
+    def _hashed(self, waiting: _Waiting, done: asyncio.Future[bool]) -> None:
+        self._hashing -= 1
+        if done.cancelled():
+            waiting.settle("busy")
+            return
+        error = done.exception()
+        if error is not None:  # no memory for the hash, for instance
+            LOG.error("password_not_checked", error=repr(error))
+            waiting.settle("busy")
+        else:
+            waiting.settle("accepted" if done.result() else "denied")
+        self._begin()
+
+    def _verify(self, waiting: _Waiting) -> bool:
+        if waiting.stored is not None:
+            return verify(waiting.stored, waiting.password)
+        if self._decoy is None:
+            self._decoy = make_hash(secrets.token_hex(16))
+        verify(waiting.like or self._decoy, waiting.password)
+        return False
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ns() // 1_000_000
+
+    def _remember(self, fingerprint: bytes, expires_ms: int) -> None:
+        self._verified[fingerprint] = expires_ms
+        self._verified.move_to_end(fingerprint)
+        while len(self._verified) > VERIFIED_MAX:
+            self._verified.popitem(last=False)
+
+    def _fingerprint(self, username: str, password: bytes, stored: str) -> bytes:
+        digest = hashlib.blake2b(key=self._key, digest_size=32)
+        for part in (username.encode(), password, stored.encode()):
+            digest.update(len(part).to_bytes(4, "big"))
+            digest.update(part)
+        return digest.digest()
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="credentials")
+        return self._executor
+
+
+def origin_of(address: str) -> str:
+    """Who counts as one peer: an IPv4 address, or the network of an IPv6 address."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.version == 4:
+        return address
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    if mapped is not None:
+        return str(mapped)
+    return str(ipaddress.ip_network((parsed, IPV6_NETWORK_BITS), strict=False))

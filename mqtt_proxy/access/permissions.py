@@ -1,0 +1,168 @@
+"""What the client of one connection may do, asked of the one `authorize` and remembered where it is asked often.
+
+When the rules change, a subscription that is no longer allowed stops delivering in the same moment, its filter is
+given up at the broker, and it is counted and logged; one that is allowed a lower QoS goes on with that. What was sent
+and not acknowledged is sent again only where its topic may still be read. Whatever is lost does not come back when
+the rules do: the client subscribes again. The same holds for rules that changed while a stored session was without
+its client.
+
+Invariant: nothing is published or delivered that `authorize` would refuse at that moment. Loop rule: on the loop's
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from mqtt_proxy.access.contract import AccessControl
+from mqtt_proxy.access.judged_topics import JudgedTopics
+from mqtt_proxy.delivery.resume import Again
+from mqtt_proxy.delivery.source import Source
+from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt.codec.packets import Publish
+from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE
+from mqtt_proxy.shared.member import SharedSource
+from remoting.access.identity import Action, Identity
+from remoting.access.rules import READ_RETAINED
+from remoting.protocol.bodies.session_body import PHASE_PUBREL
+from remoting.protocol.records.share_names import share_of
+from runtime.clock import Clock
+from runtime.logs import get_logger
+
+LOG = get_logger("proxy.permissions")
+
+READABLE_TOPICS_MAX = 1_024
+"""Topics per connection of which it is remembered how they may be read; beyond it all are asked again."""
+
+REFUSED = -1
+"""Instead of a QoS: not at all."""
+
+
+class Permissions:
+    """The access of one connection, once it is known whose it is."""
+
+    __slots__ = ("_access", "_expiry", "_judged", "_metrics", "_readable", "identity", "revision")
+
+    def __init__(self, access: AccessControl, identity: Identity, metrics: ProxyMetrics) -> None:
+        self._access = access
+        self._metrics = metrics
+        self._judged: JudgedTopics | None = None
+        """Once something is published."""
+        self._readable: dict[bytes, int] | None = None
+        """How topics may be read, once a filter is subscribed of which only some may be."""
+        self._expiry: asyncio.TimerHandle | None = None
+        self.identity = identity
+        self.revision = 0
+        """How often the rules have changed: what was asked before an await may have to be asked again after it."""
+
+    def expires(self, clock: Clock, expired: Callable[[str], None]) -> None:
+        """Call `expired` with a reason when what proved the identity no longer holds."""
+        if self.identity.until_ms is not None:
+            left_s = max(0, self.identity.until_ms - clock.now_ms()) / 1_000
+            reason = "credentials_expired: the token has run out"
+            self._expiry = asyncio.get_running_loop().call_later(left_s, expired, reason)
+
+    def close(self) -> None:
+        """The connection has ended."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+
+    def rules_changed(self) -> None:
+        """Remember nothing of the rules from before."""
+        self.revision += 1
+        if self._judged is not None:
+            self._judged.forget()
+        self._readable = None
+
+    def first_refused(self, publishes: Sequence[Publish]) -> Publish | None:
+        """The first message that may not be published, counted and logged; None when all may."""
+        judged = self._topics() if self._judged is None else self._judged
+        refused = judged.first_refused(publishes)
+        if refused is not None:
+            self._refuse(refused)
+        return refused
+
+    def sift(self, publishes: list[Publish]) -> tuple[list[Publish], list[Publish]]:
+        """(messages that may be published, messages that may not), in their order; refusals are counted and logged."""
+        judged = self._topics() if self._judged is None else self._judged
+        if judged.first_refused(publishes) is None:
+            return publishes, []
+        allowed, refused = judged.sift(publishes)
+        for one in refused:
+            self._refuse(one)
+        return allowed, refused
+
+    def _topics(self) -> JudgedTopics:
+        judged = self._judged = JudgedTopics(self._access, self.identity)
+        return judged
+
+    def qos_allowed(self, topic_filter: str) -> int:
+        """Up to which QoS the filter may be subscribed to; REFUSED when it may not."""
+        verdict = self._access.authorize(self.identity, Action.SUBSCRIBE, topic_filter)
+        return verdict.qos_max if verdict.allowed else REFUSED
+
+    def is_partial(self, topic_filter: str, *, history: bool = False) -> bool:
+        """Whether each message of the filter has to be judged by its own topic; also when the filter is refused."""
+        verdict = self._access.authorize(self.identity, Action.SUBSCRIBE, topic_filter)
+        if history and verdict.allowed and not verdict.partial and share_of(topic_filter) is None:
+            verdict = self._access.authorize(self.identity, Action.HISTORY, topic_filter)
+        return verdict.partial or not verdict.allowed
+
+    def may_read(self, topic: bytes, how: int) -> bool:
+        """Whether a message of this topic may be delivered; `how` is a bit of `rules.READ_LIVE` and so on."""
+        known = self._readable
+        if known is None or len(known) >= READABLE_TOPICS_MAX:
+            known = self._readable = {}
+        mask = known.get(topic)
+        if mask is None:
+            mask = known[topic] = self._access.read_mask(self.identity, topic)
+        return mask & how != 0
+
+    def may_be_given(self, topic: bytes) -> bool:
+        """Whether a retained message of this topic may be delivered."""
+        return self.may_read(topic, READ_RETAINED)
+
+    def revoked(self, subscriptions: Iterable[tuple[str, Source | SharedSource]]) -> list[str]:
+        """Filters of these that may not be read any more; the QoS of the others is lowered where it must be."""
+        lost = []
+        for topic_filter, source in subscriptions:
+            qos = self.qos_allowed(topic_filter)
+            if qos == REFUSED or (_reads_history(source) and not self._may_read_history(topic_filter)):
+                lost.append(topic_filter)
+            else:
+                source.qos = min(qos, source.qos)
+                source.judge(self.is_partial(topic_filter, history=_reads_history(source)))
+        if lost:
+            self._metrics.revoked_subscriptions.value += len(lost)
+            LOG.warning(
+                "subscriptions_revoked", client_id=self.identity.client_id, user=self.identity.name, filters=lost
+            )
+        return lost
+
+    def still_readable(self, again: Iterable[Again]) -> list[Again]:
+        """Those deliveries in flight whose topic may still be read; the others are counted."""
+        given = list(again)
+        kept = [
+            one
+            for one in given
+            if one.phase == PHASE_PUBREL or self._may_read(one.topic, retained=one.queue_id == RETAINED_QUEUE)
+        ]
+        if len(kept) < len(given):
+            self._metrics.skipped("not_authorized").value += len(given) - len(kept)
+        return kept
+
+    def _may_read_history(self, topic_filter: str) -> bool:
+        return self._access.authorize(self.identity, Action.HISTORY, topic_filter).allowed
+
+    def _may_read(self, topic: bytes, *, retained: bool) -> bool:
+        return self._access.authorize(self.identity, Action.DELIVER, topic, retain=retained).allowed
+
+    def _refuse(self, one: Publish) -> None:
+        self._metrics.refused_publishes.child("not_authorized").value += 1
+        self._access.authorize(self.identity, Action.PUBLISH, one.topic, qos=one.qos, retain=one.retain)
+
+
+def _reads_history(source: Source | SharedSource) -> bool:
+    """Whether messages from before the subscription are still to come."""
+    return isinstance(source, Source) and (source.history is not None or source.cursor < source.live_from)

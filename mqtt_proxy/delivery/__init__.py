@@ -1,0 +1,1 @@
+"""From the broker's queues into a session's window and its socket."""

@@ -1,0 +1,50 @@
+# Types of delivery.py; see remoting/native/typed.py.
+
+cimport cython
+
+from mqtt_proxy.delivery.record_cache cimport Chunk, Feed, RecordCache
+from mqtt_proxy.delivery.delivery_tools cimport DeliveryTools
+from mqtt_proxy.delivery.pump cimport Pump
+from mqtt_proxy.delivery.source cimport Source
+from mqtt_proxy.mqtt.session.outgoing cimport Outgoing
+from mqtt_proxy.mqtt.session.session_state cimport SessionState
+
+cdef class Delivery:
+    cdef dict _by_queue
+    cdef RecordCache _cache
+    cdef object _out
+    cdef object _owner
+    cdef Pump _pump
+    cdef bint _running
+    cdef long _serial
+    cdef SessionState _session
+    cdef bint _slow
+    cdef DeliveryTools _tools
+    cdef Py_ssize_t _turn
+    cdef Py_ssize_t _window_most
+    cdef bint _writable
+    cdef public bytes committed_key
+    cdef public object memberships
+    cdef public object outbound
+    cdef public object removed
+    cdef public list sources
+
+    @cython.locals(source=Source, found=Source)
+    cdef Source _reader_of(self, long long queue_id)
+    cpdef wake(self)
+    @cython.locals(source=Source, sources=list)
+    cpdef acknowledged(self, tokens)
+    @cython.locals(outgoing=Outgoing)
+    cdef _widen(self)
+    @cython.locals(source=Source)
+    cpdef Py_ssize_t lag(self, Feed feed) except? -1
+    @cython.locals(source=Source, slow=cython.bint, messages=Py_ssize_t, more=cython.bint)
+    cpdef bint pump(self, Py_ssize_t portions) except -1
+    @cython.locals(source=Source, left=Py_ssize_t, moved=cython.bint, before=cython.longlong, sent=Py_ssize_t, rest=cython.bint)
+    cdef bint _pump_all(self, Py_ssize_t portion) except -1
+    cdef Py_ssize_t _send_of(self, Source source, Py_ssize_t portion) except? -1
+    @cython.locals(left=Py_ssize_t, feed=Feed, newest=Chunk, sent=Py_ssize_t, before=cython.longlong)
+    cdef bint _pump_one(self, Source source, Py_ssize_t portion) except -1
+    cdef _account(self, Py_ssize_t sent)
+    @cython.locals(feed=Feed, offset=cython.longlong, chunk=Chunk, sent=Py_ssize_t, alone=cython.bint)
+    cdef Py_ssize_t _take(self, Source source, Py_ssize_t portion) except? -1

@@ -1,0 +1,400 @@
+"""Messages of one session: from the cursors of its sources into its in-flight window and its socket.
+
+Sources take turns, a slice each, so that a backlog behind one filter does not starve another. A QoS 1 message is
+taken only when the window has room, any message only when the socket does; what is not taken is not held: a slow
+session costs its cursors. QoS 0 subscribers read from the log in the same way. Messages of a topic keep their order:
+a source never skips a message it cannot send yet, and overlapping subscriptions send each message once (`overlap`).
+What goes out for a message is `outbound`.
+
+Invariant: a cursor moves only with the message handed to the session. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from mqtt_proxy import hot
+from mqtt_proxy.delivery.batches import send_run
+from mqtt_proxy.delivery.delivery_tools import DeliveryTools
+from mqtt_proxy.delivery.outbound import Outbound
+from mqtt_proxy.delivery.record_cache import Feed
+from mqtt_proxy.delivery.removed import Removed
+from mqtt_proxy.delivery.resume import PENDING_RETAINED_MAX, Again
+from mqtt_proxy.delivery.source import Source
+from mqtt_proxy.history.replay import HistoryRun
+from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE, DeliveryOrigin
+from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.shared.member import SharedSource
+from mqtt_proxy.shared.memberships import Memberships
+from remoting.protocol.bodies.history_body import HISTORY_BIT
+from remoting.protocol.bodies.session_body import PHASE_PUBLISH, PHASE_PUBREL
+from remoting.protocol.bodies.shared_body import SHARED_BIT, is_shared_place
+from runtime.logs import get_logger
+
+PORTION_MESSAGES_MAX = 256
+"""Messages in one portion."""
+PORTION_BYTES_MAX = 64 * 1024
+"""Payload bytes in one portion; one message may exceed it. A slow socket has one portion a turn and keeps as much above
+its mark, and a piece half sent as a whole; of many that have room again at once each has one before any has two."""
+SLICE_MESSAGES_MAX = 16
+"""Messages one source may send before the session's next source has its turn."""
+
+FEW_SOURCES = 4
+"""So many are looked through; for more there is a table."""
+WINDOW_BEGIN = 1_024
+"""Messages under way to a client at first; who acknowledges half of them in one read while it is behind may have twice
+as many, up to `in_flight_max`, until its socket is full."""
+
+LOG = get_logger("proxy.delivery")
+
+Token = tuple[DeliveryOrigin, int]
+"""What a delivery is known by until it is acknowledged: where its message lies."""
+
+
+class Flushed(Protocol):
+    """Where deliveries go."""
+
+    def flush(self) -> None:
+        """Write them at the end of the turn."""
+
+
+class DeliveryOwner(Protocol):
+    """Whose deliveries they are."""
+
+    def give_up(self, reason: str) -> None:
+        """End the connection."""
+
+
+class Delivery:
+    """The outgoing half of one session."""
+
+    __slots__ = (
+        "_by_queue", "_cache", "_out", "_owner", "_pump", "_running", "_serial", "_session", "_slow", "_tools",
+        "_turn", "_window_most", "_writable", "committed_key", "memberships", "outbound", "removed", "sources",
+    )  # fmt: skip
+
+    def __init__(self, session: Session, tools: DeliveryTools, out: Flushed, owner: DeliveryOwner) -> None:
+        self._session = session
+        self._tools = tools
+        self._pump = tools.pump
+        self._cache = tools.cache
+        self._out = out
+        self._owner: DeliveryOwner | None = owner
+        self._running = False
+        self._writable = True
+        self._slow = False
+        """Whether its socket was full since it last had everything."""
+        self._turn = self._window_most = 0
+        self._serial = 0
+        self.sources: list[Source] = []
+        self._by_queue: dict[int, Source] | None = None
+        """Queue id -> source, once there are many."""
+        self.committed_key: bytes | None = None
+        """The key offsets are committed under; None when the session is not durable."""
+        self.removed = Removed(tools.metrics)
+        self.outbound = Outbound(session, tools.metrics, tools.clock, self.sources, self.removed)
+        self.memberships: Memberships | None = None
+        """Its shared subscriptions, once it has one."""
+
+    # -- sources -------------------------------------------------------------------------------------------------------
+
+    def add(self, topic_filter: str, queue_id: int, qos: int, cursor: int, *, judged: bool = False) -> Source:
+        """A subscription begins at `cursor`; `judged`: some topics of its filter may not be read."""
+        feed = self._tools.notifier.follow(queue_id, self)
+        self._serial += 1
+        source = Source(topic_filter, feed, qos, cursor, self._serial)
+        source.judge(judged)
+        self.sources.append(source)
+        if self._by_queue is not None:
+            self._by_queue[queue_id] = source
+        elif len(self.sources) > FEW_SOURCES:
+            self._by_queue = {one.queue_id: one for one in self.sources}
+        self._tools.metrics.subscriptions.value += 1
+        self.wake()
+        return source
+
+    def remove(self, source: Source) -> None:
+        """A subscription ends; what is in flight from it stays in flight."""
+        self.sources.remove(source)
+        self._tools.metrics.subscriptions.value -= 1
+        if self._by_queue is not None and self._by_queue.get(source.queue_id) is source:
+            del self._by_queue[source.queue_id]
+        self._tools.notifier.unfollow(source.feed, self)
+        self.wake()  # a younger source may have waited for this one
+
+    def join(
+        self, topic_filter: str, queue_id: int, qos: int, client_id: str, epoch: int, *, judged: bool = False
+    ) -> SharedSource:
+        """A shared subscription begins; `judged`: some topics of its filter may not be read."""
+        if self.memberships is None:
+            self.memberships = Memberships(self._tools.shared, self._session, self.wake)
+        return self.memberships.add(topic_filter, queue_id, qos, client_id, epoch, judged=judged)
+
+    def start(self) -> None:
+        """The session is accepted: deliver from now on."""
+        outgoing = self._session.outgoing
+        self._window_most = outgoing.in_flight_max
+        outgoing.in_flight_max = min(WINDOW_BEGIN, self._window_most)
+        self._running = True
+        self.wake()
+
+    def let_go(self) -> None:
+        """Nobody is there any more to give up."""
+        self._owner = None
+
+    def stop(self) -> None:
+        """The session has ended; its sources stay readable until `release`."""
+        self._running = False
+        self._tools.pump.forget(self)
+
+    def release(self) -> None:
+        """Follow nothing any more."""
+        self._tools.metrics.subscriptions.value -= len(self.sources)
+        for source in list(self.sources):
+            self.sources.remove(source)
+            self._tools.notifier.unfollow(source.feed, self)
+        self._by_queue = None
+        if self.memberships is not None:
+            self.memberships.release()
+
+    def _reader_of(self, queue_id: int) -> Source | None:
+        """The youngest source that reads this queue."""
+        if self._by_queue is not None:
+            return self._by_queue.get(queue_id)
+        found = None
+        for source in self.sources:
+            if source.queue_id == queue_id:
+                found = source
+        return found
+
+    def place(self, one: Again) -> Token:
+        """Where a delivery of the session's previous connection lies."""
+        origin = self._origin(one)
+        if origin is not None and one.phase == PHASE_PUBLISH:
+            origin.sent_before(one.offset)
+        return self.token(one)
+
+    def send_again(self, again: Sequence[Again]) -> set[int]:
+        """Repeat what the client may not have; the packet ids of all that goes on."""
+        going_on = set()
+        for one in again:
+            source = self._member_of(one) if is_shared_place(one.queue_id) else self._subscription_of(one)
+            identifiers = (source.subscription_id,) if source is not None and source.subscription_id else ()
+            retain = one.queue_id == RETAINED_QUEUE or (
+                source is not None and source.retain_as_published and one.is_retained
+            )
+            if one.phase == PHASE_PUBREL or self.outbound.send_again(
+                one.packet_id, one.record, one.topic, one.payload, one.sent_qos, retain, self.token(one), identifiers
+            ):
+                going_on.add(one.packet_id)
+        return going_on
+
+    def token(self, one: Again) -> Token:
+        """What a delivery in flight is known by."""
+        return self._origin(one) or DeliveryOrigin(one.queue_id), one.offset
+
+    def _member_of(self, one: Again) -> SharedSource | None:
+        return None if self.memberships is None else self.memberships.at(one.queue_id & ~SHARED_BIT)
+
+    def _subscription_of(self, one: Again) -> Source | None:
+        return None if one.queue_id == RETAINED_QUEUE else self._reader_of(one.queue_id & ~HISTORY_BIT)
+
+    def _origin(self, one: Again) -> Source | HistoryRun | None:
+        source = self._subscription_of(one)
+        return source.history if source is not None and one.queue_id & HISTORY_BIT else source
+
+    def retained_to_note(self) -> list[int]:
+        """Positions of retained messages the session was still to be given, as many as its note takes."""
+        pending = [
+            position for one in self.sources if one.retained is not None for position in one.retained.remaining()
+        ]
+        lost = len(pending) - PENDING_RETAINED_MAX
+        if lost > 0:
+            self.removed.count("retained_note_full", lost)
+            LOG.warning("retained_not_noted", messages=lost, session=(self.committed_key or b"").decode())
+        return pending[:PENDING_RETAINED_MAX]
+
+    # -- what wakes a session ------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Deliver in the next turn."""
+        if self._running:
+            self._pump.wake(self)
+
+    @property
+    def writable(self) -> bool:
+        """Whether the socket takes deliveries."""
+        return self._writable
+
+    def set_writable(self, writable: bool) -> None:
+        """The socket's buffer went above its mark, or below it again."""
+        self._writable = writable
+        if self.memberships is not None:
+            self.memberships.set_writable(writable)
+        if not writable:
+            self._slow = True
+            if self._running:
+                self._session.outgoing.in_flight_max = min(WINDOW_BEGIN, self._window_most)
+        elif self._running:
+            self._pump.later(self)
+
+    def acknowledged(self, tokens: Iterable[object]) -> None:
+        """The client has these."""
+        self._tools.metrics.acknowledged.value += hot.core.settle(tokens)
+        if self.memberships is not None:
+            self.memberships.room_again()
+        if self.committed_key is not None:
+            self._tools.offsets.mark(self)
+        sources = self.sources
+        if len(sources) == 1:
+            source = sources[0]
+            if source.cursor >= source.feed.max_offset and not source.waits:
+                return
+        if self._session.outgoing.in_flight_max < self._window_most and not self._slow:
+            self._widen()
+        self.wake()
+
+    def _widen(self) -> None:
+        """Let more be under way to a client that acknowledges quickly."""
+        outgoing = self._session.outgoing
+        if 2 * len(outgoing.window) <= outgoing.in_flight_max:
+            outgoing.in_flight_max = min(2 * outgoing.in_flight_max, self._window_most)
+
+    def jumped(self, feed: Feed, offset: int, to: int, reason: str) -> None:
+        """Records at a cursor are gone, or the log ends before it."""
+        source = self._reader_of(feed.queue_id)
+        if source is not None and source.cursor == offset and to != offset:
+            self.removed.count(reason, max(0, to - offset))
+            source.cursor = to
+            source.chunk = None
+
+    def gone(self, feed: Feed) -> None:
+        """A queue was deleted under a subscription: the client must learn of it, so its connection ends."""
+        source = self._reader_of(feed.queue_id)
+        if source is not None:
+            self.removed.count("queue_gone")
+            self._give_up(f"queue_gone: queue {feed.queue_id} of {source.filter}")
+
+    def lag(self, feed: Feed) -> int:
+        """How many records of this queue it has not been given."""
+        source = self._reader_of(feed.queue_id)
+        return feed.max_offset - source.cursor if source is not None else 0
+
+    def _give_up(self, reason: str) -> None:
+        if self._owner is not None:
+            self._owner.give_up(reason)
+
+    def failed(self) -> None:
+        """Delivering raised."""
+        self._give_up("internal_error: delivery failed")
+
+    # -- delivering ----------------------------------------------------------------------------------------------------
+
+    def pump(self, portions: int) -> bool:
+        """Deliver so many portions, a slow socket one; True when more could go at once."""
+        # A socket that broke in this turn has closed its session already and is reported in the next.
+        if not self._running or not self._writable or self._session.close_reason is not None:
+            return False
+        slow = self._slow
+        if slow:
+            portions = 1
+        messages = portions * PORTION_MESSAGES_MAX
+        self.outbound.budget_bytes = portions * PORTION_BYTES_MAX
+        source = self.sources[0] if len(self.sources) == 1 else None
+        if source is not None and self.memberships is None and source.retained is None and source.history is None:
+            more = self._pump_one(source, messages)
+        else:
+            more = self._pump_all(messages)
+        if slow and not more:
+            self._slow = self._is_behind()
+        return more
+
+    def _is_behind(self) -> bool:
+        """Whether any source has not been given everything."""
+        return any(source.cursor < source.feed.max_offset for source in self.sources)
+
+    def _pump_all(self, portion: int) -> bool:
+        """Deliver up to `portion` messages of all sources in turns."""
+        left = portion
+        outbound = self.outbound
+        moved = True
+        while moved and left > 0 and outbound.budget_bytes > 0:
+            moved = False
+            sources = self.sources
+            for _ in range(len(sources)):
+                self._turn = (self._turn + 1) % len(sources)
+                source = sources[self._turn]
+                before = source.cursor
+                sent = self._send_of(source, left if len(sources) == 1 else min(left, SLICE_MESSAGES_MAX))
+                left -= sent
+                # A second look is for what a slice left, or another source passed over; most often nothing is left.
+                if sent > 0 or source.cursor != before:
+                    rest = source.cursor < source.feed.max_offset or source.waits
+                    moved = moved or rest or len(sources) > 1
+                if left <= 0 or outbound.budget_bytes <= 0:
+                    break
+        if self.memberships is not None:
+            left -= self.memberships.send(outbound, left)
+        self._account(portion - left)
+        return left <= 0 or outbound.budget_bytes <= 0
+
+    def _send_of(self, source: Source, portion: int) -> int:
+        """Send up to `portion` messages: retained ones, those from before the queue, those at the cursor."""
+        sent = self.outbound.send_retained(source, source.retained, portion) if source.retained is not None else 0
+        if source.retained is not None:
+            return sent
+        if source.history is None or not source.history.active:
+            return sent + self._take(source, portion - sent)
+        sent += self.outbound.send_history(source, source.history, portion - sent)
+        if self.committed_key is None and not source.history.active:
+            source.history = None  # with a key, once its end is committed
+        return sent
+
+    def _pump_one(self, source: Source, portion: int) -> bool:
+        """As `_pump_all`, for a session with one subscription and nothing else to deliver."""
+        outbound = self.outbound
+        left = portion
+        feed = source.feed
+        newest = feed.chunks[-1] if feed.chunks else None
+        if newest is not None and newest.first <= source.cursor < newest.next and source.is_plain:
+            # Where nearly every session stands: its next message is among the newest.
+            sent, spent, _special = send_run(self._session, source, newest, left, outbound.budget_bytes)
+            outbound.budget_bytes -= spent
+            left -= sent
+            if source.cursor >= newest.next and feed.only is not None:
+                self._cache.drop(newest)  # nobody else needs it: an old one is freed slowly, because it left the caches
+        while source.cursor < feed.max_offset and left > 0 and outbound.budget_bytes > 0:
+            before = source.cursor
+            left -= self._take(source, left)
+            if source.cursor == before:
+                break
+        self._account(portion - left)
+        return left <= 0 or outbound.budget_bytes <= 0
+
+    def _account(self, sent: int) -> None:
+        if sent:
+            self._tools.metrics.delivered.value += sent
+            self._out.flush()
+        if self.committed_key is not None:
+            self._tools.offsets.mark(self)
+
+    def _take(self, source: Source, portion: int) -> int:
+        """Send up to `portion` messages at the source's cursor; how many were."""
+        feed = source.feed
+        offset = source.cursor
+        if offset >= feed.max_offset or portion <= 0:
+            return 0
+        chunk = source.chunk
+        if chunk is None or not chunk.first <= offset < chunk.next:
+            chunk = source.chunk = self._tools.cache.find(feed, offset)
+            if chunk is None:
+                self._tools.puller.need(feed, offset, self)
+                return 0
+        alone = len(self.sources) == 1
+        sent = self.outbound.send_slice(source, chunk, offset - chunk.first, portion, alone=alone)
+        if source.cursor >= chunk.next:
+            source.chunk = None
+            if source.cursor < feed.max_offset:
+                self._tools.puller.need(feed, source.cursor, self)
+        return sent

@@ -1,0 +1,294 @@
+"""A slice of one source into the session: plain messages as runs (`runs`), all others one by one.
+
+Plain is a record that says nothing of its message but topic and client id, for a subscription without options and a
+client without topic aliases. Everything else is looked at record by record: properties, what is left of the expiry,
+Subscription Identifiers, No Local, the retain flag as it was published, overlapping subscriptions (`overlap`).
+[MQTT-3.3.1-12] a live message goes out with the retain flag off, [MQTT-3.3.1-8] one from a fresh SUBSCRIBE with it on.
+
+Invariant: a cursor moves only with the message handed to the session, or with one that is not sent: expired
+[MQTT-3.3.2-5], too large for its client [MQTT-3.1.2-25], of a topic it may not read (all counted), or kept from its own
+publisher. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from mqtt_proxy.delivery.batches import send_run
+from mqtt_proxy.delivery.overlap import PASSED, WAIT, decide, gather
+from mqtt_proxy.delivery.record_cache import Chunk
+from mqtt_proxy.delivery.removed import Removed
+from mqtt_proxy.delivery.source import Source
+from mqtt_proxy.history.replay import HistoryRun
+from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt.codec.encode import publish_head
+from mqtt_proxy.mqtt.codec.packets import LEVEL_5, QOS_2
+from mqtt_proxy.mqtt.session.deliveries import TOO_LARGE
+from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE, DeliveryOrigin
+from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.retained.replay import RetainedRun
+from remoting.access.rules import READ_HISTORY, READ_LIVE
+from remoting.protocol.records.mqtt_properties import MessageProperties, expiry_of, from_pairs
+from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_PROPERTIES, FLAG_RETAIN, RecordView
+from runtime.clock import Clock
+from runtime.logs import get_logger
+
+LOG = get_logger("proxy.outbound")
+
+RETAINED = DeliveryOrigin(RETAINED_QUEUE)
+"""The place of every retained delivery: acknowledging one moves no cursor."""
+
+EXPIRED = "expired"
+TOO_LARGE_FOR_CLIENT = "too_large_for_client"
+NOT_AUTHORIZED = "not_authorized"
+"""Reasons of `rocketmq_mqtt_messages_skipped_total`."""
+
+
+def publisher_of(record: RecordView) -> bytes | None:
+    """The client id a message was published by; None when it did not come from MQTT."""
+    for key, value in record.properties():
+        if key == CLIENT_ID_KEY:
+            return value
+    return None
+
+
+def _nothing(_topic: bytes, _how: int) -> bool:
+    return False
+
+
+def _all_topics(_topic: bytes) -> bool:
+    return True
+
+
+class Outbound:
+    """The sending half of one session."""
+
+    __slots__ = ("_clock", "_metrics", "_removed", "_session", "_sources", "budget_bytes", "may_be_given", "may_read")
+
+    def __init__(
+        self, session: Session, metrics: ProxyMetrics, clock: Clock, sources: Sequence[Source], removed: Removed
+    ) -> None:
+        """`sources` are the session's; they are looked at, never changed."""
+        self._session = session
+        self._metrics = metrics
+        self._clock = clock
+        self._sources = sources
+        self._removed = removed
+        self.budget_bytes = 0
+        """Payload bytes that may still be sent in this turn; the last message may exceed it."""
+        self.may_be_given: Callable[[bytes], bool] = _all_topics
+        """Whether a retained message of this topic may be given to the client."""
+        self.may_read: Callable[[bytes, int], bool] = _nothing
+        """Whether a message of this topic may be given to the client, asked for sources that are `judged`."""
+
+    # -- one message ---------------------------------------------------------------------------------------------------
+
+    def is_own(self, record: RecordView) -> bool:
+        """Whether this very client published it."""
+        return publisher_of(record) == self._session.client_id.encode()
+
+    def said(self, record: RecordView) -> tuple[MessageProperties | None, int | None]:
+        """The message's properties, and the seconds it has left (None: it does not expire; 0 or less: it has)."""
+        pairs = record.properties()
+        expiry_s = expiry_of(pairs)
+        left_s = None
+        if expiry_s is not None:
+            left_s = expiry_s - max(0, self._clock.now_ms() - record.store_ms) // 1_000
+        return from_pairs(pairs) if self._session.level == LEVEL_5 else None, left_s
+
+    def send(
+        self,
+        record: RecordView,
+        topic: bytes,
+        payload: bytes | memoryview,
+        qos: int,
+        retain: bool,
+        token: object,
+        subscription_ids: Sequence[int] = (),
+    ) -> bool:
+        """Send a message with everything it carries; False when it is not for this client any more."""
+        properties, left_s = self.said(record)
+        if left_s is not None and left_s <= 0:
+            self._removed.count(EXPIRED)
+            return False
+        sent = self._session.deliver(
+            topic, payload, qos, retain, False, token if qos else None, properties, subscription_ids, left_s
+        )
+        if sent == TOO_LARGE:
+            self._too_large(topic, payload)
+        return sent != TOO_LARGE
+
+    def send_again(
+        self,
+        packet_id: int,
+        record: RecordView | None,
+        topic: bytes,
+        payload: bytes | memoryview,
+        qos: int,
+        retain: bool,
+        token: object,
+        subscription_ids: Sequence[int] = (),
+    ) -> bool:
+        """Send a delivery in flight again; one whose expiry has passed meanwhile was begun in time, and is finished."""
+        properties, left_s = self.said(record) if record is not None else (None, None)
+        left_s = None if left_s is None else max(0, left_s)
+        sent = self._session.redeliver(
+            packet_id, topic, payload, qos, retain, token, properties, subscription_ids, left_s
+        )
+        if sent == TOO_LARGE:
+            self._too_large(topic, payload)
+        return sent != TOO_LARGE
+
+    def _too_large(self, topic: bytes, payload: bytes | memoryview) -> None:
+        self._removed.count(TOO_LARGE_FOR_CLIENT)
+        LOG.info(
+            "message_too_large_for_client", client_id=self._session.client_id, topic=topic.decode(errors="replace"),
+            size_bytes=len(payload),
+        )  # fmt: skip
+
+    # -- a slice of a source -------------------------------------------------------------------------------------------
+
+    def send_slice(self, source: Source, chunk: Chunk, index: int, portion: int, *, alone: bool) -> int:
+        """Send up to `portion` messages at the source's cursor, which is at `index` of the chunk; how many were.
+        `alone`: the session has no other source.
+        """
+        if not (alone and source.is_plain and self._session.is_plain):
+            return self._send_merged(source, chunk, index, portion)
+        sent, spent, special = send_run(self._session, source, chunk, portion, self.budget_bytes)
+        self.budget_bytes -= spent
+        if special:
+            sent += self._send_plain(source, chunk, source.cursor - chunk.first, portion - sent)
+        return sent
+
+    def _send_plain(self, source: Source, chunk: Chunk, index: int, portion: int) -> int:
+        """Messages of which some are more than plain; a session with one subscription needs no look at overlaps."""
+        session = self._session
+        level = session.level
+        send = session.deliver_prepared
+        free = session.window_free
+        unacked = source.unacked
+        qos_max = source.qos
+        offset = source.cursor
+        first = offset
+        budget = self.budget_bytes
+        for topic, payload, flags, start in chunk.records[index : index + portion]:
+            qos = flags & 3
+            if qos > qos_max:
+                qos = qos_max
+            if budget <= 0 or (qos and free <= 0):
+                break
+            if topic and not (qos == QOS_2 and source.is_exact(offset)):
+                size = len(payload)
+                budget -= size
+                token = (source, offset) if qos else None
+                if flags & FLAG_PROPERTIES:
+                    sent = self.send(RecordView(chunk.blob, start), topic, payload, qos, False, token)
+                else:
+                    sent = send(publish_head(topic, size, qos, False, False, level), payload, qos, token) != TOO_LARGE
+                    if not sent:
+                        self._too_large(topic, payload)
+                if qos and sent:
+                    free -= 1
+                    unacked[offset] = None
+            offset += 1
+        source.cursor = offset
+        self.budget_bytes = budget
+        return offset - first
+
+    def _send_merged(self, source: Source, chunk: Chunk, index: int, portion: int) -> int:
+        """For sessions whose subscriptions may overlap or have options, and for clients with topic aliases."""
+        by_queue = {one.queue_id: one for one in self._sources}
+        decorated = not self._session.is_plain or not all(one.is_plain for one in by_queue.values())
+        no_local = decorated and any(one.no_local for one in by_queue.values())
+        sent = 0
+        for topic, payload, flags, start in chunk.records[index : index + portion]:
+            if self.budget_bytes <= 0:
+                break
+            offset = source.cursor
+            if (
+                topic
+                and source.judged
+                and not self.may_read(topic, READ_HISTORY if offset < source.live_from else READ_LIVE)
+            ):
+                self._removed.count(NOT_AUTHORIZED)
+            elif topic:
+                record = RecordView(chunk.blob, start)
+                dispatch = record.dispatch() if offset >= source.live_from else []
+                own = no_local and self.is_own(record)
+                granted = decide(dispatch, source, by_queue, offset, own=own)
+                qos = min(flags & 3, granted)
+                if granted == WAIT or (qos > 0 and self._session.window_free <= 0):
+                    break
+                if qos == QOS_2 and source.is_exact(offset):
+                    own = False
+                elif granted == PASSED:
+                    self._metrics.overlaps_merged.value += not own
+                else:
+                    self.budget_bytes -= len(payload)
+                    identifiers, as_published = (
+                        gather(dispatch, source, by_queue, own=own) if decorated else ([], False)
+                    )
+                    retain = as_published and flags & FLAG_RETAIN != 0
+                    token = (source, offset) if qos else None
+                    if decorated or flags & FLAG_PROPERTIES:
+                        done = self.send(record, topic, payload, qos, retain, token, identifiers)
+                    else:
+                        done = self._send_prepared(topic, payload, qos, token)
+                    if qos and done:
+                        source.unacked[offset] = None
+                    sent += 1
+            source.cursor = offset + 1
+        return sent
+
+    def _send_prepared(self, topic: bytes, payload: bytes | memoryview, qos: int, token: object) -> bool:
+        head = publish_head(topic, len(payload), qos, False, False, self._session.level)
+        sent = self._session.deliver_prepared(head, payload, qos, token) != TOO_LARGE
+        if not sent:
+            self._too_large(topic, payload)
+        return sent
+
+    def send_history(self, source: Source, run: HistoryRun, portion: int) -> int:
+        """Send messages from before the source's queue; they go before its live ones."""
+        identifiers = (source.subscription_id,) if source.subscription_id else ()
+        sent = 0
+        while run.ready and sent < portion and self.budget_bytes > 0:
+            record = run.ready[0]
+            qos = min(record.flags & 3, source.qos)
+            if qos and self._session.window_free <= 0:
+                break
+            run.ready.popleft()
+            topic = record.mqtt_topic
+            assert topic is not None, "history matches MQTT topics"
+            if source.judged and not self.may_read(topic, READ_HISTORY):
+                self._removed.count(NOT_AUTHORIZED)
+            elif record.position not in run.unacked and not (source.no_local and self.is_own(record)):
+                self.budget_bytes -= record.body.nbytes
+                begun = self.send(record, topic, record.body, qos, False, (run, record.position), identifiers)
+                if begun and qos:
+                    run.unacked[record.position] = None
+                sent += begun
+        if not run.ready:
+            run.fetch()
+        return sent
+
+    def send_retained(self, source: Source, run: RetainedRun, portion: int) -> int:
+        """Send retained messages of a fresh subscription; they go before the source's live ones."""
+        identifiers = (source.subscription_id,) if source.subscription_id else ()
+        sent = 0
+        while run.ready and sent < portion and self.budget_bytes > 0:
+            position, topic, payload, published_qos, record = run.ready[0]
+            qos = min(published_qos, source.qos)
+            if qos and self._session.window_free <= 0:
+                break
+            run.ready.popleft()
+            if not self.may_be_given(topic):
+                self._removed.count(NOT_AUTHORIZED)
+            elif not (source.no_local and self.is_own(record)):
+                self.budget_bytes -= len(payload)
+                sent += self.send(record, topic, payload, qos, True, (RETAINED, position), identifiers)
+        self._metrics.retained_delivered.value += sent
+        if run.exhausted:
+            source.retained = None
+        elif not run.ready:
+            run.fetch()
+        return sent

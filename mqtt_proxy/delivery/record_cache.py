@@ -1,0 +1,256 @@
+"""What was pulled, kept a while: one cache per queue, shared by all its subscribers in this proxy.
+
+A `Feed` is one followed queue: how far the broker has confirmed it, who follows it, and the chunks of records at
+hand. A chunk covers the queue offsets [first, next) without a gap, so a cursor finds its record by subtraction.
+Chunks of one feed never overlap. All chunks together stay below a byte limit: the longest unused goes first, whoever
+still needs it pulls again.
+Invariant: `size_bytes` is the sum over all chunks that can be found. Loop rule: everything on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from operator import attrgetter
+from typing import Protocol
+
+from mqtt_proxy import hot
+from remoting.protocol.records.record import publish_fields
+
+Record = tuple[bytes, "memoryview | bytes", int, int]
+"""(MQTT topic, payload, record flags, start in the chunk's blob); an empty topic is no MQTT message."""
+
+RECORD_OVERHEAD_BYTES = 200
+"""What a record's Python objects cost beside its bytes, for the accounting of the limit."""
+
+
+CHUNK_OVERHEAD_BYTES = 400
+"""What a chunk's own objects cost, for the same purpose."""
+
+PUSHED_SHARE_MIN = 16
+"""A chunk that needs less than this fraction (1/n) of what was pushed takes a copy instead of keeping all of it."""
+
+START_BYTES = 4
+"""Size of one place in `Chunk.starts`."""
+
+NEAR_RECORDS_MAX = 4_096
+"""A reader at most so far behind is served from what the broker pushes; one further behind pulls in large steps."""
+
+
+class QueueFollower(Protocol):
+    """One session as its feeds see it."""
+
+    def wake(self) -> None:
+        """Something changed: deliver when the loop is free."""
+
+    def jumped(self, feed: Feed, offset: int, to: int, reason: str) -> None:
+        """Nothing can be read at `offset`; reading goes on at `to`."""
+
+    def gone(self, feed: Feed) -> None:
+        """The queue does not exist any more."""
+
+    def lag(self, feed: Feed) -> int:
+        """How many records of this queue it has not been given."""
+
+
+class Chunk:
+    """Consecutive records of one queue."""
+
+    __slots__ = ("_records", "blob", "feed", "first", "next", "shared", "size_bytes", "starts")
+
+    def __init__(
+        self, feed: Feed, first: int, blob: bytes | memoryview, starts: bytes | None = None, size_bytes: int = -1
+    ) -> None:
+        """`starts` are the places of its records in the blob, `size_bytes` what counts of it; default: all."""
+        self.feed = feed
+        self.first = first
+        self.blob = blob
+        self.starts = hot.core.starts_of(blob) if starts is None else starts
+        count = len(self.starts) // START_BYTES
+        self.next = first + count
+        size_bytes = len(blob) if size_bytes < 0 else size_bytes
+        self.size_bytes = CHUNK_OVERHEAD_BYTES + size_bytes + RECORD_OVERHEAD_BYTES * count
+        self.shared: object = None
+        """Packets made of it that another session can send as they are."""
+        self._records: list[Record] | None = None
+
+    @property
+    def records(self) -> list[Record]:
+        """What a delivery needs of each record, for those that are not sent as runs."""
+        if self._records is None:
+            blob = self.blob
+            self._records = [_record(blob, start) for start in memoryview(self.starts).cast("I")]
+        return self._records
+
+
+def _record(blob: bytes | memoryview, start: int) -> Record:
+    topic, body, flags, _, _ = publish_fields(blob, start)
+    return topic, body, flags, start  # type: ignore[return-value]  # a slice of a view is a view
+
+
+def parse_records(blob: bytes | memoryview) -> list[Record]:
+    """Split raw records, back to back, into what a delivery needs."""
+    return [_record(blob, start) for start in memoryview(hot.core.starts_of(blob)).cast("I")]
+
+
+def split_pushed(blob: memoryview, wanted: dict[int, Feed]) -> list[Chunk]:
+    """Return a chunk for each run of pushed records of the wanted queues.
+
+    A record lies in several queues and says which. A run ends where an offset is missing; what follows is pulled.
+    A chunk keeps its whole blob in memory: it counts for all of it, or takes a copy of the little that it needs.
+    """
+    chunks = []
+    for queue_id, first, starts, size_bytes in hot.core.split(blob, wanted):
+        feed = wanted[queue_id]
+        if size_bytes * PUSHED_SHARE_MIN >= len(blob):
+            chunks.append(Chunk(feed, first, blob, starts, len(blob)))
+        else:
+            chunks.append(Chunk(feed, first, memoryview(hot.core.pick(blob, starts))))
+    return chunks
+
+
+class Feed:
+    """One queue followed by at least one session."""
+
+    __slots__ = ("_followers", "chunks", "max_offset", "only", "queue_id")
+
+    def __init__(self, queue_id: int) -> None:
+        self.queue_id = queue_id
+        self.max_offset = 0
+        """Confirmed end: records below it can be pulled."""
+        self.only: QueueFollower | None = None
+        """Who follows with one source while nobody else does: most queues have one reader."""
+        self._followers: dict[QueueFollower, int] | None = None
+        """Follower -> how many of its sources read here, once there were several."""
+        self.chunks: list[Chunk] | None = None
+        """By offset, once there was one."""
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether anybody reads here."""
+        return self.only is not None or bool(self._followers)
+
+    @property
+    def followers(self) -> tuple[QueueFollower, ...]:
+        """Who reads here, each once."""
+        if self.only is not None:
+            return (self.only,)
+        return tuple(self._followers or ())
+
+    def join(self, follower: QueueFollower) -> None:
+        """The follower has one source more here."""
+        if self._followers is None:
+            if self.only is None:
+                self.only = follower
+                return
+            self._followers = {self.only: 1}
+            self.only = None
+        self._followers[follower] = self._followers.get(follower, 0) + 1
+
+    def leave(self, follower: QueueFollower) -> None:
+        """The follower has one source less here."""
+        if self._followers is None:
+            assert self.only is follower
+            self.only = None
+            return
+        count = self._followers[follower] - 1
+        if count:
+            self._followers[follower] = count
+        else:
+            del self._followers[follower]
+
+    def advance(self, max_offset: int) -> None:
+        """The broker confirmed more; wake whoever follows."""
+        if max_offset <= self.max_offset:
+            return
+        self.max_offset = max_offset
+        if self.only is not None:
+            self.only.wake()
+        elif self._followers is not None:
+            for follower in self._followers:
+                follower.wake()
+
+    def is_near(self) -> bool:
+        """Whether somebody is close enough to the end to be given what is pushed."""
+        if self.only is not None:
+            return self.only.lag(self) <= NEAR_RECORDS_MAX
+        for follower in self._followers or ():  # noqa: SIM110 - a generator costs more than the look
+            if follower.lag(self) <= NEAR_RECORDS_MAX:
+                return True
+        return False
+
+    def next_known(self, offset: int) -> int | None:
+        """The first offset at or after `offset` that a chunk covers: a pull need not go beyond it."""
+        chunks = self.chunks
+        if not chunks:
+            return None
+        index = _behind(chunks, offset)
+        return chunks[index].first if index < len(chunks) else None
+
+
+def _behind(chunks: list[Chunk], offset: int) -> int:
+    """Where the chunks begin that lie above `offset`; most often there are none."""
+    if not chunks:
+        return 0
+    last = chunks[-1]
+    if last.first <= offset:
+        return len(chunks)
+    return bisect_right(chunks, offset, key=attrgetter("first"))
+
+
+class RecordCache:
+    """All chunks of all feeds, least recently used first."""
+
+    __slots__ = ("_bytes_max", "_recent", "size_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._recent: OrderedDict[Chunk, None] = OrderedDict()
+        self.size_bytes = 0
+
+    def find(self, feed: Feed, offset: int) -> Chunk | None:
+        """The chunk that covers `offset`, if it is still here."""
+        chunks = feed.chunks
+        index = _behind(chunks, offset) - 1 if chunks else -1
+        if not chunks or index < 0:
+            return None
+        chunk = chunks[index]
+        if offset >= chunk.next:
+            return None
+        self._recent.move_to_end(chunk)
+        return chunk
+
+    def add(self, chunk: Chunk) -> None:
+        """Keep a chunk; one that would overlap another is used by its reader's retry only if it fits in between."""
+        chunks = chunk.feed.chunks
+        if chunks is None:
+            chunks = chunk.feed.chunks = []
+        index = _behind(chunks, chunk.first)
+        if chunk.next == chunk.first:
+            return
+        if index:
+            near = chunks[index - 1]
+            if chunk.first < near.next:
+                return
+        if index < len(chunks):
+            near = chunks[index]
+            if chunk.next > near.first:
+                return
+        chunks.insert(index, chunk)
+        self._recent[chunk] = None
+        self.size_bytes += chunk.size_bytes
+        # The newest always stays, also when it alone is above the limit: its reader is waiting for it.
+        while self.size_bytes > self._bytes_max and len(self._recent) > 1:
+            self.drop(next(iter(self._recent)))
+
+    def drop_feed(self, feed: Feed) -> None:
+        """Nobody follows the queue any more."""
+        for chunk in list(feed.chunks or ()):
+            self.drop(chunk)
+
+    def drop(self, chunk: Chunk) -> None:
+        """Nobody needs a chunk that is kept here any more."""
+        del self._recent[chunk]
+        assert chunk.feed.chunks is not None, "it holds this chunk"
+        chunk.feed.chunks.remove(chunk)
+        self.size_bytes -= chunk.size_bytes

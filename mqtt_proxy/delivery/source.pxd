@@ -1,0 +1,30 @@
+# Types of source.py; see remoting/native/typed.py.
+
+from mqtt_proxy.delivery.record_cache cimport Chunk, Feed
+from mqtt_proxy.mqtt.session.place cimport DeliveryOrigin
+
+cdef class Source(DeliveryOrigin):
+    cdef public Chunk chunk
+    cdef public long long committed
+    cdef public long long cursor
+    cdef public long long exact_below
+    cdef public long long exact_from
+    cdef public set exact_open
+    cdef public Feed feed
+    cdef public object filter
+    cdef public object history
+    cdef public bint is_plain
+    cdef public bint judged
+    cdef public long long live_from
+    cdef public bint no_local
+    cdef public long options
+    cdef public int qos
+    cdef public bint retain_as_published
+    cdef public object retained
+    cdef public long serial
+    cdef public dict shadows
+    cdef public long long start
+    cdef public long subscription_id
+    cdef public dict unacked
+
+    cpdef long long lowest(self) except? -1

@@ -1,0 +1,130 @@
+"""Where a delivery came from: one subscription's place in one queue.
+
+A session costs a number per subscription, not a buffer: `cursor` is the next queue offset to send, `unacked` the
+offsets sent and not yet acknowledged (at most the in-flight window), and what is committed is the lowest of both.
+
+Invariant: `unacked` is in rising order and every member is below `cursor`; so `lowest()` never passes a message that
+the client may not have. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from mqtt_proxy.delivery.record_cache import Chunk, Feed
+from mqtt_proxy.history.replay import HistoryRun
+from mqtt_proxy.mqtt.session.place import DeliveryOrigin
+from mqtt_proxy.retained.replay import RetainedRun
+
+
+class Source(DeliveryOrigin):
+    """One subscription of one session."""
+
+    __slots__ = (
+        "chunk",
+        "committed",
+        "cursor",
+        "exact_below",
+        "exact_from",
+        "exact_open",
+        "feed",
+        "filter",
+        "history",
+        "is_plain",
+        "judged",
+        "live_from",
+        "no_local",
+        "options",
+        "qos",
+        "retain_as_published",
+        "retained",
+        "serial",
+        "shadows",
+        "start",
+        "subscription_id",
+        "unacked",
+    )
+
+    def __init__(self, topic_filter: str, feed: Feed, qos: int, cursor: int, serial: int) -> None:
+        super().__init__(feed.queue_id)
+        self.filter = topic_filter
+        self.feed = feed
+        self.qos = qos
+        self.cursor = self.start = self.committed = cursor
+        self.live_from = 0
+        """What lies below is history that was asked for: sent whatever other subscriptions match it."""
+        self.serial = serial
+        """Age among the session's sources: the lower delivers what several would."""
+        self.chunk: Chunk | None = None
+        self.unacked: dict[int, None] = {}
+        self.shadows: dict[int, list[tuple[Source, int]]] | None = None
+        """Offset here -> the same message's places in younger sources that left it to this one."""
+        self.history: HistoryRun | None = None
+        """Messages from before the queue that go out before anything at the cursor."""
+        self.retained: RetainedRun | None = None
+        """Retained messages that go out before anything at the cursor."""
+        self.exact_from = self.exact_below = 0
+        """Offsets between were sent with QoS 2, if that is what their messages get."""
+        self.exact_open: set[int] | None = None
+        """Of those the ones ahead of the cursor that are in flight."""
+        self.judged = False
+        """Whether each message is judged by its own topic, because the filter covers some that may not be read."""
+        self.choose(0, 0)
+
+    def choose(self, options: int, subscription_id: int) -> None:
+        """What the client wants of this subscription; options as in `session_body.FilterRequest`, 0 = no identifier."""
+        self.options = options
+        self.subscription_id = subscription_id
+        self.is_plain = not (options & 3 or subscription_id or self.judged)
+        """Whether its deliveries are topic and payload alone, as far as it has a say."""
+        self.no_local = options & 1 != 0
+        self.retain_as_published = options & 2 != 0
+
+    def judge(self, judged: bool) -> None:
+        """Whether each message has to be judged by its own topic from now on."""
+        self.judged = judged
+        self.choose(self.options, self.subscription_id)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is to be sent before what stands at the cursor."""
+        return self.retained is not None or (self.history is not None and self.history.active)
+
+    def acknowledge(self, offset: int) -> None:
+        """The client has the message at `offset`, and therefore its copies in younger sources."""
+        self.unacked.pop(offset, None)
+        if self.exact_open is not None:
+            self.exact_open.discard(offset)
+        if self.shadows:
+            for source, copy in self.shadows.pop(offset, ()):
+                source.unacked.pop(copy, None)
+
+    def sent_before(self, offset: int) -> None:
+        """A delivery of the session's previous connection is still in flight."""
+        if offset < self.cursor:
+            self.unacked[offset] = None
+            return
+        if self.exact_open is None:
+            self.exact_open = set()
+        self.exact_open.add(offset)
+
+    def is_exact(self, offset: int) -> bool:
+        """Whether a message of QoS 2 at the cursor was sent before; it is in flight, or the client has it."""
+        if not self.exact_from <= offset < self.exact_below:
+            return False
+        if self.exact_open is not None and offset in self.exact_open:
+            self.exact_open.discard(offset)
+            self.unacked[offset] = None
+        return True
+
+    def leave_to(self, other: Source, offset: int, other_offset: int) -> None:
+        """Pass over the message at `offset`, which `other` has sent; it is unacknowledged here while it is there."""
+        if other_offset in other.unacked:
+            self.unacked[offset] = None
+            if other.shadows is None:
+                other.shadows = {}
+            other.shadows.setdefault(other_offset, []).append((self, offset))
+
+    def lowest(self) -> int:
+        """The offset to commit: everything below it is with the client."""
+        for offset in self.unacked:
+            return offset
+        return self.cursor

@@ -1,0 +1,203 @@
+"""The proxy's one connection to a broker: in-process, or TCP that is made again whenever it is lost.
+
+Requests leave in the order of the calls (`call`, `post`, `request` alike), which everything above relies on: a
+SESSION_CLOSE posted before a SESSION_OPEN is handled before it. A request ends in its reply's body, `Refused`, or
+`LinkDownError` when nobody can say whether the broker carried it out. Listeners hear `up` after every (re)connection
+and `down` after every loss.
+Invariant: between `down` and the next `up` no request is sent. Loop rule: everything on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from remoting.client.master_connection import BACKOFF_FIRST_MS, BACKOFF_MS_MAX, MasterConnection
+from remoting.client.masters import Masters
+from remoting.client.reconnecting import ReconnectingConnection
+from remoting.inprocess import InProcessConnection
+from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
+from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection, PushCallback
+from remoting.transport.direct import News
+from remoting.transport.failures import NotMaster, not_master, refusal
+from runtime.logs import get_logger
+
+Dial = Callable[[], Awaitable[Connection]]
+"""Makes a connection to the broker, asking a controller where it is if need be; raises what went wrong."""
+
+Done = Callable[[bytes, Exception | None], None]
+"""Called with the reply's body and None, or with b"" and `Refused` or `LinkDownError`."""
+
+FIRST_DELAY_DIVISOR = 20
+"""The first pause between two attempts is the longest one divided by this; it doubles from there."""
+
+
+class LinkDownError(LightMQError):
+    """The broker cannot be reached, or was lost before it answered."""
+
+
+class Link:
+    """A connection that comes back. `start` begins to connect, `wait_up` waits for the first success."""
+
+    def __init__(self, dial: Dial, *, reconnect_delay_ms_max: int, masters: Masters | None = None) -> None:
+        """With `masters` it leads to the master of a group, whoever that is; `dial` is not used then."""
+        first_ms = max(1, reconnect_delay_ms_max // FIRST_DELAY_DIVISOR)
+        if masters is not None:
+            self._line: ReconnectingConnection = MasterConnection(
+                masters,
+                backoff_first_ms=min(first_ms, BACKOFF_FIRST_MS),
+                backoff_ms_max=min(reconnect_delay_ms_max, BACKOFF_MS_MAX),
+            )
+        else:
+            self._line = ReconnectingConnection(
+                dial, "the broker", backoff_first_ms=first_ms, backoff_ms_max=reconnect_delay_ms_max
+            )
+        self._connection: Connection | None = None
+        self._pushes: dict[int, PushCallback] = {}
+        self._news: News | None = None
+        self._direct: InProcessConnection | None = None
+        self._stopping = False
+        self._first = asyncio.Event()
+        self._log = get_logger("proxy.link")
+        self._line.on_up(self._came_up)
+        self._line.on_down(self._went_down)
+        self._line.on_push(self._pushed)
+
+    @property
+    def up(self) -> bool:
+        """Whether requests can be made now."""
+        return self._connection is not None and not self._connection.closed
+
+    @property
+    def direct(self) -> InProcessConnection | None:
+        """The connection, when it leads to a broker of this process that takes publishes as objects."""
+        return self.open_direct()
+
+    def open_direct(self) -> InProcessConnection | None:
+        """The same, as the hot path asks for it."""
+        direct = self._direct
+        return None if direct is None or direct._closing else direct  # noqa: SLF001 - hot: `closed` by its field
+
+    def on_up(self, callback: Callable[[], None]) -> None:
+        """Call after every connection made, in order of registration."""
+        self._line.on_up(lambda _connection: callback(), at_once=False)
+
+    def on_down(self, callback: Callable[[str], None]) -> None:
+        """Call with the reason after every loss."""
+        self._line.on_down(lambda reason: None if self._stopping else callback(reason))
+
+    def on_push(self, code: int, callback: PushCallback) -> None:
+        """Call with each command of this code that the broker sends on its own."""
+        self._pushes[code] = callback
+
+    def on_news(self, news: News) -> None:
+        """Call with news of followed queues where the broker tells it without frames; else they come as NOTIFY."""
+        self._news = news
+
+    async def start(self) -> None:
+        """Begin to connect; does not wait for success."""
+        self._line.start()
+
+    async def wait_up(self) -> None:
+        """Wait for the first connection."""
+        await self._first.wait()
+
+    async def stop(self) -> None:
+        """Close and do not come back."""
+        self._stopping = True
+        await self._line.close()
+
+    def post(
+        self,
+        code: int,
+        body: bytes,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        *,
+        fields: dict[str, str] | None = None,
+    ) -> asyncio.Future[bytes]:
+        """Send a request; the future ends in the reply's body. Raises LinkDownError at once without a connection."""
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def done(reply: bytes, error: Exception | None) -> None:
+            if future.done():  # whoever waited has been cancelled
+                return
+            if error is None:
+                future.set_result(reply)
+            else:
+                future.set_exception(error)
+
+        self.call(code, body, done, timeout_ms, fields=fields)
+        return future
+
+    def call(
+        self,
+        code: int,
+        body: bytes,
+        done: Done,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        *,
+        fields: dict[str, str] | None = None,
+    ) -> None:
+        """Send a request; `done` follows, never inside this call. Raises LinkDownError when down."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            raise LinkDownError("no connection to the broker")
+
+        def answered(reply: Command | None, error: Exception | None) -> None:
+            if reply is None:
+                done(b"", LinkDownError(str(error)))
+            elif (denial := not_master(reply)) is not None:
+                done(b"", self._not_master(connection, denial))
+            elif reply.code != 0:
+                done(b"", refusal(reply))
+            else:
+                done(reply.body, None)
+
+        connection.call(Command(code, fields=fields or {}, body=body), answered, timeout_ms)
+
+    def oneway(self, code: int, body: bytes) -> None:
+        """Send a request that gets no answer. Raises LinkDownError when down."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            raise LinkDownError("no connection to the broker")
+        connection.oneway(Command(code, flag=FLAG_ONEWAY, body=body))
+
+    async def request(self, code: int, body: bytes, timeout_ms: int = REQUEST_TIMEOUT_MS) -> bytes:
+        """Send a request and wait for its reply's body. Raises Refused or LinkDownError."""
+        return await self.post(code, body, timeout_ms)
+
+    def drop(self, reason: str) -> None:
+        """Give the connection up and make another: what was not answered ends in LinkDownError first."""
+        self._line.drop(reason)
+
+    def _not_master(self, connection: Connection, denial: NotMaster) -> LinkDownError:
+        """Another broker leads the group: nothing follows on this connection."""
+        self._line.leave(connection.address, denial)
+        return LinkDownError(str(denial))
+
+    def _came_up(self, connection: Connection) -> None:
+        self._connection = connection
+        self._direct = None
+        if isinstance(connection, InProcessConnection):
+            if connection.takes_objects:
+                self._direct = connection
+            if self._news is not None:
+                connection.on_news(self._news)
+        self._log.info("broker_connected", address=connection.address)
+        self._first.set()
+
+    def _went_down(self, reason: str) -> None:
+        self._connection = self._direct = None
+        if not self._stopping:
+            self._log.warning("broker_lost", reason=reason)
+
+    def _pushed(self, command: Command) -> None:
+        callback = self._pushes.get(command.code)
+        if callback is None:
+            self._log.warning("push_unknown", code=command.code)
+            return
+        try:
+            callback(command)
+        except LightMQError as error:
+            self._log.error("push_unreadable", code=command.code, error=str(error))

@@ -1,0 +1,1 @@
+"""Sockets: listeners, handshakes before MQTT, and connections that drive one session each."""

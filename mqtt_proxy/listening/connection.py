@@ -1,0 +1,366 @@
+"""One socket, one session, one handler: bytes from the kernel to the session, events to the handler, output back in one
+write.
+
+Invariants
+- A read is one `feed` and at most one `on_events`; all output of a loop turn leaves in one write.
+- `on_closed` is called exactly once, in a later loop turn than whatever caused it, and nothing is called after it.
+- While a CONNECT is undecided the socket is not read: an unauthenticated client costs at most 64 KB.
+- A client that does not read its answers gets no deliveries (`on_writable(False)`) and, above four times that mark, is
+not
+  read either: its memory here is bounded without losing anything.
+Loop rule: everything on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import select
+import termios
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mqtt_proxy.listening.counters import FrontCounters
+from mqtt_proxy.listening.lingering_close import part
+from mqtt_proxy.listening.loop_state import LoopState, Written
+from mqtt_proxy.listening.peer import Peer
+from mqtt_proxy.mqtt.codec.reason_codes import VIOLATION_CODES, Reason
+from mqtt_proxy.mqtt.session.events import Disconnected, Event, Violated
+from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.mqtt.session.states import State
+from runtime.logs import get_logger
+
+OUTPUT_STOP_FACTOR = 4
+"""Output above this many times the deliveries' mark stops reading from the client."""
+
+LOG = get_logger("mqtt_proxy.front")
+
+_PEER_CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+_UNDECIDED, _OWNER, _OUTPUT = 1, 2, 4  # why a socket is not read
+_DECIDING = State.DECIDING  # a member of an enumeration is looked up slowly
+
+
+class ConnectionHandler(Protocol):
+    """What the owner of the sessions implements, one per connection."""
+
+    def on_events(self, events: list[Event]) -> None:
+        """Events of one read, in order, never empty; the list is emptied afterwards. After Violated and Disconnected
+        the connection closes by itself.
+        """
+        ...
+
+    def on_writable(self, writable: bool) -> None:
+        """The socket takes deliveries again, or no longer."""
+        ...
+
+    def on_closed(self, reason: str, will_due: bool) -> None:
+        """The connection has ended; `will_due`: the will of an accepted session has to be published."""
+        ...
+
+
+HandlerFactory = Callable[["Connection"], ConnectionHandler]
+
+
+class Wire(Protocol):
+    """What a connection writes to: a socket of the driver, a transport of the loop, or a WebSocket over one."""
+
+    def write(self, data: bytes) -> None:
+        """Send, or keep until the socket takes it."""
+
+    def close(self) -> None:
+        """Send what is kept, then end."""
+
+    def abort(self) -> None:
+        """End at once."""
+
+    def is_closing(self) -> bool:
+        """Whether the end has begun."""
+
+    def pause_reading(self) -> None:
+        """Take no input."""
+
+    def resume_reading(self) -> None:
+        """Take input again."""
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes kept."""
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Marks of `pause_writing` and `resume_writing`."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What is known of the socket."""
+
+
+class ConnectionHost(Protocol):
+    """What the connections of one listener share; the listener itself."""
+
+    make_handler: HandlerFactory
+    counters: FrontCounters
+    output_bytes_max: int
+    """Bytes waiting in one socket above which its deliveries stop."""
+
+    def admit(self, peer: Peer) -> Peer | None:
+        """Count a socket in that was just taken; None when it is over a limit and has to be cut."""
+        ...
+
+    def register(self, connection: Connection) -> None:
+        """Know a connection whose peer was admitted."""
+        ...
+
+    def release(self, connection: Connection) -> None:
+        """Count it out; once per connection that was registered."""
+        ...
+
+
+class Connection(Written):
+    """The socket side of one MQTT client."""
+
+    __slots__ = (
+        "_closing",
+        "_dirty",
+        "_host",
+        "_pauses",
+        "_reported",
+        "_shared",
+        "_transport",
+        "_will_due",
+        "certificate_name",
+        "close_reason",
+        "handler",
+        "is_loopback",
+        "listener",
+        "over_connect_rate",
+        "peer_address",
+        "session",
+        "writable",
+    )
+
+    def __init__(self, session: Session, shared: LoopState, host: ConnectionHost) -> None:
+        self.session = session
+        self.peer_address = ""
+        self.is_loopback = False
+        self.over_connect_rate = False
+        self.listener = "tcp"
+        self.certificate_name: str | None = None
+        """The name in the client's certificate, verified by TLS; None without one."""
+        self.writable = True
+        self.close_reason: str | None = None
+        self.handler: ConnectionHandler | None = None
+        self._shared = shared
+        self._host = host
+        self._transport: Wire | None = None
+        self._pauses = 0
+        self._dirty = self._closing = self._reported = self._will_due = False
+
+    # -- for the handler -----------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Write the session's output at the end of this loop turn. Call it after every answer or delivery."""
+        if not self._dirty and not self._closing:
+            self._dirty = True
+            self._shared.write_later(self)
+
+    def pause_reading(self) -> None:
+        """Read nothing from this client until `resume_reading`; its keep-alive stands still meanwhile."""
+        self._pause(_OWNER)
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if self._pauses & _OWNER:
+            self.session.excuse_silence(self._shared.now_ms())
+            self._resume(_OWNER)
+
+    def peer_left(self) -> bool:
+        """Whether the client has closed its side. A socket that is not read does not tell; this asks the kernel."""
+        if self._transport is None or self._transport.is_closing():
+            return True
+        sock = self._transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return True
+        asked = select.poll()
+        asked.register(sock.fileno(), _PEER_CLOSED)
+        return bool(asked.poll(0))
+
+    def close(self, reason: str) -> None:
+        """Write what is pending, then close; `on_closed` follows in a later loop turn. Closing twice is once."""
+        transport = self._transport
+        if self._closing or transport is None:
+            return
+        self._closing = True
+        session = self.session
+        self.close_reason = reason if session.close_reason in (None, Reason.ENDED) else session.close_reason
+        self._will_due = session.will_due
+        session.close(reason)
+        if not transport.is_closing():
+            data = session.take_bytes()
+            self._shared.bytes_out.value += len(data)
+            transport.write(data)
+            part(transport, self._shared.loop, explained=bool(data) and session.close_reason in VIOLATION_CODES)
+        self._shared.loop.call_soon(self._report_closed)
+
+    def send_away(self, code: int, server_reference: str) -> None:
+        """Close because the proxy stops; a client of MQTT 5 is told with this code, and where to go."""
+        if not self._closing:
+            self._will_due = self.session.will_due
+            self.session.disconnect(code, server_reference=server_reference)
+            self.close("server_stopping")
+
+    # -- from the wire -------------------------------------------------------------------------------------------------
+
+    def refuse(self) -> None:
+        """Nobody was admitted: nothing is ever told of this connection."""
+        self._closing = self._reported = True
+
+    def begin(self, wire: Wire, peer: Peer) -> None:
+        """Take a wire whose peer was admitted."""
+        self._transport = wire
+        self.peer_address, self.is_loopback = peer.address, peer.loopback
+        self.listener, self.certificate_name = peer.listener, peer.certificate_name
+        self.over_connect_rate = peer.over_connect_rate
+        self._host.register(self)
+        wire.set_write_buffer_limits(high=self._host.output_bytes_max, low=self._host.output_bytes_max // 4)
+        self.handler = self._host.make_handler(self)
+        self._shared.ring.watch(self)
+
+    def receive(self, data: bytes) -> None:
+        """Bytes of the driver, or out of WebSocket frames."""
+        if data and not self._closing:
+            self._shared.bytes_in.value += len(data)
+            self._process(data)
+
+    def pause_writing(self) -> None:
+        """The socket takes no more: stop deliveries."""
+        self.writable = False
+        if self.handler is not None and not self._closing:
+            self.handler.on_writable(False)
+
+    def resume_writing(self) -> None:
+        """The socket has room again."""
+        self.writable = True
+        self._resume(_OUTPUT)
+        if self.handler is not None and not self._closing:
+            self.handler.on_writable(True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self.close("peer_closed" if exc is None else "connection_error")
+        self._host.release(self)
+        self._transport = None
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """When this connection is overdue; a client that is not read cannot be."""
+        if self._pauses & _OWNER:
+            return self._shared.now_ms() + 1_000
+        return self.session.next_deadline_ms()
+
+    def expire(self) -> None:
+        """The deadline has passed: end the session, unless it is this side that is late."""
+        events = [] if self._input_waits() else self.session.tick(self._shared.now_ms())
+        if events:
+            self._hand_on(events)
+        else:
+            self._shared.ring.watch(self)
+
+    def _input_waits(self) -> bool:
+        """Whether the client has sent something that lies unread in the kernel, although it is to be read."""
+        if self._pauses or self._transport is None or self.session.state is not State.CONNECTED:
+            return False
+        sock = self._transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return False
+        return any(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)))
+
+    def abort(self) -> None:
+        """Cut the connection without waiting for its output."""
+        self.close("aborted")
+        if self._transport is not None:
+            self._transport.abort()
+
+    def write_now(self) -> None:
+        """Write the output of this loop turn; go on with held input after a CONNECT has been decided."""
+        self._dirty = False
+        transport = self._transport
+        session = self.session
+        if self._closing or transport is None:
+            return
+        out = session.out
+        if out:
+            data = out[0]
+            if len(out) == 1 and isinstance(data, bytes):  # most often
+                out.clear()
+            else:
+                data = session.take_bytes()
+            self._shared.bytes_out.value += len(data)
+            transport.write(data)
+            if (
+                not self.writable
+                and transport.get_write_buffer_size() > self._host.output_bytes_max * OUTPUT_STOP_FACTOR
+            ):
+                self._host.counters.reads_paused.value += not self._pauses & _OUTPUT
+                self._pause(_OUTPUT)
+        if session.close_reason is not None:
+            self.close(session.close_reason)
+        elif self._pauses & _UNDECIDED and session.state is not _DECIDING:
+            self._shared.ring.watch(self)
+            self._resume(_UNDECIDED)
+            if session.input_held:
+                self._process(b"")
+
+    def _process(self, data: bytes) -> None:
+        session = self.session
+        events = session.feed(data, self._shared.now_ms())
+        undecided = session.state is _DECIDING
+        if events:
+            self._hand_on(events)
+        if session.out:
+            self.flush()
+        if not undecided:
+            return
+        if session.state is _DECIDING:
+            self._pause(_UNDECIDED)
+        elif session.close_reason is None:  # decided within the call
+            self._shared.ring.watch(self)
+            if session.input_held:
+                self._process(b"")
+
+    def _hand_on(self, events: list[Event]) -> None:
+        """Give events to the handler; the last one may end the connection."""
+        if not events or self._closing or self.handler is None:
+            return
+        last = events[-1]
+        self.handler.on_events(events)
+        self.session.events = None  # or an idle client's last SUBSCRIBE would stay with it
+        if self.session.close_reason is None:  # most often: neither of the two that end a session
+            return
+        if isinstance(last, Violated):
+            self._host.counters.violations.child(last.reason).value += 1
+            LOG.info(
+                "violation", peer=self.peer_address, client_id=self.session.client_id, reason=last.reason,
+                detail=last.detail,
+            )  # fmt: skip
+            self.close(last.reason)
+        elif isinstance(last, Disconnected):
+            self.close("disconnect")
+
+    def _pause(self, why: int) -> None:
+        if not self._pauses and self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._pauses |= why
+
+    def _resume(self, why: int) -> None:
+        if not self._pauses & why:
+            return
+        self._pauses &= ~why
+        if not self._pauses and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _report_closed(self) -> None:
+        self._shared.ring.forget(self)
+        if not self._reported and self.handler is not None:
+            self._reported = True
+            # Let go of each other, or both would wait for a full collection, which comes rarely.
+            handler, self.handler = self.handler, None
+            handler.on_closed(self.close_reason or "closed", self._will_due)

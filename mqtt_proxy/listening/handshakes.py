@@ -1,0 +1,218 @@
+"""The way of one socket to MQTT when something stands before it: PROXY header, TLS, WebSocket, in this order.
+
+    accepted -> (PROXY header) -> admitted -> (TLS handshake) -> (WebSocket handshake) -> arrived: the Connection begins
+
+Invariants: the socket counts from its first moment and has until the connect deadline for all of it together, CONNECT
+included. Whatever fails closes it, counted by reason; nothing raises to the loop. The PROXY header is read to its last
+byte and not one further, so that TLS finds its hello.
+Loop rule: everything on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from dataclasses import replace
+from typing import Protocol
+
+from mqtt_proxy.front.hot.contracts import Driver
+from mqtt_proxy.listening.connection import Connection
+from mqtt_proxy.listening.counters import FrontCounters
+from mqtt_proxy.listening.lingering_close import CLOSE_GRACE_S
+from mqtt_proxy.listening.listener_spec import ListenerSpec
+from mqtt_proxy.listening.loop_state import LoopState
+from mqtt_proxy.listening.open_sockets import OpenSockets
+from mqtt_proxy.listening.peer import Peer, direct_peer, is_loopback
+from mqtt_proxy.listening.proxy_header import Header, HeaderReader, HeaderViolation
+from mqtt_proxy.listening.stream_connection import StreamConnection
+from runtime.logs import get_logger
+
+HANDSHAKE_S_MIN = 0.05
+LOG = get_logger("mqtt_proxy.front")
+
+
+class HandshakesHost(Protocol):
+    """What the entrances of one listener share; the listener itself."""
+
+    sockets: OpenSockets
+    counters: FrontCounters
+    entrances: set[Handshakes]
+
+    def connection(self, opened_ms: int) -> Connection:
+        """A connection whose socket was opened then."""
+        ...
+
+    def stream(self, opened_ms: int, entrance: Handshakes | None) -> StreamConnection:
+        """A connection for a transport, whose socket was opened then and came by this entrance."""
+        ...
+
+
+class Handshakes:
+    """One socket until MQTT begins on it."""
+
+    __slots__ = ("_admitted", "_door", "_host", "_opened_ms", "_peer", "_shared", "_socket", "_stage", "_task",
+                 "_timeout_ms")  # fmt: skip
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        name: object,
+        door: ListenerSpec,
+        *,
+        shared: LoopState,
+        host: HandshakesHost,
+        timeout_ms: int,
+    ) -> None:
+        self._socket = sock
+        self._peer = direct_peer(name, door.name)
+        self._door = door
+        self._shared = shared
+        self._host = host
+        self._opened_ms = shared.now_ms()
+        self._timeout_ms = timeout_ms
+        self._stage = ""
+        self._admitted: str | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Go, unless a limit is reached."""
+        if not self._host.sockets.enter(self._peer):
+            self._socket.close()
+            return
+        self._host.entrances.add(self)
+        self._shared.ring.watch(self)
+        self._task = self._shared.loop.create_task(self._go())
+
+    def next_deadline_ms(self) -> int:
+        """When MQTT has to have begun."""
+        return self._opened_ms + self._timeout_ms
+
+    def expire(self) -> None:
+        """It has not."""
+        self.end(f"{self._stage}_timeout")
+
+    def arrived(self, transport: asyncio.BaseTransport) -> Peer | None:
+        """MQTT begins on this transport: who is at its end. None when it came too late and has to be cut."""
+        if self not in self._host.entrances:
+            return None
+        self._forget()
+        if self._door.tls is None:
+            return self._peer
+        name = self._door.tls.name_of(transport.get_extra_info("peercert"))
+        return replace(self._peer, certificate_name=name)
+
+    def at(self, stage: str) -> None:
+        """The socket has come to this stage; what fails now is counted under its name."""
+        self._stage = stage
+
+    def connection(self) -> Connection:
+        """What MQTT begins on."""
+        return self._host.connection(self._opened_ms)
+
+    def end(self, reason: str, detail: str = "") -> None:
+        """Close the socket and count it out, for a reason that is counted; once, and not after it has arrived."""
+        if self in self._host.entrances:
+            self.refused(reason, detail)
+            with contextlib.suppress(OSError):  # the peer was faster
+                self._socket.shutdown(socket.SHUT_RDWR)  # ends whatever waits for it: our reading, or the handshake
+
+    def refused(self, reason: str, detail: str) -> None:
+        """Count the socket out, for a reason that is counted; whoever says so closes it."""
+        if self not in self._host.entrances:
+            return
+        self._host.counters.handshake_failures.child(reason).value += 1
+        LOG.info(
+            "mqtt_handshake_failed", reason=reason, detail=detail, listener=self._door.name, peer=self._peer.address
+        )
+        self._leave()
+
+    def _leave(self) -> None:
+        self._forget()
+        self._host.sockets.leave(self._admitted)
+
+    def _forget(self) -> None:
+        self._host.entrances.discard(self)
+        self._shared.ring.forget(self)
+
+    # -- the way -------------------------------------------------------------------------------------------------------
+
+    async def _go(self) -> None:
+        handed = False
+        try:
+            if self._door.balancers is not None and not await self._spoken_for():
+                return
+            admitted = self._host.sockets.admit(self._peer, self._shared.now_ms())
+            if admitted is None:
+                self._leave()
+                return
+            self._peer, self._admitted = admitted, admitted.address
+            handed = True
+            await self._hand_over()
+        except HeaderViolation as violation:
+            self.end("proxy_header", str(violation))
+        except (OSError, RuntimeError) as error:  # TLS alerts, resets, a socket that is gone
+            self.end(self._stage or "left", getattr(error, "reason", None) or str(error) or type(error).__name__)
+        finally:
+            if not handed:
+                self._socket.close()
+
+    async def _spoken_for(self) -> bool:
+        """Go on as the client whom the balancer names, if this is one."""
+        if not self._door.trusts(self._peer.address):
+            self.end("proxy_untrusted")
+            return False
+        self._stage = "proxy_header"
+        reader, header = HeaderReader(), None
+        while header is None:
+            data = await self._shared.loop.sock_recv(self._socket, reader.wanted)
+            if not data:
+                self.end("proxy_header_left")
+                return False
+            header = reader.feed(data)
+        self._peer = self._named(header)
+        return self in self._host.entrances
+
+    def _named(self, header: Header) -> Peer:
+        if header.source is None:
+            return Peer(self._peer.address, False, self._door.name)  # unknown who it is: surely not somebody local
+        return Peer(header.source, self._peer.loopback and is_loopback(header.source), self._door.name)
+
+    async def _hand_over(self) -> None:
+        """Make a transport of the socket, through TLS where it is wanted; the connection begins in it."""
+        loop, tls = self._shared.loop, self._door.tls
+        if tls is None and self._door.websocket is None and self._shared.driver is not None:
+            self._adopt(self._shared.driver)
+            return
+        if tls is None:
+            self._stage = ""
+            await loop.connect_accepted_socket(self._protocol, self._socket)
+            return
+        self._stage = "tls"
+        left_s = (self.next_deadline_ms() - self._shared.now_ms()) / 1_000
+        await loop.connect_accepted_socket(
+            self._protocol, self._socket, ssl=tls.context,
+            ssl_handshake_timeout=max(left_s, HANDSHAKE_S_MIN), ssl_shutdown_timeout=CLOSE_GRACE_S,
+        )  # fmt: skip
+
+    def _adopt(self, driver: Driver) -> None:
+        """MQTT begins on the bare socket."""
+        connection = self.connection()
+        fd = self._socket.detach()
+        try:
+            wire = driver.adopt(fd, connection)
+        except OSError:
+            os.close(fd)
+            raise
+        self._forget()
+        connection.begin(wire, self._peer)
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        if self._door.websocket is None:
+            return self._host.stream(self._opened_ms, self)
+        from mqtt_proxy.listening.websocket_connection import (
+            WebSocketWire,  # brings an HTTP parser that others need not load
+        )
+
+        return WebSocketWire(self._door.websocket, self, self._shared, self._host.counters)

@@ -1,0 +1,25 @@
+# Types of loop_state.py; see remoting/native/typed.py.
+import cython
+
+from remoting.transport.turn cimport Turn
+
+cdef class Written:
+    cpdef write_now(self)
+    cpdef abort(self)
+
+cdef class LoopState:
+    cdef public object loop
+    cdef public Turn turn
+    cdef public object buffer
+    cdef public object ring
+    cdef public object driver
+    cdef public object bytes_in
+    cdef public object bytes_out
+    cdef object _monotonic_ns
+    cdef list _dirty
+
+    @cython.locals(now_ns="long long")
+    cpdef long long now_ms(self) except? -1
+    cpdef write_later(self, Written connection)
+    @cython.locals(dirty=list, connection=Written)
+    cpdef _write_all(self)

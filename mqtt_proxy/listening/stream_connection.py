@@ -1,0 +1,65 @@
+"""A connection on a transport of the loop: TLS, and plain sockets where there is no driver.
+
+Invariants: bytes are read into the buffer that all connections share; an unauthenticated client gets only the beginning
+of it. A socket whose peer is over a limit is cut before anything of it is read. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, cast
+
+from mqtt_proxy.listening.connection import Connection, ConnectionHost
+from mqtt_proxy.listening.loop_state import LoopState
+from mqtt_proxy.listening.peer import Peer, direct_peer
+from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.mqtt.session.states import State
+
+
+class Arrival(Protocol):
+    """The way a socket came here."""
+
+    def arrived(self, transport: asyncio.BaseTransport) -> Peer | None:
+        """Who is at the other end; None when the socket has to be cut."""
+        ...
+
+
+def read_buffer(session: Session, shared: LoopState) -> memoryview:
+    """Where to read for this session: the shared buffer, only the beginning of it before the client is accepted."""
+    if session.state is State.CONNECTED:
+        return shared.buffer
+    return shared.buffer[: session.limits.unauthenticated_bytes_max]
+
+
+class StreamConnection(Connection, asyncio.BufferedProtocol):
+    """One MQTT client on a transport."""
+
+    __slots__ = ("_arrival",)
+
+    def __init__(
+        self, session: Session, shared: LoopState, host: ConnectionHost, arrival: Arrival | None = None
+    ) -> None:
+        """`arrival` knows who comes when something stood before MQTT; without it the socket itself tells."""
+        super().__init__(session, shared, host)
+        self._arrival = arrival
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket, or refuse it when a limit is reached."""
+        peer: Peer | None
+        if self._arrival is None:
+            peer = self._host.admit(direct_peer(transport.get_extra_info("peername"), "tcp"))
+        else:
+            peer, self._arrival = self._arrival.arrived(transport), None
+        if peer is None:
+            self.refuse()
+            cast("asyncio.Transport", transport).abort()
+        else:
+            self.begin(cast("asyncio.Transport", transport), peer)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the shared buffer has one size
+        """Where to read."""
+        return read_buffer(self.session, self._shared)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have come."""
+        self.receive(bytes(self._shared.buffer[:nbytes]))

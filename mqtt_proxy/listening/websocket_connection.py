@@ -1,0 +1,224 @@
+"""MQTT over WebSocket: between the loop's transport, whose protocol it is, and the connection, whose wire it is.
+
+    transport <-> WebSocketWire (handshake, then frames) <-> Connection
+
+Invariants: until the handshake is accepted the socket belongs to its entrance: deadline, limits, counting. What a
+connection writes in one loop turn is one binary frame. Of pings only the last one is answered when the client does not
+read. A broken frame ends the connection with its close code and is counted.
+Loop rule: everything on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol, cast
+
+from mqtt_proxy.listening.connection import Connection
+from mqtt_proxy.listening.counters import FrontCounters
+from mqtt_proxy.listening.loop_state import LoopState
+from mqtt_proxy.listening.peer import Peer
+from mqtt_proxy.listening.stream_connection import read_buffer
+from mqtt_proxy.mqtt.codec.reason_codes import Reason
+from mqtt_proxy.mqtt.session.states import State
+from mqtt_proxy.websocket import frames
+from mqtt_proxy.websocket.frames import FrameReader
+from mqtt_proxy.websocket.handshake import REQUEST_BYTES_MAX, Handshake
+from mqtt_proxy.websocket.rules import Rules
+from runtime.logs import get_logger
+
+_CODES = {
+    "disconnect": frames.NORMAL,
+    "peer_closed": frames.NORMAL,
+    "server_stopping": frames.GOING_AWAY,
+    "draining": frames.GOING_AWAY,
+    str(Reason.TOO_LARGE): frames.TOO_BIG,
+}
+"""Why a connection was closed -> the close code; anything else is a matter of policy."""
+
+LOG = get_logger("mqtt_proxy.front")
+
+
+class WebSocketArrival(Protocol):
+    """The entrance of this socket."""
+
+    def at(self, stage: str) -> None:
+        """The socket has come to this stage."""
+        ...
+
+    def arrived(self, transport: asyncio.BaseTransport) -> Peer | None:
+        """MQTT begins: who is at the other end; None when the socket has to be cut."""
+        ...
+
+    def refused(self, reason: str, detail: str) -> None:
+        """The handshake was refused; the socket closes behind its answer."""
+        ...
+
+    def end(self, reason: str, detail: str = "") -> None:
+        """The socket has gone."""
+        ...
+
+    def connection(self) -> Connection:
+        """What MQTT begins on."""
+        ...
+
+
+class WebSocketWire(asyncio.BufferedProtocol):
+    """One WebSocket."""
+
+    __slots__ = ("_arrival", "_closing", "_connection", "_counters", "_frames", "_handshake", "_shared", "_transport")
+
+    def __init__(self, rules: Rules, arrival: WebSocketArrival, shared: LoopState, counters: FrontCounters) -> None:
+        self._arrival: WebSocketArrival | None = arrival
+        self._shared = shared
+        self._counters = counters
+        self._handshake: Handshake | None = Handshake(rules)
+        self._frames: FrameReader | None = None
+        self._connection: Connection | None = None
+        self._transport: asyncio.Transport | None = None
+        self._closing = False
+
+    # -- from asyncio --------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The handshake may begin."""
+        self._transport = cast("asyncio.Transport", transport)
+        assert self._arrival is not None
+        self._arrival.at("websocket")
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the shared buffer has one size
+        """A request's worth, then what the connection takes."""
+        if self._connection is None:
+            return self._shared.buffer[:REQUEST_BYTES_MAX]
+        return read_buffer(self._connection.session, self._shared)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have come."""
+        data = bytes(self._shared.buffer[:nbytes])
+        if self._handshake is not None:
+            self._shake_hands(data)
+        elif not self._closing:
+            self._receive(data)
+
+    def pause_writing(self) -> None:
+        """The socket takes no more."""
+        if self._connection is not None:
+            self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The socket has room again."""
+        if self._connection is not None:
+            self._connection.resume_writing()
+            self._answer_ping()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        if self._connection is not None:
+            self._connection.connection_lost(exc)
+        elif self._arrival is not None:
+            self._arrival.end("websocket_left")
+
+    # -- the wire of the connection ------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Send as one binary frame."""
+        if data and self._transport is not None:
+            self._transport.write(frames.data_frame(data))
+
+    def close(self) -> None:
+        """Say why with a close frame, then end."""
+        if self._closing or self._transport is None:
+            return
+        self._closing = True
+        code = None if self._frames is None else self._frames.close_code
+        if code is None:
+            reason = "" if self._connection is None else self._connection.close_reason or ""
+            code = _CODES.get(reason, frames.POLICY)
+        self._transport.write(frames.close_frame(code))
+        self._transport.close()
+
+    def abort(self) -> None:
+        """End at once."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def is_closing(self) -> bool:
+        """Whether the end has begun."""
+        return self._closing or self._transport is None or self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        """Take no input."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take input again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes the socket has not taken."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Marks of `pause_writing` and `resume_writing`."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=high, low=low)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What is known of the socket."""
+        return default if self._transport is None else self._transport.get_extra_info(name, default)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _shake_hands(self, data: bytes) -> None:
+        assert self._handshake is not None
+        assert self._transport is not None
+        assert self._arrival is not None
+        outcome = self._handshake.feed(data)
+        if outcome is None:
+            return
+        arrival, self._arrival, self._handshake = self._arrival, None, None
+        self._transport.write(outcome.response)
+        if outcome.refusal:
+            arrival.refused("websocket", outcome.refusal)
+            self._closing = True
+            self._transport.close()
+            return
+        peer = arrival.arrived(self._transport)
+        if peer is None:
+            self.abort()
+            return
+        self._connection = arrival.connection()
+        self._frames = FrameReader(self._connection.session.limits.unauthenticated_bytes_max)
+        self._connection.begin(self, peer)
+        if outcome.rest:
+            self._receive(outcome.rest)
+
+    def _receive(self, data: bytes) -> None:
+        assert self._frames is not None
+        assert self._connection is not None
+        reader, connection = self._frames, self._connection
+        if reader.frame_size_bytes_max is not None and connection.session.state is State.CONNECTED:
+            reader.frame_size_bytes_max = None
+        connection.receive(reader.feed(data))
+        if reader.ping is not None:
+            self._answer_ping()
+        if reader.close_code is None or self._closing:
+            return
+        if reader.peer_closed:
+            connection.close("peer_closed")
+            return
+        reason = f"websocket_{reader.close_code}"
+        self._counters.violations.child(reason).value += 1
+        LOG.info("violation", peer=connection.peer_address, client_id=connection.session.client_id, reason=reason)
+        connection.close(reason)
+
+    def _answer_ping(self) -> None:
+        """Send the answer to the last ping, unless the client does not read anyway."""
+        assert self._frames is not None
+        assert self._connection is not None
+        if self._frames.ping is None or not self._connection.writable or self._closing or self._transport is None:
+            return
+        answer, self._frames.ping = self._frames.ping, None
+        self._transport.write(frames.pong_frame(answer))

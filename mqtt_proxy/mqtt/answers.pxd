@@ -1,8 +1,0 @@
-# Types of answers.py; see remoting/hot/typed.py.
-from mqtt_proxy.mqtt.deliveries cimport Deliveries
-
-cdef object _CONNECTED
-
-cdef class Answers(Deliveries):
-    cpdef acknowledge(self, packet_ids)
-    cpdef complete(self, packet_ids)

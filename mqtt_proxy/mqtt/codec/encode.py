@@ -1,0 +1,127 @@
+"""Packets of MQTT 3.1.1 to bytes: one function per packet that carries anything, constants for those that do not.
+
+Invariant: what is encoded here decodes to an equal packet; values that the wire cannot carry are LocalMisuse, not
+corrupt bytes. `publish_head` and `acknowledgements` are the hot ones: a fan-out makes one head for all its receivers, a
+batch one pack call. `encode5` has what MQTT 5 changes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mqtt_proxy.mqtt.codec import encode5, packets
+from mqtt_proxy.mqtt.codec.packets import BRIDGE_BIT, LEVEL_3, LEVEL_5, Packet
+from mqtt_proxy.mqtt.codec.wire import encode_binary, encode_length, encode_string
+
+PINGRESP_BYTES = b"\xd0\x00"
+
+PUBACK_WORD = 0x4002_0000
+PUBREC_WORD = 0x5002_0000
+PUBREL_WORD = 0x6202_0000
+PUBCOMP_WORD = 0x7002_0000
+"""A whole PUBACK / PUBREC / PUBREL / PUBCOMP as a big-endian u32; the packet id is its low half."""
+
+
+def encode(packet: Packet, level: int = LEVEL_3) -> bytes:
+    """The bytes of `packet` at a protocol level (a CONNECT says its own), fixed header included. LocalMisuse on what
+    cannot be encoded.
+    """
+    if type(packet) is packets.Connect:
+        level = packet.level
+    encoder = encode5.ENCODERS.get(type(packet)) if level == LEVEL_5 else None
+    first, body = (encoder or _ENCODERS[type(packet)])(packet)
+    return bytes((first,)) + encode_length(len(body)) + body
+
+
+def publish_head(
+    topic: bytes, payload_size_bytes: int, qos: int, retain: bool, dup: bool = False, level: int = LEVEL_3
+) -> bytes:
+    """Everything of a PUBLISH before its packet id (QoS > 0) or payload (QoS 0); the same for every receiver of a
+    level. At level 5 it is a PUBLISH without properties.
+    """
+    first = 0x30 | dup << 3 | qos << 1 | retain
+    if level == LEVEL_5:
+        head = bytes((first,)) + encode_length(len(topic) + payload_size_bytes + (5 if qos else 3))
+        return head + encode_binary(topic) if qos else head + encode_binary(topic) + b"\x00"
+    remaining = len(topic) + payload_size_bytes + (4 if qos else 2)
+    if remaining < 0x80:
+        return bytes((first, remaining, len(topic) >> 8, len(topic) & 0xFF)) + topic
+    return bytes((first,)) + encode_length(remaining) + encode_binary(topic)
+
+
+def acknowledgements(words: Sequence[int]) -> bytes:
+    """The bytes of a run of PUBACKs and PUBRECs given as words (`PUBACK_WORD | packet_id`)."""
+    return struct.pack(f">{len(words)}I", *words)
+
+
+def connack(session_present: bool, code: int) -> bytes:
+    """A CONNACK."""
+    return bytes((0x20, 2, session_present, code))
+
+
+def suback(packet_id: int, codes: Sequence[int]) -> bytes:
+    """A SUBACK."""
+    return b"\x90" + encode_length(2 + len(codes)) + packet_id.to_bytes(2, "big") + bytes(codes)
+
+
+def unsuback(packet_id: int) -> bytes:
+    """An UNSUBACK."""
+    return bytes((0xB0, 2, packet_id >> 8, packet_id & 0xFF))
+
+
+def _connect(packet: packets.Connect) -> tuple[int, bytes]:
+    will = packet.will
+    flags = packet.clean << 1 | (packet.username is not None) << 7 | (packet.password is not None) << 6
+    fields = [encode_string(packet.client_id)]
+    if will is not None:
+        flags |= 0x04 | will.qos << 3 | will.retain << 5
+        fields += (encode_binary(will.topic), encode_binary(will.payload))
+    if packet.username is not None:
+        fields.append(encode_string(packet.username))
+    if packet.password is not None:
+        fields.append(encode_binary(packet.password))
+    level = bytes((LEVEL_3 | BRIDGE_BIT * packet.bridge, flags))
+    return 0x10, b"\x00\x04MQTT" + level + packet.keep_alive_s.to_bytes(2, "big") + b"".join(fields)
+
+
+def _publish(packet: packets.Publish) -> tuple[int, bytes]:
+    first = 0x30 | packet.dup << 3 | packet.qos << 1 | packet.retain
+    packet_id = packet.packet_id.to_bytes(2, "big") if packet.qos else b""
+    return first, encode_binary(packet.topic) + packet_id + packet.payload
+
+
+def _subscribe(packet: packets.Subscribe) -> tuple[int, bytes]:
+    filters = b"".join(encode_string(topic_filter) + bytes((qos,)) for topic_filter, qos in packet.filters)
+    return 0x82, packet.packet_id.to_bytes(2, "big") + filters
+
+
+def _unsubscribe(packet: packets.Unsubscribe) -> tuple[int, bytes]:
+    return 0xA2, packet.packet_id.to_bytes(2, "big") + b"".join(map(encode_string, packet.filters))
+
+
+def _only_packet_id(first: int) -> Callable[[Any], tuple[int, bytes]]:
+    return lambda packet: (first, packet.packet_id.to_bytes(2, "big"))
+
+
+def _empty(first: int) -> Callable[[Any], tuple[int, bytes]]:
+    return lambda _: (first, b"")
+
+
+_ENCODERS: dict[type, Callable[[Any], tuple[int, bytes]]] = {
+    packets.Connect: _connect,
+    packets.Connack: lambda packet: (0x20, bytes((packet.session_present, packet.code))),
+    packets.Publish: _publish,
+    packets.Puback: _only_packet_id(0x40),
+    packets.Pubrec: _only_packet_id(0x50),
+    packets.Pubrel: _only_packet_id(0x62),
+    packets.Pubcomp: _only_packet_id(0x70),
+    packets.Subscribe: _subscribe,
+    packets.Suback: lambda packet: (0x90, packet.packet_id.to_bytes(2, "big") + bytes(packet.codes)),
+    packets.Unsubscribe: _unsubscribe,
+    packets.Unsuback: _only_packet_id(0xB0),
+    packets.Pingreq: _empty(0xC0),
+    packets.Pingresp: _empty(0xD0),
+    packets.Disconnect: _empty(0xE0),
+}

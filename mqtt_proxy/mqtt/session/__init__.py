@@ -1,0 +1,1 @@
+"""The state of one MQTT connection: bytes in, events out, answers in, bytes out."""

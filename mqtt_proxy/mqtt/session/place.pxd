@@ -1,0 +1,4 @@
+# Types of place.py; see remoting/native/typed.py.
+
+cdef class DeliveryOrigin:
+    cdef public long long queue_id

@@ -1,0 +1,21 @@
+# Types of inbound.py; see remoting/native/typed.py.
+from mqtt_proxy.publishing.pacing cimport Pacing
+from mqtt_proxy.access.permissions cimport Permissions
+from mqtt_proxy.publishing.publisher cimport Publisher as Publishes
+from mqtt_proxy.mqtt.session.session cimport Session
+
+cdef class Inbound:
+    cdef object _wire, _parts, _give_up, _who
+    cdef Pacing _pacing
+    cdef Session _session
+    cdef Publishes _publisher
+    cdef Permissions _may
+    cdef Py_ssize_t _retained_max
+    cdef bint _ended, _rated
+    cdef public bytes client_id
+    cdef public bint asks, exact
+
+    cpdef publish(self, list publishes)
+    cpdef list _sift(self, list publishes)
+    cpdef unwanted(self, packet_ids)
+    cpdef confirmed(self, packet_ids)

@@ -1,0 +1,197 @@
+"""What one client publishes: judged, handed on, charged to its quotas, acknowledged when the broker has it.
+
+A publish that may not be is refused in its acknowledgement to a client of MQTT 5 (with QoS 0 there is none: it is
+dropped and counted) and closes the connection of a client of 3.1.1, which has no word for it.
+Invariant: nothing is acknowledged that the broker has not confirmed; acknowledgements keep the order of receipt.
+Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mqtt_proxy.access.permissions import Permissions
+from mqtt_proxy.listening.client_connection import ClientConnection
+from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt.codec.packets import LEVEL_3, Publish
+from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
+from mqtt_proxy.publishing.pacing import Pacing, nobody
+from mqtt_proxy.publishing.publisher import Publisher
+from mqtt_proxy.quotas.publish_rates import PublishRates, RatedPublisher
+from remoting.protocol.frames.codes import ResponseCode
+from runtime.clock import Clock
+from runtime.logs import get_logger
+
+LOG = get_logger("proxy.inbound")
+
+REFUSAL_CODES = {
+    ResponseCode.FLOW_CONTROL: ReasonCode.QUOTA_EXCEEDED,
+    ResponseCode.NO_PERMISSION: ReasonCode.NOT_AUTHORIZED,
+    ResponseCode.TOPIC_NOT_EXIST: ReasonCode.TOPIC_NAME_INVALID,
+}
+"""What the broker says of a message -> what its publisher is told; anything else is our own affair, 0x83."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingParts:
+    """What all clients that publish share."""
+
+    publisher: Publisher
+    rates: PublishRates
+    clock: Clock
+    metrics: ProxyMetrics
+    retained_payload_bytes_max: int
+    report_no_subscribers: bool
+
+
+class Inbound:
+    """The publishing half of one client."""
+
+    __slots__ = (
+        "_ended",
+        "_give_up",
+        "_may",
+        "_pacing",
+        "_parts",
+        "_publisher",
+        "_rated",
+        "_retained_max",
+        "_session",
+        "_who",
+        "_wire",
+        "asks",
+        "client_id",
+        "exact",
+    )
+
+    def __init__(self, wire: ClientConnection, parts: PublishingParts, give_up: Callable[[str], None]) -> None:
+        self._parts = parts
+        self._pacing = Pacing(wire, parts.rates, parts.clock, parts.metrics)
+        self._rated = parts.rates.active
+        self._wire = wire
+        self._session = wire.session
+        self._publisher = parts.publisher
+        self._give_up = give_up
+        self._ended = False
+        self._may: Permissions | None = None
+        self._who: RatedPublisher | None = None
+        self.asks = False
+        """Whether the client is told to which of its messages nobody has subscribed; 3.1.1 has no word for it."""
+        self._retained_max = parts.retained_payload_bytes_max
+        self.client_id = b""
+        self.exact = False
+        """Whether the broker notes the packet ids of QoS 2: the session outlives its connection."""
+
+    def begin(self, may: Permissions, client_id: str, user: str | None, *, exact: bool) -> None:
+        """Whose publishes these are; `exact`: the session outlives its connection."""
+        self._may, self.client_id, self.exact = may, client_id.encode(), exact
+        self.asks = self._parts.report_no_subscribers and self._session.level != LEVEL_3
+        if self._rated:
+            self._who = RatedPublisher(client_id, user, self._wire.peer_address)
+
+    def publish(self, publishes: list[Publish]) -> None:
+        """Take over what the client published."""
+        self._count_bytes()
+        if self._ended:
+            return
+        allowed = self._sift(publishes)
+        if self._retained_max:
+            allowed = self._without_large_retained(allowed)
+        if allowed:
+            self._publisher.take(self, self.client_id, allowed, self.exact)
+        if self._rated and not self._ended:
+            assert self._who is not None
+            self._pacing.charge(self._who, publishes)
+
+    def _count_bytes(self) -> None:
+        """Count what the socket brought in PUBLISHes since the last time."""
+        session = self._session
+        self._parts.metrics.published_bytes.value += session.publish_bytes
+        session.publish_bytes = 0
+
+    def _sift(self, publishes: list[Publish]) -> list[Publish]:
+        """Those that may be published; the others are refused."""
+        assert self._may is not None
+        if self._session.level == LEVEL_3:
+            first = self._may.first_refused(publishes)
+            if first is None:
+                return publishes
+            self._give_up(f"not_authorized: publish to {first.topic.decode('utf-8', 'replace')!r}")
+            return []
+        allowed, refused = self._may.sift(publishes)
+        refused_ids = [one.packet_id for one in refused if one.qos]
+        if refused_ids:
+            self._session.refuse_publishes(refused_ids, ReasonCode.NOT_AUTHORIZED)
+            self._wire.flush()
+        return allowed
+
+    def _without_large_retained(self, publishes: list[Publish]) -> list[Publish]:
+        """Those that are not retained or small enough to be; the others are refused."""
+        large = [one for one in publishes if one.retain and len(one.payload) > self._retained_max]
+        if not large:
+            return publishes
+        self.count_refused(len(large), "retained_payload", f"{large[0].topic!r}: {len(large[0].payload)} bytes")
+        if self._session.level == LEVEL_3:
+            self._give_up(f"quota_exceeded: retained payloads have at most {self._retained_max} bytes")
+            return []
+        refused = [one.packet_id for one in large if one.qos]
+        if refused:
+            self._session.refuse_publishes(
+                refused, ReasonCode.QUOTA_EXCEEDED, "the payload is too large to be retained"
+            )
+            self._wire.flush()
+        return [one for one in publishes if one not in large]
+
+    def count_refused(self, count: int, reason: str, detail: str) -> None:
+        """Count and log publishes that were refused because of a quota."""
+        self._parts.metrics.refused_publishes.child(reason).value += count
+        client_id = self.client_id.decode()
+        LOG.info("publish_refused", client_id=client_id, messages=count, reason=reason, detail=detail)
+
+    def end(self) -> None:
+        """The connection has ended."""
+        self._count_bytes()
+        self._ended = True
+        if self.exact and self._session.incoming.pending:
+            # Before the session is given back, or the client has to send these QoS 2 messages again.
+            self._publisher.hurry()
+        self._pacing.stop()
+        self._publisher.forget(self)
+
+    def let_go(self) -> None:
+        """Nobody is there any more to give up."""
+        self._give_up = nobody
+
+    def hold(self) -> None:
+        """Too much is published and not confirmed, over all clients."""
+        self._pacing.hold()
+
+    def release(self) -> None:
+        """The broker has caught up."""
+        self._pacing.release()
+
+    # -- from the publisher --------------------------------------------------------------------------------------------
+
+    def unwanted(self, packet_ids: list[int]) -> None:
+        """Nobody has subscribed to these, which are about to be confirmed."""
+        self._session.say_unwanted(packet_ids)
+
+    def confirmed(self, packet_ids: list[int]) -> None:
+        """The broker holds these durably: acknowledge them."""
+        if packet_ids:
+            self._session.acknowledge(packet_ids)
+            self._wire.flush()
+
+    def refused(self, packet_id: int, code: int, reason: str) -> None:
+        """The broker did not accept this one message: MQTT 5 has a word for that, 3.1.1 has not."""
+        if self._session.level == LEVEL_3:
+            self._give_up(reason)
+        elif packet_id:
+            said = REFUSAL_CODES.get(code, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+            self._session.refuse_publishes((packet_id,), said, reason.partition(": ")[2])
+            self._wire.flush()
+
+    def rejected(self, reason: str) -> None:
+        """The broker did not accept some of what this client published."""
+        self._give_up(reason)

@@ -1,0 +1,42 @@
+# Types of publish.py; see remoting/native/typed.py.
+cimport cython
+
+from mqtt_proxy.link.link cimport Link
+from remoting.inprocess cimport InProcessConnection
+
+cdef class Run:
+    cdef public object origin
+    cdef public list entries, packet_ids
+    cdef public Py_ssize_t size_bytes, count
+    cdef public tuple plain
+    cdef public object ids
+
+cdef class Frame:
+    cdef public list runs
+    cdef public Py_ssize_t size_bytes
+
+    @cython.locals(run=Run)
+    cpdef list plain(self)
+
+cdef class Publisher:
+    cdef Link _link
+    cdef object _now_ns, _metrics, _log, _drained, _lost, _published
+    cdef Py_ssize_t _frame_bytes_max, _high_bytes, _low_bytes, _timeout_ms, _gathered_bytes
+    cdef list _gathered
+    cdef dict _in_flight, _held
+    cdef bint _scheduled, _asks
+    cdef public Py_ssize_t pending_bytes
+
+    @cython.locals(run=Run, size_bytes=Py_ssize_t, packet_ids=list, born_ms=cython.longlong)
+    cpdef take(self, origin, bytes client_id, list publishes, bint exact)
+    cpdef go_on(self)
+    cpdef _schedule(self)
+    @cython.locals(run=Run, runs=list, start=Py_ssize_t, index=Py_ssize_t, size_bytes=Py_ssize_t)
+    cpdef _send_gathered(self)
+    cpdef bint _disk_is_behind(self)
+    @cython.locals(direct=InProcessConnection)
+    cpdef _send(self, Frame frame)
+    @cython.locals(run=Run, count=Py_ssize_t)
+    cpdef _confirm(self, Frame frame)
+    cpdef _settle(self, Py_ssize_t size_bytes)
+    cpdef _check_idle(self)

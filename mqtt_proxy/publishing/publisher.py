@@ -1,0 +1,387 @@
+"""Publishes of all connections -> one append request per loop turn -> acknowledgements in order of receipt.
+
+What every connection read during one turn of the loop is gathered and leaves as one APPEND_MANY (more than one only
+above `append_bytes_max`). The reply means durable: then, and only then, each connection acknowledges its packet ids,
+in the order in which it received them.
+
+What was not answered when the broker was lost is sent again to the one that comes, before what was published since:
+QoS 1 may arrive twice then, QoS 0 may not and is dropped, and who sent QoS 2 is closed, because only its session knows
+which of it is stored. A refusal closes the connection of its publisher, who sends again when it comes back. If the
+broker names a fault of a message (not of itself), the request is taken apart by connection so that only the guilty one
+is closed.
+
+Where `report_no_subscribers` is set, the broker is asked whether anybody has subscribed to what clients of MQTT 5
+publish with QoS 1 and 2. Such publishes go in frames, within one process too: only their answers say it.
+
+Bytes gathered and in flight are bounded: above `publish_bytes_max` whoever publishes is not read any more, below half
+of it all are read again. While there is no broker, gathered publishes wait here under the same bound.
+Loop rule: everything on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Collection, Iterator, Sequence
+
+from mqtt_proxy import hot
+from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.link.link import Link
+from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt.codec.packets import Publish
+from mqtt_proxy.publishing.origin import Origin, is_asked, tell_unwanted
+from mqtt_proxy.publishing.unanswered import Unanswered
+from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD, encode_entries, encode_mqtt_entry
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode, response_name
+from remoting.protocol.records.mqtt_properties import to_pairs
+from remoting.protocol.records.record import FLAG_RETAIN
+from remoting.transport.direct import PlainRun
+from remoting.transport.plain_publish import PlainPublish
+from remoting.transport.turn import soon
+from runtime.clock import Clock
+from runtime.logs import get_logger
+
+FAULTS_OF_A_MESSAGE = frozenset(
+    {
+        ResponseCode.MESSAGE_ILLEGAL,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.INVALID_PARAMETER,
+        ResponseCode.FLOW_CONTROL,
+    }
+)
+"""Refusals that concern one message and not the broker's state."""
+
+QOS_EXACT = 2
+APPENDS_IN_FLIGHT = 2
+"""While this many appends wait for the disk, further publishes gather: one is being flushed, one is ready for the next
+flush, and what comes after could not be flushed sooner anyway. Fewer, fuller requests at the same latency."""
+GATHERED_BYTES_MAX = 256 * 1024
+"""Gathered publishes of this size go out however many appends are in flight."""
+
+PLAIN_BYTES = 128
+"""What a publish that is handed over as it is counts for beside topic and payload."""
+
+
+class Run:
+    """Consecutive messages of one origin, as they go into a frame or, in one process, as they are."""
+
+    __slots__ = ("count", "entries", "ids", "origin", "packet_ids", "plain", "size_bytes")
+
+    def __init__(
+        self,
+        origin: Origin,
+        entries: list[bytes],
+        packet_ids: list[int],
+        size_bytes: int,
+        count: int,
+        plain: PlainRun | None = None,
+        ids: Sequence[int] = (),
+    ) -> None:
+        self.origin = origin
+        self.entries = entries
+        self.packet_ids = packet_ids
+        self.size_bytes = size_bytes
+        self.count = count
+        self.plain = plain
+        self.ids = ids
+        """Packet id of each entry, 0 for QoS 0; of a plain run the publishes say it."""
+
+    def apart(self) -> list[Run]:
+        """The same messages as runs of one each."""
+        if self.plain is not None:
+            client_id, born_ms, publishes = self.plain
+            size = self.size_bytes // self.count
+            runs = [
+                Run(self.origin, [], [one.packet_id] if one.packet_id else [], size, 1, (client_id, born_ms, [one]))
+                for one in publishes
+            ]
+        else:
+            runs = [
+                Run(self.origin, [entry], [packet_id] if packet_id else [], len(entry), 1, None, (packet_id,))
+                for entry, packet_id in zip(self.entries, self.ids, strict=True)
+            ]
+        runs[-1].size_bytes += self.size_bytes - sum(run.size_bytes for run in runs)
+        return runs
+
+
+class Frame:
+    """One append request in flight: runs in order of receipt."""
+
+    __slots__ = ("runs", "size_bytes")
+
+    def __init__(self, runs: list[Run]) -> None:
+        self.runs = runs
+        self.size_bytes = 0
+        for run in runs:
+            self.size_bytes += run.size_bytes
+
+    def entries(self) -> Iterator[bytes]:
+        """All entries in order."""
+        for run in self.runs:
+            yield from run.entries if run.plain is None else encode_run(*run.plain)
+
+    def plain(self) -> list[PlainRun] | None:
+        """All runs as they are, None when some are for a frame only."""
+        plain: list[PlainRun] = []
+        for run in self.runs:
+            if run.plain is None:
+                return None
+            plain.append(run.plain)
+        return plain
+
+
+def encode_run(
+    client_id: bytes, born_ms: int, publishes: Sequence[PlainPublish], *, exact: bool = False
+) -> list[bytes]:
+    """The append entries of what one client sent in one read; `exact`: the broker notes the ids of QoS 2."""
+    encode = encode_mqtt_entry
+    return [
+        encode(
+            one.topic,
+            one.payload,
+            one.qos | FLAG_RETAIN if one.retain else one.qos,
+            born_ms,
+            client_id,
+            one.packet_id if exact and one.qos == QOS_EXACT else 0,
+            to_pairs(properties) if (properties := getattr(one, "properties", None)) is not None else (),
+        )
+        for one in publishes
+    ]
+
+
+class Publisher:
+    """Gathers, appends, acknowledges. One per broker link."""
+
+    def __init__(self, link: Link, config: ProxyConfig, clock: Clock, metrics: ProxyMetrics) -> None:
+        self._link = link
+        self._now_ns = clock.now_ns
+        self._metrics = metrics
+        self._frame_bytes_max = config.append_bytes_max
+        self._high_bytes = config.publish_bytes_max
+        self._low_bytes = config.publish_bytes_max // 2
+        self._timeout_ms = config.append_timeout_ms
+        self._asks = config.report_no_subscribers
+        self._gathered: list[Run] = []
+        self.pending_bytes = self._gathered_bytes = 0
+        self._in_flight: dict[Frame, None] = {}
+        self._lost = Unanswered()
+        self._held: dict[Origin, None] = {}
+        self._scheduled = False
+        self._drained: asyncio.Event | None = None
+        """There while somebody waits for all answers."""
+        self._log = get_logger("proxy.publish")
+        self._published = metrics.published
+        link.on_up(self._came_up)
+
+    def publish(self, origin: Origin, client_id: bytes, publishes: list[Publish], *, exact: bool = False) -> None:
+        """Take messages over. `origin.confirmed` or `origin.rejected` follows for every QoS.
+
+        `exact`: the session lives on, so the broker notes the packet ids of QoS 2 with the messages.
+        """
+        self.take(origin, client_id, publishes, exact)
+
+    def take(self, origin: Origin, client_id: bytes, publishes: list[Publish], exact: bool) -> None:
+        """`publish` as the hot path calls it."""
+        born_ms = self._now_ns() // 1_000_000
+        plain, size_bytes, packet_ids = hot.core.survey(publishes, exact)
+        if self._asks and packet_ids and origin.asks:
+            plain = False
+        if plain and self._link.open_direct() is not None:
+            size_bytes += PLAIN_BYTES * len(publishes)
+            run = Run(origin, [], packet_ids, size_bytes, len(publishes), (client_id, born_ms, publishes))
+        else:
+            entries = encode_run(client_id, born_ms, publishes, exact=exact)
+            size_bytes = sum(map(len, entries))
+            ids = [one.packet_id for one in publishes]
+            run = Run(origin, entries, packet_ids, size_bytes, len(publishes), None, ids)
+        self._gathered.append(run)
+        self.pending_bytes += size_bytes
+        self._gathered_bytes += size_bytes
+        if self.pending_bytes > self._high_bytes and origin not in self._held:
+            self._held[origin] = None
+            self._metrics.publish_pauses.value += 1
+            origin.hold()
+        self._schedule()
+
+    def forget(self, origin: Origin) -> None:
+        """The origin's connection is gone. What it published is still appended, unless part is to be sent again: its
+        client does that itself when it comes back, and in order."""
+        self._held.pop(origin, None)
+        if self._lost.has(origin):
+            self._give_up((origin,))
+
+    async def drain(self) -> None:
+        """Wait until everything gathered was answered."""
+        while self._in_flight or self._gathered or self._lost:
+            if self._drained is None:
+                self._drained = asyncio.Event()
+            await self._drained.wait()
+
+    def hurry(self) -> None:
+        """Send what has gathered now, so that what the caller says next cannot overtake it."""
+        if self._link.up:
+            self._send_gathered()
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether something waits for the end of the turn, or for the disk."""
+        return bool(self._gathered)
+
+    def go_on(self) -> None:
+        """Send what has gathered, unless it waits for the disk."""
+        if self._gathered and self._link.up and not self._disk_is_behind():
+            self._send_gathered()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and self._gathered:
+            self._scheduled = True
+            soon(self._flush)
+
+    def _came_up(self) -> None:
+        """Behind the sessions, which their owners take again in this turn."""
+        asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        if self._lost.runs and self._link.up:
+            self._send_gathered()
+        self._schedule()
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        self.go_on()
+
+    def _send_gathered(self) -> None:
+        runs, self._gathered = self._gathered, []
+        self._gathered_bytes = 0
+        if self._lost.runs:  # what was not answered goes first, whoever sends
+            lost = self._lost.take()
+            self._metrics.publishes_repeated.value += sum([run.count for run in lost])  # no closure where typed
+            runs = [*lost, *runs]
+        start = size_bytes = 0
+        for index, run in enumerate(runs):
+            if index > start and size_bytes + run.size_bytes > self._frame_bytes_max:
+                self._send(Frame(runs[start:index]))
+                start, size_bytes = index, 0
+            size_bytes += run.size_bytes
+        if runs:
+            self._send(Frame(runs[start:]))
+
+    def _disk_is_behind(self) -> bool:
+        return len(self._in_flight) >= APPENDS_IN_FLIGHT and self._gathered_bytes < GATHERED_BYTES_MAX
+
+    def _send(self, frame: Frame) -> None:
+        self._in_flight[frame] = None
+        self._metrics.append_frames.value += 1
+        direct = self._link.open_direct()
+        plain = frame.plain() if direct is not None else None
+        if direct is not None and plain is not None:
+            direct.append(plain, functools.partial(self._answered, frame, b""))
+            return
+        body = encode_entries(list(frame.entries()))
+        fields = {SUBSCRIBERS_FIELD: "1"} if self._asks and is_asked(frame.runs) else None
+        done = functools.partial(self._answered, frame)
+        self._link.call(RequestCode.APPEND_MANY, body, done, self._timeout_ms, fields=fields)
+
+    def _answered(self, frame: Frame, reply: bytes, error: Exception | None) -> None:
+        del self._in_flight[frame]
+        if error is None:
+            if self._asks and reply:
+                tell_unwanted(frame.runs, reply)
+            self._confirm(frame)
+        elif isinstance(error, Refused):
+            self._refused(frame, error)
+        else:
+            self._unanswered(frame, f"broker_lost: {error}")
+        self._schedule()
+        self._check_idle()
+
+    def _unanswered(self, frame: Frame, reason: str) -> None:
+        """Nobody knows whether these are stored."""
+        if self._link.up:
+            self._link.drop(reason)  # what was sent after them must not be stored before
+        once = self._lost.add(frame.runs)
+        self._count_lost()
+        self._give_up(once)
+        for origin in once:
+            origin.rejected(reason)
+
+    def _give_up(self, origins: Collection[Origin]) -> None:
+        """Of these nothing is sent any more: their clients do it when they come back."""
+        if origins:
+            self._lost.give_up(origins, self._withdrawn(origins))
+            self._count_lost()
+
+    def _count_lost(self) -> None:
+        count, size_bytes = self._lost.take_dropped()
+        self._metrics.refused_publishes.child("broker_lost").value += count
+        self._settle(size_bytes)
+        self._check_idle()
+
+    def _confirm(self, frame: Frame) -> None:
+        count = 0
+        for run in frame.runs:
+            count += run.count
+            run.origin.confirmed(run.packet_ids)
+        self._published.value += count
+        self._settle(frame.size_bytes)
+
+    def _refused(self, frame: Frame, error: Refused) -> None:
+        by_origin: dict[Origin, list[Run]] = {}
+        for run in frame.runs:
+            by_origin.setdefault(run.origin, []).append(run)
+        reason = f"broker_refused: {response_name(error.code)}: {error.remark}"
+        if error.code not in FAULTS_OF_A_MESSAGE:
+            self._reject(frame.runs, reason)
+            return
+        later = {run.origin for other in self._in_flight for run in other.runs}
+        for origin, runs in by_origin.items():
+            # Messages of this origin that are already under way would overtake the repeated ones.
+            if len(frame.runs) == frame.runs[0].count == 1:
+                self._refuse_one(runs[0], error, reason)
+            elif origin in later or not self._link.up:
+                self._reject(runs, reason)
+            elif len(by_origin) > 1:
+                self._send(Frame(runs))
+            else:
+                for run in runs:
+                    for one in run.apart():
+                        self._send(Frame([one]))
+
+    def _refuse_one(self, run: Run, error: Refused, reason: str) -> None:
+        """The guilty message is found; it alone goes."""
+        self._metrics.refused_publishes.child("broker_refused").value += 1
+        self._log.warning("publishes_refused", messages=1, reason=reason)
+        run.origin.refused(run.packet_ids[0] if run.packet_ids else 0, error.code, reason)
+        self._settle(run.size_bytes)
+
+    def _reject(self, runs: Sequence[Run], reason: str) -> None:
+        origins = dict.fromkeys(run.origin for run in runs)
+        runs = [*runs, *self._withdrawn(origins)]
+        count = sum(run.count for run in runs)
+        self._metrics.refused_publishes.child(reason.partition(":")[0]).value += count
+        self._log.warning("publishes_refused", messages=count, reason=reason)
+        for origin in origins:
+            origin.rejected(reason)
+        self._settle(sum(run.size_bytes for run in runs))
+
+    def _withdrawn(self, origins: Collection[Origin]) -> list[Run]:
+        """What these sent and still waits: appended now it would overtake what they are going to send again."""
+        withdrawn = [run for run in self._gathered if run.origin in origins]
+        self._gathered = [run for run in self._gathered if run.origin not in origins]
+        self._gathered_bytes -= sum(run.size_bytes for run in withdrawn)
+        return withdrawn
+
+    def _settle(self, size_bytes: int) -> None:
+        self.pending_bytes -= size_bytes
+        assert self.pending_bytes >= 0, self.pending_bytes
+        if self._held and self.pending_bytes <= self._low_bytes:
+            held, self._held = self._held, {}
+            for origin in held:
+                origin.release()
+
+    def _check_idle(self) -> None:
+        if self._drained is not None and not (self._in_flight or self._gathered or self._lost):
+            self._drained.set()
+            self._drained = None

@@ -1,0 +1,96 @@
+"""Publishes whose answer was lost with the broker: what of them may be sent again, and what may not.
+
+    QoS 0   arrives at most once: dropped
+    QoS 1   may arrive twice: sent again to the broker that comes, in the order of receipt
+    QoS 2   its session alone knows which of it is stored: who sent it is closed, and all of its messages are left to it
+
+Invariant: bytes and messages that are given up are counted once, in `take_dropped`. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from remoting.protocol.bodies.append_body import decode_entries, encode_entries
+from remoting.protocol.records.record import FLAG_QOS_MASK
+
+if TYPE_CHECKING:
+    from mqtt_proxy.publishing.origin import Origin
+    from mqtt_proxy.publishing.publisher import Run
+
+QOS_EXACT = 2
+
+
+class Unanswered:
+    """What waits for the next broker."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        """In order of receipt."""
+        self._dropped_count = self._dropped_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.runs)
+
+    def has(self, origin: Origin) -> bool:
+        """Whether something of this connection waits."""
+        return any(run.origin is origin for run in self.runs)
+
+    def add(self, runs: Sequence[Run]) -> list[Origin]:
+        """Take these over, behind those before; return whose messages cannot be sent again by us."""
+        once: dict[Origin, None] = {}
+        for run in runs:
+            each = each_qos(run)
+            if max(each) == QOS_EXACT:
+                once[run.origin] = None
+            kept = again(run, each)
+            if kept is not None:
+                self.runs.append(kept)
+            self._drop(run, kept)
+        return list(once)
+
+    def give_up(self, origins: Collection[Origin], more: Sequence[Run]) -> None:
+        """Drop what waits of these, and `more` of theirs."""
+        for run in (*(one for one in self.runs if one.origin in origins), *more):
+            self._drop(run, None)
+        self.runs = [run for run in self.runs if run.origin not in origins]
+
+    def take(self) -> list[Run]:
+        """All of it, to be sent before anything else."""
+        runs, self.runs = self.runs, []
+        return runs
+
+    def take_dropped(self) -> tuple[int, int]:
+        """(messages, bytes) that were given up since the last call."""
+        dropped = self._dropped_count, self._dropped_bytes
+        self._dropped_count = self._dropped_bytes = 0
+        return dropped
+
+    def _drop(self, run: Run, kept: Run | None) -> None:
+        self._dropped_count += run.count - (0 if kept is None else kept.count)
+        self._dropped_bytes += run.size_bytes - (0 if kept is None else kept.size_bytes)
+
+
+def each_qos(run: Run) -> list[int]:
+    """The QoS of every message of a run."""
+    if run.plain is not None:
+        return [one.qos for one in run.plain[2]]
+    return [entry.flags & FLAG_QOS_MASK for entry in decode_entries(encode_entries(run.entries))]
+
+
+def again(run: Run, each: Sequence[int]) -> Run | None:
+    """What of a run may be sent twice; None when nothing is left."""
+    if all(each):
+        return run
+    kept = [one for one, qos in zip(run.apart(), each, strict=True) if qos]
+    if not kept:
+        return None
+    size_bytes = sum(one.size_bytes for one in kept)
+    make = type(run)
+    if run.plain is not None:
+        client_id, born_ms, _publishes = run.plain
+        publishes = [one.plain[2][0] for one in kept if one.plain is not None]
+        return make(run.origin, [], run.packet_ids, size_bytes, len(kept), (client_id, born_ms, publishes))
+    entries = [one.entries[0] for one in kept]
+    return make(run.origin, entries, run.packet_ids, size_bytes, len(kept), None, [one.ids[0] for one in kept])

@@ -1,0 +1,1 @@
+"""What one client, one user, one address and the whole listener may use."""

@@ -1,0 +1,1 @@
+"""Retained messages that a fresh SUBSCRIBE is given first."""

@@ -1,0 +1,419 @@
+"""One MQTT client of the proxy: takes the session core's events and hands each to the part that knows what to do.
+
+    CONNECT -> `connecting`: authenticate -> own the client id -> SESSION_OPEN -> CONNACK -> deliver
+    close   -> give the client id up -> SESSION_CLOSE with offsets and what is in flight; the will is the broker's
+
+Invariant: after `_end` nothing is sent to the session, and the broker was told about the session exactly once.
+Loop rule: on the loop's thread; what had to wait for the broker looks whether the client is still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from mqtt_proxy.access import admission
+from mqtt_proxy.access.dialog import Dialog
+from mqtt_proxy.access.permissions import Permissions
+from mqtt_proxy.delivery.delivery import Delivery
+from mqtt_proxy.delivery.offsets import UNKNOWN
+from mqtt_proxy.delivery.source import Source
+from mqtt_proxy.link.link import LinkDownError
+from mqtt_proxy.listening.client_connection import ClientConnection
+from mqtt_proxy.mqtt.session.events import (
+    Acknowledged,
+    AuthReceived,
+    ConnectRequested,
+    Disconnected,
+    Event,
+    PublishBatch,
+    PublishRefused,
+    Received,
+    Released,
+    SubscribeRequested,
+    UnsubscribeRequested,
+    Violated,
+)
+from mqtt_proxy.publishing.inbound import Inbound
+from mqtt_proxy.sessions.connecting import Connecting
+from mqtt_proxy.sessions.ownership import SessionOwnership
+from mqtt_proxy.sessions.qos2 import Qos2Exchanges
+from mqtt_proxy.sessions.services import Services
+from mqtt_proxy.subscriptions.subscriptions import PendingSubscribe, Subscriptions
+from remoting.access.identity import Shown
+from remoting.protocol.bodies.session_body import SessionOpened, Subscribed
+from remoting.protocol.errors import LightMQError
+from runtime.logs import get_logger
+
+LOG = get_logger("proxy.client")
+
+
+class Client:
+    """The handler of one connection."""
+
+    __slots__ = (
+        "_client_id",
+        "_delivery",
+        "_dialog",
+        "_ended",
+        "_exact",
+        "_fenced_epoch",
+        "_inbound",
+        "_may",
+        "_ownership",
+        "_services",
+        "_session",
+        "_subscriptions",
+        "_unbegun",
+        "_wire",
+        "user",
+    )  # fmt: skip
+
+    def __init__(self, wire: ClientConnection, services: Services) -> None:
+        self._wire = wire
+        self._session = wire.session
+        self._services = services
+        self._may: Permissions | None = None
+        """Known once the CONNECT is admitted."""
+        self._client_id = ""
+        self.user: str | None = None
+        """Whose the session is; None for whoever has proved no name."""
+        self._ownership = SessionOwnership(services)
+        self._ended = False
+        self._fenced_epoch = 0
+        self._unbegun = 0
+        """SUBSCRIBEs and UNSUBSCRIBEs whose request has not been sent yet; what follows must not overtake them."""
+        # Each of these once it is needed: most of those who connect a fleet have nothing to prove and publish nothing.
+        self._dialog: Dialog | None = None
+        self._inbound: Inbound | None = None
+        self._exact: Qos2Exchanges | None = None
+        """There when the session outlives the connection."""
+        self._delivery: Delivery | None = None
+        self._subscriptions: Subscriptions | None = None
+
+    # -- from the connection -------------------------------------------------------------------------------------------
+
+    def on_events(self, events: list[Event]) -> None:
+        """Events of one read."""
+        for event in events:
+            kind = type(event)
+            if kind is PublishBatch:  # these two are nearly all there are
+                self._published(event)  # type: ignore[arg-type]  # of this kind
+            elif kind is Acknowledged:
+                self._acknowledged(event)  # type: ignore[arg-type]
+            else:
+                _HANDLERS[kind](self, event)
+
+    def on_writable(self, writable: bool) -> None:
+        """The socket takes deliveries again, or no longer."""
+        if self._delivery is not None:
+            self._delivery.set_writable(writable)
+
+    def on_closed(self, reason: str, will_due: bool) -> None:
+        """The connection has ended."""
+        self._end(reason, will_due=will_due, fenced=False)
+
+    def _published(self, event: PublishBatch) -> None:
+        if self._unbegun:
+            self._services.spawn(self._publish_behind(event))
+            return
+        inbound = self._inbound
+        if inbound is None:
+            inbound = self._publishing()
+        inbound.publish(event.publishes)
+
+    async def _publish_behind(self, event: PublishBatch) -> None:
+        self._publishing().publish(
+            event.publishes
+        )  # behind what came before it: tasks begin in the order of their making
+
+    def _publish_refused(self, event: PublishRefused) -> None:
+        self._publishing().count_refused(1, event.reason, event.detail)
+
+    def _publishing(self) -> Inbound:
+        """Made when something is published."""
+        inbound = self._inbound
+        if inbound is None:
+            assert self._may is not None
+            inbound = self._inbound = Inbound(self._wire, self._services.publishing, self.give_up)
+            inbound.begin(self._may, self._client_id, self.user, exact=self._ownership.durable)
+            if self._ended:
+                inbound.end()
+        return inbound
+
+    # -- connecting ----------------------------------------------------------------------------------------------------
+
+    def _connect(self, event: ConnectRequested) -> None:
+        self._client_id = event.client_id
+        Connecting(self, self._wire, self._services, self._ownership, event).begin()
+
+    def admitted(self, may: Permissions, user: str | None) -> None:
+        """It is known who this is and what that one may do."""
+        self._may, self.user = may, user
+
+    def opened(self, delivery: Delivery, subscriptions: Subscriptions, exact: Qos2Exchanges | None) -> None:
+        """The broker gave the session."""
+        self._delivery, self._subscriptions, self._exact = delivery, subscriptions, exact
+
+    def dialogue(self) -> Dialog:
+        """The AUTH packets of this connection; made when there is something to prove."""
+        dialog = self._dialog = self._dialog or Dialog(self._wire, self._services.access)
+        return dialog
+
+    @property
+    def gone(self) -> bool:
+        """Whether the connection has ended, also when it has not been reported yet."""
+        return self._ended or self._session.close_reason is not None
+
+    def taken_meanwhile(self, epoch: int) -> bool:
+        """Whether the session of this epoch has another owner by now; the connection ends then."""
+        if not self.has_lost(epoch):
+            return False
+        self.evict("taken_over: the client id connected through another proxy", fenced=True)
+        return True
+
+    def has_lost(self, epoch: int) -> bool:
+        """Whether the session of this epoch has another owner."""
+        return self._fenced_epoch >= epoch
+
+    # -- in use --------------------------------------------------------------------------------------------------------
+
+    def _subscribe(self, event: SubscribeRequested) -> None:
+        assert self._subscriptions is not None
+        assert self._may is not None
+        asked = self._subscriptions.ask(event, self._may.qos_allowed)
+        if asked.request is None:
+            self._grant(asked, [])
+            return
+        self._unbegun += 1
+        self._services.calls.subscribe(asked.request, self._begun, partial(self._subscribed, asked, self._may.revision))
+
+    def _begun(self) -> None:
+        self._unbegun -= 1
+
+    def _subscribed(
+        self, asked: PendingSubscribe, revision: int, reply: Subscribed | None, error: Exception | None
+    ) -> None:
+        if reply is None:
+            self._unable(error)
+            return
+        assert self._subscriptions is not None
+        assert self._may is not None
+        try:
+            runs = self._subscriptions.granted(asked, reply)
+        except (LightMQError, ValueError) as wrong:
+            self._unable(wrong)
+            return
+        if not self._ended:
+            if self._may.revision != revision:
+                self._revise(self._may)
+            self._grant(asked, runs)
+
+    def _grant(self, asked: PendingSubscribe, runs: list[tuple[Source, list[int]]]) -> None:
+        assert self._subscriptions is not None
+        self._session.grant(asked.packet_id, asked.codes)
+        self._wire.flush()
+        if runs:
+            assert self._delivery is not None
+            assert self._may is not None
+            self._delivery.outbound.may_be_given = self._may.may_be_given
+        self._subscriptions.begin_retained(runs)
+
+    def rules_changed(self) -> None:
+        """What was allowed before is not remembered."""
+        if self._may is not None:
+            self._may.rules_changed()
+        if self._subscriptions is not None:
+            self._subscriptions.judge_all()
+
+    def revise(self) -> None:
+        """Give up what may not be read any more."""
+        if self._may is not None and self._ownership.is_open and not self._ended:
+            self._revise(self._may)
+
+    def _revise(self, may: Permissions) -> None:
+        """Give up, now and at the broker, what may not be read any more."""
+        assert self._subscriptions is not None
+        lost = may.revoked(self._subscriptions.by_filter.items())
+        if lost:
+            self._subscriptions.drop(lost)
+            self._services.spawn(self._guarded(self._subscriptions.unsubscribe, lost))
+
+    def _unsubscribe(self, event: UnsubscribeRequested) -> None:
+        self._unbegun += 1
+        self._services.spawn(self._guarded(self._do_unsubscribe, event))
+
+    async def _do_unsubscribe(self, event: UnsubscribeRequested) -> None:
+        self._unbegun -= 1
+        assert self._subscriptions is not None
+        codes = await self._subscriptions.unsubscribe(event.filters)
+        if not self._ended:
+            self._session.unsubscribed(event.packet_id, codes)
+            self._wire.flush()
+
+    async def _guarded(self, work: Callable[[Any], Any], event: object) -> None:
+        """Do something that needs the broker; when it cannot be done the connection ends and the client tries again."""
+        try:
+            await work(event)
+        except (LightMQError, ValueError) as error:
+            self._unable(error)
+
+    def _unable(self, error: Exception | None) -> None:
+        self.give_up(f"{'broker_lost' if isinstance(error, LinkDownError) else 'broker_refused'}: {error}")
+
+    def _acknowledged(self, event: Acknowledged) -> None:
+        assert self._delivery is not None
+        self._delivery.acknowledged(event.tokens)
+        if self._exact is not None:
+            self._exact.acknowledged()
+
+    def _received(self, event: Received) -> None:
+        if self._exact is not None:
+            self._exact.received(event.packet_ids)
+        else:
+            self._session.release(event.packet_ids)
+            self._wire.flush()
+
+    def _released(self, event: Released) -> None:
+        if self._exact is not None:
+            self._exact.released(event.packet_ids)
+        else:
+            self._session.complete(event.packet_ids)
+            self._wire.flush()
+
+    def _authenticating(self, event: AuthReceived) -> None:
+        shown = Shown(client_id=self._client_id, address=self._wire.peer_address)
+        self.dialogue().received(event, None if self._may is None else self._may.identity, shown)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _over(self, event: Disconnected | Violated) -> None:
+        """The connection closes by itself and says so with `on_closed`; deliver nothing meanwhile."""
+        if isinstance(event, Disconnected):
+            self._ownership.leave(event)
+        if self._delivery is not None:
+            self._delivery.stop()
+
+    def evict(self, reason: str, *, fenced: bool) -> None:
+        """End now, from our side."""
+        if not self._ended:
+            LOG.info("connection_ended", client_id=self._client_id, peer=self._wire.peer_address, reason=reason)
+            self._end(reason, will_due=self._session.will_due, fenced=fenced)
+        self._wire.close(reason)
+
+    def give_up(self, reason: str) -> None:
+        """End the connection because of something that is not the client's doing."""
+        self.evict(reason, fenced=False)
+
+    def fence(self, epoch: int, *, hand_over: bool = False) -> None:
+        """The session of this epoch belongs to another proxy now, or will when it was handed in."""
+        self._fenced_epoch = max(self._fenced_epoch, epoch)
+        if self._ownership.is_open and self._ownership.epoch <= epoch:
+            self.evict("taken_over: the client id connected through another proxy", fenced=not hand_over)
+
+    def _end(self, reason: str, *, will_due: bool, fenced: bool) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        services = self._services
+        services.metrics.closed(reason).value += 1
+        if self._inbound is not None:
+            self._inbound.end()
+        if self._dialog is not None:
+            self._dialog.end()
+        if self._may is not None:
+            admission.leave(services.quotas, self._may.identity, self._client_id)
+            self._may.close()
+            services.owners.release(self._client_id, self)
+        if self._delivery is not None:
+            self._stop_delivering(self._delivery, will_due=will_due, fenced=fenced)
+        # Keep nothing that leads back here: what has ended is to be freed now, not by the next full collection.
+        if self._inbound is not None:
+            self._inbound.let_go()
+        if self._subscriptions is not None:
+            self._subscriptions.let_go()
+
+    def _stop_delivering(self, delivery: Delivery, *, will_due: bool, fenced: bool) -> None:
+        self._services.tools.offsets.forget(delivery)
+        delivery.stop()
+        if not fenced:
+            if self._exact is not None:
+                self._exact.end()
+            self._ownership.close(self._session, delivery, will_due=will_due)
+            if self._ownership.closing is not None and not self._services.link.up:
+                self._services.owners.close_later(self)
+        delivery.release()
+        delivery.let_go()
+
+    # -- a broker that comes back --------------------------------------------------------------------------------------
+
+    def reopen(self) -> None:
+        """The broker was lost and is back: take the session again and go on at our own cursors, or close it."""
+        if self._ownership.is_open and (not self._ended or self._ownership.closing is not None):
+            self._services.spawn(self._guarded(self._reopen, self._ownership.retake()))
+
+    async def _reopen(self, number: int) -> None:
+        try:
+            await self._do_reopen()
+        except LinkDownError as error:
+            LOG.info("session_not_reopened", client_id=self._client_id, error=str(error))
+            self._reopen_again(number)
+
+    def _reopen_again(self, number: int) -> None:
+        if number != self._ownership.retakes:
+            return  # asked again already
+        if self._services.link.up:
+            self.reopen()  # the broker is there, but did not answer in time
+        elif self._ownership.closing is not None:
+            self._services.owners.close_later(self)
+        # Else the broker is lost again, or was not the master: the next one is asked.
+
+    async def _do_reopen(self) -> None:
+        assert self._subscriptions is not None
+        assert self._delivery is not None
+        assert self._may is not None
+        taken: asyncio.Future[SessionOpened] = asyncio.get_running_loop().create_future()
+        self._ownership.take(self._may.identity, partial(_settle, taken), clean=not self._ownership.durable)
+        opened = await taken
+        if self.taken_meanwhile(opened.epoch) or not self._ownership.retaken(opened.epoch) or self._ended:
+            return
+        self._subscriptions.epoch = opened.epoch
+        stored = {subscription.filter for subscription in opened.subscriptions}
+        if stored != set(self._subscriptions.by_filter):
+            await self._subscriptions.subscribe_again()
+        self._subscriptions.rejoin()
+        for source in self._delivery.sources:
+            source.committed = UNKNOWN
+            if source.history is not None:
+                source.history.committed = UNKNOWN
+        if self._ownership.durable:
+            self._services.tools.offsets.mark(self._delivery)
+        if self._exact is not None:
+            self._exact.reopened()
+        self._delivery.wake()
+
+
+def _settle(future: asyncio.Future[SessionOpened], opened: SessionOpened | None, error: Exception | None) -> None:
+    """An answer for whoever waits."""
+    if future.done():
+        return
+    if opened is None:
+        assert error is not None
+        future.set_exception(error)
+    else:
+        future.set_result(opened)
+
+
+_HANDLERS: dict[type, Callable[[Client, Any], None]] = {  # of events that `on_events` does not know itself
+    ConnectRequested: Client._connect,  # noqa: SLF001 - the table belongs to the class
+    PublishRefused: Client._publish_refused,  # noqa: SLF001
+    Received: Client._received,  # noqa: SLF001
+    Released: Client._released,  # noqa: SLF001
+    AuthReceived: Client._authenticating,  # noqa: SLF001
+    SubscribeRequested: Client._subscribe,  # noqa: SLF001
+    UnsubscribeRequested: Client._unsubscribe,  # noqa: SLF001
+    Disconnected: Client._over,  # noqa: SLF001
+    Violated: Client._over,  # noqa: SLF001
+}

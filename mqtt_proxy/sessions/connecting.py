@@ -1,0 +1,234 @@
+"""The CONNECT of one MQTT client: who it is, the client id, SESSION_OPEN, what must be sent again, CONNACK.
+
+Where all of it is at hand (nobody has to prove anything that is not known, the broker is in this process, nothing is to
+be sent again) it happens within the call that brings the CONNECT: no task, no turn of the loop. `client` has the rest.
+
+Invariant: a client that has gone meanwhile is told nothing, and leaves the session as it was found. Loop rule: on the
+loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from mqtt_proxy.access import admission
+from mqtt_proxy.access.dialog import Dialog
+from mqtt_proxy.access.permissions import Permissions
+from mqtt_proxy.delivery import resume
+from mqtt_proxy.delivery.delivery import Delivery
+from mqtt_proxy.listening.client_connection import ClientConnection
+from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
+from mqtt_proxy.mqtt.session.events import ConnectRequested
+from mqtt_proxy.sessions.owners import Owner
+from mqtt_proxy.sessions.ownership import SessionOwnership
+from mqtt_proxy.sessions.qos2 import Qos2Exchanges
+from mqtt_proxy.sessions.services import Services
+from mqtt_proxy.subscriptions.subscriptions import Subscriptions
+from remoting.access.identity import Identity
+from remoting.protocol.bodies.session_body import SessionOpened
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.codes import ResponseCode
+from runtime.logs import get_logger
+
+LOG = get_logger("proxy.client")
+
+_NOT_IN_A_LEVEL = ("/", "+", "#")
+
+
+class ConnectingClient(Owner, Protocol):
+    """Whose CONNECT it is."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the connection has ended, also when it has not been reported yet."""
+
+    def dialogue(self) -> Dialog:
+        """The AUTH packets of this connection."""
+
+    def admitted(self, may: Permissions, user: str | None) -> None:
+        """It is known who this is and what that one may do."""
+
+    def opened(self, delivery: Delivery, subscriptions: Subscriptions, exact: Qos2Exchanges | None) -> None:
+        """The broker gave the session."""
+
+    def taken_meanwhile(self, epoch: int) -> bool:
+        """Whether the session of this epoch has another owner by now; the connection ends then."""
+
+    def has_lost(self, epoch: int) -> bool:
+        """Whether the session of this epoch has another owner."""
+
+    def give_up(self, reason: str) -> None:
+        """End the connection because of something that is not the client's doing."""
+
+
+class Connecting:
+    """The CONNECT of one client; nothing leads here but what it waits for."""
+
+    __slots__ = ("_client", "_dialog", "_event", "_may", "_ownership", "_services", "_session", "_wire")
+
+    def __init__(
+        self,
+        client: ConnectingClient,
+        wire: ClientConnection,
+        services: Services,
+        hold: SessionOwnership,
+        event: ConnectRequested,
+    ) -> None:
+        self._client = client
+        self._wire = wire
+        self._session = wire.session
+        self._services = services
+        self._ownership = hold
+        self._event = event
+        self._dialog: Dialog | None = None
+        """There when the client proves itself with AUTH packets."""
+        self._may: Permissions | None = None
+
+    def begin(self) -> None:
+        """The CONNECT was read."""
+        event = self._event
+        self._ownership.want(event)
+        admitted = admission.at_hand(self._services.access, event, self._wire, self._present)
+        if admitted is None:
+            self._services.spawn(self._admit(event))
+        else:
+            self._admitted(event, admitted)
+
+    async def _admit(self, event: ConnectRequested) -> None:
+        """Who it is has to be found out."""
+        self._dialog = self._client.dialogue()
+        admitted = await admission.admit(self._services.access, event, self._wire, self._present, self._dialog)
+        if not self._client.gone:
+            self._admitted(event, admitted)
+
+    def _admitted(self, event: ConnectRequested, admitted: Identity | admission.ConnectRefusal) -> None:
+        services = self._services
+        admitted = admission.join(services.quotas, admitted, event)
+        if isinstance(admitted, admission.ConnectRefusal):
+            self._refuse(admitted.code, admitted.reason)
+            return
+        user = None if admitted.anonymous else admitted.name
+        if services.owners.foreign(event.client_id, user):
+            admission.leave(services.quotas, admitted, event.client_id)
+            self._refuse(ReasonCode.NOT_AUTHORIZED, "foreign_session")
+            return
+        self._may = Permissions(services.access, admitted, services.metrics)
+        self._client.admitted(self._may, user)
+        services.owners.take(event.client_id, self._client)
+        self._ownership.take(admitted, partial(self._opened, event), clean=event.clean)
+
+    def _opened(self, event: ConnectRequested, opened: SessionOpened | None, error: Exception | None) -> None:
+        if opened is None:
+            assert error is not None
+            self._open_failed(error)
+            return
+        if self._client.taken_meanwhile(opened.epoch):
+            return
+        self._ownership.epoch = opened.epoch
+        planned = resume.plan(opened) if opened.present else resume.NOTHING
+        if planned.again and not self._client.gone:
+            self._services.spawn(self._fetch(event, opened, planned))
+        else:
+            self._go_on(event, opened, planned, ())
+
+    async def _fetch(self, event: ConnectRequested, opened: SessionOpened, planned: resume.ResumePlan) -> None:
+        """Read what must be sent again."""
+        try:
+            again = await resume.fetch(self._services.link, planned.again)
+        except (LightMQError, ValueError) as error:
+            self._open_failed(error)
+        else:
+            self._go_on(event, opened, planned, again)
+
+    def _go_on(
+        self,
+        event: ConnectRequested,
+        opened: SessionOpened,
+        planned: resume.ResumePlan,
+        again: Sequence[resume.Again],
+    ) -> None:
+        if self._client.gone:
+            self._give_back(opened)
+            return
+        try:
+            self._resume(event, opened, planned, again)
+        except (LightMQError, ValueError) as error:
+            self._open_failed(error)
+
+    def _present(self) -> bool:
+        return not self._client.gone
+
+    def _open_failed(self, error: Exception) -> None:
+        self._services.owners.release(self._event.client_id, self._client)
+        if self._client.gone:
+            return
+        foreign = isinstance(error, Refused) and error.code == ResponseCode.NO_PERMISSION
+        LOG.warning("session_not_opened", client_id=self._event.client_id, error=str(error))
+        code = ReasonCode.NOT_AUTHORIZED if foreign else ReasonCode.SERVER_UNAVAILABLE
+        self._refuse(code, "foreign_session" if foreign else "broker")
+
+    def _refuse(self, code: int, reason: str) -> None:
+        self._services.metrics.refused_connects.child(reason).value += 1
+        LOG.info("connect_refused", peer=self._wire.peer_address, client_id=self._event.client_id, reason=reason)
+        self._session.refuse(code)
+        self._wire.flush()
+
+    def _give_back(self, opened: SessionOpened) -> None:
+        """The client left before its session was open: leave the session as it was found."""
+        if not self._client.has_lost(opened.epoch):
+            self._ownership.give_back(opened)
+
+    def _resume(
+        self,
+        event: ConnectRequested,
+        opened: SessionOpened,
+        planned: resume.ResumePlan,
+        again: Sequence[resume.Again],
+    ) -> None:
+        services = self._services
+        hold, may = self._ownership, self._may
+        assert may is not None
+        exact = Qos2Exchanges(self._wire, hold, services.exact) if hold.durable else None
+        delivery = Delivery(self._session, services.tools, exact or self._wire, self._client)
+        delivery.committed_key = event.client_id.encode() if hold.durable else None
+        delivery.outbound.may_read = may.may_read
+        subscriptions = Subscriptions(
+            event.client_id, opened.epoch, services.subscribing, delivery, self._wire, may, durable=hold.durable
+        )
+        self._client.opened(delivery, subscriptions, exact)
+        hold.is_open = True
+        if opened.subscriptions:
+            subscriptions.resume(opened.subscriptions, planned.cursors)
+            self._client.revise()
+            again = may.still_readable(again)
+            delivery.outbound.may_be_given = may.may_be_given
+        may.expires(services.clock, self._client.give_up)
+        self._session.accept(
+            opened.present,
+            [(one.packet_id, delivery.place(one), one.phase) for one in again],
+            opened.received,
+            session_expiry_s=opened.expiry_s,
+            server_keep_alive_s=services.quotas.keep_alive_s(event.keep_alive_s),
+            response_information=response_information(services.config.response_topic_prefix, event),
+            auth_data=None if self._dialog is None else self._dialog.proof,
+        )
+        going_on = delivery.send_again(again)
+        if exact is not None:
+            exact.begin(planned, going_on)
+        services.metrics.connected.value += 1
+        services.metrics.redelivered.value += len(again)
+        self._wire.flush()
+        if opened.subscriptions:
+            subscriptions.begin_retained([(one, planned.retained) for one in delivery.sources[:1] if planned.retained])
+        delivery.start()
+
+
+def response_information(prefix: str, event: ConnectRequested) -> str | None:
+    """The prefix of the topics that a client of MQTT 5 should have its answers sent to; None when it is told none."""
+    if not prefix or not event.request_response_information:
+        return None
+    if any(character in event.client_id for character in _NOT_IN_A_LEVEL):
+        return None  # it would reach into the topics of others
+    return f"{prefix}{event.client_id}/"

@@ -1,0 +1,1 @@
+"""The `$SYS` topics: values, load averages and the sessions that follow them."""

@@ -1,0 +1,1 @@
+"""Wills: handed to the broker at CONNECT, judged once more when one is due."""

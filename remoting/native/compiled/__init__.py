@@ -1,0 +1,1 @@
+"""Cython in pure-Python mode; each module raises ImportError until it is compiled."""

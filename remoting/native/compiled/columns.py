@@ -1,0 +1,276 @@
+"""Records to columns, compiled: checks, and Arrow buffers of every variable-length part. Pure-Python-mode Cython.
+
+The pure twin is what readers do with numpy without it. A column comes as (offsets i32[n + 1], bytes, validity bitmap or
+None, nulls, whether all bytes are ASCII): two passes over the headers, one for the lengths, one that copies. Invariant:
+`first_bad` has accepted the records before anything else looks at them. Thread rule: pure functions over buffers the
+caller keeps alive.
+"""
+
+import cython
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython.cimports.libc.string import memcmp, memcpy, memset
+from cython.cimports.remoting.native.compiled.machine import all_ascii, crc32c_ready, record_checksum, record_header
+
+if not cython.compiled:
+    raise ImportError("this module does nothing until it is compiled")
+
+from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.records import record
+
+crc32c_ready()
+HEADER = cython.declare(cython.longlong, 80)
+PAIR = cython.declare(cython.longlong, 16)
+MESSAGE = cython.declare(cython.uint, record.MESSAGE)
+FLAG_MQTT = cython.declare(cython.uint, record.FLAG_MQTT)
+OFFSET_MAX = cython.declare(cython.longlong, (1 << 31) - 1)
+TOPIC = cython.declare(cython.int, 0)
+KEYS = cython.declare(cython.int, 1)
+TAGS = cython.declare(cython.int, 2)
+MQTT_TOPIC = cython.declare(cython.int, 3)
+BODY = cython.declare(cython.int, 4)
+PROPERTY = cython.declare(cython.int, 5)
+
+Span = cython.struct(at=cython.p_char, length=cython.longlong)
+Pairs = cython.struct(lengths=cython.pointer(cython.ushort), at=cython.p_char, count=cython.longlong)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _pairs_of(head: cython.pointer(record_header)) -> Pairs:
+    """Where the lengths table and the first property of a record are."""
+    found: Pairs
+    start: cython.p_char = cython.cast(cython.p_char, head) + HEADER + PAIR * head.n_dispatch
+    found.lengths = cython.cast(cython.pointer(cython.ushort), start)
+    found.count = head.n_props
+    found.at = start + 4 * found.count + head.topic_len + head.keys_len + head.tags_len
+    return found
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _is_sound(at: cython.p_char, available: cython.longlong, checked: cython.bint) -> cython.bint:
+    """Whether one whole message record stands at `at`, its property lengths adding up, its checksum right."""
+    head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), at)
+    if available < HEADER or head.magic != MESSAGE:
+        return False
+    meta_end: cython.longlong = HEADER + PAIR * head.n_dispatch + 4 * cython.cast(cython.longlong, head.n_props)
+    meta_end += cython.cast(cython.longlong, head.topic_len) + head.keys_len + head.tags_len + head.props_len
+    body_end: cython.longlong = cython.cast(cython.longlong, head.body_off) + head.body_len
+    if head.total > available or head.body_off != ((meta_end + 7) & ~7) or head.total != ((body_end + 7) & ~7):
+        return False
+    pairs: Pairs = _pairs_of(head)
+    row: cython.longlong
+    length: cython.longlong = 0
+    for row in range(2 * pairs.count):
+        length += pairs.lengths[row]
+    return length == head.props_len and (not checked or record_checksum(at, head.total) == head.crc)
+
+
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def first_bad(data: cython.const[cython.uchar][::1], starts: cython.const[cython.longlong][::1], checked: cython.bint):
+    """Return the index of the first start where no sound message record stands, -1 when all are sound.
+
+    Unless `checked`, checksums are left out.
+    """
+    row: cython.Py_ssize_t
+    size: cython.longlong = data.shape[0]
+    for row in range(starts.shape[0]):
+        at: cython.longlong = starts[row]
+        if at < 0 or at % 8 or at > size - HEADER:
+            return row
+        if not _is_sound(cython.cast(cython.p_char, cython.address(data[at])), size - at, checked):
+            return row
+    return -1
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _find(head: cython.pointer(record_header), part: cython.int, key: cython.p_char, key_len: cython.longlong) -> Span:
+    """Where a part of a record is; its length is -1 when the record has no such part."""
+    span: Span
+    pairs: Pairs = _pairs_of(head)
+    row: cython.longlong
+    at: cython.p_char = pairs.at
+    span.at, span.length = at, -1
+    if part == BODY:
+        span.at, span.length = cython.cast(cython.p_char, head) + head.body_off, head.body_len
+    elif part == MQTT_TOPIC:
+        if head.flags & FLAG_MQTT and pairs.count:
+            span.at, span.length = at + pairs.lengths[0], pairs.lengths[1]
+    elif part == PROPERTY:
+        for row in range(pairs.count):
+            if pairs.lengths[2 * row] == key_len and memcmp(at, key, key_len) == 0:
+                span.at, span.length = at + key_len, pairs.lengths[2 * row + 1]
+            at += cython.cast(cython.longlong, pairs.lengths[2 * row]) + pairs.lengths[2 * row + 1]
+    else:
+        span = _find_text(head, part)
+    return span
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _find_text(head: cython.pointer(record_header), part: cython.int) -> Span:
+    """Where topic, keys or tags are; empty keys and tags count as none."""
+    span: Span
+    span.at = cython.cast(cython.p_char, head) + HEADER + PAIR * head.n_dispatch + 4 * head.n_props
+    span.length = head.topic_len
+    if part == KEYS:
+        span.at += head.topic_len
+        span.length = head.keys_len
+    elif part == TAGS:
+        span.at += head.topic_len + head.keys_len
+        span.length = head.tags_len
+    if part != TOPIC and span.length == 0:
+        span.length = -1
+    return span
+
+
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def column(
+    data: cython.const[cython.uchar][::1], starts: cython.const[cython.longlong][::1], part: cython.int, key: bytes
+):
+    """Return one part of every record; of a repeated property the last one counts. LocalMisuse beyond 2 GiB."""
+    rows: cython.Py_ssize_t = starts.shape[0]
+    row: cython.Py_ssize_t
+    span: Span
+    name: cython.p_char = PyBytes_AS_STRING(key)
+    name_len: cython.longlong = len(key)
+    offsets: bytes = PyBytes_FromStringAndSize(cython.NULL, 4 * (rows + 1))
+    edges: cython.p_int = cython.cast(cython.p_int, PyBytes_AS_STRING(offsets))
+    bitmap: bytes = PyBytes_FromStringAndSize(cython.NULL, (rows + 7) // 8)
+    bits: cython.p_char = PyBytes_AS_STRING(bitmap)
+    total: cython.longlong = 0
+    nulls: cython.longlong = 0
+    memset(bits, 0, (rows + 7) // 8)
+    for row in range(rows):
+        edges[row] = total
+        span = _find(_head(data, starts, row), part, name, name_len)
+        if span.length < 0:
+            nulls += 1
+            continue
+        bits[row >> 3] |= 1 << (row & 7)
+        total += span.length
+        if total > OFFSET_MAX:
+            raise LocalMisuse("a column of more than 2 GiB")
+    edges[rows] = total
+    values: bytes = PyBytes_FromStringAndSize(cython.NULL, total)
+    to: cython.p_char = PyBytes_AS_STRING(values)
+    for row in range(rows):
+        if edges[row + 1] > edges[row]:
+            span = _find(_head(data, starts, row), part, name, name_len)
+            memcpy(to + edges[row], span.at, span.length)
+    return offsets, values, bitmap if nulls else None, nulls, bool(all_ascii(to, total))
+
+
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def judge_texts(
+    data: cython.const[cython.uchar][::1],
+    starts: cython.const[cython.longlong][::1],
+    part: cython.int,
+    verdicts: dict,
+    out: cython.uchar[::1],
+):
+    """Set `out` to what `verdicts` (bytes to bool) says of one part of every record; return the texts it lacks.
+
+    A record without the part is 0, and so is for now one whose text is lacking.
+    """
+    rows: cython.Py_ssize_t = starts.shape[0]
+    row: cython.Py_ssize_t
+    span: Span
+    text: bytes
+    lacking: set = set()
+    for row in range(rows):
+        out[row] = 0
+        span = _find(_head(data, starts, row), part, cython.NULL, 0)
+        if span.length < 0:
+            continue
+        text = PyBytes_FromStringAndSize(span.at, span.length)
+        verdict = verdicts.get(text)
+        if verdict is None:
+            lacking.add(text)
+        elif verdict is True:
+            out[row] = 1
+    return lacking
+
+
+@cython.cfunc
+@cython.inline
+@cython.boundscheck(False)
+@cython.wraparound(False)
+@cython.exceptval(check=False)
+def _head(
+    data: cython.const[cython.uchar][::1], starts: cython.const[cython.longlong][::1], row: cython.Py_ssize_t
+) -> cython.pointer(record_header):
+    return cython.cast(cython.pointer(record_header), cython.address(data[starts[row]]))
+
+
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def properties(data: cython.const[cython.uchar][::1], starts: cython.const[cython.longlong][::1]):
+    """Return (first pair of each record i32[n + 1], keys, values): two columns without nulls, a row per pair."""
+    rows: cython.Py_ssize_t = starts.shape[0]
+    row: cython.Py_ssize_t
+    pair: cython.longlong
+    count: cython.longlong = 0
+    size: cython.longlong = 0
+    first: bytes = PyBytes_FromStringAndSize(cython.NULL, 4 * (rows + 1))
+    firsts: cython.p_int = cython.cast(cython.p_int, PyBytes_AS_STRING(first))
+    key_size: cython.longlong = 0
+    pairs: Pairs
+    for row in range(rows):
+        firsts[row] = count
+        pairs = _pairs_of(_head(data, starts, row))
+        count += pairs.count
+        size += _head(data, starts, row).props_len
+        for pair in range(pairs.count):
+            key_size += pairs.lengths[2 * pair]
+        if size > OFFSET_MAX:
+            raise LocalMisuse("a column of more than 2 GiB")
+    firsts[rows] = count
+    keys = _Texts(count, key_size)
+    values = _Texts(count, size - key_size)
+    for row in range(rows):
+        pairs = _pairs_of(_head(data, starts, row))
+        for pair in range(pairs.count):
+            keys.add(pairs.at, pairs.lengths[2 * pair])
+            pairs.at += pairs.lengths[2 * pair]
+            values.add(pairs.at, pairs.lengths[2 * pair + 1])
+            pairs.at += pairs.lengths[2 * pair + 1]
+    return first, keys.column(), values.column()
+
+
+@cython.final
+@cython.cclass
+class _Texts:
+    """A column of known size that is filled value by value."""
+
+    _offsets: bytes
+    _values: bytes
+    _edges: cython.p_int
+    _to: cython.p_char
+    _row: cython.longlong
+    _at: cython.longlong
+
+    def __cinit__(self, rows: cython.longlong, size: cython.longlong):
+        self._offsets = PyBytes_FromStringAndSize(cython.NULL, 4 * (rows + 1))
+        self._values = PyBytes_FromStringAndSize(cython.NULL, size)
+        self._edges = cython.cast(cython.p_int, PyBytes_AS_STRING(self._offsets))
+        self._to = PyBytes_AS_STRING(self._values)
+        self._edges[0] = 0
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def add(self, at: cython.p_char, length: cython.longlong) -> cython.void:
+        memcpy(self._to + self._at, at, length)
+        self._at += length
+        self._row += 1
+        self._edges[self._row] = self._at
+
+    @cython.cfunc
+    def column(self):
+        return self._offsets, self._values, None, 0, bool(all_ascii(self._to, self._at))

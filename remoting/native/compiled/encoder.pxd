@@ -1,0 +1,69 @@
+# What encoder.py shares with pen.py: the layout of its classes.
+from remoting.native.compiled.ring cimport Entry, EntryBlock, Ring, Row
+from remoting.native.compiled.machine cimport record_dispatch, record_header
+
+cdef extern from *:
+    """
+    #if defined(__GNUC__)
+    #define LIGHTMQ_PREFETCH(at) __builtin_prefetch(at, 1)
+    #define LIGHTMQ_RELEASE() __atomic_thread_fence(__ATOMIC_RELEASE)
+    #else
+    #define LIGHTMQ_PREFETCH(at) ((void)(at))
+    #define LIGHTMQ_RELEASE() ((void)0)
+    #endif
+    /* Ask the processor for the 32 bytes of a queue's row; anything that is no such queue is left to later checks. */
+    static inline void prefetch_row(void *rows, PyObject *queue, long long limit) {
+        int overflow;
+        if (!PyLong_CheckExact(queue)) return;
+        long long number = PyLong_AsLongLongAndOverflow(queue, &overflow);
+        if (!overflow && number >= 0 && number < limit) LIGHTMQ_PREFETCH((char *)rows + 32 * number);
+    }
+    /* What was stored before is seen by other processes before what is stored behind. */
+    static inline void release_stores(void) { LIGHTMQ_RELEASE(); }
+    """
+    void prefetch_row(void *rows, object queue, long long limit)
+    void release_stores() nogil
+
+cdef extern from "unistd.h" nogil:
+    ssize_t pwrite(int descriptor, const void *data, size_t size, long long at)
+
+cdef class Encoded:
+    cdef readonly long long first_position
+    cdef readonly long long end_position
+    cdef readonly EntryBlock entries
+    cdef readonly list offsets
+    cdef readonly list retained
+    cdef readonly list controls
+    cdef readonly bint keyed
+    cdef list _pieces
+    cdef bytes _piece
+
+cdef class Encoder:
+    cdef unsigned int _epoch
+    cdef long long _record_limit
+    cdef long long _queues_max
+    # What stands still during one call.
+    cdef object _messages
+    cdef Row *_rows
+    cdef long long _queue_limit
+    cdef long long _store_ms
+    cdef Py_ssize_t _first_control
+    cdef Py_ssize_t _last
+    cdef bint _atomic
+    cdef Entry *_entry
+    # What `_plan` found out.
+    cdef Py_ssize_t _fitting
+    cdef long long _bytes
+    cdef Encoded _begin(self, Ring ring, messages, Py_ssize_t controls, bint atomic, long long store_ms, long long queue_limit, long long position)
+    cdef Py_ssize_t _count_entries(self, messages) except? -1
+    cdef long long _encode_pieces(self, Encoded batch, Py_ssize_t total, long long position, long long segment_end, next_segment) except? -1
+    cdef int _plan(self, Py_ssize_t at, Py_ssize_t total, long long room) except? -1
+    cdef int _put_all(self, Encoded batch, Py_ssize_t first, char *to, long long position) except? -1
+    cdef long long _put(self, Encoded batch, Py_ssize_t at, char *to, long long position) except? -1
+    cdef int _put_numbers(self, message, record_header *head, long long meta_len) except? -1
+    cdef long long _put_bytes(self, char *to, long long at, bytes meta, object body) except? -1
+    cdef long long _count(self, message, unsigned int magic, unsigned int flags) except? -1
+    cdef int _dispatch(self, tuple queues, record_dispatch *to, record_header *head) except? -1
+    cdef void _prefetch(self, message) noexcept
+    cdef void _put_filler(self, char *to, long long size, long long position) noexcept
+    cdef int _undo(self, Ring ring, Encoded batch) except? -1

@@ -1,0 +1,367 @@
+"""The compiled twin, fourth part: one look-up over all runs of the index, and their merge. Pure-Python-mode Cython.
+
+C pointers into mapped files, whose directories were checked when they were opened, make it useless uncompiled.
+Invariant: number for number what `reference.runs` does; no entry is read that lies outside a run's columns. Thread
+rule: loop thread, holding the interpreter's lock; `merge` in any thread, without it.
+"""
+
+import cython
+import numpy as np
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython.cimports.libc.string import memcpy
+
+if not cython.compiled:
+    raise ImportError("this module does nothing until it is compiled")
+
+from remoting.native.contracts import RunData
+
+Columns = cython.struct(
+    queue_count=cython.longlong,
+    entry_count=cython.longlong,
+    queues=cython.p_uint,
+    starts=cython.p_uint,
+    first_offsets=cython.p_longlong,
+    next_offsets=cython.p_longlong,
+    offsets=cython.p_longlong,
+    positions=cython.p_longlong,
+    sizes=cython.p_uint,
+    tags=cython.p_uint,
+)
+Cursor = cython.struct(row=cython.longlong, at=cython.longlong, queue=cython.longlong)
+"""Where a merge is in a run: row of its directory, entry, and the queue id of the row; NO_QUEUE behind the last one."""
+NO_QUEUE = cython.declare(cython.longlong, 1 << 32)
+SMALL = cython.declare(cython.longlong, 16)
+"""Pieces of fewer entries are copied in a loop."""
+Span = cython.struct(run=cython.Py_ssize_t, start=cython.longlong, count=cython.longlong, offset=cython.longlong)
+
+
+@cython.final
+@cython.cclass
+class RunTable:
+    """The columns of all runs, oldest first."""
+
+    _arrays: list
+    _memory: bytes
+    _spans_memory: bytes
+    _runs: cython.pointer(Columns)
+    _spans: cython.pointer(Span)
+    _count: cython.Py_ssize_t
+
+    def __init__(self, runs):
+        self._count = len(runs)
+        self._arrays = []
+        self._memory = PyBytes_FromStringAndSize(cython.NULL, cython.sizeof(Columns) * self._count)
+        self._spans_memory = PyBytes_FromStringAndSize(cython.NULL, cython.sizeof(Span) * self._count)
+        self._runs = cython.cast(cython.pointer(Columns), PyBytes_AS_STRING(self._memory))
+        self._spans = cython.cast(cython.pointer(Span), PyBytes_AS_STRING(self._spans_memory))
+        for at, run in enumerate(runs):
+            self._take(self._runs + cython.cast(cython.Py_ssize_t, at), run)
+
+    @cython.cfunc
+    def _take(self, to: cython.pointer(Columns), run):
+        to.queue_count, to.entry_count = len(run.queues), len(run.positions)
+        to.queues = cython.cast(cython.p_uint, self._address(run.queues, "<u4", to.queue_count))
+        to.starts = cython.cast(cython.p_uint, self._address(run.starts, "<u4", to.queue_count + 1))
+        to.first_offsets = cython.cast(cython.p_longlong, self._address(run.first_offsets, "<i8", to.queue_count))
+        to.next_offsets = cython.cast(cython.p_longlong, self._address(run.next_offsets, "<i8", to.queue_count))
+        to.positions = cython.cast(cython.p_longlong, self._address(run.positions, "<i8", to.entry_count))
+        to.sizes = cython.cast(cython.p_uint, self._address(run.sizes, "<u4", to.entry_count))
+        to.tags = cython.cast(cython.p_uint, self._address(run.tags, "<u4", to.entry_count))
+        to.offsets = cython.NULL
+        if run.offsets is not None:
+            to.offsets = cython.cast(cython.p_longlong, self._address(run.offsets, "<i8", to.entry_count))
+
+    @cython.cfunc
+    def _address(self, array, kind, length: cython.longlong) -> cython.size_t:
+        """Return where the array lies; it is kept as long as the table."""
+        assert array.dtype == kind, (array.dtype, kind)
+        assert array.shape == (length,), (array.shape, length)
+        assert array.flags.c_contiguous
+        self._arrays.append(array)
+        return array.__array_interface__["data"][0]
+
+    @cython.boundscheck(False)
+    @cython.wraparound(False)
+    def find(self, queue: cython.uint, offset: cython.longlong, limit: cython.longlong):
+        """Return the entries of `queue` that hold messages [offset, limit), as far as the runs go."""
+        end: cython.longlong = offset
+        used: cython.Py_ssize_t = self._locate(queue, cython.address(end), limit)
+        total: cython.longlong = 0
+        at: cython.Py_ssize_t
+        row: cython.Py_ssize_t
+        span: cython.pointer(Span)
+        run: cython.pointer(Columns)
+        for at in range(used):
+            total += self._spans[at].count
+        offsets, positions = np.empty(total, np.int64), np.empty(total, np.int64)
+        sizes, tags = np.empty(total, np.uint32), np.empty(total, np.uint32)
+        if total:
+            to_offset: cython.longlong[::1] = offsets
+            to_position: cython.longlong[::1] = positions
+            to_size: cython.uint[::1] = sizes
+            to_tag: cython.uint[::1] = tags
+            total = 0
+            for at in range(used):
+                span = self._spans + at
+                run = self._runs + span.run
+                memcpy(cython.address(to_position[total]), run.positions + span.start, 8 * span.count)
+                memcpy(cython.address(to_size[total]), run.sizes + span.start, 4 * span.count)
+                memcpy(cython.address(to_tag[total]), run.tags + span.start, 4 * span.count)
+                if run.offsets != cython.NULL:
+                    memcpy(cython.address(to_offset[total]), run.offsets + span.start, 8 * span.count)
+                else:
+                    for row in range(span.count):
+                        to_offset[total + row] = span.offset + row
+                total += span.count
+        return offsets, positions, sizes, tags, end
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _locate(self, queue: cython.uint, end: cython.p_longlong, limit: cython.longlong) -> cython.Py_ssize_t:
+        """Fill the spans; move `end` from the offset wanted to the offset behind the last entry found."""
+        used: cython.Py_ssize_t = 0
+        at: cython.Py_ssize_t
+        row: cython.Py_ssize_t
+        run: cython.pointer(Columns)
+        span: cython.pointer(Span)
+        start: cython.longlong
+        stop: cython.longlong
+        last: cython.longlong
+        for at in range(self._count):
+            if end[0] >= limit:
+                break
+            run = self._runs + at
+            row = _row(run, queue)
+            if row < 0 or not run.first_offsets[row] <= end[0] < run.next_offsets[row]:
+                continue
+            start, stop = run.starts[row], run.starts[row + 1]
+            if not start < stop <= run.entry_count:
+                raise AssertionError(f"queue {queue} of run {at} lies outside its {run.entry_count} entries")
+            span = self._spans + used
+            used += 1
+            span.run, span.offset = at, end[0]
+            if run.offsets == cython.NULL:
+                span.start = start + end[0] - run.first_offsets[row]
+                last = min(stop, start + limit - run.first_offsets[row])
+                span.count = last - span.start
+                end[0] += span.count
+            else:
+                span.start = _first_at_least(run.offsets, end[0] + 1, start, stop) - 1
+                last = _first_at_least(run.offsets, limit, start, stop)
+                span.count = last - span.start
+                end[0] = run.next_offsets[row] if last == stop else run.offsets[last]
+            if not (start <= span.start < last):
+                raise AssertionError(f"the directory of run {at} contradicts itself at queue {queue}")
+        return used
+
+    def first_at(self, queue: cython.uint, begin: cython.longlong) -> cython.longlong:
+        """Return the offset of the queue's first entry at or above log position `begin`, -1 when there is none."""
+        at: cython.Py_ssize_t
+        row: cython.Py_ssize_t
+        run: cython.pointer(Columns)
+        start: cython.longlong
+        stop: cython.longlong
+        found: cython.longlong
+        for at in range(self._count):
+            run = self._runs + at
+            row = _row(run, queue)
+            if row < 0:
+                continue
+            start, stop = run.starts[row], run.starts[row + 1]
+            if not start < stop <= run.entry_count:
+                raise AssertionError(f"queue {queue} of run {at} lies outside its {run.entry_count} entries")
+            found = _first_at_least(run.positions, begin, start, stop)
+            if found < stop:
+                return run.first_offsets[row] + found - start if run.offsets == cython.NULL else run.offsets[found]
+        return -1
+
+    def merge(self):
+        """Return all of them as one run: a merge of the directories, then each column piece by piece."""
+        rows: cython.longlong = 0
+        total: cython.longlong = 0
+        at: cython.Py_ssize_t
+        for at in range(self._count):
+            if not _adds_up(self._runs + at):
+                raise AssertionError(f"the directory of run {at} does not add up")
+            rows += self._runs[at].queue_count
+            total += self._runs[at].entry_count
+        assert total <= 0xFFFFFFFF, total
+        made = RunData(
+            np.empty(rows, np.uint32), np.empty(rows, np.int64), np.empty(rows, np.int64),
+            np.empty(rows + 1, np.uint32), np.empty(total, np.int64), np.empty(total, np.uint32),
+            np.empty(total, np.uint32), None,
+        )  # fmt: skip
+        cursors, pieces = np.empty((self._count, 3), np.int64), np.empty(rows, np.uint32)
+        cursor: cython.pointer(Cursor) = cython.cast(cython.pointer(Cursor), _start_of(cursors))
+        piece: cython.p_uint = cython.cast(cython.p_uint, _start_of(pieces))
+        to: Columns
+        to.queue_count, to.entry_count, to.offsets = 0, total, cython.NULL
+        to.queues = cython.cast(cython.p_uint, _start_of(made.queues))
+        to.starts = cython.cast(cython.p_uint, _start_of(made.starts))
+        to.first_offsets = cython.cast(cython.p_longlong, _start_of(made.first_offsets))
+        to.next_offsets = cython.cast(cython.p_longlong, _start_of(made.next_offsets))
+        to.positions = cython.cast(cython.p_longlong, _start_of(made.positions))
+        to.sizes = cython.cast(cython.p_uint, _start_of(made.sizes))
+        to.tags = cython.cast(cython.p_uint, _start_of(made.tags))
+        with cython.nogil:
+            dense = _merge_directories(self._runs, self._count, cursor, piece, cython.address(to))
+        if not dense:
+            made.offsets = np.empty(total, np.int64)
+            to.offsets = cython.cast(cython.p_longlong, _start_of(made.offsets))
+        with cython.nogil:
+            _merge_columns(self._runs, self._count, cursor, piece, rows, cython.address(to))
+        count = to.queue_count
+        made.queues, made.starts = made.queues[:count], made.starts[: count + 1]
+        made.first_offsets, made.next_offsets = made.first_offsets[:count], made.next_offsets[:count]
+        return made
+
+
+@cython.cfunc
+def _start_of(array) -> cython.size_t:
+    """Return where an array of this module lies."""
+    return array.__array_interface__["data"][0]
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _adds_up(run: cython.pointer(Columns)) -> cython.bint:
+    """Whether the directory means every entry once."""
+    row: cython.Py_ssize_t
+    good: cython.bint = run.starts[0] == 0 and run.starts[run.queue_count] == run.entry_count
+    for row in range(run.queue_count):
+        good &= run.starts[row] < run.starts[row + 1]
+    return good
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _rewind(runs: cython.pointer(Columns), count: cython.Py_ssize_t, cursors: cython.pointer(Cursor)) -> cython.void:
+    """Put the cursors to the beginnings."""
+    at: cython.Py_ssize_t
+    for at in range(count):
+        cursors[at].row = cursors[at].at = 0
+        cursors[at].queue = runs[at].queues[0] if runs[at].queue_count else NO_QUEUE
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _merge_directories(
+    runs: cython.pointer(Columns),
+    count: cython.Py_ssize_t,
+    cursors: cython.pointer(Cursor),
+    pieces: cython.p_uint,
+    to: cython.pointer(Columns),
+) -> cython.bint:
+    """Write the directory and which run each piece comes from; return whether every queue's offsets only count up."""
+    at: cython.Py_ssize_t
+    row: cython.longlong
+    queue: cython.longlong
+    out: cython.longlong = 0
+    start: cython.longlong = 0
+    size: cython.longlong
+    used: cython.Py_ssize_t = 0
+    dense: cython.bint = True
+    cursor: cython.pointer(Cursor)
+    _rewind(runs, count, cursors)
+    while True:
+        queue = NO_QUEUE
+        for at in range(count):
+            queue = min(queue, cursors[at].queue)
+        if queue == NO_QUEUE:
+            break
+        size = 0
+        for at in range(count):
+            cursor = cursors + at
+            if cursor.queue != queue:
+                continue
+            row = cursor.row
+            if size == 0:
+                to.first_offsets[out] = runs[at].first_offsets[row]
+            to.next_offsets[out] = runs[at].next_offsets[row]
+            size += runs[at].starts[row + 1] - runs[at].starts[row]
+            pieces[used] = at
+            used += 1
+            cursor.row = row + 1
+            cursor.queue = runs[at].queues[row + 1] if row + 1 < runs[at].queue_count else NO_QUEUE
+        to.queues[out], to.starts[out] = queue, start
+        dense = dense and to.next_offsets[out] - to.first_offsets[out] == size
+        start += size
+        out += 1
+    to.starts[out], to.queue_count = start, out
+    return dense
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _merge_columns(
+    runs: cython.pointer(Columns),
+    count: cython.Py_ssize_t,
+    cursors: cython.pointer(Cursor),
+    pieces: cython.p_uint,
+    piece_count: cython.longlong,
+    to: cython.pointer(Columns),
+) -> cython.void:
+    """Write the columns: the next piece of the run that is named, and so on."""
+    piece: cython.longlong
+    at: cython.longlong = 0
+    row: cython.longlong
+    start: cython.longlong
+    size: cython.longlong
+    run: cython.pointer(Columns)
+    cursor: cython.pointer(Cursor)
+    _rewind(runs, count, cursors)
+    for piece in range(piece_count):
+        run, cursor = runs + pieces[piece], cursors + pieces[piece]
+        start = cursor.at
+        size = run.starts[cursor.row + 1] - start
+        if size < SMALL:
+            for row in range(size):
+                to.positions[at + row] = run.positions[start + row]
+                to.sizes[at + row], to.tags[at + row] = run.sizes[start + row], run.tags[start + row]
+        else:
+            memcpy(to.positions + at, run.positions + start, 8 * size)
+            memcpy(to.sizes + at, run.sizes + start, 4 * size)
+            memcpy(to.tags + at, run.tags + start, 4 * size)
+        if to.offsets != cython.NULL and run.offsets != cython.NULL:
+            memcpy(to.offsets + at, run.offsets + start, 8 * size)
+        elif to.offsets != cython.NULL:
+            for row in range(size):
+                to.offsets[at + row] = run.first_offsets[cursor.row] + row
+        at += size
+        cursor.row, cursor.at = cursor.row + 1, start + size
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _row(run: cython.pointer(Columns), queue: cython.uint) -> cython.Py_ssize_t:
+    """Return the queue's place in the directory, -1 when it has no entries there."""
+    low: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t = run.queue_count
+    half: cython.Py_ssize_t
+    while size > 1:
+        half = size >> 1
+        low = low + half if run.queues[low + half - 1] < queue else low
+        size -= half
+    return low if size and run.queues[low] == queue else -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _first_at_least(
+    column: cython.p_longlong, value: cython.longlong, low: cython.longlong, high: cython.longlong
+) -> cython.longlong:
+    """Return the first place in [low, high) of a rising column that is not below `value`, `high` when there is none."""
+    middle: cython.longlong
+    while low < high:
+        middle = (low + high) >> 1
+        if column[middle] < value:
+            low = middle + 1
+        else:
+            high = middle
+    return low

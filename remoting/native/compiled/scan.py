@@ -1,0 +1,323 @@
+"""The compiled twin, third part: everything that walks, checks, copies or sorts. Pure-Python-mode Cython.
+
+Invariant: accepts and refuses exactly what `pure` does; reasons are put into words by `check_record`. Thread rule: pure
+functions over buffers the caller keeps alive; `scan`, `gather` and `order_by_queue` let other threads run meanwhile.
+"""
+
+import cython
+import numpy as np
+from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython.cimports.libc.string import memcpy
+from cython.cimports.remoting.native.compiled.machine import (
+    crc32c_ready,
+    record_checksum,
+    record_dispatch,
+    record_header,
+)
+from cython.cimports.remoting.native.compiled.ring import Entry, EntryBlock
+
+if not cython.compiled:
+    raise ImportError("this module does nothing until it is compiled")
+
+from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE, Progress
+from remoting.protocol.errors import CorruptRecord
+from remoting.protocol.records import record
+
+crc32c_ready()
+HEADER = cython.declare(cython.longlong, 80)
+PAIR = cython.declare(cython.longlong, 16)
+BATCH = cython.declare(cython.uint, record.BATCH)
+CONTROL = cython.declare(cython.uint, record.CONTROL)
+FILLER = cython.declare(cython.uint, record.FILLER)
+MAGIC_LOW = cython.declare(cython.uint, record.MESSAGE)
+MAGIC_HIGH = cython.declare(cython.uint, record.FILLER)
+GROUP_OPEN = cython.declare(cython.uint, record.FLAG_GROUP_OPEN)
+FORMAT_MASK = cython.declare(cython.uint, record.FLAG_FORMAT_MASK)
+COUNT_MAX = cython.declare(cython.uint, record.BATCH_COUNT_MAX)
+KEPT_MASK = cython.declare(cython.uint, RETAINED_MASK)
+KEPT_VALUE = cython.declare(cython.uint, RETAINED_VALUE)
+
+Walk = cython.struct(
+    at=cython.longlong,
+    groups_end=cython.longlong,
+    store_ms=cython.longlong,
+    records=cython.longlong,
+    epoch=cython.uint,
+    group_open=cython.bint,
+)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_sound(at: cython.pointer(cython.char), available: cython.longlong, position: cython.longlong) -> cython.bint:
+    """Whether `remoting.protocol.records.record.check_record` would accept the record."""
+    head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), at)
+    meta_end: cython.longlong
+    body_end: cython.longlong
+    if available < HEADER or head.magic < MAGIC_LOW or head.magic > MAGIC_HIGH:
+        return False
+    if head.magic == BATCH:
+        if not head.flags & FORMAT_MASK or not 1 <= head.count <= COUNT_MAX:
+            return False
+    elif head.flags & FORMAT_MASK or head.count != (head.magic != FILLER):
+        return False
+    meta_end = HEADER + PAIR * head.n_dispatch + 4 * cython.cast(cython.longlong, head.n_props)
+    meta_end += cython.cast(cython.longlong, head.topic_len) + head.keys_len + head.tags_len + head.props_len
+    body_end = cython.cast(cython.longlong, head.body_off) + head.body_len
+    if head.body_off != ((meta_end + 7) & ~7) or head.total != ((body_end + 7) & ~7):
+        return False
+    if head.total > available or head.position != cython.cast(cython.ulonglong, position):
+        return False
+    return record_checksum(at, head.total) == head.crc
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _walk(
+    start: cython.pointer(cython.char), size: cython.longlong, base: cython.longlong, walk: cython.pointer(Walk)
+) -> cython.void:
+    """Go on while records are sound and their epochs do not fall."""
+    head: cython.pointer(record_header)
+    while walk.at < size and _is_sound(start + walk.at, size - walk.at, base + walk.at):
+        head = cython.cast(cython.pointer(record_header), start + walk.at)
+        if head.epoch < walk.epoch:
+            return
+        walk.epoch, walk.store_ms = head.epoch, head.store_ms
+        walk.at += head.total
+        walk.records += 1
+        if head.magic != FILLER:
+            walk.group_open = head.flags & GROUP_OPEN != 0
+        if not walk.group_open:
+            walk.groups_end = base + walk.at
+
+
+def scan(view, base: cython.longlong, size: cython.longlong, progress):
+    """Walk one segment from `progress.position` on; see `contracts.Core.scan`."""
+    buffer: Py_buffer
+    walk: Walk
+    walk.at, walk.groups_end, walk.store_ms = progress.position - base, progress.groups_end, progress.store_ms
+    walk.records, walk.epoch, walk.group_open = progress.records, progress.epoch, progress.group_open
+    PyObject_GetBuffer(view, cython.address(buffer), PyBUF_SIMPLE)
+    try:
+        assert 0 <= walk.at <= size <= buffer.len, (walk.at, size, buffer.len)
+        with cython.nogil:
+            _walk(cython.cast(cython.pointer(cython.char), buffer.buf), size, base, cython.address(walk))
+    finally:
+        PyBuffer_Release(cython.address(buffer))
+    reason = ""
+    if walk.at < size:
+        try:
+            record.check_record(view, walk.at, base + walk.at)
+            epoch = record.HEADER.unpack_from(view, walk.at)[3]
+            reason = f"its epoch {epoch} is lower than {walk.epoch} of the record before"
+        except CorruptRecord as error:
+            reason = error.reason
+    return Progress(
+        base + walk.at, walk.groups_end, walk.epoch, walk.store_ms, walk.records, bool(walk.group_open), reason
+    )
+
+
+def collect(
+    view,
+    base: cython.longlong,
+    position: cython.longlong,
+    end: cython.longlong,
+    index_from: cython.longlong,
+    state_from: cython.longlong,
+    entries_max: cython.longlong,
+):
+    """Gather what a replay needs of the records in [position, end); see `contracts.Core.collect`."""
+    buffer: Py_buffer
+    packed: bytes = PyBytes_FromStringAndSize(cython.NULL, 32 * entries_max)
+    entry: cython.pointer(Entry) = cython.cast(cython.pointer(Entry), PyBytes_AS_STRING(packed))
+    head: cython.pointer(record_header)
+    filled: cython.Py_ssize_t = 0
+    records: cython.longlong = 0
+    marks: list = []
+    PyObject_GetBuffer(view, cython.address(buffer), PyBUF_SIMPLE)
+    try:
+        assert base <= position, (base, position)
+        assert end - base <= buffer.len, (base, end)
+        while position < end:
+            head = cython.cast(
+                cython.pointer(record_header), cython.cast(cython.pointer(cython.char), buffer.buf) + (position - base)
+            )
+            if head.magic != FILLER:
+                if position >= index_from and head.n_dispatch:
+                    if filled + head.n_dispatch > entries_max:
+                        break
+                    _take_entries(head, entry + filled)
+                    filled += head.n_dispatch
+                records += 1
+                if position >= state_from and (head.magic == CONTROL or head.flags & KEPT_MASK == KEPT_VALUE):
+                    marks.append(position)
+            assert head.total >= HEADER, (position, head.total)
+            position += head.total
+    finally:
+        PyBuffer_Release(cython.address(buffer))
+    return position, records, EntryBlock(packed, 0, filled), marks
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _take_entries(head: cython.pointer(record_header), entry: cython.pointer(Entry)) -> cython.void:
+    """Turn the record's dispatch list into index entries."""
+    row: cython.Py_ssize_t
+    dispatch: cython.pointer(record_dispatch) = cython.cast(
+        cython.pointer(record_dispatch), cython.cast(cython.pointer(cython.char), head) + HEADER
+    )
+    for row in range(head.n_dispatch):
+        entry[row].queue, entry[row].offset, entry[row].position = (
+            dispatch[row].queue,
+            dispatch[row].offset,
+            head.position,
+        )
+        entry[row].size, entry[row].tag, entry[row].count = head.total, head.tag_hash, head.count
+
+
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def survey(view, base: cython.longlong, position: cython.longlong, end: cython.longlong):
+    """Return what a check compares of the sound records in [position, end); see `contracts.Core.survey`."""
+    buffer: Py_buffer
+    head: cython.pointer(record_header)
+    dispatch: cython.pointer(record_dispatch)
+    at: cython.longlong = position
+    total: cython.Py_ssize_t = 0
+    row: cython.Py_ssize_t = 0
+    place: cython.Py_ssize_t
+    records: cython.longlong = 0
+    marks: list = []
+    PyObject_GetBuffer(view, cython.address(buffer), PyBUF_SIMPLE)
+    try:
+        assert base <= position, (base, position)
+        assert end - base <= buffer.len, (base, end)
+        start: cython.pointer(cython.char) = cython.cast(cython.pointer(cython.char), buffer.buf)
+        while at < end:
+            head = cython.cast(cython.pointer(record_header), start + (at - base))
+            assert head.total >= HEADER, (at, head.total)
+            if head.magic != FILLER:
+                records += 1
+                total += head.n_dispatch
+                if head.magic == CONTROL or head.flags & KEPT_MASK == KEPT_VALUE:
+                    marks.append(at)
+            at += head.total
+        columns = tuple(np.empty(total, kind) for kind in ("<u4", "<i8", "<i8", "<u4", "<u4", "<u4"))
+        queues: cython.uint[::1] = columns[0]
+        offsets: cython.longlong[::1] = columns[1]
+        positions: cython.longlong[::1] = columns[2]
+        sizes: cython.uint[::1] = columns[3]
+        tags: cython.uint[::1] = columns[4]
+        counts: cython.uint[::1] = columns[5]
+        at = position
+        with cython.nogil:
+            while at < end:
+                head = cython.cast(cython.pointer(record_header), start + (at - base))
+                if head.magic != FILLER:
+                    dispatch = cython.cast(cython.pointer(record_dispatch), start + (at - base) + HEADER)
+                    for place in range(head.n_dispatch):
+                        queues[row], offsets[row], positions[row] = dispatch[place].queue, dispatch[place].offset, at
+                        sizes[row], tags[row] = head.total, head.tag_hash
+                        counts[row] = head.count if head.magic == BATCH else 1
+                        row += 1
+                at += head.total
+    finally:
+        PyBuffer_Release(cython.address(buffer))
+    return records, columns, marks
+
+
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def follow(queues, offsets, positions, counts, following, newest, damage: cython.longlong):
+    """Return the entries whose offset is not their queue's next one; see `contracts.Core.follow`."""
+    ids: cython.uint[::1] = queues
+    firsts: cython.longlong[::1] = offsets
+    places: cython.longlong[::1] = positions
+    messages: cython.uint[::1] = counts
+    expected: cython.longlong[::1] = following
+    last: cython.longlong[::1] = newest
+    row: cython.Py_ssize_t
+    queue: cython.Py_ssize_t
+    wrong: list = []
+    for row in range(ids.shape[0]):
+        queue = ids[row]
+        assert queue < expected.shape[0], queue
+        lower: cython.bint = firsts[row] < expected[queue]
+        if firsts[row] != expected[queue] and expected[queue] >= 0 and (lower or last[queue] >= damage):
+            wrong.append((row, expected[queue]))
+        expected[queue] = firsts[row] + messages[row]
+        last[queue] = places[row]
+    return wrong
+
+
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def hash_spans(data, starts, lengths):
+    """Return the low 32 bits of the hash of each span, as `hash(bytes)` of this process gives it."""
+    begins: cython.longlong[::1] = np.ascontiguousarray(starts, np.int64)
+    sizes: cython.longlong[::1] = np.ascontiguousarray(lengths, np.int64)
+    codes = np.empty(begins.shape[0], np.uint32)
+    filled: cython.uint[::1] = codes
+    buffer: Py_buffer
+    row: cython.Py_ssize_t
+    PyObject_GetBuffer(data, cython.address(buffer), PyBUF_SIMPLE)
+    try:
+        for row in range(begins.shape[0]):
+            assert 0 <= begins[row] <= buffer.len, row
+            assert 0 <= sizes[row] <= buffer.len - begins[row], row
+            at: cython.pointer(cython.char) = cython.cast(cython.pointer(cython.char), buffer.buf) + begins[row]
+            filled[row] = cython.cast(cython.uint, hash(PyBytes_FromStringAndSize(at, sizes[row])) & 0xFFFFFFFF)
+    finally:
+        PyBuffer_Release(cython.address(buffer))
+    return codes
+
+
+def first_bad(view, base: cython.longlong, positions: list, sizes: list):
+    """Return the index of the first position where no sound record of that size stands, -1 when there is none."""
+    buffer: Py_buffer
+    row: cython.Py_ssize_t
+    at: cython.longlong
+    size: cython.longlong
+    PyObject_GetBuffer(view, cython.address(buffer), PyBUF_SIMPLE)
+    try:
+        start: cython.pointer(cython.char) = cython.cast(cython.pointer(cython.char), buffer.buf)
+        for row in range(len(positions)):
+            at, size = positions[row] - base, sizes[row]
+            if not (at >= 0 and HEADER <= size <= buffer.len - at and _is_sound(start + at, size, base + at)):
+                return row
+    finally:
+        PyBuffer_Release(cython.address(buffer))
+    return -1
+
+
+@cython.boundscheck(False)
+@cython.wraparound(False)
+def gather(source, starts, sizes, out):
+    """Copy the spans back to back into `out`."""
+    begins: cython.longlong[::1] = np.ascontiguousarray(starts, np.int64)
+    lengths: cython.longlong[::1] = np.ascontiguousarray(sizes, np.int64)
+    read: Py_buffer
+    written: Py_buffer
+    row: cython.Py_ssize_t
+    at: cython.longlong = 0
+    PyObject_GetBuffer(source, cython.address(read), PyBUF_SIMPLE)
+    PyObject_GetBuffer(out, cython.address(written), PyBUF_WRITABLE)
+    try:
+        for row in range(begins.shape[0]):
+            if begins[row] < 0 or lengths[row] < 0 or begins[row] + lengths[row] > read.len:
+                raise AssertionError(f"span {row} lies outside the {read.len} bytes there are")
+            if at + lengths[row] > written.len:
+                raise AssertionError(f"{written.len} bytes do not hold the spans")
+            memcpy(
+                cython.cast(cython.pointer(cython.char), written.buf) + at,
+                cython.cast(cython.pointer(cython.char), read.buf) + begins[row],
+                lengths[row],
+            )
+            at += lengths[row]
+        assert at == written.len, (at, written.len)
+    finally:
+        PyBuffer_Release(cython.address(read))
+        PyBuffer_Release(cython.address(written))

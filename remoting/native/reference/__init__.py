@@ -1,0 +1,1 @@
+"""What the compiled modules do, in plain Python."""

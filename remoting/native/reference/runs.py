@@ -1,0 +1,88 @@
+"""The pure twin of the look-up over all runs of the index, and of their merge, in numpy.
+
+Invariant: number for number what the compiled twin does. Thread rule: loop thread; `merge` in any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from remoting.native.contracts import Column, Found, RunColumns, RunData
+from remoting.native.reference.sort import order_by_queue, run_data, starts_of
+
+
+class RunTable:
+    """The columns of all runs, oldest first."""
+
+    def __init__(self, runs: Sequence[RunColumns]) -> None:
+        self._runs = list(runs)
+
+    def find(self, queue: int, offset: int, limit: int) -> Found:
+        """Return the entries of `queue` that hold messages [offset, limit), as far as the runs go."""
+        parts: list[tuple[Any, ...]] = []
+        at = offset
+        for run, row in self._with(queue):
+            if at >= limit:
+                break
+            first, following = int(run.first_offsets[row]), int(run.next_offsets[row])
+            if not first <= at < following:
+                continue
+            begin, stop = int(run.starts[row]), int(run.starts[row + 1])
+            if run.offsets is None:
+                start, end = begin + at - first, min(stop, begin + limit - first)
+                offsets = np.arange(at, at + end - start)
+                at += end - start
+            else:
+                start = begin + int(run.offsets[begin:stop].searchsorted(at, side="right")) - 1
+                end = begin + int(run.offsets[begin:stop].searchsorted(limit))
+                offsets = run.offsets[start:end]
+                at = following if end == stop else int(run.offsets[end])
+            parts.append((offsets, run.positions[start:end], run.sizes[start:end], run.tags[start:end]))
+        if len(parts) == 1:
+            offsets, positions, sizes, tags = parts[0]
+            return offsets, positions, sizes, tags, at
+        if not parts:
+            return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint32), at
+        offsets, positions, sizes, tags = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        return offsets, positions, sizes, tags, at
+
+    def first_at(self, queue: int, begin: int) -> int:
+        """Return the offset of the queue's first entry at or above log position `begin`, -1 when there is none."""
+        for run, row in self._with(queue):
+            start, stop = int(run.starts[row]), int(run.starts[row + 1])
+            found = start + int(run.positions[start:stop].searchsorted(begin))
+            if found < stop:
+                return int(run.first_offsets[row]) + found - start if run.offsets is None else int(run.offsets[found])
+        return -1
+
+    def merge(self) -> RunData:
+        """Return all of them as one run."""
+        parts = [_entries(run) for run in self._runs]
+        qid, offset, position, size, tag = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
+        queues = np.concatenate([run.queues for run in self._runs])[::-1]
+        _, lasts = np.unique(queues, return_index=True)  # the first occurrence from behind is the youngest run's
+        next_offsets = np.concatenate([run.next_offsets for run in self._runs])[::-1][lasts]
+        order = order_by_queue(qid)
+        qid = qid[order]
+        return run_data(qid, starts_of(qid), next_offsets, offset[order], position[order], size[order], tag[order])
+
+    def _with(self, queue: int) -> Iterator[tuple[RunColumns, int]]:
+        """Yield the runs that hold entries of the queue, and its place in their directories."""
+        key = np.uint32(queue)  # a Python int would make numpy convert the whole column first
+        for run in self._runs:
+            queues = run.queues
+            row = queues.searchsorted(key)
+            if row < len(queues) and queues[row] == key:
+                yield run, int(row)
+
+
+def _entries(run: RunColumns) -> tuple[Column, ...]:
+    """Return queue id, offset, position, size and tag hash of every entry."""
+    counts: Column = np.diff(run.starts.astype(np.int64))
+    offsets = run.offsets
+    if offsets is None:
+        offsets = np.repeat(run.first_offsets - run.starts[:-1], counts) + np.arange(len(run.positions))
+    return np.repeat(run.queues, counts), offsets, run.positions, run.sizes, run.tags

@@ -1,0 +1,296 @@
+"""Headers and bodies of the controller's codes 1001-1013, 904, 1007, 1008 and of the routes it pushes (9060, 9061).
+
+A header is a struct whose members are the command's fields: `to_fields` and `from_fields` convert, names are camelCase
+on the wire. Members beyond RocketMQ's own (haServerAddr, lastEpoch, logEnd, bootId, cleanShutdown, syncFlush) have
+defaults, so that RocketMQ's brokers and tools may leave them out; what they send beyond these is ignored. Bodies are
+JSON: use `encode_body` and `decode_body` of `route_body`.
+Invariant: decoding raises RemoteViolation for whatever is malformed, nothing else. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from remoting.protocol.bodies.route_body import BrokerMemberGroup
+from remoting.protocol.errors import RemoteViolation
+
+NO_BROKER = -1
+"""Broker id of an election that nobody asks for himself, and the master's id where there is none."""
+
+NO_PRIORITY = 2**31 - 1
+"""Election priority of a broker that has none; lower ones win."""
+
+LEADER_ADDRESS_FIELD = "leaderAddress"
+"""Field of a NOT_LEADER answer: `host:port` of the controller that leads, absent when none is known."""
+
+MASTER_ADDRESS_FIELD = "masterAddress"
+MASTER_EPOCH_FIELD = "masterEpoch"
+"""Fields of a NOT_MASTER answer: where the master is and its epoch, empty when the broker does not know."""
+
+BrokerId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+"""A broker's id at the controller; routes show the master as 0 whatever its id is."""
+Epoch = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Position = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
+
+
+class Header(msgspec.Struct, rename="camel", frozen=True):
+    """Base of all headers."""
+
+
+class GroupHeader(Header, frozen=True):
+    """1012, and the answer to 1013: one broker group."""
+
+    cluster_name: str
+    broker_name: str
+
+
+class NextBrokerId(GroupHeader, frozen=True):
+    """Answer to 1012: the id a new broker of the group may apply for."""
+
+    next_broker_id: BrokerId
+
+
+class ApplyBrokerId(GroupHeader, frozen=True):
+    """1013: take an id; repeated with the same check code it succeeds again."""
+
+    applied_broker_id: BrokerId
+    register_check_code: str
+
+
+class RegisterReplica(GroupHeader, frozen=True):
+    """1003: a broker that has its id says where it is and how its log stands since it started."""
+
+    broker_id: BrokerId
+    broker_address: str
+    invoke_time: int = 0
+    ha_address: str = msgspec.field(name="haServerAddr", default="")
+    last_epoch: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
+    log_end: Position = -1
+    boot_id: str = ""
+    """Changes with every start of the process; empty from brokers that do not tell."""
+    clean_shutdown: bool = False
+    sync_flush: bool = False
+
+
+class ElectMaster(GroupHeader, frozen=True):
+    """1002: elect; `broker_id` asks for itself, or is designated to be the one."""
+
+    broker_id: Annotated[int, Meta(ge=-1)] = NO_BROKER
+    designate_elect: bool = False
+    invoke_time: int = 0
+
+
+class AlterSyncStateSet(Header, frozen=True):
+    """1001: the master reports its new set; the body has it with the set's epoch the master knows."""
+
+    broker_name: str
+    master_broker_id: BrokerId
+    master_epoch: Epoch
+    invoke_time: int = 0
+
+
+class SyncStateSetAltered(Header, frozen=True):
+    """Answer to 1001."""
+
+    new_sync_state_set_epoch: Epoch
+
+
+class ReplicaInfoRequest(Header, frozen=True):
+    """1004: who is the master of this group."""
+
+    broker_name: str
+
+
+class MasterHeader(Header, frozen=True):
+    """Answer to 1002, 1003 and 1004, and the push 1008: the master, or none, and the epochs; the body is the set."""
+
+    master_epoch: Epoch
+    sync_state_set_epoch: Epoch = 0
+    master_broker_id: int | None = None
+    master_address: str | None = None
+    master_ha_address: str | None = msgspec.field(name="haAddress", default=None)
+
+
+class RoleChanged(MasterHeader, frozen=True):
+    """1008: as `MasterHeader`, with the group, for brokers of several groups behind one address."""
+
+    broker_name: str | None = None
+
+
+class ControllerMetadata(Header, frozen=True):
+    """Answer to 1005; peers is `n1-host:port;n2-host:port`."""
+
+    group: str
+    controller_leader_id: str | None = None
+    controller_leader_address: str | None = None
+    is_leader: bool = False
+    peers: str = ""
+
+
+class CleanBrokerData(Header, frozen=True):
+    """1011: forget brokers of a group; ids as `1;2`, none means all."""
+
+    broker_name: str
+    cluster_name: str | None = None
+    broker_controller_ids_to_clean: str | None = None
+    is_clean_living_broker: bool = False
+    invoke_time: int = 0
+
+
+class Heartbeat(Header, frozen=True):
+    """904; the timeout's name lacks an "i" on the wire (RocketMQ's own spelling)."""
+
+    cluster_name: str
+    broker_name: str
+    broker_addr: str
+    broker_id: int = NO_BROKER
+    epoch: Annotated[int, Meta(ge=-1)] = -1
+    max_offset: Position = -1
+    confirm_offset: Position = -1
+    heartbeat_timeout_ms: int | None = msgspec.field(name="heartbeatTimeoutMills", default=None)
+    election_priority: int | None = None
+
+
+class SyncStateSet(msgspec.Struct, rename="camel"):
+    """Body of 1001, 1003, 1004 and 1008: ids of the replicas that have everything confirmed."""
+
+    sync_state_set: list[int] = msgspec.field(default_factory=list)
+    sync_state_set_epoch: int = 0
+
+
+class Elected(msgspec.Struct, rename="camel"):
+    """Body of the answer to 1002."""
+
+    broker_member_group: BrokerMemberGroup | None = None
+    sync_state_set: list[int] = msgspec.field(default_factory=list)
+
+
+class ReplicaState(msgspec.Struct, rename="camel"):
+    """One replica in the answer to 1006."""
+
+    broker_name: str
+    broker_id: int
+    broker_address: str
+    alive: bool
+
+
+class GroupState(msgspec.Struct, rename="camel"):
+    """One group in the answer to 1006."""
+
+    master_broker_id: int | None
+    master_address: str | None
+    master_epoch: int
+    sync_state_set_epoch: int
+    in_sync_replicas: list[ReplicaState] = msgspec.field(default_factory=list)
+    not_in_sync_replicas: list[ReplicaState] = msgspec.field(default_factory=list)
+
+
+class SyncStateData(msgspec.Struct, rename="camel"):
+    """Body of the answer to 1006; the request's body is a JSON array of group names."""
+
+    replicas_info_table: dict[str, GroupState] = msgspec.field(default_factory=dict)
+
+
+class EpochRange(msgspec.Struct, rename="camel"):
+    """One epoch of a log in the answer to 1007."""
+
+    epoch: int
+    start_offset: int
+    end_offset: int
+
+
+class EpochCache(msgspec.Struct, rename="camel"):
+    """Body of a broker's answer to 1007."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    epoch_list: list[EpochRange]
+    max_offset: int
+
+
+class HaReplica(msgspec.Struct, rename="camel"):
+    """One replica in the answer to 907."""
+
+    addr: str
+    slave_ack_offset: int
+    diff: int
+    in_sync: bool
+    transferred_byte_in_second: int = 0
+    transfer_from_where: int = -1
+
+
+class HaFollowing(msgspec.Struct, rename="camel"):
+    """What a replica says of itself in the answer to 907."""
+
+    master_addr: str = ""
+    max_offset: int = 0
+    is_activated: bool = False
+    transferred_byte_in_second: int = 0
+    last_read_timestamp: int = 0
+    last_write_timestamp: int = 0
+    master_flush_offset: int = 0
+
+
+class HaState(msgspec.Struct, rename="camel"):
+    """Body of a broker's answer to 907."""
+
+    master: bool
+    master_commit_log_max_offset: int
+    in_sync_slave_nums: int
+    ha_connection_info: list[HaReplica]
+    ha_client_runtime_info: HaFollowing
+
+
+class RouteSubscription(msgspec.Struct):
+    """Body of 9060: topics to hear of; none means every group."""
+
+    topics: list[str] = msgspec.field(default_factory=list)
+
+
+class PushedGroup(msgspec.Struct):
+    """One group in the answer to 9060 and in the push 9061; id 0 is the master, absent while there is none."""
+
+    cluster: str
+    brokers: dict[int, str]
+    epoch: int
+
+
+class PushedRoutes(msgspec.Struct):
+    """Body of the answer to 9060 (all groups subscribed to) and of the push 9061 (those that changed)."""
+
+    groups: dict[str, PushedGroup] = msgspec.field(default_factory=dict)
+
+
+Kind = TypeVar("Kind", bound=Header)
+
+
+def to_fields(header: Header) -> dict[str, str]:
+    """The header as a command's fields; members that are None are left out."""
+    values: dict[str, Any] = msgspec.to_builtins(header)
+    return {name: _text(value) for name, value in values.items() if value is not None}
+
+
+def from_fields(fields: Mapping[str, str], kind: type[Kind]) -> Kind:
+    """The header of this kind; RemoteViolation says which field is missing or wrong."""
+    try:
+        # Java writes a null as an absent field, C++ clients as an empty one.
+        return msgspec.convert({name: value for name, value in fields.items() if value}, kind, strict=False)
+    except msgspec.MsgspecError as error:
+        raise RemoteViolation(f"{kind.__name__} cannot be read: {error}") from error
+
+
+def decode_names(body: bytes) -> list[str]:
+    """Body of 1006: names of broker groups."""
+    try:
+        return msgspec.json.decode(body, type=list[str])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RemoteViolation(f"the list of broker names cannot be read: {error}") from error
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,103 @@
+"""Bodies of the exactly-once sink: STAGE (reply), COMMIT_BATCH, ABORT_BATCH, LEDGER, as msgpack arrays.
+
+Tasks stage their rows under (sink, batch, partition, attempt); the driver commits exactly one attempt per partition.
+The ledger remembers the last committed batch per sink, so a repeated commit is answered `already` and appends
+nothing. A batch of several broker groups is decided by the commit at one of them, the sink's home: the others are asked
+to `prepare` before, and the home keeps with its ledger what is to be committed where, for whoever has to finish it.
+Invariant: what is prepared is kept until its batch or a later one is committed. Use `encode(message)` and
+`decode(Kind, body)`. Thread rule: plain values, pure functions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from remoting.protocol.bodies.packed import decode, encode
+
+__all__ = [
+    "NO_BATCH",
+    "AbortBatch",
+    "Batch",
+    "BatchCommitted",
+    "CommitBatch",
+    "Count",
+    "Ledger",
+    "LedgerState",
+    "Planned",
+    "StageHandle",
+    "StageReply",
+    "decode",
+    "encode",
+]
+
+NO_BATCH = -1
+"""LedgerState.last_batch of a sink that never committed."""
+
+Batch = Annotated[int, Meta(ge=-1)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class StageReply(msgspec.Struct, array_like=True):
+    """How many messages of this attempt are staged in all."""
+
+    count: Count
+
+
+class StageHandle(msgspec.Struct, array_like=True):
+    """The attempt of a partition that counts, and how many messages it staged; the broker checks the number."""
+
+    partition: Count
+    attempt: Count
+    count: Count
+
+
+class Planned(msgspec.Struct, array_like=True):
+    """What belongs to a batch at another broker group, by its name."""
+
+    group: str
+    handles: list[StageHandle]
+
+
+class CommitBatch(msgspec.Struct, array_like=True):
+    """Make the staged attempts of one batch visible, all or nothing.
+
+    `plan`: what of the batch is at other groups; kept with the ledger. `prepare`: show nothing yet, but check the
+    attempts and keep them, however long the commit takes to come.
+    """
+
+    sink: str
+    batch: Batch
+    handles: list[StageHandle]
+    plan: list[Planned] = []
+    prepare: bool = False
+
+
+class BatchCommitted(msgspec.Struct, array_like=True):
+    """`already`: the ledger had this batch; `count`: messages this request made visible; `plan`: that of the batch."""
+
+    already: bool
+    count: Count
+    plan: list[Planned] = []
+
+
+class AbortBatch(msgspec.Struct, array_like=True):
+    """Drop what was staged for a batch; NO_BATCH: the sink will not commit again, its ledger goes too."""
+
+    sink: str
+    batch: Batch
+
+
+class Ledger(msgspec.Struct, array_like=True):
+    """Ask for a sink's last committed batch."""
+
+    sink: str
+
+
+class LedgerState(msgspec.Struct, array_like=True):
+    """The last committed batch, NO_BATCH for none, and what of it is at other groups."""
+
+    last_batch: Batch
+    plan: list[Planned] = []

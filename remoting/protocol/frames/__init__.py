@@ -1,0 +1,1 @@
+"""Frames of the remoting protocol: codes, commands, both header serialisations, length-prefixed frames."""

@@ -1,0 +1,1 @@
+"""Records and batch records as Arrow columns, without a Python object per row."""

@@ -1,0 +1,245 @@
+"""Checked records → Arrow columns, all rows of a column at once; columns nobody asked for cost nothing.
+
+Variable-length columns are one Arrow binary array over the whole blob, with the spans as offsets and the bytes between
+them as every second element, of which `take` picks the wanted ones: no Python object per value. Invariant: the batch's
+schema is the one handed in, which is Spark's own Arrow form of the query's schema. Thread rule: pure functions over
+buffers the caller keeps alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from remoting.protocol.bodies.pull_body import PulledRange
+from remoting.protocol.records import mqtt_properties, record
+from spark_connector.columns import compiled_columns
+from spark_connector.columns.layout import Bools, Ints, Records, parse_records
+from spark_connector.options.schema import ALIASES, KAFKA_ALIASES
+from spark_connector.queues import QueueKey
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+BATCH_ROWS_MAX = 16_384
+"""Rows per Arrow batch: 4k to 64k are equally fast, larger ones only cost memory."""
+TIMESTAMP_TYPE = 1
+"""Kafka's number for a time that the log took, not the publisher."""
+PROPERTY_COLUMNS = {
+    "clientId": record.CLIENT_ID_KEY,
+    "contentType": mqtt_properties.CONTENT_TYPE,
+    "traceparent": b"traceparent",
+}
+
+
+def arrow_schema(schema: StructType) -> Any:
+    """Spark's own Arrow form of a schema, which it compares for equality."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def decode(pulled: PulledRange, key: QueueKey, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the records of one pull as batches of `schema`; raises BrokenRecord naming queue and offset."""
+    if compiled_columns.core is not None and pulled.count > compiled_columns.PIECE_ROWS:
+        for piece in compiled_columns.pieces(pulled):
+            yield from _decode_piece(piece, key, schema)
+    else:
+        yield from _decode_piece(pulled, key, schema)
+
+
+def _decode_piece(pulled: PulledRange, key: QueueKey, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    records = parse_records(pulled, f"queue {key.topic}/{key.broker}/{key.queue}")
+    if not len(records):
+        return
+    columns = _columns_of(records, key)
+    arrays = [columns.array(name, type_) for name, type_ in zip(schema.names, schema.types, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    for begin in range(0, batch.num_rows, BATCH_ROWS_MAX):
+        yield batch.slice(begin, BATCH_ROWS_MAX)
+
+
+class _Columns:
+    """The columns of one set of records; shared intermediate results are made once."""
+
+    def __init__(self, records: Records, key: QueueKey) -> None:
+        self._records = records
+        self._key = key
+        self._bytes = pa.py_buffer(records.data)
+        self._mqtt_topics: pa.Array | None = None
+
+    def array(self, name: str, type_: pa.DataType) -> pa.Array:
+        """Return one column by its name; `type_` is what Spark wants it to be."""
+        if name == "key" and type_ == pa.binary():
+            return self.key_bytes()
+        name = KAFKA_ALIASES.get(name) or ALIASES.get(name, name)
+        if name in PROPERTY_COLUMNS:
+            return self.property_value(PROPERTY_COLUMNS[name])
+        if name == "headers":
+            return self.headers(type_)
+        maker: Callable[[_Columns], pa.Array] | None = _MAKERS.get(name)
+        if maker is not None:
+            return maker(self)
+        assert name == "properties", name
+        return self.properties(type_)
+
+    def property_value(self, key: bytes) -> pa.Array:
+        """One property's value, null where there is none; of a repeated key the last one."""
+        return self._text(*self._records.find_property(key))
+
+    def mqtt_topic(self) -> pa.Array:
+        """Full MQTT topics, null where there is none; the filter and the column share them."""
+        if self._mqtt_topics is None:
+            self._mqtt_topics = self.find_mqtt_topic()
+        return self._mqtt_topics
+
+    def find_mqtt_topic(self) -> pa.Array:
+        """The same, from the records."""
+        return self._text(*self._records.mqtt_topic_span())
+
+    def text(self, part: str) -> pa.Array:
+        """`topic`, `keys` or `tags`; empty is null except for the topic."""
+        at, length = self._records.text_span(part)
+        return self._text(at, length, None if part == "topic" else length > 0)
+
+    def key_bytes(self) -> pa.Array:
+        """Keys as they were sent, text or not; an empty one is null."""
+        at, length = self._records.text_span("keys")
+        return self._gather(at, length, length > 0)
+
+    def body(self) -> pa.Array:
+        """Payload bytes."""
+        return self._gather(*self._records.body_span(), None)
+
+    def queue_offset(self) -> pa.Array:
+        """Offsets in the queue."""
+        return pa.array(self._records.offsets)
+
+    def position(self) -> pa.Array:
+        """Where the records stand in their broker's log; asked for by decoders, never shown."""
+        return pa.array(self._records.field("position"))
+
+    def time(self, name: str) -> pa.Array:
+        """A time field as microseconds in UTC."""
+        return pa.array(self._records.field(name) * 1000).cast(pa.timestamp("us", tz="UTC"))
+
+    def constant(self, value: str | int) -> pa.Array:
+        """The same value in every row."""
+        kind = pa.string() if isinstance(value, str) else pa.int32()
+        return pa.repeat(pa.scalar(value, kind), len(self._records))
+
+    def quality(self) -> pa.Array:
+        """MQTT quality of service, null outside MQTT."""
+        flags = self._records.head["flags"]
+        return pa.array((flags & record.FLAG_QOS_MASK).astype(np.int32), mask=~self._records.is_mqtt())
+
+    def retained(self) -> pa.Array:
+        """MQTT retain flag, null outside MQTT."""
+        flags = self._records.head["flags"]
+        return pa.array((flags & record.FLAG_RETAIN).astype(bool), mask=~self._records.is_mqtt())
+
+    @property
+    def key(self) -> QueueKey:
+        """The queue the records come from."""
+        return self._key
+
+    def properties(self, type_: pa.DataType) -> pa.Array:
+        """All properties as a map."""
+        pairs = self._records.pairs()
+        keys = self._text(pairs.key_at, pairs.key_len, None)
+        values = self._text(pairs.value_at, pairs.value_len, None)
+        entries = pa.StructArray.from_arrays([keys, values], fields=[type_.key_field, type_.item_field])
+        offsets = pa.py_buffer(pairs.first.astype(np.int32))
+        return pa.Array.from_buffers(type_, len(self._records), [None, offsets], children=[entries])
+
+    def headers(self, type_: pa.DataType) -> pa.Array:
+        """All properties as Kafka's headers: repeated ones too, values as bytes, null where there are none."""
+        pairs = self._records.pairs()
+        keys = self._text(pairs.key_at, pairs.key_len, None)
+        values = self._gather(pairs.value_at, pairs.value_len, None)
+        return headers_of(keys, values, pairs.first, type_)
+
+    def _gather(self, at: Ints, length: Ints, present: Bools | None) -> pa.Array:
+        """Copy spans of the blob into one binary array; rows that are not `present` become null."""
+        rows = len(at)
+        if rows == 0:
+            return pa.array([], pa.binary())
+        if present is not None and not present.any():
+            return pa.nulls(rows, pa.binary())
+        edges = np.empty(2 * rows, np.int32)
+        edges[0::2] = at
+        edges[1::2] = at + length
+        whole = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(edges), self._bytes])
+        mask = None if present is None or present.all() else ~present
+        return whole.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32), mask=mask))
+
+    def _text(self, at: Ints, length: Ints, present: Bools | None) -> pa.Array:
+        """Spans as text; bytes that are not UTF-8 show the replacement character."""
+        raw = self._gather(at, length, present)
+        try:
+            return raw.cast(pa.string())
+        except pa.ArrowInvalid:
+            decoded = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
+            return pa.array(decoded, pa.string())
+
+
+class _CompiledColumns(_Columns):
+    """The same columns by compiled code."""
+
+    def property_value(self, key: bytes) -> pa.Array:
+        """One property's value."""
+        return compiled_columns.text(self._records, compiled_columns.PROPERTY, key)
+
+    def find_mqtt_topic(self) -> pa.Array:
+        """Full MQTT topics."""
+        return compiled_columns.text(self._records, compiled_columns.MQTT_TOPIC)
+
+    def text(self, part: str) -> pa.Array:
+        """`topic`, `keys` or `tags`."""
+        return compiled_columns.text(self._records, compiled_columns.PARTS[part])
+
+    def key_bytes(self) -> pa.Array:
+        """Keys as they were sent."""
+        return compiled_columns.binary(self._records, compiled_columns.KEYS)
+
+    def body(self) -> pa.Array:
+        """Payload bytes."""
+        return compiled_columns.binary(self._records, compiled_columns.BODY)
+
+    def properties(self, type_: pa.DataType) -> pa.Array:
+        """All properties as a map."""
+        return compiled_columns.properties(self._records, type_)
+
+
+def headers_of(keys: pa.Array, values: pa.Array, first: Ints, type_: pa.DataType) -> pa.Array:
+    """Lists of (key, value) whose edges are `first`; an empty list is null, as Kafka's source has it."""
+    pairs = pa.StructArray.from_arrays([keys, values], fields=list(type_.value_type))
+    found = pa.ListArray.from_arrays(pa.array(first.astype(np.int32)), pairs, type=type_)
+    return pc.if_else(pa.array(first[1:] > first[:-1]), found, pa.scalar(None, type_))
+
+
+def _columns_of(records: Records, key: QueueKey) -> _Columns:
+    """The columns by the twin in use."""
+    return _Columns(records, key) if compiled_columns.core is None else _CompiledColumns(records, key)
+
+
+_MAKERS: dict[str, Callable[[Any], pa.Array]] = {
+    "topic": lambda columns: columns.text("topic"),
+    "mqttTopic": lambda columns: columns.mqtt_topic(),
+    "queueId": lambda columns: columns.constant(columns.key.queue),
+    "queueOffset": _Columns.queue_offset,
+    "broker": lambda columns: columns.constant(columns.key.broker),
+    "key": lambda columns: columns.text("keys"),
+    "tag": lambda columns: columns.text("tags"),
+    "body": lambda columns: columns.body(),
+    "bornTimestamp": lambda columns: columns.time("born_ms"),
+    "storeTimestamp": lambda columns: columns.time("store_ms"),
+    "_position": _Columns.position,
+    "timestampType": lambda columns: columns.constant(TIMESTAMP_TYPE),
+    "qos": _Columns.quality,
+    "retained": _Columns.retained,
+}

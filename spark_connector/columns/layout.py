@@ -1,0 +1,262 @@
+"""Find the parts of many records at once: from raw record bytes to numpy spans (start and length of every part).
+
+The record layout is `remoting.protocol.records.record`; all lengths are in its fixed header, so one gather of the
+headers gives every span without a loop. Invariant: a `Records` has been checked: magic, sizes inside the blob, property
+lengths, checksum. Nothing behind it needs to look twice. Thread rule: pure functions over buffers the caller keeps
+alive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from remoting.native.checksum import crc32c
+from remoting.protocol.bodies.pull_body import PulledRange
+from remoting.protocol.records import record
+from spark_connector.columns import compiled_columns
+from spark_connector.errors import BrokenRecord
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+HEADER = np.dtype(
+    [
+        ("total", "<u4"), ("magic", "<u4"), ("crc", "<u4"), ("epoch", "<u4"), ("position", "<u8"), ("born_ms", "<i8"),
+        ("store_ms", "<i8"), ("body_len", "<u4"), ("body_off", "<u4"), ("flags", "<u4"), ("count", "<u4"),
+        ("n_dispatch", "<u2"), ("n_props", "<u2"), ("topic_len", "<u2"), ("keys_len", "<u2"), ("tags_len", "<u2"),
+        ("props_len", "<u2"), ("tag_hash", "<u4"), ("producer_seq", "<u8"),
+    ]
+)  # fmt: skip
+assert HEADER.itemsize == record.HEADER_SIZE
+TEXTS = ("topic", "keys", "tags", "props")
+"""The texts of a record in the order in which they follow the table of property lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The properties of many records, flat: `first[i]` to `first[i + 1]` are the pairs of record i."""
+
+    first: Ints
+    key_at: Ints
+    key_len: Ints
+    value_at: Ints
+    value_len: Ints
+
+
+class Records:
+    """Checked records of one queue: where each begins in `data`, its header fields and its queue offset.
+
+    What several columns need (header fields as plain integers, where the texts begin, the properties) is made once.
+    """
+
+    __slots__ = ("_fields", "_lengths_at", "_pairs", "_texts_at", "data", "head", "offsets", "starts")
+
+    def __init__(self, data: NDArray[np.uint8], starts: Ints, head: NDArray[Any], offsets: Ints) -> None:
+        self.data = data
+        self.starts = starts
+        self.head = head
+        self.offsets = offsets
+        self._fields: dict[str, Ints] = {}
+        self._lengths_at: Ints | None = None
+        self._texts_at: dict[str, Ints] = {}
+        self._pairs: Pairs | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def field(self, name: str) -> Ints:
+        """One header field of every record."""
+        found = self._fields.get(name)
+        if found is None:
+            found = self._fields[name] = self.head[name].astype(np.int64)
+        return found
+
+    def lengths_at(self) -> Ints:
+        """Where the table of property lengths begins."""
+        if self._lengths_at is None:
+            self._lengths_at = self.starts + (record.HEADER_SIZE + record.DISPATCH_SIZE * self.field("n_dispatch"))
+        return self._lengths_at
+
+    def text_span(self, name: str) -> tuple[Ints, Ints]:
+        """(start, length) of `topic`, `keys`, `tags` or `props`."""
+        if not self._texts_at:
+            at = self.lengths_at() + 4 * self.field("n_props")
+            for part in TEXTS:
+                self._texts_at[part] = at
+                at = at + self.field(f"{part}_len")
+        return self._texts_at[name], self.field(f"{name}_len")
+
+    def body_span(self) -> tuple[Ints, Ints]:
+        """(start, length) of the body."""
+        return self.starts + self.field("body_off"), self.field("body_len")
+
+    def is_mqtt(self) -> Bools:
+        """Which records came over MQTT."""
+        return (self.field("flags") & record.FLAG_MQTT).astype(bool)
+
+    def mqtt_topic_span(self) -> tuple[Ints, Ints, Bools]:
+        """(start, length, present) of the full MQTT topic: the value of the first property."""
+        present = self.is_mqtt() & (self.field("n_props") > 0)
+        shorts = self.data.view("<u2")
+        at = np.where(present, self.lengths_at() >> 1, 0)
+        key_len = shorts[at].astype(np.int64)
+        value_len = shorts[at + 1].astype(np.int64)
+        props_at, _ = self.text_span("props")
+        return np.where(present, props_at + key_len, self.starts), np.where(present, value_len, 0), present
+
+    def pairs(self) -> Pairs:
+        """Spans of all property keys and values."""
+        if self._pairs is None:
+            self._pairs = self._find_pairs()
+        return self._pairs
+
+    def _find_pairs(self) -> Pairs:
+        counts = self.field("n_props")
+        first = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(counts, out=first[1:])
+        pieces = 2 * counts
+        flat = np.arange(2 * first[-1])
+        shorts = self.data.view("<u2")
+        lengths = shorts[np.repeat((self.lengths_at() >> 1) - 2 * first[:-1], pieces) + flat].astype(np.int64)
+        before = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=before[1:])
+        props_at, _ = self.text_span("props")
+        at = np.repeat(props_at - before[2 * first[:-1]], pieces) + before[:-1]
+        return Pairs(first, at[0::2], lengths[0::2], at[1::2], lengths[1::2])
+
+    def find_property(self, key: bytes) -> tuple[Ints, Ints, Bools]:
+        """(start, length, present) of one property's value; of a repeated key the last one."""
+        pairs = self.pairs()
+        present = np.zeros(len(self), bool)
+        at, length = self.starts.copy(), np.zeros(len(self), np.int64)
+        candidates = np.flatnonzero(pairs.key_len == len(key))
+        if len(candidates):
+            spelled = self._spelled(pairs.key_at[candidates], len(key))
+            candidates = candidates[spelled == np.frombuffer(key, f"S{len(key)}")[0]]
+            rows = np.searchsorted(pairs.first, candidates, side="right") - 1
+            present[rows] = True
+            at[rows] = pairs.value_at[candidates]
+            length[rows] = pairs.value_len[candidates]
+        return at, length, present
+
+    def _spelled(self, at: Ints, length: int) -> NDArray[np.bytes_]:
+        """Copy of the bytes that begin at each place, one item per place."""
+        everywhere: NDArray[np.bytes_] = np.ndarray(
+            (len(self.data) - length + 1,), f"S{length}", self.data, strides=(1,)
+        )
+        return everywhere[at]
+
+
+def parse_records(pulled: PulledRange, where: str) -> Records:
+    """Check the records of one pull and return them; raises BrokenRecord that names `where` and the offset."""
+    count = pulled.count
+    starts = np.frombuffer(pulled.starts, "<u4").astype(np.int64)
+    data = np.frombuffer(pulled.blob, np.uint8)
+    if data.ctypes.data % 8 or len(data) % 8:
+        data = np.concatenate([data, np.zeros(-len(data) % 8, np.uint8)])
+    offsets = offsets_of(pulled)
+    size = len(pulled.blob)
+    if count and (starts[0] < 0 or (starts % 8).any() or int(np.max(starts)) + record.HEADER_SIZE > size):
+        raise BrokenRecord(f"{where}: the record table points outside the {size} bytes that came with it")
+    head = _headers(data)[starts >> 3].view(HEADER)
+    records = Records(data, starts, head, offsets)
+    if compiled_columns.core is None or not compiled_columns.are_sound(records):
+        _check_sizes(records, size, where)
+        _check_sums(records, where)
+    return records
+
+
+def offsets_of(pulled: PulledRange) -> Ints:
+    """Queue offset of every record of a pull, as far as none of them is a batch."""
+    if pulled.offsets is None:
+        return np.arange(pulled.first_offset, pulled.first_offset + pulled.count, dtype=np.int64)
+    return np.frombuffer(pulled.offsets, "<u4").astype(np.int64) + pulled.first_offset
+
+
+def _headers(data: NDArray[np.uint8]) -> NDArray[np.void]:
+    """View bytes as overlapping headers, one at every multiple of 8; plain bytes, which are copied in one go each."""
+    places = max(0, len(data) - HEADER.itemsize) // 8 + 1
+    return np.ndarray((places,), np.dtype((np.void, HEADER.itemsize)), data, strides=(8,))
+
+
+def _fail_first(records: Records, wrong: Bools, where: str, what: str) -> None:
+    """Raise for the first record of the mask."""
+    if wrong.any():
+        offset = int(records.offsets[np.flatnonzero(wrong)[0]])
+        raise BrokenRecord(f"{where}, offset {offset}: {what}")
+
+
+def _check_sizes(records: Records, size: int, where: str) -> None:
+    """Every part of every record lies inside it, and it is a record of one message."""
+    head = records.head
+    _fail_first(
+        records, head["magic"] != record.MESSAGE, where, "not a message record (batches need a newer connector)"
+    )
+    total, body_at, body_len = records.field("total"), records.field("body_off"), records.field("body_len")
+    props_at, props_len = records.text_span("props")
+    outside = (
+        (records.starts + total > size)
+        | (body_at + body_len > total)
+        | (props_at + props_len > records.starts + body_at)
+    )
+    _fail_first(records, outside, where, "its sizes contradict each other")
+    pairs = records.pairs()
+    ends = np.concatenate([[0], np.cumsum(pairs.key_len + pairs.value_len)])
+    described = ends[pairs.first[1:]] - ends[pairs.first[:-1]]
+    _fail_first(records, described != props_len, where, "its property lengths do not add up")
+
+
+def _check_sums(records: Records, where: str) -> None:
+    """Every checksum is right; all at once, and one after the other only where that says no."""
+    totals = records.field("total")
+    if _follow_each_other(records, totals) and _sums_agree(records, totals):
+        return
+    view, seed = records.data.data, record.CHECKSUM_SEEDS[record.MESSAGE]
+    begins = (records.starts + record.CRC_START).tolist()
+    ends = (records.starts + totals).tolist()
+    sums = np.array([crc32c(view[begin:end], seed) for begin, end in zip(begins, ends, strict=True)], np.uint32)
+    _fail_first(records, sums != records.head["crc"], where, "its checksum is wrong")
+
+
+def _follow_each_other(records: Records, totals: Ints) -> bool:
+    """Whether the records lie back to back from the first byte on, each a multiple of 8 long."""
+    ends = np.cumsum(totals)
+    return not (totals & 7).any() and bool((records.starts == ends - totals).all())
+
+
+def _sums_agree(records: Records, totals: Ints) -> bool:
+    """Compare all checksums in one pass over a copy of the bytes.
+
+    A checksum is linear: bytes with their own checksum appended leave the remainder 0 (after the constant that
+    `_sum_of_zeros` stands for is taken out), wherever they stand in a longer stream of such pieces. The first 12 bytes
+    of a record are not covered by its checksum, so the record before can put its own there. One remainder of all
+    pieces is 0 if each of them is; a damaged one alone always shows, because its remainder is only multiplied by a
+    power of x on the way, and several cancel each other as rarely as a checksum misses an accident.
+    """
+    if not len(records):
+        return True
+    grains = totals >> 3
+    constants = np.zeros(int(np.max(grains)) + 1, np.uint32)
+    for grain in np.flatnonzero(np.bincount(grains)).tolist():
+        constants[grain] = _sum_of_zeros(8 * grain - record.CRC_START)
+    end = int(records.starts[-1] + totals[-1])
+    stream = np.zeros(end + 8, np.uint8)
+    stream[:end] = records.data[:end]
+    words = stream.view("<u4")
+    at = records.starts >> 2
+    words[at + 1] = words[at + 2] = 0
+    words[at[0]] = 0
+    words[(records.starts + totals) >> 2] = records.head["crc"] ^ constants[grains]
+    # With this start value the remainder begins at 0; a remainder of 0 comes back inverted.
+    return bool(crc32c(stream.data, 0xFFFF_FFFF) == 0xFFFF_FFFF)
+
+
+@lru_cache(maxsize=65_536)
+def _sum_of_zeros(length: int) -> int:
+    """Checksum of a record of so many zero bytes behind its type: the part that does not depend on the bytes."""
+    return crc32c(bytes(length), record.CHECKSUM_SEEDS[record.MESSAGE])

@@ -1,0 +1,1 @@
+"""JSON bodies as typed columns, and the inference of their fields."""

@@ -1,0 +1,194 @@
+"""Where birth certificates come from: the light queues of their topics, read by the task that needs them.
+
+A message by alias may stand in another queue, another task and another batch than the birth that explains it, so the
+task asks the log. First contact with a topic costs a QUEUE_BOUNDS (sent many at a time); from its last certificate on,
+or from the one that was in force when an old message was stored, a MULTI_PULL for many topics at once reads what is
+new. What was read is remembered by the worker process: a running stream pays one request per pull of rows, whatever
+the number of nodes. A message whose broker will not let us read its birth keeps its alias and says why.
+
+Invariant: when `prepare` returns, every certificate at or below the positions named is known. Thread rule: one task.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from remoting.protocol.bodies.bounds_body import (
+    LightBounds,
+    QueueBoundsRequest,
+    decode_bounds_reply,
+    encode_bounds_request,
+)
+from remoting.protocol.bodies.pull_body import (
+    STATUS_NO_SUCH_QUEUE,
+    STATUS_OK,
+    PulledQueue,
+    decode_multi_pull_reply,
+    encode_multi_pull,
+)
+from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import record
+from spark_connector.brokers.connections import POOL, Address, ask, check
+from spark_connector.decode.sparkplug.certificates import Certificate, TopicBirths, read_certificate
+from spark_connector.errors import BrokenRecord, BrokerRefused
+from spark_connector.options.read_write import ReadOptions
+
+ASKED_AT_ONCE_MAX = 256
+"""Questions sent before the first answer is waited for."""
+TOPICS_PER_PULL_MAX = 1_000
+CERTIFICATES_PER_PULL_MAX = 64
+CERTIFICATE_BYTES_MAX = 1024 * 1024
+METRICS_REMEMBERED_MAX = 1_000_000
+"""Metrics of all certificates that a worker process remembers; beyond it the memory starts anew."""
+
+
+@dataclass(slots=True)
+class Need:
+    """The stretch of a log in which messages want the certificates of a topic."""
+
+    low: int
+    high: int
+    low_store_ms: int
+
+    def widen(self, position: int, store_ms: int) -> None:
+        """Take another message in."""
+        if position < self.low:
+            self.low, self.low_store_ms = position, min(store_ms, self.low_store_ms)
+        self.high = max(self.high, position)
+
+
+Item = TypeVar("Item")
+Memory = dict[str, TopicBirths]
+_MEMORIES: dict[tuple[Address, str, str | None], Memory] = {}
+"""By broker and by who asks, because not everybody may read everything."""
+
+
+class Births:
+    """The birth certificates of the brokers of one task."""
+
+    def __init__(self, options: ReadOptions, addresses: Mapping[str, Address]) -> None:
+        self._options = options
+        self._addresses = dict(addresses)
+
+    def prepare(self, broker: str, needs: Mapping[str, Need]) -> None:
+        """Learn the certificates of some topics; BrokerUnreachable where the broker does not answer."""
+        memory = self._memory(broker)
+        if sum(one.size for one in memory.values()) > METRICS_REMEMBERED_MAX:
+            memory.clear()
+        unknown = {topic: need for topic, need in needs.items() if not _is_known(memory.get(topic), need)}
+        self._open(broker, memory, {t: need for t, need in unknown.items() if _is_unopened(memory.get(t), need)})
+        self._read(broker, memory, unknown)
+        # The newest certificate is nearly always the one; messages of long ago want one that time leads to.
+        older = {topic: need for topic, need in unknown.items() if not memory[topic].covers(need.low)}
+        self._open(broker, memory, older, by_time=True)
+        self._read(broker, memory, older)
+        hidden = {topic: need for topic, need in older.items() if not memory[topic].covers(need.low)}
+        for topic in hidden:
+            # Where clocks went back, times do not tell where to begin.
+            memory[topic] = TopicBirths(memory[topic].queue_id)
+        self._read(broker, memory, hidden)
+
+    def at(self, broker: str, topic: str, position: int) -> Certificate | None:
+        """The certificate of a topic that is in force for a message; None where there was none."""
+        known = self._memory(broker).get(topic)
+        return None if known is None else known.at(position)
+
+    def _memory(self, broker: str) -> Memory:
+        return _MEMORIES.setdefault((self._addresses[broker], broker, self._options.access_key), {})
+
+    def _open(self, broker: str, memory: Memory, needs: Mapping[str, Need], *, by_time: bool = False) -> None:
+        """Find the queues of topics and where in them to begin: at the last certificate, or at one before the needs."""
+        address = self._addresses[broker]
+        for some in _batched(needs.items(), ASKED_AT_ONCE_MAX):
+            asked = [
+                QueueBoundsRequest(filter=topic, at_ms=max(0, need.low_store_ms) if by_time else None)
+                for topic, need in some
+            ]
+            commands = [Command(RequestCode.QUEUE_BOUNDS, body=encode_bounds_request(one)) for one in asked]
+            for (topic, _), reply in zip(some, self._ask_all(address, commands), strict=True):
+                try:
+                    memory[topic] = _opened(decode_bounds_reply(check(reply, address).body).light)
+                except BrokerRefused as refusal:
+                    memory[topic] = TopicBirths(refused=f"the birth certificate may not be read: {refusal}")
+
+    def _ask_all(self, address: Address, commands: list[Command]) -> list[Command]:
+        """The answers to questions that are all under way at once; one by one where a connection breaks."""
+        try:
+            with POOL.borrow(
+                address, self._options.pull_timeout_ms, signer=self._options.signer, tls=self._options.client_tls
+            ) as connection:
+                sent = [connection.send(command) for command in commands]
+                return [connection.receive(one) for one in sent]
+        except (OSError, LightMQError):
+            return [ask(address, command, self._options, refusal_is_error=False) for command in commands]
+
+    def _read(self, broker: str, memory: Memory, needs: Mapping[str, Need]) -> None:
+        """Read the queues of topics up to the positions needed."""
+        topics = [topic for topic in needs if memory[topic].queue_id is not None]
+        while topics:
+            before = [memory[topic].next_offset for topic in topics]
+            left: list[str] = []
+            for some in _batched(topics, TOPICS_PER_PULL_MAX):
+                for topic, pulled in zip(some, self._pull(broker, [memory[topic] for topic in some]), strict=True):
+                    if not _take(memory[topic], pulled, needs[topic]):
+                        left.append(topic)
+            if left == topics and before == [memory[topic].next_offset for topic in topics]:
+                raise BrokenRecord(f"the broker does not go on in the queues of {len(left)} birth certificates")
+            topics = left
+        for topic, need in needs.items():
+            memory[topic].known_to = max(memory[topic].known_to, need.high)
+
+    def _pull(self, broker: str, known: list[TopicBirths]) -> list[PulledQueue]:
+        wants = [
+            (one.queue_id or 0, one.next_offset, CERTIFICATES_PER_PULL_MAX, CERTIFICATE_BYTES_MAX) for one in known
+        ]
+        command = Command(RequestCode.MULTI_PULL, body=encode_multi_pull(wants))
+        return decode_multi_pull_reply(ask(self._addresses[broker], command, self._options).body)
+
+
+def _is_known(known: TopicBirths | None, need: Need) -> bool:
+    return known is not None and known.known_to >= need.high and known.covers(need.low)
+
+
+def _is_unopened(known: TopicBirths | None, need: Need) -> bool:
+    return known is None or known.queue_id is None or not known.covers(need.low)
+
+
+def _opened(light: LightBounds | None) -> TopicBirths:
+    """A topic at its last certificate, or at the one before the first that is as new as the messages."""
+    if light is None:
+        return TopicBirths()
+    begin = max(light.min, (light.max if light.at is None else light.at) - 1)
+    return TopicBirths(light.id, begin, whole=begin == light.min)
+
+
+def _take(known: TopicBirths, pulled: PulledQueue, need: Need) -> bool:
+    """Take in what was read of a topic's queue; whether that is enough."""
+    if pulled.status == STATUS_NO_SUCH_QUEUE:
+        known.queue_id = None
+        return True
+    if pulled.status != STATUS_OK:
+        # Retention took some, or they cannot be read: those that follow are there.
+        known.next_offset = max(pulled.first_offset, known.next_offset + 1)
+        return known.next_offset >= pulled.max_offset
+    at = 0
+    for _ in range(pulled.count):
+        size = record.check_record(pulled.blob, at, None)
+        view = record.RecordView(pulled.blob, at)
+        known.add(read_certificate(view.position, bytes(view.body)), need.low)
+        at += size
+    known.next_offset = pulled.next_offset
+    if known.next_offset >= pulled.max_offset:
+        return True
+    return bool(known.certificates) and known.certificates[-1].position >= need.high
+
+
+def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    iterator = iter(items)
+    while some := list(itertools.islice(iterator, size)):
+        yield some

@@ -1,0 +1,198 @@
+"""Sparkplug B messages → columns: payloads parsed by protobuf, aliases resolved by the birth certificates in the log.
+
+First all payloads of a batch are parsed and the certificates they need are noted, then those are asked for at once,
+then values are made: an alias alone says neither the name nor whether a number is signed. Invariant: one row per
+message; a metric whose birth is missing keeps its alias, and `_corrupt` says so. Thread rule: one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from spark_connector.decode.decoded import Decoded, column_of
+from spark_connector.decode.errors import Mismatch, shorten
+from spark_connector.decode.sparkplug.births import Births, Need
+from spark_connector.decode.sparkplug.certificates import Certificate
+from spark_connector.decode.sparkplug.metrics import Known, MetricRows
+from spark_connector.decode.sparkplug.topic import STATE, WITH_ALIASES, SparkplugTopic, parse_topic
+from spark_connector.decode.sparkplug.values import microseconds
+from spark_connector.decode.sparkplug_payload import payload_class
+from spark_connector.queues import QueueKey
+
+TOPICS_REMEMBERED_MAX = 100_000
+"""Distinct topics whose parts are remembered per task; beyond it the memory starts anew."""
+WITH_BDSEQ = frozenset({"NBIRTH", "NDEATH"})
+BDSEQ = "bdSeq"
+SEQUENCE_MAX = 255
+NOTHING_KNOWN = Known({}, {}, "")
+
+
+class Message(NamedTuple):
+    """One message on its way: what its topic says, its payload if it has one, where it stands, and what is wrong."""
+
+    topic: SparkplugTopic | None
+    payload: Any
+    position: int
+    reason: str = ""
+    wants_birth: bool = False
+    """Whether it has metrics that only a certificate explains."""
+
+
+class SparkplugDecoder:
+    """Reads the messages of one task."""
+
+    def __init__(self, schema: pa.Schema, births: Births) -> None:
+        self._schema = schema
+        self._births = births
+        self._parse = payload_class().FromString
+        self._topics: dict[str | None, SparkplugTopic | str] = {}
+        self._shows_metrics = "metrics" in schema.names
+
+    def decode(self, bodies: pa.Array, batch: pa.RecordBatch, key: QueueKey) -> Decoded:
+        """Return the columns of some messages; `batch` holds their topics, times and positions."""
+        messages = list(self._messages(bodies, batch))
+        if self._shows_metrics:
+            self._births.prepare(key.broker, self._needs(messages, batch))
+        reasons: dict[int, str] = {}
+        metrics = MetricRows()
+        rows: list[dict[str, Any]] = []
+        for row, message in enumerate(messages):
+            made, reason = self._row(message, metrics, key.broker)
+            rows.append(made)
+            metrics.end_row(present=message.payload is not None and message.topic is not None)
+            if reason:
+                reasons[row] = shorten(reason)
+        columns = []
+        for field in self._schema:
+            if field.name == "metrics":
+                columns.append(metrics.array(field.type))
+            else:
+                columns.append(column_of([made.get(field.name) for made in rows], field, reasons))
+        return Decoded(columns, reasons)
+
+    def _messages(self, bodies: pa.Array, batch: pa.RecordBatch) -> Iterator[Message]:
+        """Parse topics and payloads."""
+        if len(self._topics) > TOPICS_REMEMBERED_MAX:
+            self._topics.clear()
+        names = batch.column("mqttTopic").to_pylist()
+        positions = batch.column("_position").to_pylist()
+        for body, name, position in zip(bodies.to_pylist(), names, positions, strict=True):
+            topic = self._topics.get(name)
+            if topic is None:
+                topic = self._topics[name] = parse_topic(name)
+            if isinstance(topic, str):
+                yield Message(None, None, position, topic)
+            elif topic.message_type == STATE:
+                yield Message(topic, body, position)
+            else:
+                yield self._parsed(topic, body, position)
+
+    def _parsed(self, topic: SparkplugTopic, body: bytes, position: int) -> Message:
+        try:
+            payload = self._parse(body)
+        except Exception as failure:  # noqa: BLE001 - how the library refuses bytes differs between its versions
+            return Message(topic, None, position, f"not a Sparkplug B payload: {failure}")
+        if not self._shows_metrics or topic.message_type not in WITH_ALIASES:
+            return Message(topic, payload, position)
+        wants = any(not (one.name and one.datatype) for one in payload.metrics)
+        return Message(topic, payload, position, "", wants)
+
+    def _needs(self, messages: list[Message], batch: pa.RecordBatch) -> dict[str, Need]:
+        """Which certificates the metrics without a name or a type want."""
+        needs: dict[str, Need] = {}
+        times = batch.column("storeTimestamp").cast(pa.int64()).to_pylist()
+        for message, stored in zip(messages, times, strict=True):
+            if not message.wants_birth or message.topic is None:
+                continue
+            for topic in message.topic.births:
+                known = needs.get(topic)
+                if known is None:
+                    needs[topic] = Need(message.position, message.position, stored // 1000)
+                else:
+                    known.widen(message.position, stored // 1000)
+        return needs
+
+    def _row(self, message: Message, metrics: MetricRows, broker: str) -> tuple[dict[str, Any], str]:
+        """The plain columns of a message and what is wrong with it; its metrics go to `metrics`."""
+        topic = message.topic
+        made: dict[str, Any] = {"logPosition": message.position}
+        if topic is None:
+            return made, message.reason
+        made["groupId"], made["edgeNodeId"], made["deviceId"] = topic.group, topic.node, topic.device
+        made["messageType"], made["hostId"] = topic.message_type, topic.host
+        if topic.message_type == STATE:
+            return _state(made, message.payload)
+        if message.payload is None:
+            return made, message.reason
+        reason = _heads(made, message.payload)
+        if self._shows_metrics:
+            known = self._known(topic, message.position, broker) if message.wants_birth else NOTHING_KNOWN
+            reason = metrics.add_all(message.payload, known, made.get("payloadTimestamp")) or reason
+        if topic.message_type in WITH_BDSEQ:
+            made["bdSeq"] = _bdseq(message.payload)
+        return made, reason
+
+    def _known(self, topic: SparkplugTopic, position: int, broker: str) -> Known:
+        """What the certificates in force tell: the node's for its own messages, the device's for the device's."""
+        certificates = [self._births.at(broker, one, position) for one in topic.births]
+        own = certificates[-1]
+        if own is None:
+            return Known({}, {}, f"no birth certificate of the {_whose(topic)} is in the log before it")
+        if own.broken:
+            return Known({}, {}, own.broken)
+        node: Certificate | None = certificates[0]
+        if node is not None and node.position > own.position:
+            return Known({}, {}, "the device was not born again since its node was")
+        return Known(own.aliases, own.datatypes, "")
+
+
+def _whose(topic: SparkplugTopic) -> str:
+    return "node" if topic.device is None else "device"
+
+
+def _heads(made: dict[str, Any], payload: Any) -> str:
+    """Fill in what a payload says beside its metrics; return what is wrong with it."""
+    reason = ""
+    if payload.HasField("timestamp"):
+        try:
+            made["payloadTimestamp"] = microseconds(payload.timestamp)
+        except Mismatch as mismatch:
+            reason = str(mismatch.within("timestamp"))
+    if payload.HasField("seq"):
+        if payload.seq <= SEQUENCE_MAX:
+            made["seq"] = payload.seq
+        else:
+            reason = f"seq: a number up to {SEQUENCE_MAX} is needed, not {payload.seq}"
+    for name, field in (("payloadUuid", "uuid"), ("payloadBody", "body")):
+        if payload.HasField(field):
+            made[name] = getattr(payload, field)
+    return reason
+
+
+def _bdseq(payload: Any) -> int | None:
+    for metric in payload.metrics:
+        if metric.name == BDSEQ:
+            number: int = metric.long_value or metric.int_value
+            return number if number <= SEQUENCE_MAX else None
+    return None
+
+
+class _State(msgspec.Struct):
+    online: bool
+    timestamp: int | None = None
+
+
+def _state(made: dict[str, Any], body: bytes) -> tuple[dict[str, Any], str]:
+    """A host's state is JSON (section 6.4.26)."""
+    try:
+        state = msgspec.json.decode(body, type=_State)
+        made["online"] = state.online
+        if state.timestamp is not None:
+            made["payloadTimestamp"] = microseconds(state.timestamp)
+    except (msgspec.MsgspecError, Mismatch) as failure:
+        return made, f"not the JSON of a host's state: {failure}"
+    return made, ""

@@ -1,0 +1,397 @@
+"""The connector's options: one declared table, parsed once per reader or writer.
+
+Invariant: every option that is accepted is a field here with its text, so the page docs/spark-options.md is generated
+from this table; every other name is an error that names the nearest known one. Option names are the field names in
+camelCase and are compared without case, because Spark hands them over in lower case. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
+from typing import Any
+
+from remoting.protocol.records.record import BATCH_COUNT_MAX
+from spark_connector.errors import OptionError
+from spark_connector.options import parsers
+from spark_connector.options.decoding import DecodeOptions, check_decoding
+from spark_connector.options.kafka_names import option_hint, translated
+from spark_connector.options.option_table import ConnectionOptions, declared, option, option_name, spellings
+from spark_connector.options.parsers import QueueName
+from spark_connector.options.schema import nearest
+
+SPARK_OWN = frozenset({"checkpointlocation", "queryname"})
+"""Options that Spark leaves in the dictionary though they are its own."""
+
+SCHEMA_TEXT = (
+    "`kafka` gives the columns of Kafka's source (`key`, `value`, `topic`, `partition`, `offset`, `timestamp`, "
+    "`timestampType`), shows offsets in its JSON and takes those options of Kafka's that have another name here; see "
+    "[from Kafka's source](howto/spark-from-kafka.md)."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions(DecodeOptions):
+    """What to read and how much at once."""
+
+    topic: tuple[str, ...] = option(
+        parsers.names,
+        (),
+        "RocketMQ topics to read, separated by commas. Give this, `topicPattern`, `assign` or `mqttFilter`.",
+        aliases=("subscribe", "topics"),
+    )
+    assign: frozenset[QueueName] = option(
+        parsers.assignment,
+        frozenset(),
+        "Just these queues of RocketMQ topics, as JSON `{topic: [queue, ...]}` or `{topic: {broker: [queue, ...]}}`.",
+    )
+    topic_pattern: re.Pattern[str] | None = option(  # noqa: RUF009 - declares a field
+        parsers.pattern,
+        None,
+        "Regular expression; every topic whose whole name matches is read, also those that appear later. System, retry "
+        "and `$` topics are not among them.",
+        aliases=("subscribePattern",),
+    )
+    mqtt_filter: tuple[str, ...] = option(
+        parsers.names,
+        (),
+        "MQTT topics or filters to read (`plant/+/temp`, `plant/#`), separated by commas; as a JSON list "
+        '(`["a,b/#", "c"]`) where a filter itself contains a comma. A topic without wildcards reads just its own '
+        "light queue; a filter reads the queues of the topics it covers and keeps the rows that match.",
+        aliases=("mqttTopic",),
+    )
+    starting_offsets: parsers.StartingPoint | None = option(  # noqa: RUF009 - declares a field
+        parsers.starting_point,
+        None,
+        "Where a new query or a batch begins: `earliest`, `latest`, or JSON `{topic: {broker: {queue: offset}}}` (the "
+        "broker level may be left out; -2 is earliest, -1 latest; queues not named begin at the earliest). Default: "
+        "`latest` for a stream, `earliest` for a batch. A stream with a checkpoint goes on where it was.",
+    )
+    ending_offsets: parsers.StartingPoint | None = option(  # noqa: RUF009 - declares a field
+        parsers.starting_point,
+        None,
+        "Where a batch ends (exclusive), same forms; queues not named end at the latest. Default `latest`. Batch only.",
+    )
+    starting_offsets_by_timestamp: parsers.TimePoint | None = option(  # noqa: RUF009 - declares a field
+        parsers.time_point,
+        None,
+        "Begin at the first message stored at or after a time (ms since 1970): JSON `{topic: {queue: ms}}`, with a "
+        "broker level or `{topic: ms}`, or one number for all. Queues not named begin where `startingOffsets` says. "
+        "Wins over `startingOffsets`.",
+    )
+    starting_timestamp: int | None = option(
+        parsers.count, None, "The same for every queue, as one number. Wins over both."
+    )
+    ending_offsets_by_timestamp: parsers.TimePoint | None = option(  # noqa: RUF009 - declares a field
+        parsers.time_point,
+        None,
+        "End before the first message stored at or after a time, same forms; queues not named end where "
+        "`endingOffsets` says. Batch only.",
+    )
+    ending_timestamp: int | None = option(
+        parsers.count, None, "The same for every queue, as one number. Wins over both. Batch only."
+    )
+    starting_offsets_by_timestamp_strategy: str = option(
+        parsers.one_of("latest", "error"),
+        "error",
+        "What happens where a queue has messages but none at or after its starting time: `error` refuses the query, "
+        "`latest` begins at its end.",
+    )
+    tag: tuple[str, ...] = option(
+        parsers.tag_expression,
+        (),
+        "Only messages with one of these tags (`a || b`); judged by the broker, the others never leave it.",
+        aliases=("subExpression", "tags"),
+    )
+    sql: str = option(
+        parsers.sql_expression,
+        "",
+        "Only messages whose properties make this SQL92 expression of RocketMQ true (`speed > 9 AND line IN ('a', "
+        "'b')`); judged by the broker. `TAGS` and `KEYS` are among the properties.",
+        aliases=("sqlExpression",),
+    )
+    max_offsets_per_trigger: int | None = option(
+        parsers.positive,
+        None,
+        "At most about this many messages per micro-batch, shared over the queues by what they have waiting, at least "
+        "one each. `Trigger.Once` ignores it, `availableNow` makes several batches of it.",
+    )
+    min_offsets_per_trigger: int | None = option(
+        parsers.positive,
+        None,
+        "Wait until this many messages are there before a micro-batch is made, at most `maxTriggerDelayMs`. The first "
+        "batch after a start, `Trigger.Once` and `availableNow` do not wait.",
+    )
+    max_trigger_delay_ms: int = option(
+        parsers.duration_ms,
+        900_000,
+        "Longest wait for `minOffsetsPerTrigger` since the last batch; as a number of ms or `500ms`, `30s`, `15m`.",
+        aliases=("maxTriggerDelay",),
+    )
+    max_bytes_per_trigger: int | None = option(
+        parsers.positive,
+        None,
+        "At most about this many stored bytes per micro-batch, judged by the mean size of a sample of what waits.",
+    )
+    min_partitions: int | None = option(
+        parsers.positive,
+        None,
+        "Cut a batch into at least this many tasks (if it has as many rows). By default one task per 20,000 rows, at "
+        "most as many as the driver has cores; on a cluster set it to the cluster's cores.",
+    )
+    max_records_per_partition: int | None = option(parsers.positive, None, "Split so that no task reads more rows.")
+    replay_speed: float | None = option(
+        parsers.speed,
+        None,
+        "Read history this many times as fast as it was stored, all queues in step, then live; a new or restarted "
+        "stream begins at the oldest message it has not read. Default: as fast as it goes. `availableNow` ignores it.",
+    )
+    fail_on_data_loss: bool = option(
+        parsers.flag,
+        True,
+        "Fail when offsets to be read are gone (retention) or beyond the log (another or truncated log). With `false` "
+        "what is left is read and a warning is logged.",
+    )
+    include_properties: bool = option(
+        parsers.flag,
+        True,
+        "Whether `properties`, the map of all message properties, is among the columns; it costs more than any other.",
+    )
+    include_headers: bool = option(
+        parsers.flag,
+        False,
+        "Whether `headers`, all message properties as Kafka's source gives headers (an array of key and binary value, "
+        "repeated keys included), is among the columns.",
+    )
+    schema: str = option(parsers.one_of("rocketmq", "kafka"), "rocketmq", SCHEMA_TEXT)
+    columns: tuple[str, ...] = option(
+        parsers.names,
+        (),
+        "Columns to decode, separated by commas; default all. The others cost nothing. `.schema(...)` does the same.",
+    )
+    consumer_group: str | None = option(
+        str,
+        None,
+        "Report progress to the broker under this group, so that its lag shows in every RocketMQ tool. One batch "
+        "behind; the checkpoint alone decides where a query goes on.",
+        aliases=("group", "groupId"),
+    )
+    long_poll_ms: int = option(
+        parsers.count,
+        200,
+        "How long the driver lets the broker hold the question for new messages. More means less idle work, and never "
+        "more latency where a query has one source and the source one broker, which therefore is let wait longer when "
+        "nothing comes; several are asked in turn, so set it lower for them.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions(ConnectionOptions):
+    """Where rows go and with which promise."""
+
+    topic: str | None = option(str, None, "RocketMQ topic of every row; wins over a column `topic`.")
+    mqtt_topic: str | None = option(
+        str,
+        None,
+        "MQTT topic of every row; wins over a column `mqttTopic`. A row with an MQTT topic is an MQTT publish.",
+    )
+    delivery: str = option(
+        parsers.one_of("exactly-once", "at-least-once"),
+        "exactly-once",
+        "`exactly-once` stages rows invisibly and shows them with one commit per batch that is safe to repeat; "
+        "`at-least-once` sends straight away (lowest latency, a retried task repeats rows).",
+    )
+    sink_id: str | None = option(
+        str,
+        None,
+        "Name under which the broker remembers the last committed batch of a stream; default the query's id, which the "
+        "checkpoint keeps. One name belongs to one checkpoint: a query that begins anew under it fails, because its "
+        "batches begin at 0 again.",
+    )
+    txn_app_id: str | None = option(
+        str,
+        None,
+        "For batch writes and `foreachBatch`: with `txnVersion` makes the write idempotent; a version that is not "
+        "above the last committed one of this id is skipped. One id belongs to one query and checkpoint.",
+    )
+    txn_version: int | None = option(parsers.count, None, "See `txnAppId`; in `foreachBatch` the batch id.")
+    batch_codec: str | None = option(
+        parsers.one_of("none", "lz4", "zstd"),
+        None,
+        "Write whole batches of rows as one record each into the batch topic `topic`, compressed as a whole: `lz4` "
+        "(fast), `zstd` (small) or `none`. Such rows are read several times faster. Default: one record per row.",
+    )
+    batch_rows: int = option(
+        parsers.positive,
+        4_096,
+        "Rows of one record with `batchCodec`, at most 65,536; a record also ends at 2 MiB of rows.",
+    )
+    schema: str = option(parsers.one_of("rocketmq", "kafka"), "rocketmq", SCHEMA_TEXT)
+    include_headers: bool = option(
+        parsers.flag, True, "Whether a column `headers` is written; with `false` it is left out."
+    )
+    qos: int = option(parsers.quality, 1, "MQTT quality of service of rows without a column `qos`.")
+    retain: bool = option(parsers.flag, False, "MQTT retain flag of rows without a column `retain`.")
+    delay_ms: int = option(
+        parsers.duration_ms,
+        0,
+        "Deliver rows without a column `delay` only so long after their commit; as a number of ms or `500ms`, `30s`, "
+        "`15m`. The broker keeps the time, at most its `delay_s_max`.",
+        aliases=("delay",),
+    )
+    content_type: str | None = option(
+        str, None, "MQTT 5 content type of every row when there is no column `contentType`."
+    )
+
+
+def parse_read(options: Mapping[str, str]) -> ReadOptions:
+    """Read the options of `spark.read` or `spark.readStream`; raises OptionError naming the option."""
+    parsed = ReadOptions(**_parse(ReadOptions, options))
+    check_source(parsed)
+    _check_connection(parsed)
+    return parsed
+
+
+def check_source(parsed: ReadOptions) -> None:
+    """Raise OptionError for options of reading that contradict each other."""
+    choices = (
+        ("topic", parsed.topic),
+        ("topicPattern", parsed.topic_pattern),
+        ("assign", parsed.assign),
+        ("mqttFilter", parsed.mqtt_filter),
+    )
+    given = [name for name, value in choices if value]
+    if len(given) != 1:
+        said = f"{' and '.join(given)} are set" if given else "none is set"
+        raise OptionError(
+            "set one of the options 'topic' (RocketMQ topics), 'topicPattern' (a regular expression of them), 'assign' "
+            f"(some of their queues) and 'mqttFilter' (MQTT filters): {said}"
+        )
+    check_decoding(parsed)
+    if parsed.include_headers and parsed.decode is not None:
+        raise OptionError("option 'includeHeaders' is not for 'decode': the column 'properties' has them as text")
+    if parsed.schema == "kafka" and parsed.decode is not None:
+        raise OptionError("option 'schema' = kafka: Kafka's columns have no decoded bodies, leave 'decode' out")
+    least, most = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"option 'minOffsetsPerTrigger' = {least} is above 'maxOffsetsPerTrigger' = {most}")
+    if not parsed.include_properties and any(name.lower() == "properties" for name in parsed.columns):
+        raise OptionError("option 'columns' names 'properties', which 'includeProperties' = false leaves out")
+
+
+def _check_connection(parsed: ConnectionOptions) -> None:
+    if (parsed.access_key is None) != (parsed.secret_key is None):
+        raise OptionError("the options 'accessKey' and 'secretKey' belong together: set both or neither")
+    idle = [
+        name
+        for name, item in declared(ConnectionOptions)
+        if item.name.startswith("tls_") and getattr(parsed, item.name)
+    ]
+    if idle and not parsed.tls:
+        raise OptionError(f"option {idle[0]!r} does nothing without the option 'tls' = true")
+    if parsed.tls_key_file is not None and parsed.tls_certificate_file is None:
+        raise OptionError("option 'tlsKeyFile' needs the option 'tlsCertificateFile'")
+
+
+def parse_write(options: Mapping[str, str]) -> WriteOptions:
+    """Read the options of `df.write` or `df.writeStream`; raises OptionError naming the option."""
+    parsed = WriteOptions(**_parse(WriteOptions, options))
+    if (parsed.txn_app_id is None) != (parsed.txn_version is None):
+        raise OptionError("the options 'txnAppId' and 'txnVersion' belong together: set both or neither")
+    if parsed.topic is not None and parsed.mqtt_topic is not None:
+        raise OptionError("set one of the options 'topic' (RocketMQ) and 'mqttTopic' (MQTT), not both")
+    if parsed.batch_codec is not None and parsed.topic is None:
+        raise OptionError("option 'batchCodec' needs the option 'topic': a batch topic, of which a record holds one")
+    if parsed.batch_codec is not None and parsed.delay_ms:
+        raise OptionError("option 'delayMs' is not for batch topics: a record of many rows does not wait")
+    if parsed.batch_rows > BATCH_COUNT_MAX:
+        raise OptionError(f"option 'batchRows' = {parsed.batch_rows}: a record holds at most {BATCH_COUNT_MAX} rows")
+    _check_connection(parsed)
+    return parsed
+
+
+def _parse(table: type[ConnectionOptions], options: Mapping[str, str]) -> dict[str, Any]:
+    """Match names without case, refuse unknown and doubled ones, parse the values."""
+    known = spellings(table)
+    parsed: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for given, name, text in translated(options):
+        if name.lower() in SPARK_OWN:
+            continue
+        if name.lower() not in known:
+            raise OptionError(_unknown(name, table))
+        item = known[name.lower()]
+        if item.name in parsed:
+            before = names[item.name]
+            raise OptionError(f"option {option_name(item.name)!r} is given twice, as {before!r} and as {given!r}")
+        names[item.name] = given
+        try:
+            parsed[item.name] = item.metadata["parse"](text)
+        except ValueError as failure:
+            raise OptionError(f"option {option_name(item.name)!r} = {text!r}: {failure}") from None
+    return parsed
+
+
+def _unknown(given: str, table: type[ConnectionOptions]) -> str:
+    """Sentence for an option this side does not have."""
+    other = WriteOptions if table is ReadOptions else ReadOptions
+    hint = option_hint(given)
+    if hint:
+        return f"{given!r} is an option of Kafka's: {hint}."
+    for name, _ in declared(other):
+        if name.lower() == given.lower():
+            return f"option {name!r} is only for {'writing' if other is WriteOptions else 'reading'}"
+    names = [spelling for name, item in declared(table) for spelling in (name, *item.metadata["aliases"])]
+    return f"unknown option {given!r}{nearest(given, names) or '.'} Options are listed in docs/spark-options.md."
+
+
+def render_markdown() -> str:
+    """Return the page docs/spark-options.md."""
+    connection = {item.name for item in fields(ConnectionOptions)}
+    decoding = {item.name for item in fields(DecodeOptions)}
+    parts = [
+        '# Options of `format("rocketmq")`\n',
+        "Generated from `spark_connector/options/read_write.py`; names are compared without case.\n",
+    ]
+    for title, table, skip in (
+        ("Reading and writing", ConnectionOptions, set()),
+        ("Reading", ReadOptions, decoding),
+        ("Decoding bodies while reading", DecodeOptions, connection),
+        ("Writing", WriteOptions, connection),
+    ):
+        parts.append(f"## {title}\n\n| option | default | meaning |\n|---|---|---|")
+        for name, item in declared(table):
+            if item.name not in skip:
+                parts.append(f"| {_names(name, item)} | {_default(item)} | {_cell(item.metadata['text'])} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _cell(text: str) -> str:
+    """Text in a table, where a bar would end the cell."""
+    return text.replace("|", "\\|")
+
+
+def _names(name: str, item: Field[Any]) -> str:
+    """Cell with an option's name and its other spellings."""
+    also = ", ".join(f"`{alias}`" for alias in item.metadata["aliases"])
+    return f"`{name}`" + (f" (also {also})" if also else "")
+
+
+def _default(item: Field[Any]) -> str:
+    """Cell with an option's default as a user would type it."""
+    default = item.default
+    if default is None or default in ((), frozenset()):
+        return "none"
+    if isinstance(default, tuple):
+        return "`" + ";".join(f"{host}:{port}" for host, port in default) + "`"
+    if default == "":
+        return "none"
+    return f"`{re.sub('^(True|False)$', lambda found: found.group().lower(), str(default))}`"
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(render_markdown())

@@ -1,0 +1,160 @@
+"""From positions to work: how far a batch goes, what it reads, and how the work is cut into tasks.
+
+Invariant: an end never lies before its start; the ranges of one batch are exactly (start, end] of every queue, in
+pieces that are disjoint and complete. Losses (records gone, a log that is shorter than what was read before) are
+returned as sentences, the caller decides whether they are fatal. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from spark_connector.options.parsers import EARLIEST, LATEST, QueueName, StartingPoint
+from spark_connector.queues import QueueKey, QueueRange
+from spark_connector.reading.offsets import Positions
+from spark_connector.reading.selection import Bounds
+
+ROWS_PER_TASK = 20_000
+"""A task is worth its 10 ms or so of overhead from about here."""
+
+
+def resolve(point: StartingPoint, bounds: Mapping[QueueKey, Bounds]) -> dict[QueueKey, int]:
+    """Return the numbers behind `earliest`, `latest` or given offsets."""
+    found = {}
+    for key, queue in bounds.items():
+        anywhere = point.named.get(QueueName(key.topic, None, key.queue), point.default)
+        wanted = point.named.get(QueueName(*key), anywhere)
+        found[key] = {EARLIEST: queue.min, LATEST: queue.max}.get(wanted, wanted)
+    return found
+
+
+def losses(start: Positions, bounds: Mapping[QueueKey, Bounds]) -> list[str]:
+    """Say for every queue of `start` what of it can no longer be read."""
+    found = []
+    lost = [
+        (key, position)
+        for key, position in start.items()
+        if (queue := bounds.get(key)) is None or not queue.min <= position <= queue.max
+    ]
+    for key, position in sorted(lost):
+        queue = bounds.get(key)
+        where = f"{key.topic}/{key.broker}/{key.queue}"
+        if queue is None:
+            found.append(f"queue {where} is gone; it was read up to {position}")
+        elif position < queue.min:
+            found.append(f"queue {where}: offsets {position} to {queue.min - 1} are gone, it begins at {queue.min} now")
+        else:
+            found.append(f"queue {where}: offset {position} is beyond the log's end {queue.max}, it may be another log")
+    return found
+
+
+def gone(start: Positions, bounds: Mapping[QueueKey, Bounds]) -> dict[QueueKey, tuple[int, int]]:
+    """Return the offsets [first, end) behind `start` that have expired, of the queues that lost some."""
+    return {
+        key: (position, bounds[key].min)
+        for key, position in start.items()
+        if key in bounds and position < bounds[key].min
+    }
+
+
+def advance(
+    start: Positions,
+    bounds: Mapping[QueueKey, Bounds],
+    *,
+    rows_max: int | None = None,
+    cap: Positions | None = None,
+) -> dict[QueueKey, int]:
+    """Return how far the next batch goes: all there is, or shares of `rows_max` in proportion to what waits.
+
+    Every queue that has something waiting gets at least one row, so none starves; `cap` ends an availableNow run.
+    Queues of `start` that are gone keep their position.
+    """
+    ends = dict(start)
+    waiting: dict[QueueKey, int] = {}
+    for key, queue in bounds.items():
+        position = ends.setdefault(key, 0)
+        limit = queue.max if cap is None else min(queue.max, cap.get(key, 0))
+        if limit > position:
+            waiting[key] = max(0, limit - max(position, queue.min))
+            ends[key] = limit
+    total = sum(waiting.values())
+    if rows_max is None or total <= rows_max:
+        return ends
+    left = rows_max
+    for key, rows in sorted(waiting.items(), key=lambda item: item[1]):
+        if rows == 0:
+            continue
+        share = min(rows, max(1, left * rows // total))
+        ends[key] = max(start.get(key, 0), bounds[key].min) + share
+        left -= share
+        total -= rows
+    return ends
+
+
+def remaining_delay_ms(waiting: int, rows_min: int | None, since_batch_ms: float | None, delay_ms: int) -> int:
+    """How long a batch of `waiting` rows may still wait for `rows_min` of them; 0 when it is to be made now.
+
+    `since_batch_ms` is None before the first batch, which shows at once that a query works.
+    """
+    if rows_min is None or waiting >= rows_min or since_batch_ms is None:
+        return 0
+    return max(0, math.ceil(delay_ms - since_batch_ms))
+
+
+def ranges(start: Positions, end: Positions, bounds: Mapping[QueueKey, Bounds]) -> tuple[list[QueueRange], list[str]]:
+    """Return what to read from `start` to `end`, and what of it is lost; a queue `start` does not know begins at 0."""
+    found: list[QueueRange] = []
+    lost: list[str] = []
+    moved = [key for key, stop in end.items() if stop > start.get(key, 0)]
+    for key in sorted(moved):
+        begin, stop = start.get(key, 0), end[key]
+        queue = bounds.get(key)
+        lost += losses({key: begin}, bounds)
+        if queue is None:
+            continue
+        if stop > queue.max:
+            where = f"{key.topic}/{key.broker}/{key.queue}"
+            lost.append(f"queue {where}: offsets up to {stop - 1} were planned, the log ends at {queue.max}")
+        begin, stop = max(begin, queue.min), min(stop, queue.max)
+        if begin < stop:
+            found.append(QueueRange(key, queue.id, begin, stop))
+    return found, lost
+
+
+def tasks(
+    work: Sequence[QueueRange],
+    *,
+    cores: int,
+    partitions_min: int | None = None,
+    records_max: int | None = None,
+) -> list[list[QueueRange]]:
+    """Cut the work into tasks of about equal size: small queues share a task, large ones are split.
+
+    As many tasks as pay for themselves, at most `cores`, unless `partitions_min` or `records_max` per task ask for
+    more.
+    """
+    rows = sum(one.rows for one in work)
+    if rows == 0:
+        return []
+    wanted = min(-(-rows // ROWS_PER_TASK), cores)
+    if partitions_min is not None:
+        wanted = max(wanted, min(partitions_min, rows))
+    if records_max is not None:
+        wanted = max(wanted, -(-rows // records_max))
+    size = -(-rows // wanted)
+    if records_max is not None:
+        size = min(size, records_max)
+    cut: list[list[QueueRange]] = [[]]
+    room = size
+    for one in work:
+        while one.rows:
+            if room == 0:
+                cut.append([])
+                room = size
+            piece = replace(one, end=min(one.end, one.start + room))
+            cut[-1].append(piece)
+            room -= piece.rows
+            one = replace(one, start=piece.end)
+    return cut

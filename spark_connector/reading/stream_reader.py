@@ -1,0 +1,333 @@
+"""`spark.readStream.format("rocketmq")`: the driver's side of a stream, and its tasks.
+
+The object lives in one process per query. Spark calls `latestOffset` in a loop (the long poll happens there, so an idle
+query costs next to nothing), then `partitions` for what lies between two points, and `commit` one batch late. A third
+process pickles the object for the workers, so what it holds is plain data until the first question to a broker.
+
+Invariants: `initialOffset` answers the same for the life of the object; the end of batch 0 carries where batch 0
+begins; an offset never goes back; nothing new gives the very offset that was passed in, so that no empty batch is
+made. Thread rule: one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from spark_connector.brokers.outage import Outage
+from spark_connector.clock import wall_ms
+from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
+from spark_connector.options.parsers import LATEST
+from spark_connector.options.read_write import ReadOptions
+from spark_connector.queues import QueueKey
+from spark_connector.reading import planner
+from spark_connector.reading.bounds import BoundsWatch
+from spark_connector.reading.fetch import mean_record_bytes, report_losses
+from spark_connector.reading.lag import waiting_ms
+from spark_connector.reading.offsets import OffsetMemory, Positions, StreamOffset, total_behind
+from spark_connector.reading.progress import commit_progress
+from spark_connector.reading.replay import PAUSE_S, Replay
+from spark_connector.reading.selection import Bounds, check_partitions, check_present, row_filter, select
+from spark_connector.reading.start_offsets import starting_positions
+from spark_connector.reading.task import RangePartition, check_schema, read_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+LOG = logging.getLogger("lightmq.spark")
+IDLE_CALLS = 5
+"""So many questions in a row without news, and each right behind the answer before, make a query idle."""
+IDLE_POLL_MS = 600
+"""An idle query lets the broker hold its question so long, whatever less `longPollMs` says; news ends that at once."""
+ALONE_S = 0.1
+"""A question this soon behind the last answer means that Spark had nothing else to do: no other source had news."""
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What stands for a reader that cannot be made: its first use raises why.
+
+    Where Spark's process for a source fails to make the reader it ends with an error of its own (UnboundLocalError),
+    which is what users would see last.
+    """
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Raises the error."""
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Raises the error."""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
+        """Raises the error."""
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Raises the error."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002
+        """Raises the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Raises the error."""
+        raise self._error
+
+
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches and reads their tasks."""
+
+    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+        self._stage = check_schema(schema, options)
+        if any(
+            end is not None
+            for end in (options.ending_offsets, options.ending_timestamp, options.ending_offsets_by_timestamp)
+        ):
+            raise OptionError(
+                "the options 'endingOffsets', 'endingTimestamp' and 'endingOffsetsByTimestamp' are for batch reads; a "
+                "stream has no end"
+            )
+        if options.infer_schema and options.schema_location is None:
+            raise OptionError(
+                "option 'inferSchema': a stream needs the option 'schemaLocation', a file that keeps the columns, "
+                "because messages of tomorrow must not change the columns of a running query; or set 'decodeSchema'"
+            )
+        self._schema = schema
+        self._options = options
+        self._selection = select(options)
+        self._row_filter = row_filter(self._selection, options)
+        self._initial: dict[str, Any] | None = None
+        self._watch: BoundsWatch | None = None
+        self._bounds: Mapping[QueueKey, Bounds] = {}
+        self._cap: Positions | None = None
+        self._reported: set[str] = set()
+        self._lost = 0
+        """Messages that had expired before this run could read them (where failOnDataLoss allows that)."""
+        self._lost_to: dict[QueueKey, int] = {}
+        """How far those of a queue were counted."""
+        self._planned: Positions = {}
+        """How far the batch just offered goes, empty when there is none; for the report of what waits behind it."""
+        self._replay = None if options.replay_speed is None else Replay(options.replay_speed)
+        self._outage = Outage(options)
+        self._memory = OffsetMemory(kafka=options.schema == "kafka")
+        self._idle_calls = 0
+        self._nothing_at: float | None = None
+        """When "nothing new" was answered last, None behind any other answer."""
+        self._batch_at: float | None = None
+        """When the last batch was offered, by the monotonic clock; for minOffsetsPerTrigger."""
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a new query begins; also asked after a restart before batch 0 was committed, see `partitions`."""
+        if self._initial is None:
+            watch, selection = self._connected(), self._selection
+            self._bounds = watch.read()
+            check_present(selection, self._bounds)
+            check_partitions(self._options, self._bounds)
+            start = starting_positions(self._options, selection, self._bounds, lambda ms: watch.read(at_ms=ms), LATEST)
+            self._report(planner.losses(start, self._bounds))
+            self._initial = self._memory.to_json(StreamOffset(self._within(start), initial=True))
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """The limit Spark hands back to `latestOffset`; it has no way to say both, so rows go first."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return how far the next batch goes; waits at the broker for a moment when there is nothing new."""
+        is_soon = self._nothing_at is not None and time.monotonic() - self._nothing_at <= ALONE_S
+        self._idle_calls = self._idle_calls + 1 if is_soon else 0
+        self._nothing_at = None
+        begin = self._memory.from_json(start)
+        self._planned = {}
+        try:
+            self._bounds = self._connected().wait(self._wait_ms(begin.positions))
+            self._check_brokers(begin.positions)
+            found = self._next(begin, limit)
+        except BrokerUnreachable as failure:
+            self._outage.bear(failure)
+            return start
+        self._outage.end()
+        if found is not None:
+            return self._memory.to_json(found)
+        if self._replay is not None and not self._replay.is_live:
+            time.sleep(PAUSE_S)
+        self._nothing_at = time.monotonic()
+        return start
+
+    def _next(self, begin: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
+        """How far the next batch goes; None when none is to be made now."""
+        check_partitions(self._options, self._bounds)
+        self._report(planner.losses(begin.positions, self._bounds))
+        self._count_lost(begin.positions)
+        cap = self._limit(begin.positions)
+        ends = planner.advance(begin.positions, self._bounds, cap=cap)
+        if not begin.initial and not isinstance(limit, ReadAllAvailable) and self._delay_ms(begin.positions):
+            return None
+        rows_max = self._rows_max(begin.positions, ends, limit)
+        if rows_max is not None:
+            ends = planner.advance(begin.positions, self._bounds, rows_max=rows_max, cap=cap)
+        if not begin.initial and all(ends[key] == begin.positions.get(key, 0) for key in ends):
+            return None
+        self._planned = ends
+        self._batch_at = time.monotonic()
+        return StreamOffset(ends, origin=begin.positions if begin.initial else None)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return the ends of all queues as last seen; Spark shows it as the source's latestOffset: lag is visible."""
+        if not self._bounds:
+            return None
+        ends = {key: bounds.max for key, bounds in self._bounds.items()}
+        waits = waiting_ms(self._planned, self._bounds, self._connected().addresses, self._options, wall_ms())
+        return self._memory.to_json(StreamOffset(ends, waiting_ms=waits, lost=self._lost))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Fix what "available now" means: the ends at this moment."""
+        self._bounds = self._connected().read()
+        self._cap = {key: bounds.max for key, bounds in self._bounds.items()}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut what lies between two points into tasks; batch 0 begins where its own end says it began."""
+        stop = self._memory.from_json(end)
+        begin = stop.origin if stop.origin is not None else self._memory.from_json(start).positions
+        watch = self._connected()
+        # What was planned just now was planned by these very bounds.
+        while stop.positions is not self._planned and self._lacks(stop.positions):
+            try:
+                self._bounds = watch.read()
+                self._check_brokers(stop.positions)
+                break
+            except BrokerUnreachable as failure:
+                self._outage.bear(failure)
+        self._outage.end()
+        work, lost = planner.ranges(begin, stop.positions, self._bounds)
+        self._report(lost)
+        self._count_lost({key: begin.get(key, 0) for key in stop.positions})
+        pieces = planner.tasks(
+            work,
+            cores=os.cpu_count() or 1,
+            partitions_min=self._options.min_partitions,
+            records_max=self._options.max_records_per_partition,
+        )
+        return [RangePartition(piece, watch.addresses, watch.readers) for piece in pieces]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        return read_task(partition, self._schema, self._row_filter, self._options, self._stage)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Report progress to the broker's consumer group, if one is set; the checkpoint does not depend on it."""
+        if self._options.consumer_group is None:
+            return
+        try:
+            commit_progress(
+                self._options.consumer_group, self._memory.from_json(end).positions, self._connected(), self._options
+            )
+        except (BrokerUnreachable, BrokerRefused) as failure:
+            LOG.warning("progress of group %s was not reported: %s", self._options.consumer_group, failure)
+
+    def stop(self) -> None:
+        """End the source; when Spark has just closed the pipe to this process, without a traceback about that."""
+        if isinstance(sys.exc_info()[1], EOFError | OSError):
+            os._exit(0)
+
+    def _connected(self) -> BoundsWatch:
+        if self._watch is None:
+            self._watch = BoundsWatch(self._options, self._selection)
+        return self._watch
+
+    def _limit(self, begin: Positions) -> Positions | None:
+        """Where a bounded run ends or a replay stands; None for a live stream."""
+        if self._cap is not None or self._replay is None:
+            return self._cap
+        return self._replay.cap(begin, self._bounds, self._connected(), self._options)
+
+    def _wait_ms(self, begin: Positions) -> int:
+        """How long to let the broker hold the question: not at all if rows are known to wait, or the run is bounded."""
+        if self._cap is not None or not self._options.long_poll_ms:
+            return 0
+        if all(queue.max <= begin.get(key, 0) for key, queue in self._bounds.items()):
+            # With several brokers, which are asked one after the other, news of the last would wait for the first.
+            is_idle = self._idle_calls >= IDLE_CALLS and len(self._connected().present) == 1
+            longer = min(IDLE_POLL_MS, self._options.pull_timeout_ms // 2) if is_idle else 0
+            return max(self._options.long_poll_ms, longer)
+        return min(self._options.long_poll_ms, self._delay_ms(begin))
+
+    def _delay_ms(self, begin: Positions) -> int:
+        """How long what waits is held back for minOffsetsPerTrigger; a bounded run holds nothing back."""
+        if self._cap is not None or self._options.min_offsets_per_trigger is None:
+            return 0
+        since = None if self._batch_at is None else (time.monotonic() - self._batch_at) * 1000
+        return planner.remaining_delay_ms(
+            self._waiting(begin), self._options.min_offsets_per_trigger, since, self._options.max_trigger_delay_ms
+        )
+
+    def _waiting(self, begin: Positions) -> int:
+        """Messages behind `begin`, as far as the bounds last seen tell."""
+        return total_behind(begin, {key: bounds.max for key, bounds in self._bounds.items()}, self._bounds)
+
+    def _rows_max(self, begin: Positions, ends: Positions, limit: ReadLimit) -> int | None:
+        """Return the number of rows the next batch may have; None for as many as there are."""
+        if isinstance(limit, ReadAllAvailable):
+            return None
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        bytes_max = self._options.max_bytes_per_trigger
+        if bytes_max is None:
+            return rows
+        work, _ = planner.ranges(begin, ends, self._bounds)
+        mean = mean_record_bytes(work, self._connected().addresses, self._options)
+        by_bytes = max(1, int(bytes_max / mean)) if mean else None
+        return min((one for one in (rows, by_bytes) if one is not None), default=None)
+
+    def _check_brokers(self, positions: Positions) -> None:
+        """Raise BrokerUnreachable when a broker is not there whose queues are read: it is away, they are not gone."""
+        absent = {key.broker for key in positions} - self._connected().present
+        if absent and self._options.fail_on_data_loss:
+            raise BrokerUnreachable(f"no name server knows a master of {', '.join(sorted(absent))}")
+
+    def _lacks(self, positions: Positions) -> bool:
+        """Whether some position lies beyond what the bounds last seen tell."""
+        known = self._bounds
+        return any((bounds := known.get(key)) is None or bounds.max < position for key, position in positions.items())
+
+    def _within(self, start: Positions) -> dict[QueueKey, int]:
+        """Return positions moved into what exists (only reached when losses are allowed)."""
+        return {
+            key: min(max(position, self._bounds[key].min), self._bounds[key].max) for key, position in start.items()
+        }
+
+    def _count_lost(self, begin: Positions) -> None:
+        """Count what has expired behind a beginning, each message once."""
+        for key, (first, end) in planner.gone(begin, self._bounds).items():
+            self._lost += max(0, end - max(first, self._lost_to.get(key, 0)))
+            self._lost_to[key] = max(end, self._lost_to.get(key, 0))
+
+    def _report(self, lost: Sequence[str]) -> None:
+        """Raise DataLost, or log each accepted loss once."""
+        fresh = [text for text in lost if text not in self._reported]
+        report_losses(fresh, self._options)
+        self._reported.update(fresh)

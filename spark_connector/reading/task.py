@@ -1,0 +1,96 @@
+"""One reading task: the ranges it was given, fetched and decoded into Arrow batches, in the executor.
+
+Invariant: what a task yields depends only on its partition, so a repeated task yields the same rows. Thread rule:
+runs in a Python worker of Spark, one task at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from remoting.protocol.bodies.filtered_body import RowFilter
+from spark_connector.brokers.connections import Address
+from spark_connector.options.read_write import ReadOptions
+from spark_connector.options.schema import check_projection
+from spark_connector.queues import QueueRange
+from spark_connector.worker import begin_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from spark_connector.decode.stage import DecodeStage
+
+
+class RangePartition(InputPartition):
+    """The ranges of one task, where their brokers are, and their reader processes where they have some."""
+
+    def __init__(
+        self,
+        ranges: Sequence[QueueRange],
+        addresses: Mapping[str, Address],
+        readers: Mapping[str, Address] | None = None,
+    ) -> None:
+        super().__init__(None)
+        self.ranges = tuple(ranges)
+        brokers = {one.key.broker for one in ranges}
+        self.addresses = {broker: address for broker, address in addresses.items() if broker in brokers}
+        self.readers = {broker: address for broker, address in (readers or {}).items() if broker in brokers}
+
+
+def read_task(
+    partition: InputPartition,
+    schema: StructType,
+    row_filter: RowFilter,
+    options: ReadOptions,
+    stage: DecodeStage | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one partition; an empty DataFrame comes as a partition without ranges.
+
+    With a stage the rows pass through it, which turns bodies into columns.
+    """
+    if not isinstance(partition, RangePartition):
+        return
+    from spark_connector.columns.arrow import arrow_schema
+    from spark_connector.columns.batches import decode_range
+    from spark_connector.errors import BrokenRecord
+    from spark_connector.reading.fetch import RangeFetcher
+
+    begin_task()
+    wanted = arrow_schema(schema if stage is None else stage.source)
+    decoding = None if stage is None else stage.open(options, partition.addresses)
+    fetcher = RangeFetcher(partition.ranges, partition.addresses, options, partition.readers, row_filter)
+    for current, pulled in fetcher.pulls():
+        try:
+            for batch in decode_range(pulled, current, wanted, fetcher.filter_of(current)):
+                if decoding is None:
+                    yield batch
+                else:
+                    yield from decoding.apply(batch, current.key)
+        except BrokenRecord:
+            fetcher.report_damage(current, pulled)
+            raise
+
+
+def check_schema(schema: StructType, options: ReadOptions) -> DecodeStage | None:
+    """Raise OptionError unless every column of a user-given schema is one of ours with its type.
+
+    Returns what the tasks do with bodies, None where they do nothing.
+    """
+    if options.decode is not None:
+        from spark_connector.decode.stage import plan_stage
+        from spark_connector.reading.sample import sample_bodies
+
+        wanted, stage = plan_stage(schema, options, sample_bodies)
+        for field, known in zip(schema.fields, wanted.fields, strict=True):
+            field.name = known.name
+        return stage
+    names = check_projection(
+        [(field.name, field.dataType.simpleString()) for field in schema.fields], kafka=options.schema == "kafka"
+    )
+    for field, name in zip(schema.fields, names, strict=True):
+        field.name = name
+    return None

@@ -1,0 +1,285 @@
+"""Which broker group and queue each row goes to, by the route of the row's topic.
+
+    row of a RocketMQ topic
+      with a queue number      that queue, of the group in the column `broker` or counted through all groups
+      with a key               the queue of the key's hash among those of all groups: a key keeps its order
+      with neither             the groups that have queues of it to write to, a batch of rows each in turn
+    row of an MQTT topic       one group, the first by name that has its parent topic: what is in one MQTT topic keeps
+                               its order, and the proxies follow one group
+    a topic that no group has  the sink's home, which makes it with as many queues as it gives new topics
+
+Queues of several groups are counted by the group's name, then number, as RocketMQ's Java producer has them. A group
+that has no master now keeps its queues: rows of its keys wait. Invariants: with one group nothing is asked for rows
+without key and queue number; a queue number is honoured or refused. Thread rule: one task; routes are kept for that
+long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from remoting.protocol.bodies.append_body import QUEUE_INDEX_ANY
+from remoting.protocol.bodies.route_body import PERM_WRITE, QueueData, TopicConfig, TopicRoute, decode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import names
+from remoting.protocol.records.key_queue import queue_of
+from spark_connector.brokers.connections import Address, ask, check
+from spark_connector.errors import BrokerUnreachable, OptionError, phrase
+from spark_connector.options.read_write import WriteOptions
+from spark_connector.writing.columns import NOT_FOR_MQTT
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Columns = Mapping[str, "pa.Array"]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+NO_NUMBER = np.iinfo(np.int64).min
+"""Stands for a queue number that a row does not have."""
+
+
+class Partitioner:
+    """The groups of one task's rows."""
+
+    def __init__(
+        self,
+        brokers: Mapping[str, Address],
+        home: str,
+        turn: int,
+        options: WriteOptions,
+        *,
+        queue_column: str = "queueId",
+    ) -> None:
+        self._brokers = brokers
+        self._home = home
+        self._turn = turn
+        self._options = options
+        self._queue_column = queue_column
+        self._known: dict[bytes, tuple[QueueData, ...]] = {}
+
+    def split(self, columns: Columns, rows: int) -> Iterator[tuple[str, Columns, int]]:
+        """Yield (group, columns, rows) of the rows of one batch, in their order within each group.
+
+        Where rows have a key or a queue number, a column `queue` says the queue of each. Raises OptionError for a queue
+        that does not exist.
+        """
+        groups = list(self._brokers)
+        chosen = np.zeros(rows, np.int64)
+        if len(groups) > 1:
+            self._turn += 1
+            chosen = self._chosen(columns, rows, groups)
+        if "key" in columns or "queueId" in columns:
+            columns = self._with_queues(columns, rows, groups, chosen)
+        present = np.unique(chosen).tolist()
+        if len(present) == 1:
+            yield groups[present[0]], columns, rows
+            return
+        import pyarrow as pa
+
+        for index in present:
+            mask = pa.array(chosen == index)
+            yield groups[index], {name: column.filter(mask) for name, column in columns.items()}, int(mask.true_count)
+
+    def _chosen(self, columns: Columns, rows: int, groups: list[str]) -> Numbers:
+        """The index of each row's group; a row without a topic is the encoder's to refuse."""
+        chosen = np.full(rows, groups.index(self._home))
+        for name in ("topic", "mqttTopic"):  # a row that has both is an MQTT row
+            if name not in columns:
+                continue
+            coded = columns[name].dictionary_encode()
+            topics = [_bytes(topic) for topic in coded.dictionary.to_pylist()]
+            to = np.array([groups.index(self._group(topic, name == "mqttTopic")) for topic in topics], np.int64)
+            valid = coded.is_valid().to_numpy(zero_copy_only=False)
+            if len(to):
+                at = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+                chosen = np.where(valid, to[at], chosen)
+        return chosen
+
+    def _with_queues(self, columns: Columns, rows: int, groups: list[str], chosen: Numbers) -> Columns:
+        """The columns with `queue`; `chosen` gets the groups of rows with a key or a queue number."""
+        import pyarrow as pa
+
+        numbers = _numbers(columns.get("queueId"), rows)
+        keys = columns["key"].dictionary_encode() if "key" in columns else None
+        has_key = np.zeros(rows, bool) if keys is None else _has_text(keys)
+        is_mqtt = np.zeros(rows, bool)
+        if "mqttTopic" in columns:
+            is_mqtt = columns["mqttTopic"].is_valid().to_numpy(zero_copy_only=False)
+        if (numbers[is_mqtt] != NO_NUMBER).any():
+            raise OptionError(f"column {self._queue_column!r} {NOT_FOR_MQTT}")
+        has_number = numbers != NO_NUMBER
+        wanted = ~is_mqtt & (has_number | has_key)
+        queues = np.full(rows, QUEUE_INDEX_ANY, np.int64)
+        for topic, at in _by_topic(columns.get("topic"), wanted):
+            pairs = self._queues_of(topic)
+            numbered, keyed = at[has_number[at]], at[~has_number[at]]
+            index = np.zeros(rows, np.int64)
+            if len(numbered):
+                index[numbered] = self._numbered(topic, pairs, numbers[numbered], columns.get("broker"), numbered)
+            if keys is not None and len(keyed):
+                index[keyed] = _keyed(keys, keyed, len(pairs))
+            used = np.unique(index[at])
+            group_of, queue_at = np.zeros(len(pairs), np.int64), np.array([queue for _, queue in pairs])
+            for one in used.tolist():
+                group_of[one] = self._index(groups, pairs[one][0], topic)
+            chosen[at], queues[at] = group_of[index[at]], queue_at[index[at]]
+        return {**columns, "queue": pa.array(queues.astype(np.uint16))}
+
+    def _numbered(
+        self, topic: bytes, pairs: list[tuple[str, int]], numbers: Numbers, brokers: pa.Array | None, at: Numbers
+    ) -> Numbers:
+        """The index among `pairs` of rows that name their queue; raises OptionError for one that is not there."""
+        known: dict[tuple[str | None, int], int] = {(None, number): number for number in range(len(pairs))}
+        if brokers is not None and any(group for group, _ in pairs):
+            known |= {pair: index for index, pair in enumerate(pairs)}
+            named = [
+                None if name is None else _bytes(name).decode("utf-8", "replace")
+                for name in brokers.take(_rows(at)).to_pylist()
+            ]
+        else:
+            named = [None] * len(at)
+        found = [known.get((name, number), -1) for name, number in zip(named, numbers.tolist(), strict=True)]
+        if -1 in found:
+            name, number = named[found.index(-1)], int(numbers[found.index(-1)])
+            own = len(pairs) if name is None else sum(group == name for group, _ in pairs)
+            whose = "" if name is None else f" at the broker {name!r} of column 'broker'"
+            there = f"it has the queues 0 to {own - 1}" if own else "it has no queues"
+            raise OptionError(
+                f"column {self._queue_column!r} holds {number}, which is no queue of the topic {topic.decode()!r}"
+                f"{whose}: {there}."
+            )
+        return np.array(found, np.int64)
+
+    def _index(self, groups: list[str], name: str, topic: bytes) -> int:
+        if name not in self._brokers:
+            raise BrokerUnreachable(
+                f"no name server knows a master of the broker group {name!r}, which has queues of {topic.decode()!r}"
+            )
+        return groups.index(name)
+
+    def _queues_of(self, topic: bytes) -> list[tuple[str, int]]:
+        """(group, queue) of every queue of a topic that can be written to, by name and number."""
+        described = self._described(topic)
+        if not described:
+            described = self._known[topic] = self._made(topic.decode("utf-8", "replace"))
+        if not described:
+            raise OptionError(
+                f"no broker says how many queues the topic {topic.decode()!r} has, which a key or a queue number "
+                "needs: create the topic first."
+            )
+        writable = [one for one in described if one.perm & PERM_WRITE] or described
+        ordered = sorted(writable, key=lambda one: one.broker_name)
+        return [(one.broker_name, queue) for one in ordered for queue in range(one.write_queue_nums)]
+
+    def _group(self, topic: bytes, is_mqtt: bool) -> str:
+        if is_mqtt:
+            return self._groups(names.parent_topic(topic))[0]
+        groups = self._groups(topic)
+        return groups[self._turn % len(groups)]
+
+    def _groups(self, topic: bytes) -> tuple[str, ...]:
+        """The groups that can be written to, of those with queues of the topic, by name; else the sink's home."""
+        having = {one.broker_name: one.perm for one in self._described(topic) if one.broker_name in self._brokers}
+        return tuple(sorted(name for name, perm in having.items() if perm & PERM_WRITE) or sorted(having)) or (
+            self._home,
+        )
+
+    def _described(self, topic: bytes) -> tuple[QueueData, ...]:
+        """Who has how many queues of a topic; empty when nobody has."""
+        known = self._known.get(topic)
+        if known is None:
+            known = self._known[topic] = self._routed(topic.decode("utf-8", "replace"))
+        return known
+
+    def _routed(self, topic: str) -> tuple[QueueData, ...]:
+        if "" in self._brokers:
+            return self._configured(topic)
+        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        failures = []
+        for server in self._options.name_server:
+            command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields=fields)
+            try:
+                reply = ask(server, command, self._options, refusal_is_error=False)
+            except BrokerUnreachable as failure:
+                failures.append(phrase(failure))
+                continue
+            if reply.code == ResponseCode.TOPIC_NOT_EXIST:
+                return ()
+            return tuple(decode_body(check(reply, server).body, TopicRoute).queue_datas)
+        raise BrokerUnreachable("; ".join(failures))
+
+    def _configured(self, topic: str) -> tuple[QueueData, ...]:
+        """What a broker says that was addressed itself: it is no name server and has no routes."""
+        return self._asked("", {"topic": topic})
+
+    def _made(self, topic: str) -> tuple[QueueData, ...]:
+        """The queues of a topic that no group has, created at the home as its first row would; empty if it may not be.
+
+        The number of queues has to be known before a key chooses one, and only the broker knows how many it gives.
+        """
+        return self._asked(self._home, {"topic": topic, "forWrite": "true"})
+
+    def _asked(self, group: str, fields: dict[str, str]) -> tuple[QueueData, ...]:
+        address = self._brokers[group]
+        command = Command(RequestCode.GET_TOPIC_CONFIG, fields=fields)
+        reply = ask(address, command, self._options, refusal_is_error=False)
+        if reply.code == ResponseCode.TOPIC_NOT_EXIST:
+            return ()
+        found = msgspec.json.decode(check(reply, address).body, type=TopicConfig)
+        return (QueueData(group, found.read_queue_nums, found.write_queue_nums, found.perm),)
+
+
+def _bytes(topic: str | bytes) -> bytes:
+    return topic.encode() if isinstance(topic, str) else topic
+
+
+def _numbers(column: pa.Array | None, rows: int) -> Numbers:
+    """Queue numbers as given; NO_NUMBER where there is none."""
+    if column is None:
+        return np.full(rows, NO_NUMBER)
+    import pyarrow as pa
+
+    found: Numbers = column.cast(pa.int64()).fill_null(NO_NUMBER).to_numpy(zero_copy_only=False)
+    if column.null_count < int((found == NO_NUMBER).sum()):  # a row says this very number: it is no queue either
+        said = column.is_valid().to_numpy(zero_copy_only=False) & (found == NO_NUMBER)
+        found = np.where(said, NO_NUMBER + 1, found)
+    return found
+
+
+def _has_text(keys: pa.DictionaryArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows have a key; an empty one is none."""
+    filled = np.array([bool(key) for key in keys.dictionary.to_pylist()] or [False])
+    at = keys.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    found: np.ndarray[Any, np.dtype[np.bool_]] = filled[at] & keys.is_valid().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _by_topic(column: pa.Array | None, wanted: np.ndarray[Any, Any]) -> Iterator[tuple[bytes, Numbers]]:
+    """(topic, row numbers) of the wanted rows; a row without a topic is the encoder's to refuse."""
+    if column is None or not wanted.any():
+        return
+    coded = column.dictionary_encode()
+    valid = coded.is_valid().to_numpy(zero_copy_only=False) & wanted
+    at = coded.indices.fill_null(0).to_numpy(zero_copy_only=False)
+    for number, topic in enumerate(coded.dictionary.to_pylist()):
+        rows = np.flatnonzero(valid & (at == number))
+        if len(rows):
+            yield _bytes(topic), rows
+
+
+def _keyed(keys: pa.DictionaryArray, at: Numbers, count: int) -> Numbers:
+    """The queue of each row's key, each key hashed once."""
+    codes = keys.indices.take(_rows(at)).to_numpy(zero_copy_only=False)
+    distinct, back = np.unique(codes, return_inverse=True)
+    texts = keys.dictionary.take(_rows(distinct)).to_pylist()
+    return np.array([queue_of(_bytes(text), count) for text in texts], np.int64)[back]
+
+
+def _rows(at: Numbers) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(at)

@@ -1,0 +1,252 @@
+"""Rows → append entries, a whole Arrow batch at once: no Python object per row.
+
+The entry layout is `remoting.protocol.bodies.append_body`. Every part (header, lengths table, texts, properties, body)
+becomes one Arrow binary column; joining them row by row is one kernel, and the data buffer of its result is the request
+body.
+Invariant: the bytes are those of `encode_entry` for the same row. Thread rule: pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from remoting.protocol.bodies import append_body
+from remoting.protocol.records import names, record
+from spark_connector.errors import OptionError
+from spark_connector.options.topic_names import check_mqtt_topic
+from spark_connector.writing.properties import EMPTY as _EMPTY
+from spark_connector.writing.properties import by_distinct, own_pairs
+
+HEADER = np.dtype(
+    [
+        ("size", "<u4"), ("kind", "u1"), ("flags", "u1"), ("queue_index", "<u2"), ("born_ms", "<i8"),
+        ("n_props", "<u2"), ("topic_len", "<u2"), ("keys_len", "<u2"), ("tags_len", "<u2"), ("props_len", "<u2"),
+        ("zero", "<u2"), ("body_len", "<u4"),
+    ]
+)  # fmt: skip
+assert HEADER.itemsize == append_body.ENTRY_SIZE
+SHORT_MAX = 0xFFFF
+"""Longest text or property: its length field has 16 bits."""
+KEY_SHOWN_MAX = 40
+"""Characters of a key in an error."""
+BODY_BYTES_MAX = 15 * 1024 * 1024
+"""Longest body that fits a request; what a broker takes is its own setting (4 MiB), refused by it in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Entries back to back; entry i is data[edges[i]:edges[i + 1]] and holds counts[i] rows (None: one each)."""
+
+    data: memoryview
+    edges: np.ndarray[Any, np.dtype[np.int64]]
+    counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    def rows(self, begin: int, end: int) -> int:
+        """Rows in the entries `begin` to `end`."""
+        return end - begin if self.counts is None else int(self.counts[begin:end].sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a row gets that has no column for it."""
+
+    qos: int
+    retain: bool
+    born_ms: int
+    delay_ms: int = 0
+
+
+def encode_rows(
+    columns: Mapping[str, pa.Array], rows: int, defaults: Defaults, said: Mapping[str, str] | None = None
+) -> EncodedRows:
+    """Encode rows given as columns `topic`, `mqttTopic`, `key`, `tag`, `properties`, `contentType`, `delay` (ms),
+    `body`, `qos`, `retain`, `queue` (its number, QUEUE_INDEX_ANY for whichever).
+
+    All but `body` and one of the topics may be missing; `said` has what a column is called by the user, where that is
+    something else. Raises OptionError naming the column and value that is wrong.
+    """
+    if rows == 0:
+        return EncodedRows(memoryview(b""), np.zeros(1, np.int64))
+    nothing = pa.repeat(_EMPTY, rows)
+    mqtt = _binary(columns["mqttTopic"]) if "mqttTopic" in columns else pa.nulls(rows, pa.binary())
+    is_mqtt = pc.is_valid(mqtt)
+    plain = _binary(columns["topic"]) if "topic" in columns else pa.nulls(rows, pa.binary())
+    parent = by_distinct(mqtt, _parent_of)
+    elsewhere = by_distinct(pc.if_else(is_mqtt, pa.scalar(None, pa.binary()), plain), _plain_of)
+    topic = pc.if_else(is_mqtt, parent, elsewhere)
+    if topic.null_count:
+        raise OptionError(_without_topic(columns, topic))
+    key, tag, body = (_filled(columns[name]) if name in columns else nothing for name in ("key", "tag", "body"))
+    flag = is_mqtt.to_numpy(zero_copy_only=False)
+    own = pc.if_else(is_mqtt, pa.scalar(record.MQTT_TOPIC_KEY, pa.binary()), _EMPTY), pc.fill_null(mqtt, _EMPTY)
+    more, taken = own_pairs(columns, flag, defaults.delay_ms)
+    singles = [_single(*pair) for pair in (own, *more)]
+    has_pairs = "properties" in columns
+    dropped = (record.MQTT_TOPIC_KEY, *taken)
+    table, pairs, counts = _pairs(columns["properties"], dropped) if has_pairs else (nothing, nothing, _zeros(rows))
+    texts = [part for keys, values, _table in singles for part in (keys, values)]
+    meta = (*(single[2] for single in singles), table, topic, key, tag, *texts, pairs)
+    head = np.zeros(rows, HEADER)
+    head["kind"] = np.where(flag, append_body.KIND_MQTT, append_body.KIND_QUEUE)
+    head["flags"] = _flags(columns, flag, defaults)
+    head["queue_index"] = columns["queue"].to_numpy() if "queue" in columns else append_body.QUEUE_INDEX_ANY
+    head["born_ms"] = defaults.born_ms
+    head["n_props"] = counts + sum((_lengths(single[0]) > 0).astype(np.int64) for single in singles)
+    calls = {name: name for name in ("topic", "key", "tag", "body")} | dict(said or {})
+    for field, name, part in (("topic_len", "topic", topic), ("keys_len", "key", key), ("tags_len", "tag", tag)):
+        head[field] = _fitting(_lengths(part), calls[name], key, SHORT_MAX)
+    properties = sum((_lengths(part) for part in texts), _lengths(pairs))
+    head["props_len"] = _fitting(
+        properties, calls.get("headers", calls.get("properties", "properties")), key, SHORT_MAX
+    )
+    head["body_len"] = _fitting(_lengths(body), calls["body"], key, BODY_BYTES_MAX)
+    head["size"] = HEADER.itemsize + sum(_lengths(part) for part in (*meta, body))
+    joined = pc.binary_join_element_wise(_fixed(head), *meta, body, _EMPTY)
+    edges = np.zeros(rows + 1, np.int64)
+    np.cumsum(head["size"].astype(np.int64), out=edges[1:])
+    start = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset]
+    return EncodedRows(memoryview(joined.buffers()[2])[start : start + int(edges[-1])], edges)
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    """Text or bytes as bytes."""
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _filled(column: pa.Array) -> pa.Array:
+    return pc.fill_null(_binary(column), _EMPTY)
+
+
+def _lengths(part: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    found: np.ndarray[Any, np.dtype[np.int64]] = pc.binary_length(part).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def _zeros(rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.zeros(rows, np.int64)
+
+
+def _short(lengths: np.ndarray[Any, np.dtype[np.int64]], what: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Check that the lengths of properties fit their 16-bit field."""
+    if len(lengths) and int(np.max(lengths)) > SHORT_MAX:
+        raise OptionError(f"{what} of {int(np.max(lengths))} bytes in a row, {SHORT_MAX} fit")
+    return lengths
+
+
+def _fitting(
+    lengths: np.ndarray[Any, np.dtype[np.int64]], column: str, key: pa.Array, most: int
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Check that no row has more bytes of a column than fit; a row is named by its key."""
+    size = int(np.max(lengths)) if len(lengths) else 0
+    if size > most:
+        text = key[int(np.argmax(lengths))].as_py().decode("utf-8", "replace")
+        shown = text if len(text) <= KEY_SHOWN_MAX else text[:KEY_SHOWN_MAX] + "…"
+        whose = f"the row with key {shown!r}" if text else "a row"
+        raise OptionError(f"column {column!r} holds {size} bytes in {whose}, {most} fit")
+    return lengths
+
+
+def _fixed(head: np.ndarray[Any, Any]) -> pa.Array:
+    """Fixed-size headers as a binary column."""
+    return _rows_like(head.view(np.uint8), np.arange(len(head) + 1) * head.itemsize)
+
+
+def _rows_of(data: np.ndarray[Any, Any], present: np.ndarray[Any, Any], size: int) -> pa.Array:
+    """A binary column with the next `size` bytes of `data` in each present row, nothing in the others."""
+    return _rows_like(data.view(np.uint8), np.concatenate([[0], np.cumsum(present * size)]))
+
+
+def _single(keys: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """(keys, values, lengths table) of one property; rows whose key is empty do not have it."""
+    present = _lengths(keys) > 0
+    lengths = np.stack([_short(_lengths(keys), "topic"), _short(_lengths(values), "property value")], axis=1)
+    table = np.ascontiguousarray(lengths[present].astype("<u2"))
+    return keys, values, _rows_of(table, present, 4)
+
+
+def _without_topic(columns: Mapping[str, pa.Array], topic: pa.Array) -> str:
+    """What is said of rows that name no topic."""
+    given = [repr(name) for name in ("mqttTopic", "topic") if name in columns]
+    said = f"column {given[0]} is null" if len(given) == 1 else f"the columns {' and '.join(given)} are both null"
+    return f"a row has neither an MQTT topic nor a topic: {said} in {topic.null_count} of {len(topic)} rows"
+
+
+def _pairs(
+    column: pa.Array, dropped: Sequence[bytes]
+) -> tuple[pa.Array, pa.Array, np.ndarray[Any, np.dtype[np.int64]]]:
+    """(lengths table, key-value bytes, number of pairs) of each row of a map column."""
+    rows = len(column)
+    edges = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + rows + 1].astype(np.int64)
+    counts = edges[1:] - edges[:-1]
+    if column.null_count:
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        if counts[~valid].any():
+            column = pc.if_else(column.is_valid(), column, pa.scalar([], column.type))
+            return _pairs(column, dropped)
+    keys, values = _filled(column.keys), _filled(column.items)
+    shift = int(edges[0])
+    keys, values = keys.slice(shift, int(edges[-1]) - shift), values.slice(shift, int(edges[-1]) - shift)
+    edges -= shift
+    kept = _none_of(keys, dropped)
+    if pc.any(pc.invert(kept)).as_py():
+        # Rows that were read from a topic carry it as a property; where they go now is said by the columns alone.
+        edges = np.concatenate([[0], np.cumsum(kept.to_numpy(zero_copy_only=False))])[edges]
+        keys, values = keys.filter(kept), values.filter(kept)
+    lengths = np.stack([_short(_lengths(keys), "property key"), _short(_lengths(values), "property value")], axis=1)
+    table = _rows_like(lengths.astype("<u2").view(np.uint8).ravel(), 4 * edges)
+    joined = pc.binary_join_element_wise(keys, values, _EMPTY)
+    ends = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])
+    start = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset] if len(joined) else 0
+    data = np.frombuffer(joined.buffers()[2], np.uint8)[start:] if len(joined) and joined.buffers()[2] else _zeros(0)
+    return table, _rows_like(data.view(np.uint8), ends[edges]), edges[1:] - edges[:-1]
+
+
+def _none_of(keys: pa.Array, dropped: Sequence[bytes]) -> pa.Array:
+    if len(dropped) == 1:
+        return pc.not_equal(keys, pa.scalar(dropped[0], pa.binary()))
+    return pc.invert(pc.is_in(keys, value_set=pa.array(dropped, pa.binary())))
+
+
+def _rows_like(data: np.ndarray[Any, Any], edges: np.ndarray[Any, Any]) -> pa.Array:
+    """A binary column over `data` with the given edges."""
+    buffers = [None, pa.py_buffer(edges.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(data))]
+    return pa.Array.from_buffers(pa.binary(), len(edges) - 1, buffers)
+
+
+def _flags(columns: Mapping[str, pa.Array], is_mqtt: np.ndarray[Any, Any], defaults: Defaults) -> np.ndarray[Any, Any]:
+    """Low byte of the record flags: QoS, retain and MQTT bits of MQTT rows."""
+    quality = np.full(len(is_mqtt), defaults.qos, np.int64)
+    if "qos" in columns:
+        quality = pc.fill_null(columns["qos"].cast(pa.int64()), defaults.qos).to_numpy(zero_copy_only=False)
+        wrong = quality[(quality < 0) | (quality > 2)]
+        if len(wrong):
+            raise OptionError(f"column 'qos' holds {int(wrong[0])}: 0, 1 or 2 is needed")
+    retain = np.full(len(is_mqtt), defaults.retain)
+    if "retain" in columns:
+        retain = pc.fill_null(columns["retain"], defaults.retain).to_numpy(zero_copy_only=False)
+    flags = quality | np.where(retain, record.FLAG_RETAIN, 0) | record.FLAG_MQTT
+    return np.where(is_mqtt, flags, 0).astype(np.uint8)
+
+
+def _parent_of(mqtt_topic: bytes) -> bytes:
+    wrong = check_mqtt_topic(mqtt_topic)
+    if wrong:
+        raise OptionError(f"MQTT topic {mqtt_topic.decode(errors='replace')!r}: {wrong}")
+    return names.parent_topic(mqtt_topic)
+
+
+def _plain_of(topic: bytes) -> bytes:
+    text = topic.decode(errors="replace")
+    if text.startswith("%") or not names.valid_rocketmq_topic(text):
+        hint = "; an MQTT topic goes into the column or option 'mqttTopic'" if "/" in text else ""
+        raise OptionError(f"topic {text!r} is not a RocketMQ topic{hint}")
+    return topic

@@ -1,0 +1,301 @@
+"""`df.write` and `df.writeStream.format("rocketmq")`: tasks stage rows, the driver commits the batch.
+
+A stream's batch is named by the query's id (kept in its checkpoint) and the batch id, both of which a replay repeats;
+so a batch that the broker already has is not even sent again. Invariant: with delivery=exactly-once nothing is
+visible before `commit`, and after it exactly the rows of the attempts Spark counted. Thread rule: `write` in the
+workers, `commit` and `abort` in a driver-side process.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from remoting.protocol.bodies.sink_body import StageHandle
+from spark_connector.brokers.connections import Address
+from spark_connector.brokers.masters import find_brokers
+from spark_connector.clock import Clock, wall_ms
+from spark_connector.errors import OptionError
+from spark_connector.options.read_write import WriteOptions
+from spark_connector.worker import begin_task
+from spark_connector.writing.columns import SinkColumns, sink_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from spark_connector.writing.partitioner import Partitioner
+    from spark_connector.writing.row_encoder import EncodedRows
+    from spark_connector.writing.sending import AttemptName
+
+ATTEMPT_BITS = 48
+"""Size of the random number that tells two runs of the same task apart."""
+QUERY_ID_PROPERTY = "sql.streaming.queryId"
+BATCH_ID_PROPERTY = "streaming.sql.batchId"
+CHECKED_MAX = 1_000
+"""Sinks remembered as allowed."""
+_CHECKED: dict[tuple[str | None, WriteOptions], None] = {}
+"""What brokers have said yes to in this process; the one remembered the longest is forgotten first."""
+
+
+@dataclass
+class StagedRows(WriterCommitMessage):
+    """What one task leaves for the driver: how many rows are staged at each broker group, and under which name."""
+
+    sink: str
+    batch: int
+    partition: int
+    attempt: int
+    counts: dict[str, int] = field(default_factory=dict)
+    is_replay: bool = False
+    """The batch was decided before; the task sent nothing."""
+
+    @property
+    def count(self) -> int:
+        """Rows staged in all."""
+        return sum(self.counts.values())
+
+
+class RocketMQBatchWriter(DataSourceArrowWriter):
+    """A batch write; with `txnAppId` and `txnVersion` a repeated write is skipped."""
+
+    def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError("a log cannot be overwritten: use .mode('append')")
+        self._options = options
+        self._columns = _columns(schema, options)
+        # Pickled into every task and used again by commit: one name for the whole job.
+        self._sink = options.txn_app_id or f"batch-{uuid.uuid4()}"
+        self._batch = options.txn_version or 0
+        _check_planned(self._sink, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task."""
+        return write_task(iterator, self._columns, self._options, self._sink, self._batch)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Make the rows of all tasks visible."""
+        groups = commit_job(messages, self._options)
+        if groups and self._options.txn_app_id is None:
+            end_job(groups, self._sink, self._options)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Drop what was staged."""
+        abort_job(messages, self._sink, self._batch, self._options)
+
+
+class RocketMQStreamWriter(DataSourceStreamArrowWriter):
+    """A stream's sink."""
+
+    def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:  # noqa: ARG002
+        # `overwrite` is complete mode: as with Kafka's sink every batch's whole result is appended.
+        if options.txn_app_id is not None:
+            raise OptionError("the options 'txnAppId' and 'txnVersion' are for batch writes; a stream has its own ids")
+        self._options = options
+        self._columns = _columns(schema, options)
+        _check_planned(options.sink_id, options)
+        # Spark plans every batch in the same process: its garbage collection is worth the same care as a worker's.
+        begin_task()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task of the batch that Spark names in the task's properties."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "write() runs inside a task"
+        sink = self._options.sink_id or context.getLocalProperty(QUERY_ID_PROPERTY)
+        batch = context.getLocalProperty(BATCH_ID_PROPERTY)
+        if sink is None or batch is None:
+            raise OptionError(
+                "this Spark does not tell tasks the query and batch they belong to; version 4.2 or newer does"
+            )
+        return write_task(iterator, self._columns, self._options, sink, int(batch), is_stream=True)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """Make the rows of all tasks of the batch visible."""
+        commit_job(messages, self._options)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Drop what was staged; without any message and sinkId nobody knows the name, then it expires at the broker."""
+        named = next((message.sink for message in messages if isinstance(message, StagedRows)), self._options.sink_id)
+        if named is not None:
+            abort_job(messages, named, batchId, self._options)
+
+
+def write_task(
+    iterator: Iterator[pa.RecordBatch],
+    columns: SinkColumns,
+    options: WriteOptions,
+    sink: str,
+    batch: int,
+    *,
+    is_stream: bool = False,
+) -> StagedRows:
+    """Stage (or append) the rows of one task; nothing is sent of a batch that was committed before."""
+    from pyspark import TaskContext
+
+    begin_task()
+    from spark_connector.brokers.outage import patiently
+    from spark_connector.writing.partitioner import Partitioner
+    from spark_connector.writing.sending import AttemptName
+    from spark_connector.writing.sink import check_replay, sink_home
+
+    context = TaskContext.get()
+    partition = context.partitionId() if context is not None else 0
+    attempt = AttemptName(sink, batch, partition, secrets.randbits(ATTEMPT_BITS))
+    left = StagedRows(sink, batch, partition, attempt.attempt)
+    filled = (one for one in iterator if one.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return left
+    rows = chain([first], filled)
+    if options.delivery == "at-least-once":
+        brokers = patiently(lambda: find_brokers(options), options)
+        home_group = next(iter(brokers))
+        partitioner = Partitioner(brokers, home_group, attempt.attempt, options, queue_column=columns.queue_column)
+        _send(rows, columns, options, partitioner, brokers, None)
+        return left
+    home = patiently(lambda: sink_home(sink, options), options)
+    if home.last_batch >= batch:
+        if is_stream:
+            check_replay(sink, batch, home.last_batch)
+        left.is_replay = True
+        return left
+    partitioner = Partitioner(home.brokers, home.group, attempt.attempt, options, queue_column=columns.queue_column)
+    left.counts = _send(rows, columns, options, partitioner, home.brokers, attempt)
+    return left
+
+
+def _send(
+    batches: Iterator[pa.RecordBatch],
+    columns: SinkColumns,
+    options: WriteOptions,
+    partitioner: Partitioner,
+    brokers: Mapping[str, Address],
+    attempt: AttemptName | None,
+) -> dict[str, int]:
+    """Encode and send the rows to the groups of their topics; rows by group."""
+    from spark_connector.writing.largest_row import LargestRow
+    from spark_connector.writing.sending import RowSender
+
+    senders: dict[str, RowSender] = {}
+    largest = LargestRow(columns.parts)
+    with ExitStack() as open_senders, largest.named():
+        for batch in batches:
+            picked = columns.pick(batch)
+            largest.look(picked)
+            for group, own, count in partitioner.split(picked, batch.num_rows):
+                if group not in senders:
+                    sender = RowSender(group, brokers[group], attempt, options)
+                    senders[group] = open_senders.enter_context(sender)
+                senders[group].add(encoded_rows(own, count, options, said=columns.parts))
+        return {group: sender.finish() for group, sender in senders.items()}
+
+
+def encoded(
+    batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: WriteOptions, now_ms: Clock = wall_ms
+) -> Iterator[EncodedRows]:
+    """Yield the append entries of each batch, born when it is encoded."""
+    for batch in batches:
+        yield encoded_rows(columns.pick(batch), batch.num_rows, options, now_ms, said=columns.parts)
+
+
+def encoded_rows(
+    parts: Mapping[str, pa.Array],
+    rows: int,
+    options: WriteOptions,
+    now_ms: Clock = wall_ms,
+    *,
+    said: Mapping[str, str] | None = None,
+) -> EncodedRows:
+    """The append entries of some rows, born now; `said`: what the user calls the parts."""
+    from spark_connector.writing.row_encoder import Defaults, encode_rows
+
+    if options.batch_codec is not None:
+        from spark_connector.writing.batch_encoder import encode_batches
+
+        assert options.topic is not None, "checked when the options were read"
+        return encode_batches(parts, options.topic, options.batch_codec, options.batch_rows, now_ms())
+    return encode_rows(parts, rows, Defaults(options.qos, options.retain, now_ms(), options.delay_ms), said)
+
+
+def commit_job(messages: Sequence[WriterCommitMessage | None], options: WriteOptions) -> list[str]:
+    """Commit what the tasks staged, or finish what was decided before; the broker groups concerned.
+
+    Every step may be repeated.
+    """
+    from spark_connector.brokers.outage import patiently
+    from spark_connector.writing.sink import commit_everywhere
+
+    left = [message for message in messages if isinstance(message, StagedRows)]
+    staged = [one for one in left if one.count or one.is_replay]
+    if not staged:
+        return []
+    sink, batch = staged[0].sink, staged[0].batch
+    handles: dict[str, list[StageHandle]] = {}
+    for one in sorted(staged, key=lambda one: one.partition):
+        for group, count in one.counts.items():
+            if count:
+                handles.setdefault(group, []).append(StageHandle(one.partition, one.attempt, count))
+    if not handles:
+        return patiently(lambda: _finish(sink, batch, options), options)
+    return patiently(lambda: commit_everywhere(sink, batch, handles, options), options)
+
+
+def _finish(sink: str, batch: int, options: WriteOptions) -> list[str]:
+    from spark_connector.writing.sink import finish_batch, sink_home
+
+    return finish_batch(sink_home(sink, options), sink, batch, options)
+
+
+def end_job(groups: Sequence[str], sink: str, options: WriteOptions) -> None:
+    """Forget the name of a job that has none of its own; it is committed, whether the brokers hear this or not."""
+    from spark_connector.errors import BrokerRefused, BrokerUnreachable
+    from spark_connector.writing.sink import forget_sink
+
+    with suppress(BrokerUnreachable, BrokerRefused):
+        for group, address in find_brokers(options).items():
+            if group in groups:
+                forget_sink(address, sink, options)
+
+
+def abort_job(messages: Sequence[WriterCommitMessage | None], sink: str, batch: int, options: WriteOptions) -> None:
+    """Drop what a failed job staged; a broker that cannot be reached lets it expire."""
+    from spark_connector.errors import BrokerUnreachable
+    from spark_connector.writing.sink import abort_batch
+
+    if options.delivery == "at-least-once":
+        return
+    staged = {group for message in messages if isinstance(message, StagedRows) for group in message.counts}
+    try:
+        for group, address in find_brokers(options).items():
+            if not staged or group in staged:
+                abort_batch(address, sink, batch, options)
+    except BrokerUnreachable:
+        return
+
+
+def _columns(schema: StructType, options: WriteOptions) -> SinkColumns:
+    return sink_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options)
+
+
+def _check_planned(sink: str | None, options: WriteOptions) -> None:
+    """Fail while the write is planned when nobody answers or it is not allowed; later a broker may be away for a while.
+
+    A stream is planned with every batch in the same process: it asks once.
+    """
+    from spark_connector.writing.permissions import check_allowed
+
+    question = (sink, options)
+    if question not in _CHECKED:
+        check_allowed(sink, options)
+        while len(_CHECKED) >= CHECKED_MAX:
+            _CHECKED.pop(next(iter(_CHECKED)))
+        _CHECKED[question] = None

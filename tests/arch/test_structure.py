@@ -1,0 +1,81 @@
+"""The shape of the tree: one class a name, no class cut over several files, small classes, rooms that one can survey.
+
+Each rule has a list of what does not keep it yet (`tests/arch/allowed`); lists only shrink.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.support import house
+from tests.support.allowed import check
+
+CALLS_MAX = 16
+FIELDS_MAX = 16
+"""A class has about twelve of each; here it fails."""
+MODULES_MAX = 20
+CHAIN_MAX = 7
+SMALL_LINES = 60
+PRODUCT_LINES_MAX = 64_000
+PRODUCT_FILES_MAX = 450
+
+
+def test_a_class_name_means_one_class() -> None:
+    """A name that is searched for leads to one class; twins of the native core are one class with two bodies."""
+    names = Counter(one.name for one in house.classes() if not one.module.twin)
+    check("class_names", {name: number for name, number in names.items() if number > 1}, "one name, several classes")
+
+
+def test_no_base_class_with_a_single_subclass() -> None:
+    """Such a class is one class cut in two; it becomes a part. Interfaces and exceptions are no such cuts."""
+    known = house.by_full_name()
+    counts = Counter(base for one in house.classes() for base in one.bases if base in known)
+    cut = {
+        known[base].name: 1
+        for base, number in counts.items()
+        if number == 1 and not house.is_error(known[base]) and not house.is_interface(known[base])
+    }
+    check("single_subclass", cut, "a base class with a single subclass")
+
+
+def test_classes_are_small() -> None:
+    """Public calls and fields, inherited ones included; a bundle of values may have as many as its layout has."""
+    calls = {one.name: len(house.public_calls(one)) for one in house.classes()}
+    check("calls", {name: number for name, number in calls.items() if number > CALLS_MAX}, "too many public calls")
+    fields = {one.name: len(house.fields(one)) for one in house.classes() if not house.is_record(one)}
+    check("fields", {name: number for name, number in fields.items() if number > FIELDS_MAX}, "too many fields")
+
+
+def test_folders_can_be_surveyed() -> None:
+    """A folder with more modules has rooms inside that want a folder of their own."""
+    sizes = {room: len(names) for room, names in house.rooms().items()}
+    check("folders", {room: size for room, size in sizes.items() if size > MODULES_MAX}, "too many modules in a folder")
+
+
+def test_chains_of_imports_are_short() -> None:
+    """Who reads the top of a room need not know all that lies below it."""
+    chains = {room: house.longest_chain(names) for room, names in house.rooms().items()}
+    long = {room: chain for room, chain in chains.items() if len(chain) > CHAIN_MAX}
+    check("chains", {room: len(chain) for room, chain in long.items()}, f"a long chain of imports {long}")
+
+
+def test_a_small_module_has_more_than_one_reader() -> None:
+    """What one neighbour alone imports belongs into its file, unless it is worth a file of its own."""
+    found = []
+    for module in house.modules().values():
+        readers = house.importers()[module.name]
+        if module.lines >= SMALL_LINES or module.path.name.startswith("__") or len(readers) != 1:
+            continue
+        if house.modules()[next(iter(readers))].room == module.room:
+            found.append(module.name)
+    check("small_modules", {"product": len(found)}, f"small modules with a single importer beside them: {found}")
+
+
+def test_size_of_the_product(capsys: pytest.CaptureFixture[str]) -> None:
+    """The figures, printed; they grow with features and shrink with better ones."""
+    modules = house.modules().values()
+    lines = sum(module.lines for module in modules)
+    with capsys.disabled():
+        print(f"\nproduct: {len(modules)} files, {lines} lines (goal: {PRODUCT_FILES_MAX} and {PRODUCT_LINES_MAX})")

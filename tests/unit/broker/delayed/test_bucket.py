@@ -1,0 +1,182 @@
+"""The order of delivery of one bucket, and what one mark tells, against a list that remembers everything."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.delayed import bucket as delay_bucket
+from broker.delayed.bucket import NOTHING, DelayBucket, Key
+
+
+def bucket_with(*dues: int, now_ms: int = 10**9) -> DelayBucket:
+    """A bucket that has seen messages due at these times."""
+    bucket = DelayBucket(0, 1)
+    bucket.open()
+    for offset, due in enumerate(dues):
+        bucket.seen(offset, due)
+    bucket.look(len(dues), now_ms)
+    return bucket
+
+
+def test_in_order_of_time_then_of_arrival() -> None:
+    """Not in order of the queue."""
+    bucket = bucket_with(30, 10, 20, 10)
+    assert bucket.next_due_ms == 10
+    assert bucket.take(10) == [(10, 1), (10, 3), (20, 2), (30, 0)]
+    assert bucket.next_due_ms is None
+
+
+def test_nothing_before_its_time() -> None:
+    """The horizon is the time of the look."""
+    bucket = bucket_with(30, 10, now_ms=29)
+    assert bucket.take(10) == [(10, 1)]
+    bucket.look(2, 30)
+    assert bucket.take(10) == [(30, 0)]
+
+
+def test_nothing_that_something_unseen_might_precede() -> None:
+    """Two were added and one was seen: only what is due before the first look may go."""
+    bucket = DelayBucket(0, 1)
+    bucket.open()
+    bucket.look(1, 100)
+    bucket.look(2, 200)
+    bucket.seen(0, 150)
+    assert bucket.take(10) == []
+    bucket.seen(1, 120)
+    assert bucket.take(10) == [(120, 1), (150, 0)]
+
+
+def test_before_anything_was_looked_at_nothing_goes() -> None:
+    """A bucket just opened."""
+    bucket = DelayBucket(0, 1)
+    bucket.open()
+    bucket.look(1, 100)
+    assert bucket.take(1) == []
+    assert not bucket.is_empty(1)
+
+
+def test_what_was_put_back_comes_again() -> None:
+    """In the same order."""
+    bucket = bucket_with(1, 2)
+    bucket.put_back(bucket.take(2))
+    assert bucket.take(1) == [(1, 0)]
+    assert bucket.take(1) == [(2, 1)]
+
+
+def test_a_restart_knows_what_was_delivered() -> None:
+    """The value tells mark, floor and count."""
+    bucket = bucket_with(5, 3, 9)
+    keys = bucket.take(2)
+    value = bucket.value(keys[-1], bucket.floor, 2)
+    again = DelayBucket(0, 1, value)
+    assert (again.mark, again.floor, again.delivered) == ((5, 0), 0, 2)
+    again.open()
+    for offset, due in enumerate((5, 3, 9)):
+        again.seen(offset, due)
+    again.look(3, 100)
+    assert again.take(10) == [(9, 2)]
+    assert DelayBucket(0, 1).mark == NOTHING
+
+
+def test_what_was_said_again_counts_only_at_its_new_place() -> None:
+    """Below the floor nothing waits, also what is in memory already."""
+    bucket = bucket_with(5, 6)
+    bucket.moved(2, 0)
+    bucket.seen(2, 5)
+    bucket.seen(3, 6)
+    bucket.look(4, 100)
+    assert bucket.take(10) == [(5, 2), (6, 3)]
+    far = DelayBucket(0, 1)
+    far.moved(7, 0)
+    assert far.open() == 7
+
+
+def test_records_that_cannot_be_read_are_passed_over() -> None:
+    """The cursor goes on behind them and never back."""
+    bucket = bucket_with(5)
+    bucket.skip(4)
+    bucket.skip(2)
+    assert bucket.cursor == 4
+    bucket.look(4, 10)
+    bucket.take(1)
+    assert bucket.is_empty(4)
+    assert not bucket.is_empty(5)
+
+
+def test_memory_is_bounded_and_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What did not fit is looked at again when its time comes."""
+    monkeypatch.setattr(delay_bucket, "KEPT_MAX", 8)
+    dues = [(7 * number) % 101 for number in range(60)]
+    bucket = DelayBucket(0, 1)
+    got: list[Key] = []
+    looks = 0
+    while len(got) < len(dues):
+        start = bucket.open()
+        looks += start == 0
+        for offset in range(start, len(dues)):
+            bucket.seen(offset, dues[offset])
+            assert len(bucket._heap) <= 8
+        bucket.look(len(dues), 1_000)
+        keys = bucket.take(3)
+        if keys:
+            bucket.delivered_up_to(keys[-1], len(keys))
+            got += keys
+        else:
+            assert bucket.must_look_again
+            assert not bucket.is_empty(len(dues))
+    assert got == sorted((due, offset) for offset, due in enumerate(dues))
+    assert looks > 3
+    assert bucket.is_empty(len(dues))
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.integers(0, 30)),
+            st.tuples(st.just("see"), st.integers(1, 3)),
+            st.tuples(st.just("pass"), st.integers(1, 4)),
+            st.tuples(st.just("tick"), st.integers(1, 10)),
+            st.tuples(st.just("crash"), st.just(0)),
+        ),
+        max_size=80,
+    ),
+    st.integers(2, 6),
+)
+def test_every_message_once_and_in_time_whatever_happens_between(steps: list[tuple[str, int]], most: int) -> None:
+    """Puts, slow confirmation, small memory and crashes; the mark alone tells what was delivered."""
+    kept, delay_bucket.KEPT_MAX = delay_bucket.KEPT_MAX, most
+    try:
+        _run(steps)
+    finally:
+        delay_bucket.KEPT_MAX = kept
+
+
+def _run(steps: list[tuple[str, int]]) -> None:
+    now = 0
+    queue: list[int] = []
+    confirmed = 0
+    delivered: list[int] = []
+    bucket = DelayBucket(0, 1)
+    for step, number in [*steps, ("see", 100), ("tick", 100), *[("pass", 5)] * 300]:
+        if step == "put":
+            queue.append(now + number)
+        elif step == "tick":
+            now += number
+        elif step == "see":
+            confirmed = min(len(queue), confirmed + number)
+        elif step == "crash":
+            bucket = DelayBucket(0, 1, bucket.value(bucket.mark, bucket.floor, bucket.delivered))
+        else:
+            bucket.look(len(queue), now)
+            for offset in range(bucket.open(), confirmed):
+                bucket.seen(offset, queue[offset])
+            keys = bucket.take(number)
+            assert all(due <= now for due, _ in keys)
+            if keys:
+                bucket.delivered_up_to(keys[-1], len(keys))
+            delivered += [offset for _, offset in keys]
+    assert sorted(delivered) == list(range(len(queue)))
+    assert bucket.delivered == len(queue)
+    assert bucket.is_empty(len(queue))

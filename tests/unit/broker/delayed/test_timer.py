@@ -1,0 +1,116 @@
+"""The clockwork: it wakes for what is put, for what is due, and again after a failure."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.store.errors import StoreFull
+from remoting.protocol.bodies.append_body import KIND_MQTT, encode_entries, encode_entry
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.names import light_queue_name, parent_topic
+from remoting.protocol.records.record import CLIENT_ID_KEY, MQTT_TOPIC_KEY
+
+
+def frame(topic: bytes, delay: bytes) -> Command:
+    """One MQTT message that wants to be delivered later."""
+    properties = ((MQTT_TOPIC_KEY, topic), (CLIENT_ID_KEY, b"c"), (b"delay-ms", delay))
+    entry = encode_entry(
+        kind=KIND_MQTT, flags=1, queue_index=0xFFFF, born_ms=1, topic=parent_topic(topic), properties=properties,
+        body=b"x",
+    )  # fmt: skip
+    return Command(RequestCode.APPEND_MANY, body=encode_entries([entry]))
+
+
+def stored(bench, topic: bytes) -> int:
+    queue = bench.store.find_queue(light_queue_name(topic))
+    return 0 if queue is None else bench.store.bounds(queue)[1]
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+async def test_it_delivers_when_the_time_has_come(running) -> None:
+    """Acknowledged at once, seen later; the timer sleeps by itself in between."""
+    running.broker.delay_timer.start()
+    reply = await running.connect().request(frame(b"a/b", b"40"))
+    assert reply.code == 0
+    assert running.broker.delayed.waiting == 1
+    assert stored(running, b"a/b") == 0
+    await asyncio.sleep(0.05)  # real time passes, the broker's clock stands still
+    assert stored(running, b"a/b") == 0
+    running.clock.advance_ms(40)
+    await until(lambda: stored(running, b"a/b") == 1)
+    running.broker.delay_timer.stop()
+
+
+async def test_a_pass_that_failed_comes_again(running, monkeypatch) -> None:
+    """Counted; nothing is lost."""
+    monkeypatch.setattr("broker.delayed.timer.RETRY_S", 0.01)
+    await running.connect().request(frame(b"a/b", b"40"))
+    running.clock.advance_ms(40)
+    due, calls = running.broker.delayed.due, []
+
+    def failing(now_ms: int) -> bool:
+        calls.append(now_ms)
+        if len(calls) < 3:
+            raise StoreFull("full")
+        return due(now_ms)
+
+    monkeypatch.setattr(running.broker.delayed, "due", failing)
+    running.broker.delay_timer.start()
+    await until(lambda: stored(running, b"a/b") == 1)
+    assert running.registry.values()["rocketmq_delayed_failures_total"] == 2
+    running.broker.delay_timer.stop()
+
+
+async def test_a_wish_that_cannot_be_granted_is_refused_alone(running) -> None:
+    """Too far away, or no number."""
+    connection = running.connect()
+    for delay in (b"999999999999", b"soon"):
+        assert (await connection.request(frame(b"a/b", delay))).code == ResponseCode.MESSAGE_ILLEGAL
+    assert (await connection.request(frame(b"a/b", b"0"))).code == 0
+    assert stored(running, b"a/b") == 1
+
+
+async def test_waiting_messages_are_read_by_nobody(running) -> None:
+    """Their queue does not exist for readers."""
+    await running.connect().request(frame(b"a/b", b"40"))
+    (queue,) = running.broker.delayed.queues
+    assert running.broker.visible.hidden(queue)
+    assert running.broker.visible.end(queue) == 0
+
+
+async def test_what_became_due_while_the_broker_was_away_goes_first_of_all(running) -> None:
+    """After a restart, without anybody asking."""
+    await running.connect().request(frame(b"a/b", b"40"))
+    running.clock.advance_ms(1_000_000)
+    await running.restart()
+    assert running.broker.delayed.waiting == 1
+    running.broker.delay_timer.start()
+    await until(lambda: stored(running, b"a/b") == 1)
+    running.broker.delay_timer.stop()
+
+
+async def test_a_fault_of_ours_stops_nobodys_messages(running, monkeypatch) -> None:
+    """It is reported, and the next pass comes."""
+    monkeypatch.setattr("broker.delayed.timer.RETRY_S", 0.01)
+    reported = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what["exception"]))
+    await running.connect().request(frame(b"a/b", b"40"))
+    running.clock.advance_ms(40)
+    due, faults = running.broker.delayed.due, [RuntimeError("a fault")]
+
+    def failing(now_ms: int) -> bool:
+        if faults:
+            raise faults.pop()
+        return due(now_ms)
+
+    monkeypatch.setattr(running.broker.delayed, "due", failing)
+    running.broker.delay_timer.start()
+    await until(lambda: stored(running, b"a/b") == 1)
+    assert [str(error) for error in reported] == ["a fault"]
+    running.broker.delay_timer.stop()

@@ -1,0 +1,123 @@
+"""HISTORY over the wire: bounded steps until the filter's own queue takes over."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.history import requests as history
+from remoting.protocol.bodies.history_body import (
+    HISTORY_BIT,
+    HistoryReply,
+    HistoryRequest,
+    decode,
+    encode,
+    unpack_before,
+)
+from remoting.protocol.bodies.session_body import (
+    FilterRequest,
+    HistoryWish,
+    SessionOpen,
+    SessionOpened,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import iter_records
+
+FILTER = "plant/+"
+
+
+async def publish(running, first: int, count: int) -> None:
+    connection = running.connect()
+    for number in range(first, first + count):
+        body = running.publish(b"plant/%d" % (number % 5), b"other/x", body=b"%d" % number)
+        await connection.request(Command(RequestCode.APPEND_MANY, body=body))
+
+
+async def call(connection, code, body, kind):
+    reply = await connection.request(Command(code, body=encode(body)))
+    assert reply.code == 0, reply.remark
+    return decode(kind, reply.body)
+
+
+async def read(connection, queue_id: int, position: int, from_ms: int, last: int) -> list[int]:
+    """What a proxy does: find the last, then go forward."""
+    while last:
+        found = await call(
+            connection, RequestCode.HISTORY, HistoryRequest(queue_id, FILTER, position, 0, last), HistoryReply
+        )
+        position, last = found.position, 0 if found.done else found.last
+    numbers = []
+    while True:
+        found = await call(
+            connection, RequestCode.HISTORY, HistoryRequest(queue_id, FILTER, position, from_ms), HistoryReply
+        )
+        numbers += [int(bytes(record.body)) for record in iter_records(found.records)]
+        position = found.position
+        if found.done:
+            return numbers
+
+
+@pytest.mark.parametrize(
+    ("wish", "numbers"),
+    [(HistoryWish(from_offset=0), range(60)), (HistoryWish(last=25), range(55, 60)), (HistoryWish(last=20), ())],
+)
+async def test_what_was_before_the_queue_comes_in_steps(running, monkeypatch, wish, numbers) -> None:
+    """20 messages are in the filter's queue, 60 before it."""
+    monkeypatch.setattr(history, "STEP_RECORDS_MAX", 7)
+    monkeypatch.setattr(history, "SCANS_MAX", 1)
+    await publish(running, 0, 60)
+    connection = running.connect()
+    opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    subscribe = Subscribe("c", opened.epoch, True, [FilterRequest(FILTER, 1)])
+    await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)
+    await publish(running, 60, 20)
+    subscribe.filters = [FilterRequest(FILTER, 1, history=wish)]
+    (result,) = (await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)).results
+    assert (result.offset, result.live, result.existed) == (0, 20, True)
+    if not numbers:
+        assert result.before is None
+        return
+    position, from_ms, last = unpack_before(result.before)
+    assert await read(connection, result.queue_id, position, from_ms, last) == list(numbers)
+    again = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    assert again.subscriptions[0].before == result.before
+    gone = await connection.request(
+        Command(RequestCode.UNSUBSCRIBE, body=encode(Unsubscribe("c", again.epoch, True, [FILTER])))
+    )
+    assert gone.code == 0
+    assert running.broker.sessions.get("c").offsets == {}
+
+
+async def test_places_rise_and_survive_a_restart(running) -> None:
+    """Committed like an offset, under the queue's id with a bit."""
+    from remoting.protocol.bodies.offsets_body import encode_offsets
+
+    await publish(running, 0, 3)
+    connection = running.connect()
+    opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    wished = Subscribe("c", opened.epoch, True, [FilterRequest(FILTER, 1, history=HistoryWish(from_ms=5))])
+    (result,) = (await call(connection, RequestCode.SUBSCRIBE, wished, Subscribed)).results
+    assert unpack_before(result.before) == (0, 5, 0)
+    body = encode_offsets([(b"c", result.queue_id | HISTORY_BIT, 640)])
+    assert (await connection.request(Command(RequestCode.APPEND_OFFSETS, body=body))).code == 0
+    await running.restart()
+    connection = running.connect()
+    again = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    assert again.subscriptions[0].before == 640
+
+
+async def test_what_cannot_be_asked_is_refused(running, monkeypatch) -> None:
+    """An invalid filter, a queue that does not exist, too many queues."""
+    connection = running.connect()
+    own = running.broker.filters.acquire(b"#")
+    await publish(running, 0, 1)
+    monkeypatch.setattr(history, "QUEUES_MAX", 0)
+    for request, code in (
+        (HistoryRequest(own, "a/#/b"), ResponseCode.INVALID_PARAMETER),
+        (HistoryRequest(999, "a/#"), ResponseCode.INVALID_PARAMETER),
+        (HistoryRequest(own, "#"), ResponseCode.SYSTEM_BUSY),
+    ):
+        assert (await connection.request(Command(RequestCode.HISTORY, body=encode(request)))).code == code

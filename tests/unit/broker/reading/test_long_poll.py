@@ -1,0 +1,61 @@
+"""A long poll ends on news, exactly at its deadline, or with its peer; never twice."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.reading.long_poll import ANY_QUEUE, LongPolls
+
+
+class Peer:
+    def __init__(self) -> None:
+        self.attributes: dict[str, object] = {}
+        self.callbacks: list = []
+
+    def on_close(self, callback) -> None:
+        self.callbacks.append(callback)
+
+
+def make(most: int = 10) -> LongPolls:
+    return LongPolls(waiters_max=most, wait_ms_max=60_000)
+
+
+async def test_news_wakes_only_those_who_wait_for_the_queue() -> None:
+    polls, calls = make(), []
+    for queue in (1, 2, ANY_QUEUE):
+        polls.wait(Peer(), [queue], 10_000, lambda last, queue=queue: calls.append((queue, last)) or True)
+    polls.advanced([1, 5])
+    assert calls == [(1, False), (ANY_QUEUE, False)]
+    assert len(polls) == 1
+    polls.wake_all()
+    assert calls[-1] == (2, False)
+    assert len(polls) == 0
+
+
+async def test_one_that_did_not_answer_waits_on_until_the_deadline() -> None:
+    polls, done = make(), asyncio.get_running_loop().create_future()
+    began = asyncio.get_running_loop().time()
+    polls.wait(Peer(), [1], 60, lambda last: last and (done.set_result(None) or True))
+    polls.advanced([1])
+    await done
+    assert 0.055 <= asyncio.get_running_loop().time() - began < 2
+    assert len(polls) == 0
+
+
+async def test_a_gone_peer_is_never_answered() -> None:
+    polls, peer, calls = make(), Peer(), []
+    polls.wait(peer, [1], 10_000, lambda last: calls.append(last) or True)
+    polls.wait(peer, [2], 10_000, lambda last: calls.append(last) or True)
+    assert len(peer.callbacks) == 1
+    peer.callbacks[0]("gone")
+    polls.advanced([1, 2])
+    assert not calls
+    assert len(polls) == 0
+
+
+async def test_no_wait_and_no_room_answer_at_once() -> None:
+    polls, calls = make(most=0), []
+    polls.wait(Peer(), [1], 0, lambda last: calls.append(last) or True)
+    polls.wait(Peer(), [1], 100, lambda last: calls.append(last) or True)
+    assert calls == [True, True]
+    assert polls.overflowed == 1

@@ -1,0 +1,69 @@
+"""The one hook: what a policy refuses is refused on every path, with action and resource named."""
+
+from __future__ import annotations
+
+from broker.requests.access import TRUSTED_ATTRIBUTE
+from broker.router import ADMIN_CODES, SESSION_CODES, SHARED_CODES
+from remoting.protocol.bodies.session_body import SessionOpen, encode
+from remoting.protocol.bodies.sink_body import AbortBatch, Ledger
+from remoting.protocol.bodies.sink_body import encode as encode_sink
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+
+
+async def test_every_kind_of_request_asks(running) -> None:
+    running.judge_by(lambda *_: False)
+    connection = running.connect()
+    queue_id = running.broker.topics.queue_ids(running.broker.topics.ensure("t", 1).name)[0]
+    requests = [
+        Command(RequestCode.APPEND_MANY, body=running.publish(b"a")),
+        Command(RequestCode.SESSION_OPEN, body=encode(SessionOpen("c", True, None, 0))),
+        Command(RequestCode.FOLLOW, body=b"\x01\0\0\0\0\0\0\0" + queue_id.to_bytes(4, "little")),
+        Command(RequestCode.MULTI_PULL, body=b"\x01\0\0\0" + queue_id.to_bytes(4, "little") + bytes(16)),
+        Command(RequestCode.QUEUE_BOUNDS, body=b'{"topics":["t"]}'),
+        Command(RequestCode.SEND_MESSAGE_V2, fields={"b": "t"}),
+        Command(RequestCode.GET_MAX_OFFSET, fields={"topic": "t", "queueId": "0"}),
+        Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields={"topic": "t"}),
+        Command(RequestCode.CLUSTER_STATUS),
+    ]
+    for request in requests:
+        reply = await connection.request(request)
+        assert reply.code == ResponseCode.NO_PERMISSION, request
+
+
+async def test_what_only_proxies_and_administrators_ask_needs_that_right(running) -> None:
+    """Requests that name no topic are refused as a whole."""
+    asked = []
+    running.judge_by(lambda _identity, action, _resource: asked.append(action))
+    connection = running.connect()
+    for code in SESSION_CODES | ADMIN_CODES | SHARED_CODES:
+        reply = await connection.request(Command(code, body=b"{}"))
+        assert reply.code == ResponseCode.NO_PERMISSION, code
+    assert sorted(set(asked)) == ["admin", "locate", "session"]
+
+
+async def test_a_part_of_this_process_is_not_asked(running) -> None:
+    running.judge_by(lambda *_: False)
+    connection = running.connect()
+    connection.peer.attributes[TRUSTED_ATTRIBUTE] = True
+    reply = await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a")))
+    assert reply.code == ResponseCode.SUCCESS
+
+
+async def test_groups_and_sinks_are_asked_for(running) -> None:
+    """Knowing a name is not enough to move another's offsets or to undo another's batch."""
+    running.broker.topics.ensure("t", 1)
+    running.judge_by(lambda _identity, _action, resource: resource == "t/#")
+    connection = running.connect()
+    group = {"consumerGroup": "g", "topic": "t", "queueId": "0", "commitOffset": "5"}
+    for request in (
+        Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=group),
+        Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=group),
+        Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields=group),
+        Command(RequestCode.LOCK_BATCH_MQ, body=b'{"consumerGroup":"g","clientId":"c","mqSet":[]}'),
+        Command(RequestCode.UNLOCK_BATCH_MQ, body=b'{"consumerGroup":"g","clientId":"c","mqSet":[]}'),
+        Command(RequestCode.ABORT_BATCH, body=encode_sink(AbortBatch("s", 1))),
+        Command(RequestCode.LEDGER, body=encode_sink(Ledger("s"))),
+    ):
+        reply = await connection.request(request)
+        assert (reply.code, "'$" in (reply.remark or "")) == (ResponseCode.NO_PERMISSION, True), request

@@ -1,0 +1,123 @@
+"""What RocketMQ's tools ask: topics, groups, configuration, statistics."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+
+
+async def ask(connection, code: int, body: bytes = b"", language: str = "PYTHON", **fields: str):
+    return await connection.request(Command(code, fields=fields, body=body, language=language))
+
+
+async def test_topics(running) -> None:
+    connection = running.connect()
+    created = await ask(
+        connection, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="t", readQueueNums="2", writeQueueNums="2", perm="6"
+    )
+    assert created.code == 0
+    config = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="t")
+    assert msgspec.json.decode(config.body)["writeQueueNums"] == 2
+    table = msgspec.json.decode((await ask(connection, RequestCode.GET_ALL_TOPIC_CONFIG)).body)
+    assert set(table["topicConfigTable"]) == {"t"}
+    wrong = await ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, topic="t", readQueueNums="0")
+    assert wrong.code == ResponseCode.INVALID_PARAMETER
+    assert (await ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t")).code == 0
+    assert (await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="t")).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_statistics_write_keys_as_the_asking_language_reads_them(running) -> None:
+    connection = running.connect()
+    running.broker.topics.ensure("t", 1)
+    await connection.request(Command(RequestCode.SEND_MESSAGE_V2, fields={"b": "t", "e": "0"}, body=b"m"))
+    java = await ask(connection, RequestCode.GET_TOPIC_STATS_INFO, language="JAVA", topic="t")
+    assert java.body.startswith(
+        b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"t"}:{"minOffset":0,"max'
+    )
+    other = await ask(connection, RequestCode.GET_TOPIC_STATS_INFO, topic="t")
+    (stats,) = msgspec.json.decode(other.body)["offsetTable"].values()
+    assert stats["maxOffset"] == 1
+
+
+async def test_groups_configuration_and_runtime(running) -> None:
+    connection = running.connect()
+    body = b'{"groupName":"g","retryMaxTimes":3}'
+    assert (await ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)).code == 0
+    groups = await ask(connection, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    assert msgspec.json.decode(groups.body)["subscriptionGroupTable"]["g"]["retryMaxTimes"] == 3
+    bad = await ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"retryMaxTimes":"many"}')
+    assert bad.code == ResponseCode.INVALID_PARAMETER
+    text = (await ask(connection, RequestCode.GET_BROKER_CONFIG)).body.decode()
+    assert "broker_name=broker-a" in text
+    assert "access_keys" not in text
+    assert (await ask(connection, RequestCode.UPDATE_BROKER_CONFIG)).code == ResponseCode.NO_PERMISSION
+    runtime = msgspec.json.decode((await ask(connection, RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+    assert runtime["table"]["brokerActive"] == "true"
+
+
+async def test_a_batch_topic_is_one_for_ever(running) -> None:
+    connection = running.connect()
+    made = {"topic": "t", "readQueueNums": "2", "writeQueueNums": "2", "attributes": "+queue.type=BatchCQ"}
+    assert (await ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, **made)).code == 0
+    more = {"topic": "t", "readQueueNums": "4", "writeQueueNums": "4"}
+    assert (await ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, **more)).code == 0
+    other = await ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, **more, attributes="+queue.type=SimpleCQ")
+    assert other.code == ResponseCode.INVALID_PARAMETER
+    assert "fixed" in other.remark
+    await running.restart()
+    connection = running.connect()
+    config = msgspec.json.decode((await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="t")).body)
+    assert (config["attributes"], config["writeQueueNums"]) == ({"queue.type": "BatchCQ"}, 4)
+    listed = msgspec.json.decode((await ask(connection, RequestCode.TOPIC_LIST)).body)["topics"]
+    assert [(item["topic"], item["type"]) for item in listed] == [("t", "BatchCQ")]
+    assert running.broker.topics.require("t").takes_batches
+
+
+async def test_a_topic_asked_for_to_be_written_to_is_created_by_use(running) -> None:
+    connection = running.connect()
+    assert (await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="n")).code == ResponseCode.TOPIC_NOT_EXIST
+    for _ in range(2):
+        made = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="n", forWrite="true")
+        assert (made.code, msgspec.json.decode(made.body)["writeQueueNums"]) == (0, 4)
+    assert running.store.confirm_position >= running.broker.topics.position("n") > 0
+    assert (await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="n")).code == 0
+    bad = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="a b/+", forWrite="true")
+    assert bad.code != 0
+    running.broker.placement._auto_create = False
+    none = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="other", forWrite="true")
+    assert none.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_rates_daily_counts_and_times_are_shown(running) -> None:
+    connection, broker = running.connect(), running.broker
+    fields = {"b": "t", "e": "0", "d": "16"}
+    broker.maintain(running.clock.now_ms())
+    for _ in range(10):
+        reply = await connection.request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"x"))
+        assert reply.code == 0, reply.remark
+        running.clock.advance_ms(1_000)
+        broker.maintain(running.clock.now_ms())
+    assert broker.topics.get("t").write_queue_count == 8
+    reply = await connection.request(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+    table = json.loads(reply.body)["table"]
+    assert table["putTps"].split()[0] == "1.0"
+    assert table["msgPutTotalTodayNow"] == "10"
+    for total in ("msgPutTotal", "msgGetTotal"):
+        assert table[f"{total}TodayMorning"].isdigit()
+        assert table[f"{total}YesterdayMorning"].isdigit()
+    assert float(table["putMessageAverageSize"]) > 0
+    assert 0 < float(table["commitLogDiskRatio"]) < 1
+    reply = await connection.request(Command(RequestCode.GET_TOPIC_STATS_INFO, fields={"topic": "t"}))
+    shown = {json.loads(queue)["queueId"]: numbers for queue, numbers in json.loads(reply.body)["offsetTable"].items()}
+    assert running.clock.now_ms() - 2_000 <= shown[0]["lastUpdateTimestamp"] <= running.clock.now_ms()
+    assert shown[1]["lastUpdateTimestamp"] == 0
+
+
+async def test_the_topics_of_a_deleted_group_may_be_gone_already(running) -> None:
+    connection = running.connect()
+    for name, code in (("%DLQ%g", 0), ("%RETRY%g", 0), ("t", ResponseCode.TOPIC_NOT_EXIST)):
+        assert (await ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)).code == code

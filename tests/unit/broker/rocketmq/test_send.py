@@ -1,0 +1,128 @@
+"""RocketMQ's send codes: results, automatic creation, batches, retry and what is not served yet."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.stored_message import iter_stored
+
+LONG = {"topic": "b", "producerGroup": "a", "queueId": "e", "sysFlag": "f", "bornTimestamp": "g", "flag": "h",
+        "properties": "i", "reconsumeTimes": "j", "defaultTopicQueueNums": "d", "batch": "m"}  # fmt: skip
+
+
+def sending(body: bytes = b"hello", *, code: int = RequestCode.SEND_MESSAGE_V2, **fields: str) -> Command:
+    named = {"topic": "orders", "producerGroup": "p", "queueId": "1", "bornTimestamp": "5", **fields}
+    if code != RequestCode.SEND_MESSAGE:
+        named = {LONG[name]: value for name, value in named.items()}
+    return Command(code, fields=named, body=body)
+
+
+async def pull(connection, topic: str = "orders", queue: int = 1, offset: int = 0):
+    fields = {"consumerGroup": "g", "topic": topic, "queueId": str(queue), "queueOffset": str(offset), "sysFlag": "4",
+              "maxMsgNums": "32", "subscription": "*"}  # fmt: skip
+    reply = await connection.request(Command(RequestCode.PULL_MESSAGE, fields=fields))
+    return list(iter_stored(reply.body)) if reply.code == 0 else []
+
+
+async def test_both_forms_of_fields_store_the_message_as_sent(running) -> None:
+    connection = running.connect()
+    properties = "KEYS\x01k1 k2\x02TAGS\x01red\x02own\x01value\x02"
+    for code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2):
+        reply = await connection.request(
+            sending(code=code, properties=properties, flag="7", reconsumeTimes="2", sysFlag="1")
+        )
+        assert reply.code == 0, reply.remark
+        assert reply.fields["queueId"] == "1"
+        assert len(reply.fields["msgId"]) == 32
+    messages = await pull(connection)
+    assert [message.queue_offset for message in messages] == [0, 1]
+    for message in messages:
+        assert (message.topic, message.body, message.flag, message.sys_flag) == (b"orders", b"hello", 7, 1)
+        assert (message.tags, message.keys, message.reconsume_times) == (b"red", [b"k1", b"k2"], 2)
+        assert dict(message.properties)[b"own"] == b"value"
+        assert len(dict(message.properties)[b"UNIQ_KEY"]) == 32
+        assert not any(key.startswith(b"__rmq.") for key, _value in message.properties)
+    viewed = await connection.request(
+        Command(RequestCode.VIEW_MESSAGE_BY_ID, fields={"offset": str(int(reply.fields["msgId"][16:], 16))})
+    )
+    assert next(iter_stored(viewed.body)).queue_offset == 1
+
+
+async def test_a_batch_is_stored_message_by_message_whatever_form_its_flag_has(running) -> None:
+    def item(body: bytes, properties: bytes = b"") -> bytes:
+        head = struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 0, len(body))
+        return head + body + struct.pack(">h", len(properties)) + properties
+
+    connection = running.connect()
+    blob = item(b"1", b"TAGS\x01a\x02") + item(b"2") + item(b"3")
+    for command in (sending(blob, code=RequestCode.SEND_BATCH_MESSAGE), sending(blob, batch="1")):
+        reply = await connection.request(command)
+        assert reply.code == 0, reply.remark
+        assert len(reply.fields["msgId"].split(",")) == 3
+    assert [message.body for message in await pull(connection)] == [b"1", b"2", b"3"] * 2
+    broken = await connection.request(sending(blob[:-1], code=RequestCode.SEND_BATCH_MESSAGE))
+    assert broken.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+async def test_creation_queue_range_transactions_and_delays(running) -> None:
+    connection = running.connect()
+    assert (await connection.request(sending(topic="small", defaultTopicQueueNums="2"))).code == 0
+    assert running.broker.topics.get("small").write_queue_count == 2
+    assert (await connection.request(sending(topic="small", queueId="2"))).code == ResponseCode.INVALID_PARAMETER
+    assert (await connection.request(sending(topic="no/slash"))).code == ResponseCode.INVALID_PARAMETER
+    assert (await connection.request(sending(sysFlag="4"))).code == ResponseCode.MESSAGE_ILLEGAL
+    delayed = await connection.request(sending(properties="DELAY\x013\x02"))
+    assert (delayed.code, delayed.remark) == (0, None)
+    assert running.broker.delayed.waiting == 1
+
+
+async def test_a_message_that_could_not_be_consumed_comes_back_and_dies_in_the_end(running) -> None:
+    connection = running.connect()
+    reply = await connection.request(sending(properties="TAGS\x01red\x02"))
+    position = int(reply.fields["msgId"][16:], 16)
+    fields = {"offset": str(position), "group": "g", "delayLevel": "0", "originMsgId": "X"}
+    assert (await connection.request(Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields))).code == 0
+    (message,) = await pull(connection, "%RETRY%g", 0)
+    assert (message.body, message.tags, message.reconsume_times) == (b"hello", b"red", 1)
+    properties = dict(message.properties)
+    assert (properties[b"RETRY_TOPIC"], properties[b"ORIGIN_MESSAGE_ID"]) == (b"orders", b"X")
+    fields["maxReconsumeTimes"] = "0"
+    assert (await connection.request(Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=fields))).code == 0
+    assert len(await pull(connection, "%DLQ%g", 0)) == 1
+    again = sending(topic="%RETRY%g", reconsumeTimes="17", queueId="0")
+    assert (await connection.request(again)).code == 0
+    assert len(await pull(connection, "%DLQ%g", 0)) == 2
+
+
+async def test_properties_that_could_not_be_shown_again_are_refused(running) -> None:
+    connection = running.connect()
+    for properties in ("__rmq.flag\x01junk\x02", f"a\x01{'v' * 32_800}\x02"):
+        assert (await connection.request(sending(properties=properties))).code == ResponseCode.MESSAGE_ILLEGAL
+    assert await pull(connection) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"sysFlag": "4"}, "transactional"),
+        ({"sysFlag": "8"}, "transactional"),
+        ({"sysFlag": "64"}, "0x40"),
+        ({"sysFlag": "128"}, "inner batches"),
+        ({"properties": "TRAN_MSG\x01true\x02"}, "transactional"),
+        ({"properties": "_SYS_MSG_PRIORITY_\x013\x02"}, "priorities"),
+        ({"properties": "__LITE_TOPIC\x01lite\x02"}, "lite topics"),
+        ({"properties": "TIMER_DEL_UNIQKEY\x017F\x02"}, "recalling"),
+    ],
+)
+async def test_what_is_not_offered_is_refused_by_name_and_nothing_is_stored(running, fields, named) -> None:
+    connection = running.connect()
+    reply = await connection.request(sending(topic="fresh", **fields))
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+    assert named in reply.remark
+    assert (
+        await connection.request(sending(topic="fresh", properties="TRAN_MSG\x01false\x02"))
+    ).code == ResponseCode.SUCCESS

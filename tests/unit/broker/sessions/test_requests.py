@@ -1,0 +1,165 @@
+"""Session requests over the wire: fencing, retained capture, offsets, restart."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.sessions import handover
+from remoting.protocol.bodies.offsets_body import encode_offsets
+from remoting.protocol.bodies.pull_body import encode_records_at
+from remoting.protocol.bodies.session_body import (
+    PHASE_PUBLISH,
+    PHASE_PUBREL,
+    FilterRequest,
+    FlowBatch,
+    InflightEntry,
+    SessionClose,
+    SessionFenced,
+    SessionFlow,
+    SessionOpen,
+    SessionOpened,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    Unsubscribed,
+    decode,
+    encode,
+)
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import FLAG_RETAIN, iter_records
+
+
+async def call(connection, code, body, kind=None):
+    reply = await connection.request(Command(code, body=encode(body)))
+    assert reply.code == 0, reply.remark
+    return decode(kind, reply.body) if kind is not None else reply
+
+
+async def test_the_previous_owner_is_told_its_epoch(running) -> None:
+    one, two = running.connect(), running.connect()
+    pushes = []
+    one.on_push(pushes.append)
+    first = await call(one, RequestCode.SESSION_OPEN, SessionOpen("c", True, None, 0), SessionOpened)
+    second = await call(two, RequestCode.SESSION_OPEN, SessionOpen("c", True, None, 0), SessionOpened)
+    assert second.epoch > first.epoch
+    async with asyncio.timeout(5):
+        while not pushes:
+            await asyncio.sleep(0)
+    assert pushes[0].code == RequestCode.SESSION_FENCED
+    assert decode(SessionFenced, pushes[0].body) == SessionFenced("c", first.epoch)
+    late = await one.request(
+        Command(RequestCode.SUBSCRIBE, body=encode(Subscribe("c", first.epoch, False, [("a", 1)])))
+    )
+    assert late.code == ResponseCode.ILLEGAL_OPERATION
+
+
+async def test_retained_messages_come_with_the_subscription_they_match(running) -> None:
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"b/1", flags=FLAG_RETAIN)))
+    opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    subscribe = Subscribe("c", opened.epoch, True, [("none/#", 1), ("a/#/x", 1), ("+/1", 1)])
+    answer = await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)
+    assert [result.code for result in answer.results] == [1, 0x8F, 1]
+    ((index, positions),) = answer.retained
+    assert index == 2
+    blob = (await connection.request(Command(RequestCode.RECORDS_AT, body=encode_records_at(positions)))).body
+    assert [bytes(view.mqtt_topic) for view in iter_records(blob)] == [b"a/1", b"b/1"]
+    assert answer.results[2].offset == 0
+
+
+async def test_offsets_and_subscriptions_after_a_restart(running) -> None:
+    connection = running.connect()
+    opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, "anna", 60), SessionOpened)
+    subscribe = Subscribe("c", opened.epoch, True, [("a/+", 1)])
+    answer = await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)
+    queue_id = answer.results[0].queue_id
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 5)))
+    body = encode_offsets([(b"c", queue_id, 3), (b"stranger", queue_id, 4)])
+    assert (await connection.request(Command(RequestCode.APPEND_OFFSETS, body=body))).code == 0
+    assert running.registry.values()["rocketmq_broker_drops_total{offset_fenced}"] == 1
+    await running.restart()
+    again = running.connect()
+    resumed = await call(again, RequestCode.SESSION_OPEN, SessionOpen("c", False, "anna", 60), SessionOpened)
+    assert resumed.present
+    assert [(s.filter, s.queue_id, s.offset) for s in resumed.subscriptions] == [("a/+", queue_id, 3)]
+    await call(again, RequestCode.SESSION_CLOSE, SessionClose("c", resumed.epoch, True, [(queue_id, 5)], []))
+    third = await call(again, RequestCode.SESSION_OPEN, SessionOpen("c", False, "anna", 60), SessionOpened)
+    assert third.subscriptions[0].offset == 5
+    gone = Unsubscribe("c", third.epoch, True, ["a/+", "b"])
+    assert (await call(again, RequestCode.UNSUBSCRIBE, gone, Unsubscribed)).found == [True, False]
+
+
+async def test_a_gone_proxy_takes_its_clean_sessions_with_it(running) -> None:
+    connection = running.connect()
+    await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", True, None, 0))
+    await call(connection, RequestCode.SESSION_OPEN, SessionOpen("d", False, None, 60))
+    await connection.close()
+    assert running.broker.sessions.get("c") is None
+    assert running.broker.sessions.get("d").owner is None
+
+
+@pytest.mark.parametrize(("handling", "first", "second"), [(0, 1, 1), (1, 1, 0), (2, 0, 0)])
+async def test_retain_handling_says_when_retained_messages_come(running, handling, first, second) -> None:
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a", flags=FLAG_RETAIN)))
+    opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    subscribe = Subscribe("c", opened.epoch, True, [FilterRequest("a", 1, handling << 2)])
+    for expected in (first, second):
+        answer = await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)
+        assert len(answer.retained) == expected
+
+
+async def test_steps_of_qos_2_survive_a_restart_and_a_fenced_proxy_is_not_heard(running) -> None:
+    connection = running.connect()
+    opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    subscribe = Subscribe("c", opened.epoch, True, [FilterRequest("a", 2, 2, 5)])
+    queue_id = (await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)).results[0].queue_id
+    steps = SessionFlow("c", opened.epoch, reserved=[(1, queue_id, 0), (2, queue_id, 1)])
+    stale = SessionFlow("c", opened.epoch - 1, reserved=[(3, queue_id, 2)])
+    await call(connection, RequestCode.SESSION_FLOW, FlowBatch([steps, stale]))
+    await call(connection, RequestCode.SESSION_FLOW, FlowBatch([SessionFlow("c", opened.epoch, received=[1])]))
+    assert running.registry.values()["rocketmq_broker_drops_total{flow_fenced}"] == 1
+    await running.restart()
+    again = await call(running.connect(), RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    assert again.inflight == [
+        InflightEntry(1, queue_id, 0, PHASE_PUBREL, 2),
+        InflightEntry(2, queue_id, 1, PHASE_PUBLISH, 2),
+    ]
+    (stored,) = again.subscriptions
+    assert (stored.options, stored.subscription_id, stored.exact_from, stored.exact_below) == (2, 5, 0, 2)
+
+
+async def test_a_holder_hands_the_session_in_before_another_proxy_has_it(running) -> None:
+    one, two, three = running.connect(), running.connect(), running.connect()
+    pushes: asyncio.Queue[SessionFenced] = asyncio.Queue()
+    one.on_push(lambda command: pushes.put_nowait(decode(SessionFenced, command.body)))
+    first = await call(one, RequestCode.SESSION_OPEN, SessionOpen("c", False, "anna", 60), SessionOpened)
+    stranger = Command(RequestCode.SESSION_OPEN, body=encode(SessionOpen("c", False, "otto", 60)))
+    assert (await two.request(stranger)).code == ResponseCode.NO_PERMISSION
+    taking = [
+        asyncio.ensure_future(
+            call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, "anna", 60), SessionOpened)
+        )
+        for connection in (two, three)
+    ]
+    assert await asyncio.wait_for(pushes.get(), 5) == SessionFenced("c", first.epoch, hand_over=True)
+    note = [InflightEntry(4, 9, 3)]
+    await call(one, RequestCode.SESSION_CLOSE, SessionClose("c", first.epoch, True, [], note))
+    answers = await asyncio.wait_for(asyncio.gather(*taking), 5)
+    assert [(answer.present, answer.inflight) for answer in answers] == [(True, note), (True, note)]
+    assert answers[1].epoch > answers[0].epoch > first.epoch
+    assert pushes.empty()
+
+
+async def test_a_holder_that_does_not_answer_loses_the_session(running, monkeypatch) -> None:
+    monkeypatch.setattr(handover, "HANDOVER_MS", 1)
+    one, two = running.connect(), running.connect()
+    first = await call(one, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    second = await call(two, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
+    assert second.epoch > first.epoch
+    assert second.present
+    late = Command(RequestCode.SESSION_CLOSE, body=encode(SessionClose("c", first.epoch, True, [], [])))
+    assert (await one.request(late)).code == ResponseCode.ILLEGAL_OPERATION

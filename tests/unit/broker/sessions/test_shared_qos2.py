@@ -1,0 +1,101 @@
+"""What a session has noted of a group's messages is its own: while it lives, after a restart, and when it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.sessions import shared_qos2 as shared_exact
+from broker.sessions.record import ClientSession, Subscription
+from broker.sessions.sessions import Sessions
+from broker.shared.groups import SharedGroups
+from broker.store.errors import StoreFull
+from broker.store.store_message import StoreMessage
+from broker.subscriptions.filters import Filters
+from remoting.protocol.bodies.session_body import (
+    PHASE_PUBLISH,
+    PHASE_PUBREL,
+    FilterRequest,
+    FlowBatch,
+    SessionFlow,
+    SessionOpen,
+    Subscribe,
+)
+from remoting.protocol.bodies.shared_body import SHARED_BIT
+
+NAME = "$share/g/x"
+PLACE = 7 | SHARED_BIT
+
+
+def session(*places: tuple[int, int, int], subscribed: tuple[str, ...] = ()) -> ClientSession:
+    made = ClientSession("c", None, durable=True, expiry_s=5, epoch=1)
+    made.exact = dict(enumerate(places, 1)) or None
+    made.subscriptions = {name: Subscription(2, 7) for name in subscribed}
+    return made
+
+
+def test_only_new_notes_of_a_group_are_taken_back() -> None:
+    one = session((PLACE, 3, PHASE_PUBLISH), (7, 3, PHASE_PUBLISH))
+    said = SessionFlow("c", 1, reserved=[(1, PLACE, 3), (2, 7, 3), (3, PLACE, 4), (4, 7, 4)])
+    assert shared_exact.begun(one, said) == [3]
+    assert shared_exact.begun(session(), said) == [1, 3]
+    shared_exact.take_back(one, [1, 9])
+    assert one.exact == {2: (7, 3, PHASE_PUBLISH)}
+    shared_exact.take_back(one, [2])
+    assert one.exact is None
+    shared_exact.take_back(one, [2])
+
+
+def test_a_message_its_client_has_is_not_lost_with_the_session() -> None:
+    assert shared_exact.unfinished(session()) == 0
+    log_place = 0xFFFF_FFFF
+    places = [(PLACE, 3, PHASE_PUBLISH), (PLACE, 4, PHASE_PUBREL), (7, 3, PHASE_PUBLISH), (log_place, 3, PHASE_PUBLISH)]
+    assert shared_exact.unfinished(session(*places)) == 1
+
+
+def test_a_claim_goes_to_the_group_that_must_have_given_it(bench) -> None:
+    """The only one, or of several the one the session is subscribed to; with two of those it is left alone."""
+    groups = SharedGroups(bench.store)
+    queue = bench.store.open_queue(b"%LMQ%q")
+    place = queue | SHARED_BIT
+    one = groups.hold(NAME, "c", queue)
+    bench.store.append([StoreMessage((queue,), 0, 0, 0, 0, 0, 0, 0, 0, b"", b"x", 0)] * 5)
+    noted = session((place, 2, PHASE_PUBREL), (queue, 0, PHASE_PUBLISH), (place, 5, PHASE_PUBLISH))
+    shared_exact.claim(noted, groups, bench.store)
+    assert (one.low, one.next, one.ranges()) == (0, 3, [(2, 3)])
+    two = groups.hold("$share/h/x", "d", queue)
+    two.low = two.next = 0
+    noted = session((place, 3, PHASE_PUBLISH), subscribed=("$share/h/x", "y"))
+    shared_exact.claim(noted, groups, bench.store)
+    assert (one.ranges(), two.ranges()) == ([(2, 3)], [(3, 4)])
+    both = session((place, 4, PHASE_PUBLISH), subscribed=(NAME, "$share/h/x"))
+    shared_exact.claim(both, groups, bench.store)
+    assert (one.ranges(), two.ranges()) == ([(2, 3)], [(3, 4)])
+    groups.release("$share/h/x", "d")
+    bench.store.delete_queues([queue])
+    shared_exact.claim(both, groups, bench.store)
+    assert one.next == 3, "a queue that is gone has no end to claim below"
+    shared_exact.claim(session(), groups, bench.store)
+
+
+def test_a_full_disk_leaves_the_message_with_the_group_and_an_ended_session_takes_its_own_along(bench) -> None:
+    sessions = Sessions(
+        bench.store,
+        Filters(bench.store, expiry_ms=1_000, filters_max=9, now_ms=0),
+        expiry_s_max=9,
+        sessions_max=9,
+        subscriptions_max=9,
+        now_ms=0,
+    )
+    epoch = sessions.open(SessionOpen("c", False, None, 9), "p", 0).reply.epoch
+    sessions.subscribe(Subscribe("c", epoch, True, [FilterRequest(NAME, 2)]))
+    noted = FlowBatch([SessionFlow("c", epoch, reserved=[(1, PLACE, 0)])])
+    bench.store._guard.full = True
+    with pytest.raises(StoreFull):
+        sessions.flow(noted, "p")
+    assert sessions.get("c").exact is None
+    bench.store._guard.full = False
+    sessions.flow(noted, "p")
+    assert sessions.get("c").exact == {1: (PLACE, 0, PHASE_PUBLISH)}
+    assert sessions.shared_lost == 0
+    sessions.open(SessionOpen("c", True, None, 0), "p", 0)
+    assert sessions.shared_lost == 1

@@ -1,0 +1,309 @@
+"""Who is handed which offset: fairness, order, giving back, restarts; and a model that checks every step."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from broker.shared.group import HELD_BYTES_MAX, SharedGroup, ShareMember
+
+
+def distribute(group: SharedGroup, end: int, size: int = 100) -> list[tuple[object, int]]:
+    """Hand out all that can be handed out; (owner, offset) in order."""
+    given: list[tuple[object, int]] = []
+    while offsets := group.upcoming(end, group.capacity(7)):
+        for offset in offsets:
+            member = group.hand_out(offset, size)
+            if member is None:
+                return given
+            given.append((member.owner, offset))
+    return given
+
+
+def member(group: SharedGroup, name: str, credit: int) -> ShareMember:
+    joined = group.join(name)
+    group.grant(joined, credit)
+    return joined
+
+
+def test_offsets_go_round_those_who_can_take_them() -> None:
+    """Members with room take turns; one without room is passed over, and what nobody can take stays."""
+    group = SharedGroup(7, 10)
+    member(group, "a", 3)
+    member(group, "b", 1)
+    assert distribute(group, 20) == [("a", 10), ("b", 11), ("a", 12), ("a", 13)]
+    assert (group.low, group.next) == (10, 14)
+    assert distribute(group, 20) == []
+
+
+def test_what_a_member_leaves_behind_goes_to_another_first_and_in_order() -> None:
+    """Nothing is lost with a member, and nothing newer overtakes it."""
+    group = SharedGroup(7, 0)
+    a, b = member(group, "a", 3), member(group, "b", 2)
+    assert [offset for _, offset in distribute(group, 5)] == [0, 1, 2, 3, 4]
+    group.settle(a, [2], [])
+    group.leave(a)
+    group.leave(a)  # twice is once
+    group.settle(b, [1, 3], [])
+    group.grant(b, 10)
+    assert distribute(group, 7) == [("b", 0), ("b", 4), ("b", 5), ("b", 6)]
+    assert group.low == 0
+    assert group.ranges() == [(1, 4)]
+    group.settle(b, [0], [])
+    assert group.low == 4
+
+
+def test_a_late_acknowledgement_of_somebody_who_left_changes_nothing() -> None:
+    """What it had may be with another by then."""
+    group = SharedGroup(7, 0)
+    a = member(group, "a", 1)
+    distribute(group, 1)
+    group.leave(a)
+    group.settle(a, [0], [])
+    assert group.low == 0
+    assert group.upcoming(1, 5) == [0]
+
+
+def test_what_cannot_be_delivered_is_given_back() -> None:
+    """A member that finds its window taken returns what it was handed."""
+    group = SharedGroup(7, 0)
+    a, b = member(group, "a", 2), member(group, "b", 1)
+    assert distribute(group, 3) == [("a", 0), ("b", 1), ("a", 2)]
+    group.settle(a, [], [2, 0, 99])
+    group.grant(b, 2)
+    assert distribute(group, 3) == [("b", 0), ("b", 2)]
+
+
+def test_whoever_unsubscribed_gets_nothing_new_but_keeps_what_it_has() -> None:
+    """[MQTT-3.10.4-3] what has been sent is finished; then the member is gone."""
+    group = SharedGroup(7, 0)
+    a = member(group, "a", 5)
+    distribute(group, 1)
+    group.retire(a)
+    assert distribute(group, 3) == []
+    assert group.members == [a]
+    group.settle(a, [0], [])
+    assert group.members == []
+    assert group.low == 1
+    b = member(group, "b", 5)
+    group.retire(b)
+    assert group.members == []
+
+
+def test_a_member_is_handed_bytes_up_to_a_limit() -> None:
+    """Large records: what is out with one member is bounded whatever it said it can take."""
+    group = SharedGroup(7, 0)
+    a = member(group, "a", 100)
+    assert distribute(group, 10, HELD_BYTES_MAX // 2) == [("a", 0), ("a", 1)]
+    group.settle(a, [0], [])
+    assert distribute(group, 10, HELD_BYTES_MAX // 2) == [("a", 2)]
+
+
+def test_a_suspended_member_is_passed_over() -> None:
+    """Its connection cannot take more now; its credit stays."""
+    group = SharedGroup(7, 0)
+    a = member(group, "a", 2)
+    group.suspend(a, True)
+    assert group.capacity(9) == 0
+    assert distribute(group, 5) == []
+    group.suspend(a, False)
+    assert distribute(group, 5) == [("a", 0), ("a", 1)]
+
+
+def test_expired_and_unreadable_offsets_count_as_settled() -> None:
+    """What retention or damage took must not hold the group up; it is counted."""
+    group = SharedGroup(7, 0)
+    a = member(group, "a", 3)
+    b = member(group, "b", 1)
+    distribute(group, 4)
+    group.settle(a, [], [0])
+    assert group.expire(8) == 5
+    assert (group.low, group.next) == (1, 8)
+    group.settle(a, [2, 3], [])
+    group.settle(b, [1], [])
+    assert group.low == 8
+    assert group.expire(20) == 12
+    assert (group.low, group.next) == (20, 20)
+    group.skip(20)
+    assert (group.low, group.skipped) == (21, 18)
+
+
+def test_after_a_restart_members_claim_what_they_had_before_anything_goes_on() -> None:
+    """Order holds, and a client that still has a message unacknowledged is not sent it by another."""
+    group = SharedGroup(7, 2, 6, [(3, 4)])  # 2, 4, 5 were out
+    a = group.join("a", held=[2, 5], end=9)
+    group.grant(a, 10)
+    assert group.awaiting
+    assert distribute(group, 9) == []
+    b = group.join("b", held=[4, 6, 99, 3], end=9)  # 6 was handed out after the record was written
+    group.grant(b, 10)
+    assert not group.awaiting
+    assert [offset for _, offset in distribute(group, 9)] == [7, 8]
+    group.settle(a, [2, 5], [])
+    group.settle(b, [4, 6], [])
+    assert group.low == 7
+
+
+def test_what_nobody_claims_is_handed_out_when_the_wait_is_called_off() -> None:
+    """A member that does not come back must not hold anything up for ever."""
+    group = SharedGroup(7, 0, 3)
+    member(group, "a", 10)
+    assert distribute(group, 5) == []
+    group.call_off()
+    assert [offset for _, offset in distribute(group, 5)] == [0, 1, 2, 3, 4]
+
+
+def test_what_was_given_back_can_be_claimed_while_it_lies_there() -> None:
+    """A proxy whose connection was lost for a moment takes its clients' messages again if nobody has them."""
+    group = SharedGroup(7, 0)
+    a = member(group, "a", 2)
+    distribute(group, 2)
+    group.leave(a)
+    again = group.join("a", held=[1], end=2)
+    assert list(again.held) == [1]
+    assert group.upcoming(2, 5) == [0]
+    late = group.join("c", held=[1], end=2)
+    assert list(late.held) == []
+    ahead = SharedGroup(7, 0)
+    ahead.join("a", held=[3], end=5)
+    assert ahead.awaiting
+    ahead.call_off()
+    assert ahead.upcoming(5, 9) == [0, 1, 2, 4]
+
+
+class Model(RuleBasedStateMachine):
+    """The group beside a table that says of each offset who has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = SharedGroup(1, 0)
+        self.end = 0
+        self.where: dict[int, object] = {}  # offset -> holder's name, "free" or "done"
+        self.members: dict[str, ShareMember] = {}
+        self.names = 0
+
+    @rule(count=st.integers(1, 8))
+    def publish(self, count: int) -> None:
+        """The queue grows."""
+        for _ in range(count):
+            self.where[self.end] = "free"
+            self.end += 1
+
+    @rule(credit=st.integers(0, 4))
+    def join(self, credit: int) -> None:
+        """Somebody new."""
+        self.names += 1
+        name = f"m{self.names}"
+        self.members[name] = member(self.group, name, credit)
+
+    @rule(data=st.data(), credit=st.integers(-2, 4))
+    @precondition(lambda self: self.members)
+    def grant(self, data: st.DataObject, credit: int) -> None:
+        """Room changes."""
+        self.group.grant(self.members[data.draw(st.sampled_from(sorted(self.members)))], credit)
+
+    @rule()
+    def distribute(self) -> None:
+        """Each offset goes to one member that can take it, and only if it was free; the lowest free ones go first."""
+        free = sorted(offset for offset, holder in self.where.items() if holder == "free")
+        given = distribute(self.group, self.end)
+        assert [offset for _, offset in given] == free[: len(given)]
+        for name, offset in given:
+            self.where[offset] = name
+        left = len(given) < len(free)
+        assert not (left and self.group.capacity(1)), "somebody could take what is left"
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.members)
+    def settle(self, data: st.DataObject) -> None:
+        """Some of what a member has is acknowledged, some given back; what it does not have is ignored."""
+        name = data.draw(st.sampled_from(sorted(self.members)))
+        offsets = data.draw(st.lists(st.integers(0, max(0, self.end)), unique=True, max_size=6))
+        cut = data.draw(st.integers(0, len(offsets)))
+        self.group.settle(self.members[name], offsets[:cut], offsets[cut:])
+        for index, offset in enumerate(offsets):
+            if self.where.get(offset) == name:
+                self.where[offset] = "done" if index < cut else "free"
+
+    @rule(data=st.data(), retire=st.booleans())
+    @precondition(lambda self: self.members)
+    def leave(self, data: st.DataObject, retire: bool) -> None:
+        """A member goes, at once or after unsubscribing."""
+        name = data.draw(st.sampled_from(sorted(self.members)))
+        gone = self.members.pop(name)
+        if retire:
+            self.group.retire(gone)
+        self.group.leave(gone)
+        self.where = {offset: "free" if holder == name else holder for offset, holder in self.where.items()}
+
+    @rule()
+    def restart(self) -> None:
+        """Written and read again: what was out is free, what was done is done."""
+        group = self.group
+        self.group = SharedGroup(1, group.low, group.next, group.ranges())
+        self.group.call_off()
+        self.members.clear()
+        self.where = {offset: "done" if holder == "done" else "free" for offset, holder in self.where.items()}
+
+    @invariant()
+    def agrees(self) -> None:
+        """The low-water mark is the lowest offset that is not done, and the ranges are the rest of what is done."""
+        done = {offset for offset, holder in self.where.items() if holder == "done"}
+        low = next((offset for offset in range(self.end + 1) if offset not in done), self.end)
+        assert self.group.low == low
+        above = {offset for start, end in self.group.ranges() for offset in range(start, end)}
+        assert above == {offset for offset in done if offset >= low}
+        for name, joined in self.members.items():
+            assert set(joined.held) == {offset for offset, holder in self.where.items() if holder == name}
+
+
+TestModel = Model.TestCase
+TestModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_what_was_sent_for_good_goes_to_nobody_else() -> None:
+    """It ends with its member unless that has acknowledged it or given it back."""
+    group = SharedGroup(7, 0)
+    a = member(group, "a", 5)
+    distribute(group, 5)
+    group.settle(a, [], [], [0, 1, 2, 9])
+    group.settle(a, [1], [2])
+    assert group.leave(a) == 1
+    assert group.leave(a) == 0
+    member(group, "b", 9)
+    assert [offset for _, offset in distribute(group, 5)] == [2, 3, 4]
+    assert (group.low, group.ranges()) == (2, [])
+
+
+def test_after_a_restart_what_a_session_has_noted_is_passed_over() -> None:
+    """Also what was handed out after the last record was written; not what lies above the queue's end, or is done."""
+    group = SharedGroup(7, 1, 3, [(2, 3)])
+    for offset in (1, 2, 4, 9):
+        group.pass_over(offset, 5)
+    assert (group.low, group.next, group.ranges(), group.dirty) == (3, 5, [(4, 5)], True)
+    group.call_off()
+    member(group, "b", 9)
+    assert [offset for _, offset in distribute(group, 6)] == [3, 5]
+
+
+def test_what_a_member_may_not_see_goes_to_one_that_may() -> None:
+    """It is not handed to the first one again; what everybody refuses is for nobody."""
+    group = SharedGroup(1, 0)
+    one, two = group.join("one"), group.join("two")
+    group.grant(one, 10)
+    assert group.hand_out(0, 1) is one
+    group.settle(one, [], [], refused=[0])
+    assert not group.nobody_may(0)
+    assert group.hand_out(0, 1) is None  # the first one has room, and is not asked again
+    group.grant(two, 1)
+    assert group.hand_out(0, 1) is two
+    group.settle(two, [], [], refused=[0, 77])
+    assert group.nobody_may(0)
+    group.skip(0)
+    assert group.low == 1
+    assert group.hand_out(1, 1) is one
+    group.settle(one, [], [], refused=[1])
+    group.leave(two)
+    assert group.nobody_may(1)
+    assert not group.nobody_may(2)

@@ -1,0 +1,133 @@
+"""How long a shared subscription lives, and what of it survives a restart."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.shared import groups as shared_groups
+from broker.shared.groups import SharedGroups
+from broker.store.errors import StoreFull
+from broker.store.store_message import StoreMessage
+
+NAME = "$share/g/plant/#"
+
+
+def publish(store, queue_id: int, count: int) -> None:
+    store.append([StoreMessage((queue_id,), 0, 0, 0, 0, 0, 0, 0, 0, b"", b"x", 0)] * count)
+
+
+def test_a_new_group_begins_with_the_next_message_and_ends_with_its_last_holder(bench) -> None:
+    """History is not shared; nobody's acknowledgements outlive the group."""
+    groups = SharedGroups(bench.store)
+    queue = bench.store.open_queue(b"%LMQ%q")
+    publish(bench.store, queue, 3)
+    group = groups.hold(NAME, "a", queue)
+    assert (group.low, group.next) == (3, 3)
+    assert groups.hold(NAME, "b", queue) is group
+    assert groups.hold(NAME, "b", queue) is group
+    assert groups.holders(NAME) == 2
+    assert list(groups.of_queue(queue)) == [group]
+    told = []
+    groups.on_release(lambda name, client_id: told.append((name, client_id, groups.get(name) is group)))
+    groups.release(NAME, "a")
+    assert groups.get(NAME) is group
+    groups.release(NAME, "b")
+    assert told == [(NAME, "a", True), (NAME, "b", True)]
+    assert groups.get(NAME) is None
+    assert list(groups.of_queue(queue)) == []
+    assert len(SharedGroups(bench.reopen())) == 0
+
+
+def test_groups_of_one_filter_are_apart(bench) -> None:
+    """Two names over one queue: each has its own place."""
+    groups = SharedGroups(bench.store)
+    queue = bench.store.open_queue(b"%LMQ%q")
+    one, two = groups.hold("$share/a/x", "c", queue), groups.hold("$share/b/x", "c", queue)
+    assert one is not two
+    assert len(list(groups.of_queue(queue))) == 2
+    groups.release("$share/a/x", "c")
+    assert list(groups.of_queue(queue)) == [two]
+    assert [name for name, _ in groups.items()] == ["$share/b/x"]
+
+
+def test_what_was_acknowledged_and_saved_survives(bench) -> None:
+    """Low-water mark and what is acknowledged above it are in the log; what was out is awaited."""
+    groups = SharedGroups(bench.store)
+    queue = bench.store.open_queue(b"%LMQ%q")
+    group = groups.hold(NAME, "a", queue)
+    publish(bench.store, queue, 5)
+    member = group.join("a")
+    group.grant(member, 5)
+    for offset in range(4):
+        group.hand_out(offset, 1)
+    group.settle(member, [0, 2], [])
+    assert groups.save()
+    assert groups.save()
+    again = SharedGroups(bench.reopen(), grace_ms=100, now_ms=1_000)
+    loaded = again.hold(NAME, "a", queue)
+    assert (loaded.low, loaded.next, loaded.ranges()) == (1, 4, [(2, 3)])
+    assert loaded.awaiting
+    assert again.expire(2_000) == 0, "somebody holds it"
+
+
+def test_a_group_nobody_comes_back_for_ends_after_the_grace(bench) -> None:
+    """Clean sessions are unknown after a restart until their proxies say them again."""
+    groups = SharedGroups(bench.store)
+    queue = bench.store.open_queue(b"%LMQ%q")
+    groups.hold(NAME, "a", queue)
+    again = SharedGroups(bench.reopen(), grace_ms=100, now_ms=1_000)
+    assert again.expire(1_099) == 0
+    assert again.expire(1_100) == 1
+    assert again.get(NAME) is None
+    assert len(SharedGroups(bench.reopen())) == 0
+
+
+def test_a_group_whose_queue_is_another_by_now_begins_anew(bench) -> None:
+    """A wildcard queue that expired has a new id; offsets of the old one mean nothing in it."""
+    groups = SharedGroups(bench.store)
+    old = bench.store.open_queue(b"%LMQ%q")
+    publish(bench.store, old, 2)
+    groups.hold(NAME, "a", old)
+    again = SharedGroups(bench.reopen())
+    new = bench.store.open_queue(b"%LMQ%r")
+    group = again.hold(NAME, "a", new)
+    assert (group.queue_id, group.low) == (new, 0)
+    assert list(again.of_queue(old)) == []
+
+
+def test_a_full_disk_keeps_nobody_from_going_on(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be written is written later; until then it would be repeated after a crash, and that is counted."""
+    groups = SharedGroups(bench.store)
+    queue = bench.store.open_queue(b"%LMQ%q")
+    group = groups.hold(NAME, "a", queue)
+    group.dirty = True
+    append_state = bench.store.append_state
+
+    def full(changes):
+        raise StoreFull("full")
+
+    monkeypatch.setattr(bench.store, "append_state", full)
+    assert not groups.save()
+    assert groups.not_saved == 1
+    assert group.dirty
+    monkeypatch.setattr(bench.store, "append_state", append_state)
+    assert groups.save()
+    assert not group.dirty
+
+
+def test_a_record_holds_a_bounded_number_of_ranges(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it the higher ones are left out: handed out again after a restart, never lost."""
+    monkeypatch.setattr(shared_groups, "RANGES_MAX", 2)
+    groups = SharedGroups(bench.store)
+    queue = bench.store.open_queue(b"%LMQ%q")
+    group = groups.hold(NAME, "a", queue)
+    member = group.join("a")
+    group.grant(member, 9)
+    for offset in range(9):
+        group.hand_out(offset, 1)
+    group.settle(member, [1, 3, 5, 7], [])
+    groups.save()
+    loaded = SharedGroups(bench.reopen()).hold(NAME, "a", queue)
+    assert loaded.ranges() == [(1, 2), (3, 4)]
+    loaded.call_off()
+    assert loaded.upcoming(9, 9) == [0, 2, 4, 5, 6, 7, 8]

@@ -1,0 +1,389 @@
+"""Shared subscriptions over the wire: who is given what, what happens when members, proxies and the broker go."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.shared import requests as shared
+from broker.store.errors import CorruptLog, UnreadableOffsets
+from remoting import inprocess
+from remoting.protocol.bodies.session_body import (
+    FilterRequest,
+    FlowBatch,
+    SessionClose,
+    SessionFlow,
+    SessionOpen,
+    SessionOpened,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    decode,
+    encode,
+)
+from remoting.protocol.bodies.shared_body import (
+    SHARED_BIT,
+    SharedMember,
+    SharedSettle,
+    SharedSettled,
+    SharedTake,
+    SharedTaken,
+    decode_given,
+)
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
+from remoting.protocol.records.record import FLAG_RETAIN, RecordView
+from remoting.transport.contracts import Connection, Peer
+
+NAME = "$share/g/plant/1"
+TOPIC = b"plant/1"
+
+
+class Proxy:
+    """A proxy's connection: what it is given, by handle."""
+
+    def __init__(self, running, connection: Connection | None = None) -> None:
+        self.running = running
+        self.connection = connection or running.connect()
+        self.given: list[tuple[int, int, bytes]] = []
+        self.connection.on_push(self._pushed)
+
+    def _pushed(self, command: Command) -> None:
+        if command.code != RequestCode.SHARED_GIVEN:
+            return
+        self.given += [
+            (handle, offset, bytes(RecordView(record).body)) for handle, offset, record in decode_given(command.body)
+        ]
+
+    async def open(self, client_id: str, name: str = NAME, *, durable: bool = True) -> int:
+        """A session that is subscribed; its epoch."""
+        body = encode(SessionOpen(client_id, not durable, None, 60 if durable else 0))
+        reply = await self.connection.request(Command(RequestCode.SESSION_OPEN, body=body))
+        epoch = decode(SessionOpened, reply.body).epoch
+        body = encode(Subscribe(client_id, epoch, durable, [FilterRequest(name, 1)]))
+        reply = await self.connection.request(Command(RequestCode.SUBSCRIBE, body=body))
+        answer = decode(Subscribed, reply.body)
+        assert [result.code for result in answer.results] == [1]
+        assert answer.retained == []
+        return epoch
+
+    async def take(self, handle: int, client_id: str, epoch: int, credit: int, held=(), name: str = NAME) -> bool:
+        """Begin to take."""
+        body = encode(SharedTake([SharedMember(handle, client_id, epoch, name, credit, list(held))]))
+        reply = await self.connection.request(Command(RequestCode.SHARED_TAKE, body=body))
+        (joined,) = decode(SharedTaken, reply.body).joined
+        return joined
+
+    def settle(self, handle: int, credit: int = 0, done=(), back=()) -> None:
+        """Say what a member has."""
+        body = encode(SharedSettle([SharedSettled(handle, credit, list(done), list(back))]))
+        self.connection.oneway(Command(RequestCode.SHARED_SETTLE, flag=FLAG_ONEWAY, body=body))
+
+    async def until(self, count: int) -> list[tuple[int, int, bytes]]:
+        """What was given, once it is so many."""
+        async with asyncio.timeout(5):
+            while len(self.given) < count:
+                await asyncio.sleep(0)
+        given, self.given = self.given, []
+        assert len(given) == count
+        return given
+
+
+async def publish(running, count: int, body: bytes = b"x") -> None:
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[TOPIC] * count, body=body)))
+    await connection.close()
+
+
+async def turn() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_members_of_several_proxies_take_turns(running) -> None:
+    """Fair over all members with room, wherever they are; a message goes to one of them."""
+    one, two = Proxy(running), Proxy(running)
+    a, b = await one.open("a"), await two.open("b")
+    assert await one.take(1, "a", a, 10)
+    assert await two.take(1, "b", b, 10)
+    await publish(running, 6)
+    given = [await one.until(3), await two.until(3)]
+    assert sorted(offset for part in given for _, offset, _ in part) == [0, 1, 2, 3, 4, 5]
+    assert [offset for _, offset, _ in given[0]] == [0, 2, 4]
+
+
+async def test_what_nobody_can_take_waits_for_room(running) -> None:
+    """No polling: the next credit brings the next messages."""
+    proxy = Proxy(running)
+    epoch = await proxy.open("a")
+    await publish(running, 3)
+    assert await proxy.take(1, "a", epoch, 1)
+    assert [offset for _, offset, _ in await proxy.until(1)] == [0]
+    proxy.settle(1, 2, [0])
+    assert [offset for _, offset, _ in await proxy.until(2)] == [1, 2]
+    group = running.broker.shared_groups.get(NAME)
+    assert group.low == 1
+
+
+async def test_only_the_owner_of_the_open_session_may_take(running) -> None:
+    """A fenced proxy, a filter nobody subscribed to, a session that does not exist: not joined, nothing given."""
+    one, two = Proxy(running), Proxy(running)
+    old = await one.open("a")
+    new = await two.open("a")
+    assert not await one.take(1, "a", old, 5)
+    assert not await one.take(1, "a", new, 5)
+    assert not await two.take(1, "a", new, 5, name="$share/other/plant/1")
+    assert not await two.take(1, "nobody", new, 5)
+    queue_id = running.broker.shared_groups.get(NAME).queue_id
+    running.broker.shared_groups.hold("$share/h/plant/1", "z", queue_id)
+    assert not await two.take(1, "a", new, 5, name="$share/h/plant/1")
+    assert await two.take(1, "a", new, 5)
+
+
+async def test_what_a_lost_proxy_had_goes_to_members_elsewhere(running) -> None:
+    """Its connection ends: at once, and nothing is lost."""
+    one, two = Proxy(running), Proxy(running)
+    a, b = await one.open("a"), await two.open("b")
+    await one.take(1, "a", a, 4)
+    await publish(running, 4)
+    await one.until(4)
+    one.settle(1, 0, [1])
+    await two.take(1, "b", b, 10)
+    await one.connection.close()
+    assert [offset for _, offset, _ in await two.until(3)] == [0, 2, 3]
+    assert running.broker.metrics.shared_returned.child("proxy_lost").value == 3
+
+
+async def test_a_member_that_leaves_is_forgotten_and_may_join_again(running) -> None:
+    """Messages it had are given anew; a late acknowledgement under the old handle is counted and changes nothing."""
+    proxy = Proxy(running)
+    epoch = await proxy.open("a")
+    await proxy.take(1, "a", epoch, 2)
+    await publish(running, 2)
+    await proxy.until(2)
+    body = encode(SessionClose("a", epoch, True, [], []))
+    await proxy.connection.request(Command(RequestCode.SESSION_CLOSE, body=body))
+    proxy.settle(1, 5, [0, 1])
+    await turn()
+    assert running.broker.metrics.dropped.child("shared_settle_late").value == 2
+    epoch = await proxy.open("a")
+    assert await proxy.take(2, "a", epoch, 2)
+    assert [(handle, offset) for handle, offset, _ in await proxy.until(2)] == [(2, 0), (2, 1)]
+    assert await proxy.take(3, "a", epoch, 2, held=[0])
+    assert [(handle, offset) for handle, offset, _ in await proxy.until(1)] == [(3, 1)]
+    assert running.broker.metrics.shared_returned.child("joined_again").value == 2
+
+
+async def test_unsubscribing_keeps_what_is_under_way(running) -> None:
+    """[MQTT-3.10.4-3] nothing new; what was sent may still be acknowledged by its member."""
+    proxy = Proxy(running)
+    a, b = await proxy.open("a"), await proxy.open("b")
+    await proxy.take(1, "a", a, 1)
+    await publish(running, 1)
+    await proxy.until(1)
+    body = encode(Unsubscribe("a", a, True, [NAME]))
+    await proxy.connection.request(Command(RequestCode.UNSUBSCRIBE, body=body))
+    await proxy.take(2, "b", b, 5)
+    await publish(running, 1)
+    assert [(handle, offset) for handle, offset, _ in await proxy.until(1)] == [(2, 1)]
+    proxy.settle(1, 0, [0])
+    await turn()
+    assert running.broker.shared_groups.get(NAME).low == 1
+    assert [seat.owner.client_id for seat in running.broker.shared_groups.get(NAME).members] == ["b"]
+
+
+async def test_a_restart_repeats_only_what_was_not_yet_written(running) -> None:
+    """Acknowledgements are written after an interval; members claim the rest before anything is handed to others."""
+    proxy = Proxy(running)
+    epoch = await proxy.open("a")
+    await proxy.take(1, "a", epoch, 4)
+    await publish(running, 5)
+    await proxy.until(4)
+    proxy.settle(1, 0, [0, 2])
+    async with asyncio.timeout(5):
+        while running.broker.shared_groups.get(NAME).dirty:
+            await asyncio.sleep(0.01)
+    await running.restart()
+    again, other = Proxy(running), Proxy(running)
+    fresh = await other.open("b")
+    assert await other.take(1, "b", fresh, 10)
+    await turn()
+    assert other.given == []
+    epoch = await again.open("a")
+    assert await again.take(1, "a", epoch, 0, held=[1])
+    await turn()
+    assert other.given == [], "offset 3 may still be claimed"
+    running.broker.maintain(running.clock.now_ms())
+    running.clock.advance_ms(running.config.shared_wait_ms)
+    running.broker.maintain(running.clock.now_ms())
+    assert [offset for _, offset, _ in await other.until(2)] == [3, 4]
+
+
+class FullPeer:
+    """A peer whose output is full while the test says so."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.writable = True
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._peer, name)
+
+
+async def test_a_proxy_whose_output_is_full_is_handed_nothing(running) -> None:
+    """Its members are passed over until there is room; then it goes on by itself."""
+    made: list[FullPeer] = []
+
+    def through(peer: Peer, command: Command) -> Command | None:
+        if not made:
+            made.append(FullPeer(peer))
+        return running.router(made[0], command)
+
+    proxy = Proxy(running, inprocess.connect(through))
+    epoch = await proxy.open("a")
+    await proxy.take(1, "a", epoch, 10)
+    made[0].writable = False
+    await publish(running, 1)
+    assert len(await proxy.until(1)) == 1
+    await publish(running, 2)
+    await turn()
+    assert proxy.given == []
+    await proxy.take(2, "a", epoch, 10)
+    await turn()
+    assert proxy.given == []
+    made[0].writable = True
+    assert [offset for _, offset, _ in await proxy.until(3)] == [0, 1, 2]
+
+
+async def test_large_backlogs_go_out_in_bounded_pushes(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of one group, a read and a push are bounded; everything comes all the same."""
+    monkeypatch.setattr(shared, "TURN_MESSAGES_MAX", 4)
+    monkeypatch.setattr(shared, "READ_BYTES_MAX", 500)
+    monkeypatch.setattr(shared, "PUSH_BYTES_MAX", 600)
+    proxy = Proxy(running)
+    epoch = await proxy.open("a")
+    await publish(running, 30, b"y" * 100)
+    await proxy.take(1, "a", epoch, 100)
+    assert [offset for _, offset, _ in await proxy.until(30)] == list(range(30))
+
+
+async def test_unreadable_and_expired_messages_are_passed_over_and_counted(running, monkeypatch) -> None:
+    """A damaged stretch holds nobody up."""
+    proxy = Proxy(running)
+    epoch = await proxy.open("a")
+    await publish(running, 4)
+    store, queue_id = running.broker.store, running.broker.shared_groups.get(NAME).queue_id
+    read = store.read
+
+    def damaged(queue, offset, *rest):
+        if offset < 2:
+            raise UnreadableOffsets(CorruptLog(store.directory, 0, "damaged"), queue, offset, 2)
+        return read(queue, offset, *rest)
+
+    monkeypatch.setattr(store, "read", damaged)
+    await proxy.take(1, "a", epoch, 10)
+    assert [offset for _, offset, _ in await proxy.until(2)] == [2, 3]
+    assert running.broker.metrics.dropped.child("shared_unreadable").value == 2
+    monkeypatch.setattr(store, "read", read)
+    await publish(running, 3)
+    await proxy.until(3)
+    monkeypatch.setattr(store, "bounds", lambda queue: (9, 12) if queue == queue_id else (0, 0))
+    proxy.settle(1, 0, [2, 3])
+    await turn()
+    assert running.broker.metrics.dropped.child("shared_retention").value == 2
+
+
+async def test_a_take_over_moves_what_the_old_connection_had(running) -> None:
+    """The session goes on elsewhere; the fenced proxy's acknowledgements come too late."""
+    one, two = Proxy(running), Proxy(running)
+    old = await one.open("a")
+    await one.take(1, "a", old, 5)
+    await publish(running, 2)
+    await one.until(2)
+    new = await two.open("a")
+    one.settle(1, 0, [0, 1])
+    assert await two.take(1, "a", new, 5)
+    assert [offset for _, offset, _ in await two.until(2)] == [0, 1]
+
+
+async def test_a_group_of_durable_sessions_waits_and_one_of_clean_sessions_ends(running) -> None:
+    """While all members are away messages gather for the first; with the last clean session nothing is left."""
+    durable, clean = Proxy(running), Proxy(running)
+    await durable.open("a")
+    await clean.open("b", "$share/clean/plant/1", durable=False)
+    await durable.connection.close()
+    await clean.connection.close()
+    await turn()
+    await publish(running, 3)
+    again = Proxy(running)
+    epoch = await again.open("a")
+    await again.take(1, "a", epoch, 5)
+    assert len(await again.until(3)) == 3
+    assert running.broker.shared_groups.get("$share/clean/plant/1") is None
+
+
+async def test_a_retained_message_is_not_sent_for_a_shared_subscription(running) -> None:
+    """[MQTT 5 4.8.2] whoever wants them subscribes without a group."""
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(TOPIC, flags=FLAG_RETAIN)))
+    proxy = Proxy(running)
+    epoch = await proxy.open("a")  # asserts that none came
+    await proxy.take(1, "a", epoch, 5)
+    await turn()
+    assert proxy.given == []
+
+
+async def note(proxy: Proxy, client_id: str, epoch: int, *reserved: tuple[int, int, int]) -> None:
+    """Steps of QoS 2."""
+    body = encode(FlowBatch([SessionFlow(client_id, epoch, reserved=list(reserved))]))
+    await proxy.connection.request(Command(RequestCode.SESSION_FLOW, body=body))
+
+
+async def test_what_a_session_has_noted_is_its_own(running) -> None:
+    """[MQTT-4.8.2-4] nobody else gets it when the member leaves, or after a restart before the group was written."""
+    proxy = Proxy(running)
+    a, b = await proxy.open("a"), await proxy.open("b")
+    await proxy.take(1, "a", a, 3)
+    await publish(running, 3)
+    await proxy.until(3)
+    place = running.broker.shared_groups.get(NAME).queue_id | SHARED_BIT
+    await note(proxy, "a", a, (1, place, 1))
+    await note(proxy, "a", a - 1, (2, place, 2))
+    await note(proxy, "b", b, (3, place, 2), (4, place & ~SHARED_BIT, 0))
+    assert running.broker.metrics.dropped.child("flow_fenced").value == 1
+    await proxy.connection.request(Command(RequestCode.SESSION_CLOSE, body=encode(SessionClose("a", a, True, [], []))))
+    await proxy.take(2, "b", b, 9)
+    assert [offset for _, offset, _ in await proxy.until(2)] == [0, 2]
+    running.broker.shared._save_timer.cancel()  # what the group says of it was not written
+    await running.restart()
+    again = Proxy(running)
+    b = await again.open("b")
+    await again.take(1, "b", b, 9)
+    running.broker.shared_groups.get(NAME).call_off()
+    await publish(running, 1)
+    given = [offset for _, offset, _ in await again.until(2)]
+    assert given == [0, 3], "1 is noted by a, 2 by b"
+    running.broker.maintain(running.clock.now_ms())
+    assert not running.broker.shared_groups.get(NAME).dirty
+
+
+async def test_what_was_being_sent_ends_with_its_session_and_is_counted(running) -> None:
+    """[MQTT-4.8.2-5] without expiry when its connection ends, with one when it is cleaned away."""
+    proxy = Proxy(running)
+    a, b = await proxy.open("a", durable=False), await proxy.open("b")
+    await proxy.take(1, "a", a, 2)
+    await publish(running, 2)
+    await proxy.until(2)
+    body = encode(SharedSettle([SharedSettled(1, 0, [], [], [0])]))
+    proxy.connection.oneway(Command(RequestCode.SHARED_SETTLE, flag=FLAG_ONEWAY, body=body))
+    await proxy.take(2, "b", b, 9)
+    await proxy.connection.request(Command(RequestCode.SESSION_CLOSE, body=encode(SessionClose("a", a, False, [], []))))
+    assert [offset for _, offset, _ in await proxy.until(1)] == [1]
+    lost = running.broker.metrics.dropped.child(shared.SESSION_ENDED)
+    assert lost.value == 1
+    assert running.broker.metrics.shared_returned.child("member_left").value == 1
+    await note(proxy, "b", b, (1, running.broker.shared_groups.get(NAME).queue_id | SHARED_BIT, 1))
+    await proxy.open("b", durable=False)
+    running.broker.maintain(running.clock.now_ms())
+    assert lost.value == 2

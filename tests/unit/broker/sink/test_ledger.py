@@ -1,0 +1,216 @@
+"""Exactly once: a commit shows the listed rows once, at whatever point it was interrupted."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.publishing.append import entry_message
+from broker.publishing.placement import Placement
+from broker.sink.ledger import NO_BATCH, PREPARED_MAX, SinkLedger
+from broker.sink.stages import KEPT_EXPIRY_FACTOR, AttemptKey, Stages
+from broker.subscriptions.dispatch import Dispatcher
+from broker.subscriptions.filters import Filters
+from broker.topics.topics import Topics
+from remoting.protocol.errors import Refused
+from remoting.protocol.records import names
+from remoting.protocol.records.record import RecordView
+
+
+class Sink:
+    """One broker's staging, placement and ledger over a store that can be reopened."""
+
+    def __init__(self, bench, *, group_bytes_max: int = 1_000_000) -> None:
+        self.bench = bench
+        store = bench.store
+        topics = Topics(store, topics_max=10)
+        filters = Filters(store, expiry_ms=0, filters_max=10, now_ms=0)
+        dispatcher = Dispatcher(store, topics, filters, cached_topics_max=10, queue_count=1)
+        limits = {"message_size_bytes_max": 1_000, "properties_bytes_max": 1_000}
+        placement = Placement(topics, dispatcher, queue_count=1, auto_create=True, **limits)
+        self.stages = Stages(store, expiry_ms=1_000, attempts_max=100, now_ms=0)
+        self.ledger = SinkLedger(store, self.stages, placement, group_bytes_max=group_bytes_max)
+
+    def stage(self, entries, batch: int, partition: int = 0, attempt: int = 0) -> tuple[int, int, int]:
+        found = self.stages.open(AttemptKey("s", batch, partition, attempt), 0)
+        messages = [self.stages.stage(entry_message(e), e.kind, e.queue_index, found) for e in entries]
+        self.bench.store.append(messages)
+        self.bench.settle()
+        return partition, attempt, len(entries)
+
+    def commit(self, batch: int, handles) -> bool:
+        run = self.ledger.begin("s", batch, handles)
+        while run is not None and not run.finished:
+            self.ledger.step(run)
+        self.bench.settle()
+        return run is not None
+
+    def bodies(self) -> list[bytes]:
+        queue_id = self.bench.store.find_queue(names.light_queue_name(b"out/x"))
+        if queue_id is None:
+            return []
+        return [bytes(RecordView(r).body) for r in self.bench.store.read(queue_id, 0, 999, 999_999).records]
+
+
+@pytest.fixture
+def rows(make_entries):
+    return lambda *bodies: [entry for body in bodies for entry in make_entries(b"out/x", body=body)]
+
+
+def test_nothing_is_visible_before_the_commit_and_all_once_after_it(bench, rows) -> None:
+    sink = Sink(bench)
+    handle = sink.stage(rows(b"1", b"2"), 0)
+    assert sink.bodies() == []
+    assert sink.ledger.last_batch("s")[0] == NO_BATCH
+    assert sink.commit(0, [handle])
+    assert sink.bodies() == [b"1", b"2"]
+    assert not sink.commit(0, [handle])
+    assert sink.bodies() == [b"1", b"2"]
+    assert sink.ledger.last_batch("s")[0] == 0
+    assert len(sink.stages) == 0
+
+
+def test_only_the_listed_attempts_count(bench, rows) -> None:
+    sink = Sink(bench)
+    sink.stage(rows(b"lost"), 0, partition=0, attempt=1)
+    kept = sink.stage(rows(b"kept"), 0, partition=0, attempt=2)
+    other = sink.stage(rows(b"other"), 0, partition=1, attempt=3)
+    sink.commit(0, [kept, other])
+    assert sink.bodies() == [b"kept", b"other"]
+    assert len(sink.stages) == 0
+
+
+def test_an_older_batch_is_already_committed(bench, rows) -> None:
+    sink = Sink(bench)
+    sink.commit(5, [sink.stage(rows(b"five"), 5)])
+    assert not sink.commit(4, [(0, 0, 1)])
+    assert sink.bodies() == [b"five"]
+
+
+def test_an_empty_batch_is_committed_too(bench) -> None:
+    sink = Sink(bench)
+    assert sink.commit(0, [])
+    assert sink.commit(1, [(0, 0, 0)])
+    assert sink.ledger.last_batch("s")[0] == 1
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_large_commit_goes_on_after_a_restart_with_the_attempts_it_began_with(bench, rows, steps) -> None:
+    bodies = [b"%03d" % number for number in range(20)]
+    sink = Sink(bench, group_bytes_max=1_000)
+    handles = [sink.stage(rows(*bodies[:7]), 0, 0), sink.stage(rows(*bodies[7:]), 0, 1)]
+    run = sink.ledger.begin("s", 0, handles)
+    for _ in range(steps):
+        sink.ledger.step(run)
+    assert not run.finished
+    bench.reopen()
+    again = Sink(bench, group_bytes_max=1_000)
+    assert len(again.bodies()) == run.done
+    late = again.stage(rows(b"replayed"), 0, 0, attempt=99)
+    (unfinished,) = again.ledger.unfinished()
+    assert unfinished.done == run.done
+    assert again.commit(0, [late])
+    assert again.bodies() == bodies
+    assert not again.commit(0, [late])
+    assert again.ledger.unfinished() == []
+
+
+def test_what_is_not_staged_or_not_complete_is_refused_and_changes_nothing(bench, rows) -> None:
+    sink = Sink(bench)
+    sink.stage(rows(b"1", b"2"), 0)
+    for handle, reason in (
+        ((0, 0, 3), "its handle says 3"),
+        ((0, 0, 1), "its handle says 1"),
+        ((7, 0, 1), "not staged"),
+    ):
+        with pytest.raises(Refused, match=reason):
+            sink.commit(0, [handle])
+    assert sink.bodies() == []
+    assert sink.commit(0, [(0, 0, 2)])
+
+
+def test_abort_and_expiry_forget_what_was_not_committed(bench, rows) -> None:
+    sink = Sink(bench)
+    handle = sink.stage(rows(b"1"), 0)
+    assert sink.ledger.abort("s", 0) == 1
+    with pytest.raises(Refused):
+        sink.commit(0, [handle])
+    sink.stage(rows(b"2"), 1)
+    assert sink.ledger.expire(1_000) == 1
+    assert sink.bodies() == []
+
+
+def test_what_is_prepared_survives_expiry_abort_and_restart(bench, rows) -> None:
+    """Its batch may be decided elsewhere: only a commit ends it."""
+    sink = Sink(bench)
+    handle = sink.stage(rows(b"1", b"2"), 0, attempt=1)
+    sink.stage(rows(b"lost"), 0, attempt=2)
+    end = sink.ledger.prepare("s", 0, [handle])
+    assert sink.ledger.prepare("s", 0, [handle]) <= end, "repeated, it changes nothing"
+    bench.reopen()
+    again = Sink(bench)
+    assert again.ledger.abort("s", 0) == 1
+    assert again.ledger.expire(1_000) == 0
+    assert again.bodies() == []
+    assert again.commit(0, [handle])
+    assert again.bodies() == [b"1", b"2"]
+    assert len(again.stages) == 0
+    assert again.ledger.prepare("s", 0, [handle]) <= bench.store.end_position, "a committed batch needs no preparation"
+    late = again.stage(rows(b"3"), 1)
+    assert again.commit(1, [late]), "nothing of the batch before stands in the way"
+
+
+def test_prepared_attempts_end_some_time(bench, rows) -> None:
+    """A job without a name that died between two steps must not keep its rows for ever."""
+    sink = Sink(bench)
+    sink.ledger.prepare("s", 0, [sink.stage(rows(b"1"), 0)])
+    assert sink.ledger.expire(KEPT_EXPIRY_FACTOR * 1_000 - 1) == 0
+    assert sink.ledger.expire(KEPT_EXPIRY_FACTOR * 1_000) == 1
+
+
+def test_only_complete_attempts_are_prepared_and_not_without_end(bench, rows) -> None:
+    """What is refused then is refused before anything is decided."""
+    sink = Sink(bench)
+    partition, attempt, count = sink.stage(rows(b"1"), 0)
+    with pytest.raises(Refused, match="its handle says 2"):
+        sink.ledger.prepare("s", 0, [(partition, attempt, count + 1)])
+    for number in range(PREPARED_MAX):
+        sink.ledger.prepare("s", 0, [sink.stage(rows(b"1"), 0, attempt=100 + number)])
+    with pytest.raises(Refused, match="without a commit"):
+        sink.ledger.prepare("s", 0, [(partition, attempt, count)])
+
+
+def test_nothing_but_what_is_prepared_is_committed(bench, rows) -> None:
+    """Another group may have decided this batch: other rows for it would come on top."""
+    sink = Sink(bench)
+    first, second = sink.stage(rows(b"1"), 0, attempt=1), sink.stage(rows(b"2"), 0, attempt=2)
+    other = sink.stage(rows(b"3"), 0, attempt=3)
+    for handle in (first, second):
+        sink.ledger.prepare("s", 0, [handle])
+    with pytest.raises(Refused, match="prepared here for a commit at another broker group"):
+        sink.commit(0, [other])
+    assert sink.commit(0, [second])
+    assert sink.bodies() == [b"2"]
+
+
+@pytest.mark.parametrize("steps", [0, 2, 99])
+def test_the_plan_of_other_groups_is_decided_with_the_rows(bench, rows, steps) -> None:
+    """It is there after a restart in the middle of the commit too, and the first one counts."""
+    sink = Sink(bench, group_bytes_max=1_000)
+    handle = sink.stage(rows(*[b"%03d" % number for number in range(20)]), 4)
+    plan = [("broker-b", [(0, 7, 5), (1, 8, 1)])]
+    run = sink.ledger.begin("s", 4, [handle], plan)
+    while not run.finished and steps:
+        sink.ledger.step(run)
+        steps -= 1
+    decided = run.done > 0
+    bench.reopen()
+    again = Sink(bench, group_bytes_max=1_000)
+    run = again.ledger.begin("s", 4, [handle], [("broker-c", [])])
+    while run is not None and not run.finished:
+        again.ledger.step(run)
+    bench.settle()
+    assert again.ledger.plan("s") == (plan if decided else [("broker-c", [])])
+    assert len(again.bodies()) == 20
+    assert again.ledger.plan("nobody") == []
+    assert again.commit(5, [again.stage(rows(b"next"), 5)])
+    assert again.ledger.plan("s") == []

@@ -1,0 +1,183 @@
+"""Runs plus tail: reads across both, minimum offsets, reopening."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.store import hot
+from broker.store.index.index_flusher import IndexFlusher
+from broker.store.index.queue_index import QueueIndex
+from broker.store.settings import StoreSettings
+from runtime.faults import FaultPoints
+
+
+class InlineThread:
+    """Runs each job at once."""
+
+    def submit(self, job, done) -> None:
+        done(job(), None)
+
+    def drain(self) -> None:
+        return
+
+
+def flusher_of(index: QueueIndex, merge: int = 100) -> IndexFlusher:
+    wanted = StoreSettings(index_tail_entries=64, index_merge_runs=merge)
+    return IndexFlusher(index, InlineThread(), lambda: 0, wanted, FaultPoints(), lambda error: None)
+
+
+def put(index: QueueIndex, queue: int, count: int, messages: int = 1) -> None:
+    """Append entries of one queue; entry n of the log stands at position 10 n."""
+    for _ in range(count):
+        offset, at = index.next_offset(queue), index.end_position
+        entries = hot.core.make_block([queue], [offset], [at], [10], [0], [messages])
+        assert index.tail.ring.claim(entries, 0, 1 << 20) == 1
+        index.append(entries, at + 10)
+
+
+def test_reads_across_runs_and_tail(tmp_path: Path) -> None:
+    """Any offset, any count, also after reopening and merging."""
+    index = QueueIndex(tmp_path, 64, 0)
+    index.grow(2)
+    flusher = flusher_of(index)
+    for _ in range(5):
+        put(index, 0, 7)
+        put(index, 1, 3)
+        flusher.flush()
+    put(index, 0, 7)
+    expected = [base * 100 + n * 10 for base in range(5) for n in range(7)] + [500 + n * 10 for n in range(7)]
+    for offset in range(43):
+        assert index.read(0, offset, 9).positions.tolist() == expected[offset : offset + 9]
+    assert index.read(0, 0, 1000).positions.tolist() == expected
+    flusher.flush()
+    index.close()
+    again = QueueIndex(tmp_path, 64, 0)
+    assert (again.next_offset(0), again.next_offset(1)) == (42, 15)
+    assert again.read(0, 0, 1000).positions.tolist() == expected
+    flusher_of(again, merge=3).merge_if_many()
+    assert len(again.runs) == 2
+    assert again.read(0, 3, 1000).positions.tolist() == expected[3:]
+    again.close()
+
+
+def test_minimum_moves_with_the_begin(tmp_path: Path) -> None:
+    """Whole runs go, a run that is half in the log stays, an empty queue's minimum is its next offset."""
+    index = QueueIndex(tmp_path, 64, 0)
+    index.grow(2)
+    flusher = flusher_of(index)
+    put(index, 1, 2)
+    put(index, 0, 8)
+    flusher.flush()
+    put(index, 0, 10)
+    flusher.flush()
+    assert (index.min_offset(0), index.min_offset(1)) == (0, 0)
+    index.move_begin(50)
+    assert (index.min_offset(0), index.min_offset(1)) == (3, 2)
+    assert index.expired_runs() == []
+    index.move_begin(100)
+    assert (index.min_offset(0), index.min_offset(1)) == (8, 2)
+    flusher.drop_runs(index.expired_runs())
+    assert len(index.runs) == 1
+    put(index, 1, 1)
+    assert (index.min_offset(1), index.next_offset(1)) == (2, 3)
+    flusher.flush()
+    index.close()
+    again = QueueIndex(tmp_path, 64, 100)
+    assert (again.min_offset(0), again.min_offset(1), again.next_offset(1)) == (8, 2, 3)
+    again.close()
+
+
+def test_strangers_are_removed(tmp_path: Path) -> None:
+    """What a crash left without the manifest naming it."""
+    QueueIndex(tmp_path, 64, 0).close()
+    (tmp_path / "run-0000000007").write_bytes(b"x")
+    (tmp_path / "offsets-0000000008").write_bytes(b"x")
+    QueueIndex(tmp_path, 64, 0).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tail"]
+
+
+def test_floors_at_once(tmp_path: Path) -> None:
+    """Only queues that are behind move."""
+    index = QueueIndex(tmp_path / "index", 64, 0)
+    index.set_floor(1, 7)
+    index.set_floors(np.array([3, 5, 0]))
+    assert [index.next_offset(queue) for queue in range(3)] == [3, 7, 0]
+    assert [index.tail.flushed_next(queue) for queue in range(3)] == [3, 7, 0]
+    assert [index.confirmed_end(queue) for queue in range(3)] == [3, 7, 0]
+    index.close()
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(1, 5), st.sampled_from([1, 1, 2, 40]))
+    | st.sampled_from(["flush", "merge", "reopen", "begin"]),
+    max_size=40,
+)
+
+
+@settings(deadline=None, max_examples=80)
+@given(STEPS, st.integers(1, 60))
+def test_like_a_list_of_messages(steps, wanted: int) -> None:
+    """Batches and single messages in runs and tail: every offset, over flushes, merges, reopening and expiry."""
+    with tempfile.TemporaryDirectory() as folder:
+        index, model, begin = QueueIndex(Path(folder), 64, 0), {0: [], 1: [], 2: []}, 0
+        index.grow(3)
+        for step in steps:
+            flusher = flusher_of(index, merge=2)
+            if step == "begin":
+                begin = index.manifest.end_position
+                index.move_begin(begin)
+                flusher.drop_runs(index.expired_runs())
+            elif step == "reopen":
+                if index.tail.count > index.tail.first:
+                    flusher.flush()
+                index.close()
+                index = QueueIndex(Path(folder), 64, begin)
+                index.grow(3)
+            elif step in {"flush", "merge"}:
+                flusher.merging = step == "merge"
+                flusher.flush()
+            else:
+                queue, count, messages = step
+                if index.tail.room < count:
+                    flusher.flush()
+                for _ in range(count):
+                    model[queue].append((index.next_offset(queue), index.end_position))
+                    put(index, queue, 1, messages)
+            for queue, entries in model.items():
+                check(index, queue, [entry for entry in entries if entry[1] >= begin], wanted)
+        index.close()
+
+
+def check(index: QueueIndex, queue: int, entries: list[tuple[int, int]], wanted: int) -> None:
+    """Minimum, next offset, and reads from the first and the last message of every entry."""
+    following = index.next_offset(queue)
+    assert index.min_offset(queue) == (entries[0][0] if entries else following)
+    ends = [first for first, _ in entries[1:]] + [following] * bool(entries)
+    for (first, _), end in zip(entries, ends, strict=True):
+        for offset in (first, end - 1):
+            found = index.read(queue, offset, wanted)
+            expected = [
+                entry for entry, behind in zip(entries, ends, strict=True) if behind > offset
+                and entry[0] < offset + wanted
+            ]  # fmt: skip
+            assert list(zip(found.offsets.tolist(), found.positions.tolist(), strict=True)) == expected
+            assert found.end == ends[entries.index(expected[-1])]
+    assert len(index.read(queue, following, wanted)) == 0
+
+
+def test_floors_survive_with_the_next_run(tmp_path: Path) -> None:
+    """Where a queue without a live entry goes on is known to the index after the next run, whatever the state says."""
+    index = QueueIndex(tmp_path, 64, 0)
+    index.set_floors(np.array([0, 7]))
+    put(index, 0, 1)
+    flusher_of(index).flush()
+    put(index, 1, 1)
+    index.close()
+    again = QueueIndex(tmp_path, 64, 0)
+    assert (again.next_offset(0), again.next_offset(1)) == (1, 7)
+    again.close()

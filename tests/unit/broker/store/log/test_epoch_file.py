@@ -1,0 +1,94 @@
+"""Which epoch wrote which part of the log, on the disk and from the records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.store.errors import CorruptIndex
+from broker.store.log.epoch_file import below, epoch_at, epochs_of, load_epochs, recovered, save_epochs, with_epoch
+from broker.store.log.sealed_json import sealed_json
+from tests.sim.replicas import ReplicaBench
+from tests.sim.stores import message
+
+
+def test_saved_entries_come_back(tmp_path: Path) -> None:
+    """No file is None, an empty list is one."""
+    assert load_epochs(tmp_path) is None
+    for epochs in ([], [(1, 0)], [(1, 0), (5, 96), (6, 2**40)]):
+        save_epochs(tmp_path, epochs)
+        assert load_epochs(tmp_path) == epochs
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"epochs": 3},
+        {"epochs": [[1]]},
+        {"epochs": [[2, 0], [2, 8]]},
+        {"epochs": [[2, 8], [3, 8]]},
+        {"epochs": "x"},
+    ],
+)
+def test_entries_that_contradict_each_other_are_refused(tmp_path: Path, value: object) -> None:
+    """Epochs and starts both rise, or the file is as good as unreadable."""
+    (tmp_path / "EPOCHS").write_bytes(sealed_json(value))
+    with pytest.raises(CorruptIndex):
+        load_epochs(tmp_path)
+
+
+def test_a_flipped_bit_is_seen(tmp_path: Path) -> None:
+    """The checksum covers all of it."""
+    save_epochs(tmp_path, [(1, 0), (2, 96)])
+    data = bytearray((tmp_path / "EPOCHS").read_bytes())
+    data[14] ^= 1
+    (tmp_path / "EPOCHS").write_bytes(data)
+    with pytest.raises(CorruptIndex):
+        load_epochs(tmp_path)
+
+
+def test_an_entry_that_wrote_nothing_is_replaced() -> None:
+    """The empty epoch trap: what starts where another one started, or behind a cut, takes its place."""
+    assert with_epoch([], 1, 0) == [(1, 0)]
+    assert with_epoch([(1, 0)], 2, 96) == [(1, 0), (2, 96)]
+    assert with_epoch([(1, 0), (2, 96)], 3, 96) == [(1, 0), (3, 96)]
+    assert with_epoch([(1, 0)], 2, 0) == [(2, 0)]
+
+
+def test_entries_after_a_cut_and_after_a_start() -> None:
+    """A cut takes epochs without a byte, a start leaves the one that begins at the end; all but the last expired go."""
+    epochs = [(1, 0), (3, 100), (4, 200), (6, 300)]
+    assert below(epochs, 200) == [(1, 0), (3, 100)]
+    assert below(epochs, 0) == []
+    assert recovered(epochs, 0, 200) == [(1, 0), (3, 100), (4, 200)]
+    assert recovered(epochs, 150, 500) == [(3, 100), (4, 200), (6, 300)]
+    assert recovered(epochs, 300, 500) == [(6, 300)]
+    assert recovered([], 0, 0) == []
+
+
+def test_the_epoch_of_a_byte() -> None:
+    """The last entry at or below it, and where the next one starts."""
+    epochs = [(1, 0), (3, 100), (4, 200)]
+    assert [epoch_at(epochs, at) for at in (0, 99, 100, 250)] == [(1, 100), (1, 100), (3, 200), (4, None)]
+
+
+def test_the_records_tell_the_same_as_the_file(tmp_path: Path) -> None:
+    """Epochs that begin within a file, at its begin, one record apart, and behind records larger than a piece."""
+    bench = ReplicaBench(tmp_path / "data", epoch=1, segment_size_bytes=512 * 1024)
+    queue = bench.store.open_queue(b"q")
+    for epoch in range(2, 12):
+        for _ in range(epoch % 4):
+            size = 150_000 if epoch % 2 else 200
+            bench.store.append([message([queue], bytes(size))])
+        bench.flush()
+        bench.reopen_as(epoch=2 * epoch)
+    bench.store.append([message([queue], b"x")])
+    bench.flush()
+    log, end = bench.store._log, bench.store.end_position
+    assert len(log.segments) > 2
+    assert epochs_of(log, end) == bench.store.epochs
+    cut = bench.store.epochs[4][1]
+    assert epochs_of(log, cut) == below(bench.store.epochs, cut)
+    bench.close()

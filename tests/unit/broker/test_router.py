@@ -1,0 +1,30 @@
+"""The table is complete, and what the store refuses becomes an answer."""
+
+from __future__ import annotations
+
+import errno
+
+from broker.router import features, handlers
+from remoting.protocol.bodies.session_body import SessionOpen, encode
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+
+
+async def test_every_private_code_a_broker_answers_has_a_handler(running) -> None:
+    table = handlers(running.broker)
+    proxies_own = {RequestCode.NOTIFY, RequestCode.SESSION_FENCED, RequestCode.SHARED_GIVEN, RequestCode.WILL_DUE}
+    proxies_own |= {RequestCode.SUBSCRIBE_ROUTES, RequestCode.ROUTES_CHANGED}  # between clients and controllers
+    proxies_own |= {RequestCode.SIGN_CHALLENGE}  # answered by the server itself, before there is a broker to ask
+    private = {value for value in vars(RequestCode).values() if isinstance(value, int) and 9_000 < value < 9_100}
+    assert private - proxies_own <= set(table)
+    answered = [code for feature in features(running.broker) for code in feature.handlers()]
+    assert sorted([*answered, RequestCode.APPEND_MANY]) == sorted(table)
+
+
+async def test_a_full_disk_is_an_answer_in_every_handler(running) -> None:
+    running.faults.arm("log.write", OSError(errno.ENOSPC, "full"), times=None)
+    connection = running.connect()
+    opening = Command(RequestCode.SESSION_OPEN, body=encode(SessionOpen("c", False, None, 5)))
+    topic = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields={"topic": "t"})
+    for request in (opening, topic):
+        assert (await connection.request(request)).code == ResponseCode.SERVICE_NOT_AVAILABLE

@@ -1,0 +1,188 @@
+"""Every command on the metadata: what it changes, what it refuses, what always holds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.name_server.changes import (
+    DeleteKeyValue,
+    MemberLeft,
+    PutKeyValue,
+    PutTopic,
+    RegisterBroker,
+    Registered,
+    Rejected,
+    RemoveMember,
+    RemoveTopic,
+    SetWritable,
+    TopicsTouched,
+)
+from controller.name_server.state import Limits, Metadata, State
+from remoting.protocol.bodies.route_body import DataVersion, QueueData, TopicConfig
+
+
+def registration(name="b", broker_id=0, address="h:1", topics=("t",), counter=1, epoch=0, cluster="C", acting=False):
+    table = {topic: TopicConfig(topic) for topic in topics}
+    return RegisterBroker(
+        cluster, name, broker_id, address, "", None, acting, DataVersion(epoch, 0, counter), table
+    )  # fmt: skip
+
+
+def names(events):
+    return [type(event).__name__ for event in events]
+
+
+def test_a_master_brings_its_topics():
+    state = State()
+    assert state.apply(registration(topics=("t", "u"))) == [Registered("C", "b", 0, "h:1", first=True)]
+    assert sorted(state.metadata.topics) == ["t", "u"]
+    assert state.revision == 1
+    assert state.apply(registration(topics=("t", "u"))) == [Registered("C", "b", 0, "h:1", first=False)]
+    assert state.revision == 1
+    state.apply(registration(topics=("v",), counter=2))
+    assert sorted(state.metadata.topics) == ["t", "u", "v"]
+
+
+def test_a_replica_brings_none_unless_it_acts():
+    state = State()
+    state.apply(registration(broker_id=2, address="h:2"))
+    assert state.metadata.topics == {}
+    state.apply(registration(broker_id=1, address="h:3", acting=True))
+    assert list(state.metadata.topics) == ["t"]
+
+
+def test_who_leaves_last_takes_the_topics_along():
+    state = State()
+    state.apply(registration())
+    state.apply(registration(broker_id=1, address="h:2"))
+    state.apply(registration("c", 0, "h:3", topics=("t", "u")))
+    assert state.apply(RemoveMember("C", "h:1", "dead")) == [MemberLeft("C", "b", 0, "h:1", "dead")]
+    assert sorted(state.metadata.topics["t"]) == ["b", "c"]
+    state.apply(RemoveMember("C", "h:2", "dead"))
+    assert state.metadata.topics["t"].keys() == {"c"}
+    assert "b" not in state.metadata.groups
+    assert state.apply(RemoveMember("C", "h:2", "dead")) == []
+
+
+def test_a_new_address_takes_the_place_an_older_epoch_does_not():
+    state = State()
+    state.apply(registration(epoch=3))
+    events = state.apply(registration(address="h:9", epoch=4))
+    assert names(events) == ["MemberLeft", "Registered"]
+    before = state.revision
+    (event,) = state.apply(registration(epoch=3))
+    assert isinstance(event, Rejected)
+    assert "h:9 of epoch 4" in event.remark
+    assert state.revision == before
+
+
+def test_one_address_is_one_member():
+    state = State()
+    state.apply(registration(broker_id=1))
+    assert names(state.apply(registration(broker_id=0))) == ["MemberLeft", "Registered"]
+    assert list(state.metadata.groups["b"].members) == [0]
+    state.apply(registration("c"))
+    assert list(state.metadata.groups) == ["c"]
+    assert state.member_of("C", "h:1") == ("c", 0)
+    assert state.member_of("D", "h:1") is None
+
+
+def test_a_name_belongs_to_one_cluster():
+    state = State()
+    state.apply(registration())
+    (event,) = state.apply(registration(cluster="D", address="h:5"))
+    assert isinstance(event, Rejected)
+    assert "belongs to cluster 'C'" in event.remark
+
+
+@pytest.mark.parametrize(
+    ("limits", "refused"),
+    [
+        (Limits(brokers_max=1), registration("c", 0, "h:2")),
+        (Limits(topics_max=1), registration("c", 0, "h:2", topics=("u",))),
+        (Limits(topics_max=1), PutTopic("u", [QueueData("b", 1, 1, 6)])),
+        (Limits(key_values_max=0), PutKeyValue("n", "k", "v")),
+    ],
+)
+def test_limits_refuse_and_change_nothing(limits, refused):
+    state = State(limits=limits)
+    state.apply(registration())
+    assert names(state.apply(refused)) == ["Rejected"]
+    assert state.revision == 1
+    assert names(state.apply(registration(counter=2))) == ["Registered"]
+
+
+def test_topics_put_and_removed_by_cluster():
+    state = State()
+    state.apply(registration(topics=()))
+    state.apply(registration("d", 0, "h:2", topics=(), cluster="D"))
+    assert names(state.apply(PutTopic("t", [QueueData("x", 1, 1, 6)]))) == ["Rejected"]
+    assert names(state.apply(PutTopic("t", []))) == ["Rejected"]
+    state.apply(PutTopic("t", [QueueData("b", 1, 1, 6), QueueData("d", 2, 2, 6)]))
+    assert state.apply(RemoveTopic("t", "D")) == [TopicsTouched(1)]
+    assert list(state.metadata.topics["t"]) == ["b"]
+    assert state.apply(RemoveTopic("t")) == [TopicsTouched(1)]
+    assert state.apply(RemoveTopic("t")) == [TopicsTouched(0)]
+
+
+def test_write_permission_is_the_groups_and_counted_in_topics():
+    state = State()
+    state.apply(registration(topics=("t", "u")))
+    assert state.apply(SetWritable("b", writable=False)) == [TopicsTouched(2)]
+    assert not state.metadata.groups["b"].writable
+    state.apply(registration(topics=("t", "u"), counter=5))
+    assert not state.metadata.groups["b"].writable
+    assert state.apply(SetWritable("nobody", writable=True)) == [TopicsTouched(0)]
+
+
+def test_key_values():
+    state = State()
+    state.apply(PutKeyValue("n", "k", "1"))
+    state.apply(PutKeyValue("n", "k", "2"))
+    assert state.metadata.key_values == {"n": {"k": "2"}}
+    state.apply(DeleteKeyValue("n", "k"))
+    assert state.metadata.key_values == {}
+    revision = state.revision
+    state.apply(DeleteKeyValue("n", "k"))
+    assert state.revision == revision
+
+
+CHANGES = st.one_of(
+    st.builds(
+        registration,
+        st.sampled_from("bcd"),
+        st.integers(0, 2),
+        st.sampled_from(["h:1", "h:2", "h:3", "h:4"]),
+        st.lists(st.sampled_from("tuv"), max_size=3),
+        st.integers(0, 3),
+        st.integers(0, 2),
+        st.sampled_from("CD"),
+        st.booleans(),
+    ),
+    st.builds(RemoveMember, st.sampled_from("CD"), st.sampled_from(["h:1", "h:2", "h:3", "h:4"]), st.just("x")),
+    st.builds(RemoveTopic, st.sampled_from("tuv"), st.sampled_from([None, "C", "D"])),
+    st.builds(
+        PutTopic,
+        st.sampled_from("tuv"),
+        st.lists(st.builds(QueueData, st.sampled_from("bcd"), st.just(1), st.just(1), st.just(6)), max_size=2),
+    ),
+)
+
+
+@given(st.lists(CHANGES, max_size=30))
+def test_the_invariant_holds_and_the_same_commands_give_the_same_state(changes):
+    state, twin = State(), State(Metadata())
+    for change in changes:
+        before = state.revision
+        events = state.apply(change)
+        assert events == twin.apply(change)
+        if any(isinstance(event, Rejected) for event in events):
+            assert state.revision == before
+        groups, topics = state.metadata.groups, state.metadata.topics
+        assert all(group.members for group in groups.values())
+        assert all(queues and queues.keys() <= groups.keys() for queues in topics.values())
+        places = [(group.cluster, m.address) for group in groups.values() for m in group.members.values()]
+        assert len(places) == len(set(places))
+    assert state.metadata == twin.metadata

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from broker.config import BrokerConfig, ReplicationConfig
+from broker.replication.promise import promise
+from broker.roles.durability import rule_of
+from lightmq.cli.admin.promises import promised
+from runtime.config.tables import flatten
+
+
+def told(config: BrokerConfig) -> dict[str, str]:
+    """As a broker answers code 26."""
+    return {key: str(value) for key, value in flatten(config)}
+
+
+def test_the_sentence_is_that_of_the_brokers_configuration() -> None:
+    for config in (BrokerConfig(), BrokerConfig(replication=ReplicationConfig(enabled=True, in_sync_min=2))):
+        for brokers in (1, 2, 3):
+            found = promise(rule_of(config), brokers)
+            expected = {"promise": found.text, "warning": found.warning or None}
+            assert promised(told(config), brokers) == expected
+
+
+def test_nothing_is_promised_for_what_is_not_told() -> None:
+    nothing = {"promise": None, "warning": None}
+    assert promised({}, 3) == nothing
+    assert promised(told(BrokerConfig()) | {"replication.in_sync_min": "two"}, 3) == nothing

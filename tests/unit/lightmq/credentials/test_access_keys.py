@@ -1,0 +1,50 @@
+"""Keys of an installation: made once, kept, private, and in the form of those who read them."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from lightmq.credentials.access_keys import make, variable
+from remoting.client.key_file import read_signer
+from remoting.protocol.errors import LocalMisuse
+from remoting.server.access import parse_access_keys
+
+
+def test_each_name_gets_a_key_that_its_readers_understand(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    assert make(folder, ["broker-a", "proxies", "broker-a"]) == ["broker-a", "proxies"]
+    signers = {name: read_signer(folder / name) for name in ("broker-a", "proxies")}
+    together = parse_access_keys((folder / "all").read_text().split(","))
+    assert {name: signer.secret for name, signer in signers.items()} == together
+    assert len(set(together.values())) == 2
+    variables = dict(line.split("=", 1) for line in (folder / "env").read_text().splitlines())
+    assert set(variables) == {"LIGHTMQ_ACCESS_KEYS", "LIGHTMQ_KEY_BROKER_A", "LIGHTMQ_KEY_PROXIES"}
+    assert variables[variable("broker-a")] == (folder / "broker-a").read_text().strip()
+    for path in folder.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_one_more_changes_nothing_for_the_others(tmp_path: Path) -> None:
+    make(tmp_path, ["a", "b"])
+    before = (tmp_path / "a").read_bytes()
+    assert make(tmp_path, ["a", "c"]) == ["c"]
+    assert (tmp_path / "a").read_bytes() == before
+    assert set(parse_access_keys((tmp_path / "all").read_text().split(","))) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("names", [[], ["a b"], ["all"], ["env"], ["../x"], ["a,b"], ["a:b"], ["a", "A"], [""]])
+def test_names_that_cannot_be(tmp_path: Path, names: list[str]) -> None:
+    with pytest.raises(LocalMisuse):
+        make(tmp_path, names)
+
+
+def test_what_is_no_key_is_not_put_into_the_list(tmp_path: Path) -> None:
+    for text in ("b:secret", "a:one,two", "nonsense"):
+        (tmp_path / "a").write_text(text)
+        (tmp_path / "a").chmod(0o600)
+        with pytest.raises(LocalMisuse) as caught:
+            make(tmp_path, ["c"])
+        assert "secret" not in str(caught.value).replace("key:secret", "")

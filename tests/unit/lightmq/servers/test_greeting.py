@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.config import BrokerConfig, ReplicationConfig
+from broker.store.settings import StoreSettings
+from lightmq.configuration import UpConfig
+from lightmq.servers.greeting import durability, is_loopback, part_greeting, up_greeting, who_gets_in
+from mqtt_proxy.config import ProxyConfig
+
+LOCAL = ProxyConfig()
+
+
+def test_the_usual_ports_need_no_options() -> None:
+    text = up_greeting({"mqtt": 1883, "remoting": 9876, "admin": 8080}, UpConfig(), LOCAL)
+    assert "lightmq pub -t plant/7/temp" in text
+    assert "lightmq tail 'plant/#'\n" in text
+    assert '.option("nameServer", "127.0.0.1:9876")' in text
+
+
+def test_the_promise_of_the_configuration_is_there() -> None:
+    ports = {"mqtt": 1883, "remoting": 9876, "admin": 8080}
+    assert "\n  acknowledged = on one disk; " in up_greeting(ports, UpConfig(), LOCAL)
+    in_memory = BrokerConfig(store=StoreSettings(flush="async"))
+    assert "acknowledged = in the memory of one machine" in up_greeting(ports, UpConfig(), LOCAL, in_memory)
+    member = BrokerConfig(replication=ReplicationConfig(enabled=True, acknowledge="async"))
+    assert "master alone\n  warning: the newest acknowledged messages are lost with the master" in durability(member)
+
+
+def test_other_ports_appear_in_every_command() -> None:
+    text = up_greeting({"mqtt": 1, "remoting": 2, "admin": 3}, UpConfig(), LOCAL)
+    assert "lightmq sub -p 1 -t" in text
+    assert "--server 127.0.0.1:2" in text
+    assert "http://127.0.0.1:3/status" in text
+
+
+def test_further_listeners_are_named_with_how_to_reach_them() -> None:
+    ports = {"mqtt": 1883, "remoting": 9876, "admin": 8080}
+    assert "WebSocket" not in up_greeting(ports, UpConfig(), LOCAL)
+    text = up_greeting(ports | {"mqtt-tls": 8883, "mqtt-ws": 9001, "mqtt-wss": 8884}, UpConfig(), LOCAL)
+    assert "\n  MQTTS     127.0.0.1:8883   (TLS)\n" in text
+    assert "ws://127.0.0.1:9001/mqtt " in text
+    assert "wss://127.0.0.1:8884/mqtt " in text
+
+
+def test_options_of_the_snippet_exist() -> None:
+    from spark_connector.options.read_write import ReadOptions
+
+    assert {"name_server", "mqtt_filter"} <= set(ReadOptions.__dataclass_fields__)
+
+
+def test_a_part_says_its_ports() -> None:
+    assert part_greeting("broker", {"remoting": 1, "admin": 2}).startswith(
+        "lightmq broker is ready: remoting port 1, admin port 2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (ProxyConfig(), "only this machine; --password-file FILE lets others in"),
+        (ProxyConfig(password_file=Path("p")), "listening on 0.0.0.0: other machines with a user of the password file"),
+        (ProxyConfig(host="::1", password_file=Path("p")), "listening on ::1: only this machine"),
+        (ProxyConfig(host="0.0.0.0"), "other machines are refused: there is no --password-file"),
+    ],
+)
+def test_it_says_who_gets_in(config: ProxyConfig, expected: str) -> None:
+    assert expected in who_gets_in(config)
+    assert expected in up_greeting({"mqtt": 1883, "remoting": 9876, "admin": 8080}, UpConfig(), config)
+
+
+def test_the_commands_reach_the_listener() -> None:
+    ports = {"mqtt": 1883, "remoting": 9876, "admin": 8080}
+    assert "lightmq pub --host ::1 -t" in up_greeting(ports, UpConfig(), ProxyConfig(host="::1"))
+    assert "lightmq pub -t" in up_greeting(ports, UpConfig(), ProxyConfig(host="0.0.0.0"))
+    elsewhere = up_greeting(ports, UpConfig(host="10.0.0.7"), LOCAL)
+    assert "--server 10.0.0.7:9876" in elsewhere
+    assert "http://10.0.0.7:8080/status" in elsewhere
+    assert up_greeting(ports, UpConfig(host="0.0.0.0"), LOCAL) == up_greeting(ports, UpConfig(), LOCAL)
+
+
+def test_what_is_loopback() -> None:
+    assert [host for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.org") if is_loopback(host)] == [
+        "127.0.0.1",
+        "::1",
+        "localhost",
+    ]

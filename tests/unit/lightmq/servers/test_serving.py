@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+
+from lightmq.configuration import LogsConfig
+from lightmq.servers.serving import serve
+
+
+class Part:
+    def __init__(self, *, hang: bool = False, fail: bool = False) -> None:
+        self.story: list[str] = []
+        self._hang, self._fail = hang, fail
+
+    async def start(self) -> None:
+        self.story.append("start")
+        asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), signal.SIGTERM)
+        if self._hang:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.story.append("cancelled")
+        if self._fail:
+            raise OSError("cannot")
+
+    async def stop(self) -> None:
+        self.story.append("stop")
+
+    def ports(self) -> dict[str, int]:
+        return {"mqtt": 5}
+
+    def reload(self) -> None:
+        self.story.append("reload")
+
+    async def until_failed(self) -> Exception:
+        return await asyncio.get_running_loop().create_future()
+
+
+class BrokenPart(Part):
+    async def start(self) -> None:
+        self.story.append("start")
+
+    async def until_failed(self) -> Exception:
+        await asyncio.sleep(0)
+        return OSError("the disk is gone")
+
+
+def run(part: Part, *, json_output: bool = True) -> None:
+    serve(
+        lambda: part,
+        settings=LogsConfig(),
+        json_output=json_output,
+        greeting=lambda ports: f"hello {ports['mqtt']}",
+    )
+
+
+@pytest.fixture(autouse=True)
+def _quiet_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.event_loop.settle_garbage", lambda: None)
+
+
+def test_ports_are_said_once_and_a_signal_ends_cleanly(capsys: pytest.CaptureFixture[str]) -> None:
+    part = Part()
+    run(part)
+    assert part.story == ["start", "stop"]
+    assert json.loads(capsys.readouterr().out) == {"mqtt": 5}
+
+
+def test_a_hangup_reads_again_and_goes_on() -> None:
+    part = Part()
+    previous = signal.getsignal(signal.SIGHUP)
+    os_start = part.start
+
+    async def start() -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await os_start()
+
+    part.start = start  # type: ignore[method-assign]
+    run(part)
+    signal.signal(signal.SIGHUP, previous)
+    assert part.story == ["start", "reload", "stop"]
+
+
+def test_people_get_a_greeting(capsys: pytest.CaptureFixture[str]) -> None:
+    run(Part(), json_output=False)
+    assert capsys.readouterr().out == "hello 5\n"
+
+
+def test_a_signal_while_starting_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    part = Part(hang=True)
+    run(part)
+    assert part.story == ["start", "cancelled"]
+    assert capsys.readouterr().out == ""
+
+
+def test_what_start_raises_is_raised() -> None:
+    part = Part(fail=True)
+    old = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with pytest.raises(OSError, match="cannot"):
+            run(part)
+    finally:
+        signal.signal(signal.SIGTERM, old)
+    assert part.story[0] == "start"
+
+
+def test_a_service_that_cannot_go_on_is_stopped_and_its_reason_is_raised() -> None:
+    part = BrokenPart()
+    with pytest.raises(OSError, match="the disk is gone"):
+        run(part)
+    assert part.story == ["start", "stop"]

@@ -1,0 +1,87 @@
+"""The chain is what the configuration says, or nothing starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.access.methods.chain import configured_methods, make_methods
+from mqtt_proxy.access_config import AccessConfig
+from mqtt_proxy.config import EVERY_INTERFACE, LOOPBACK, ProxyConfig
+from mqtt_proxy.listen_config import ListenConfig
+from remoting.access.identity import Identity, Shown, Unproven
+from remoting.protocol.errors import LightMQError, LocalMisuse
+from runtime.clock import SystemClock
+from runtime.metrics import Registry
+
+KEY = {"kty": "oct", "alg": "HS256", "k": "c2VjcmV0IG9mIHRoaXJ0eS10d28gYnl0ZXMsIG9yIG5vdA", "kid": "s"}
+
+
+def full(tmp_path: Path, *methods: str) -> ProxyConfig:
+    """Everything is configured."""
+    users, keys = tmp_path / "users", tmp_path / "keys"
+    users.write_text("")
+    users.chmod(0o600)
+    keys.write_text(json.dumps({"keys": [KEY]}))
+    return ProxyConfig(
+        password_file=users,
+        access=AccessConfig(methods=methods, jwt_keys_file=keys, http_url="http://127.0.0.1:1/"),
+        listen=ListenConfig(tls_client_ca=tmp_path / "ca"),
+    )
+
+
+def names(config: ProxyConfig) -> list[str]:
+    return [one.name for one in make_methods(config, clock=SystemClock(), counters=AccessCounters(Registry()))]
+
+
+async def test_what_is_configured_in_its_order(tmp_path: Path) -> None:
+    """Or in the order that is given."""
+    assert names(ProxyConfig()) == []
+    assert names(full(tmp_path)) == ["certificate", "jwt", "password", "http"]
+    assert names(full(tmp_path, "password", "certificate")) == ["password", "certificate"]
+
+
+def test_what_is_not_configured_cannot_be_asked() -> None:
+    """Whoever it was to keep out would get in by the others."""
+    for name in ("certificate", "jwt", "password", "http"):
+        with pytest.raises(LocalMisuse, match=name):
+            names(ProxyConfig(access=AccessConfig(methods=(name,))))
+
+
+def test_files_that_may_not_be_used_stop_the_start(tmp_path: Path) -> None:
+    """Each method's own."""
+    for wrong in (
+        ProxyConfig(password_file=tmp_path / "none"),
+        ProxyConfig(access=AccessConfig(jwt_keys_file=tmp_path / "none")),
+        ProxyConfig(access=AccessConfig(http_url="http://127.0.0.1/", http_secret_file=tmp_path / "none")),
+    ):
+        with pytest.raises(LightMQError):
+            names(wrong)
+
+
+async def test_users_the_file_does_not_name_go_on_to_the_next(tmp_path: Path) -> None:
+    """Where the password file is the last there is none, and names cannot be told apart."""
+    for methods, answer in ((("password",), Unproven.DENIED), (("password", "certificate"), None)):
+        made = make_methods(full(tmp_path, *methods), clock=SystemClock(), counters=AccessCounters(Registry()))
+        got = await made[0].check(Shown(username="bob", password=b"x"))
+        assert got is answer
+        assert not isinstance(got, Identity)
+        for one in made:
+            await one.close()
+
+
+def test_any_of_them_opens_the_listener_to_others(tmp_path: Path) -> None:
+    """Each is a way to say who one is; with none only this machine is served."""
+    everything = full(tmp_path)
+    assert ProxyConfig().listen_host == LOOPBACK
+    for config in (
+        ProxyConfig(password_file=everything.password_file),
+        ProxyConfig(access=AccessConfig(jwt_keys_file=tmp_path / "keys")),
+        ProxyConfig(access=AccessConfig(http_url="http://127.0.0.1/")),
+        ProxyConfig(listen=ListenConfig(tls_client_ca=tmp_path / "ca")),
+    ):
+        assert config.listen_host == EVERY_INTERFACE
+        assert len(configured_methods(config)) == 1

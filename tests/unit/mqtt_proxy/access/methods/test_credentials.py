@@ -1,0 +1,174 @@
+"""Checking passwords: right, wrong, unknown, remembered, too many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import argon2
+import pytest
+
+from mqtt_proxy.access.methods import credentials
+from mqtt_proxy.access.methods.credentials import CredentialCheck, make_hash, verify
+from mqtt_proxy.access.methods.scram import derive
+from runtime.clock import ManualClock
+
+STORED = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("right")
+
+
+def test_make_hash_fits_verify() -> None:
+    """The command line writes what the proxy reads."""
+    stored = make_hash("secret")
+    assert stored.startswith("$argon2id$")
+    assert verify(stored, b"secret")
+    assert not verify(stored, b"other")
+    assert not verify("not a hash", b"secret")
+
+
+async def test_right_wrong_and_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the right password of a known user gets in; an unknown user costs a hash too."""
+    check = CredentialCheck(ManualClock())
+    assert await check.check("ann", b"right", STORED) == "accepted"
+    assert await check.check("ann", b"wrong", STORED) == "denied"
+    calls: list[str] = []
+    monkeypatch.setattr(credentials, "verify", lambda stored, _: calls.append(stored) or False)
+    assert await check.check("eve", b"right", None) == "denied"
+    assert len(calls) == 1
+    check.close()
+
+
+async def test_a_success_is_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second CONNECT hashes nothing; a new stored hash, another password or time make it hash again."""
+    clock = ManualClock()
+    check = CredentialCheck(clock)
+    assert await check.check("ann", b"right", STORED) == "accepted"
+    calls: list[str] = []
+    monkeypatch.setattr(credentials, "verify", lambda stored, _: calls.append(stored) or False)
+    assert await check.check("ann", b"right", STORED) == "accepted"
+    assert calls == []
+    assert await check.check("ann", b"right", STORED + "x") == "denied"
+    assert await check.check("ann", b"right", None) == "denied"
+    clock.advance_ms(credentials.VERIFIED_FOR_MS)
+    assert await check.check("ann", b"right", STORED) == "denied"
+    assert len(calls) == 3
+    check.close()
+
+
+async def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest success makes room."""
+    monkeypatch.setattr(credentials, "VERIFIED_MAX", 2)
+    monkeypatch.setattr(credentials, "verify", lambda *_: True)
+    check = CredentialCheck(ManualClock())
+    for name in ("a", "b", "c"):
+        assert await check.check(name, b"p", STORED) == "accepted"
+    assert len(check._verified) == 2
+    check.close()
+
+
+async def test_a_flood_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the queue a CONNECT is told to come back, whatever its password."""
+    monkeypatch.setattr(credentials, "WAITING_MAX", 3)
+    check = CredentialCheck(ManualClock())
+    results = await asyncio.gather(*(check.check(f"u{n}", b"right", STORED) for n in range(7)))
+    assert results == ["accepted"] * 5 + ["busy"] * 2
+    assert await check.check("u9", b"right", STORED) == "accepted"
+    check.close()
+
+
+class Gate:
+    """A hash that takes as long as the test wants."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        self.passwords: list[bytes] = []
+        monkeypatch.setattr(credentials, "verify", self._verify)
+        monkeypatch.setattr(credentials, "THREADS", 1)
+
+    def _verify(self, _stored: str, password: bytes) -> bool:
+        self.passwords.append(password)
+        assert self.opened.wait(10)
+        return password == b"right"
+
+
+async def test_who_has_left_costs_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether he says so, is found out, or makes room for others by it."""
+    monkeypatch.setattr(credentials, "WAITING_PER_ADDRESS_MAX", 2)
+    gate, check = Gate(monkeypatch), CredentialCheck(ManualClock())
+    first = asyncio.create_task(check.check("a", b"first", STORED))
+    cancelled = asyncio.create_task(check.check("b", b"cancelled", STORED))
+    left = asyncio.create_task(check.check("c", b"left", STORED, wanted=lambda: False))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.sleep(0)
+    last = asyncio.create_task(check.check("d", b"right", STORED))
+    assert await left == "left"
+    gate.opened.set()
+    assert (await first, await last) == ("denied", "accepted")
+    assert gate.passwords == [b"first", b"right"]
+    assert check.hashes == 2
+    check.close()
+
+
+async def test_the_right_one_is_not_behind_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither from another address nor as another user of the same; made up users are one user."""
+    gate, check = Gate(monkeypatch), CredentialCheck(ManualClock())
+    flood = [
+        asyncio.create_task(check.check(f"made up {n}", b"%d" % n, None, address="10.0.0.1"))
+        for n in range(credentials.WAITING_PER_ADDRESS_MAX + 5)
+    ]
+    await asyncio.sleep(0)
+    right = [
+        asyncio.create_task(check.check("ann", b"right", STORED, address=address))
+        for address in ("10.0.0.1", "10.0.0.2")
+    ]
+    await asyncio.sleep(0)
+    gate.opened.set()
+    assert [await each for each in right] == ["accepted", "accepted"]
+    assert len(gate.passwords) < 8
+    results = await asyncio.gather(*flood)
+    assert results.count("busy") == 5
+    check.close()
+
+
+async def test_a_hash_that_fails_says_nothing_about_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No memory, say."""
+
+    def no_memory(_stored: str, _password: bytes) -> bool:
+        raise MemoryError
+
+    monkeypatch.setattr(credentials, "verify", no_memory)
+    check = CredentialCheck(ManualClock())
+    assert await check.check("ann", b"right", STORED) == "busy"
+    check.close()
+
+
+async def test_the_end_answers_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not left hanging."""
+    gate, check = Gate(monkeypatch), CredentialCheck(ManualClock())
+    waiting = [asyncio.create_task(check.check("ann", b"right", STORED)) for _ in range(3)]
+    await asyncio.sleep(0)
+    check.close()
+    gate.opened.set()
+    assert sorted(await asyncio.gather(*waiting)) == ["accepted", "busy", "busy"]
+
+
+@pytest.mark.parametrize(
+    ("address", "origin"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_what_counts_as_one_peer(address: str, origin: str) -> None:
+    """An IPv6 network is one: its owner has more addresses than we have places."""
+    assert credentials.origin_of(address) == origin
+
+
+def test_a_password_for_a_credential_of_scram() -> None:
+    """Sent in the clear it is checked as well."""
+    stored = str(derive("right", b"salt", 4_096))
+    assert verify(stored, b"right")
+    assert not verify(stored, b"wrong")

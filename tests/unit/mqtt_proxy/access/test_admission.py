@@ -1,0 +1,122 @@
+"""Who may go on to have a session, and what the others are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqtt_proxy.access.admission import ConnectRefusal, admit, join, leave
+from mqtt_proxy.access.dialog import Dialog
+from mqtt_proxy.mqtt.codec.packets import Will
+from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
+from mqtt_proxy.mqtt.session.events import ConnectRequested
+from mqtt_proxy.quota_config import QuotaConfig
+from mqtt_proxy.quotas.quotas import Quotas
+from remoting.access.identity import ANONYMOUS, Identity
+from tests.unit.mqtt_proxy.rig import FakeAccess
+
+
+class Caller:
+    """A connection from this machine."""
+
+    is_loopback = True
+    peer_address = "127.0.0.1"
+    over_connect_rate = False
+    certificate_name = None
+
+    def peer_left(self) -> bool:
+        return False
+
+
+def dialog() -> Dialog:
+    """A client that is never asked."""
+    return Dialog(None, FakeAccess())  # type: ignore[arg-type]
+
+
+def connect(username: str | None, will: Will | None = None) -> ConnectRequested:
+    """A CONNECT."""
+    return ConnectRequested("c", True, 0, username, b"", will, 4, False)
+
+
+@pytest.mark.parametrize(
+    ("username", "result"),
+    [
+        (None, ANONYMOUS),
+        ("ann", Identity("ann", anonymous=False)),
+        ("denied", ConnectRefusal(ReasonCode.BAD_USER_NAME_OR_PASSWORD, "authentication")),
+        ("busy", ConnectRefusal(ReasonCode.SERVER_BUSY, "busy")),
+        ("left", ConnectRefusal(ReasonCode.SERVER_BUSY, "left")),
+    ],
+)
+async def test_who_and_why_not(username: str | None, result: object) -> None:
+    """Busy says nothing about the password."""
+    assert await admit(FakeAccess(), connect(username), Caller(), lambda: True, dialog()) == result
+
+
+async def test_a_will_must_be_allowed() -> None:
+    """Before the session exists."""
+    access = FakeAccess()
+    access.forbidden.add(b"w")
+    refused = await admit(access, connect(None, Will(b"w", b"", 0, False)), Caller(), lambda: True, dialog())
+    assert refused == ConnectRefusal(ReasonCode.NOT_AUTHORIZED, "will_topic")
+    assert await admit(access, connect(None, Will(b"v", b"", 0, False)), Caller(), lambda: True, dialog()) is ANONYMOUS
+
+
+async def test_a_bridge_and_its_will() -> None:
+    """The identity says that it is one; the will says that it is gone, and nothing else."""
+    topic = b"$SYS/broker/connection/c/state"
+    event = connect("ann", Will(topic, b"0", 1, True))
+    event.bridge = True
+    admitted = await admit(FakeAccess(), event, Caller(), lambda: True, dialog())
+    assert admitted == Identity("ann", anonymous=False, bridge=True)
+    event.will = Will(topic, b"gone", 1, True)
+    refused = await admit(FakeAccess(), event, Caller(), lambda: True, dialog())
+    assert refused == ConnectRefusal(ReasonCode.NOT_AUTHORIZED, "will_topic")
+
+
+async def test_an_address_that_connects_too_fast_costs_no_password_check() -> None:
+    """It is refused before anybody is asked."""
+    caller = Caller()
+    caller.over_connect_rate = True
+    refused = await admit(FakeAccess(), connect("denied"), caller, lambda: True, dialog())
+    assert refused == ConnectRefusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
+
+
+def named(client_id: str, will: Will | None = None) -> ConnectRequested:
+    """A CONNECT of this client id."""
+    event = connect("ann", will)
+    event.client_id = client_id
+    return event
+
+
+def test_a_user_has_so_many_clients_and_nobody_has_the_anonymous() -> None:
+    """A refusal stays one; who leaves makes room."""
+    quotas = Quotas(QuotaConfig(connections_per_user_max=1))
+    ann = Identity("ann", anonymous=False)
+    claimed = Identity("ann", anonymous=True)
+    denied = ConnectRefusal(ReasonCode.NOT_AUTHORIZED, "authentication")
+    assert join(quotas, denied, named("a")) is denied
+    assert join(quotas, ann, named("a")) is ann
+    assert join(quotas, ann, named("b")) == ConnectRefusal(ReasonCode.QUOTA_EXCEEDED, "connections_per_user_max")
+    assert join(quotas, claimed, named("b")) is claimed
+    leave(quotas, claimed, "b")
+    leave(quotas, ann, "a")
+    assert join(quotas, ann, named("b")) is ann
+
+
+def test_a_will_may_be_too_large_to_be_retained() -> None:
+    """Said at CONNECT, when there is somebody to hear it; it takes no place of the user's."""
+    quotas = Quotas(QuotaConfig(retained_payload_bytes_max=3, connections_per_user_max=1))
+    ann = Identity("ann", anonymous=False)
+    refused = ConnectRefusal(ReasonCode.QUOTA_EXCEEDED, "retained_payload")
+    assert join(quotas, ann, named("a", Will(b"w", b"1234", 1, True))) == refused
+    assert join(quotas, ann, named("b", Will(b"w", b"1234", 1, False))) is ann
+    leave(quotas, ann, "b")
+    assert join(quotas, ann, named("c", Will(b"w", b"123", 1, True))) is ann
+
+
+async def test_no_extended_authentication_is_known() -> None:
+    """Whoever asks for one is told that its method is the matter."""
+    asked = connect(None)
+    asked.auth_method = "SCRAM-SHA-1"
+    refused = await admit(FakeAccess(), asked, Caller(), lambda: True, dialog())
+    assert refused == ConnectRefusal(ReasonCode.BAD_AUTHENTICATION_METHOD, "auth_method")

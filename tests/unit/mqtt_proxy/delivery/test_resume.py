@@ -1,0 +1,116 @@
+"""Where a stored session goes on, after an orderly close and after a crash."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqtt_proxy.delivery.resume import PENDING_RETAINED_MAX, Again, fetch, in_order_of_sending, note, plan
+from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE
+from remoting.protocol.bodies.history_body import HISTORY_BIT
+from remoting.protocol.bodies.session_body import (
+    PHASE_PUBREL,
+    InflightEntry,
+    SessionOpened,
+    SessionSubscription,
+    decode,
+    encode,
+)
+from tests.unit.mqtt_proxy.rig import publish, running, settle
+
+
+def opened(offsets: dict[int, int], inflight: list[InflightEntry]) -> SessionOpened:
+    """What the broker answers."""
+    stored = [SessionSubscription(f"f{queue_id}", 1, queue_id, offset) for queue_id, offset in offsets.items()]
+    return decode(SessionOpened, encode(SessionOpened(True, 1, stored, inflight)))
+
+
+def places(planned: list[Again]) -> list[tuple[int, int, int]]:
+    """Packet id, queue, offset."""
+    return [(one.packet_id, one.queue_id, one.offset) for one in planned]
+
+
+def test_after_a_close_only_what_was_in_flight_is_repeated() -> None:
+    """Acknowledged ones between two in flight are not sent again."""
+    left = note([(5, 100), (6, 3)], [Again(4, 5, 97), Again(9, 5, 99), Again(11, RETAINED_QUEUE, 640)], [1, 2])
+    planned = plan(opened({5: 97, 6: 3}, left))
+    assert planned.cursors == {5: 100, 6: 3}
+    assert places(planned.again) == [(4, 5, 97), (9, 5, 99), (11, RETAINED_QUEUE, 640)]
+    assert planned.retained == [1, 2]
+
+
+def test_offsets_committed_after_the_note_are_believed() -> None:
+    """A crash: the note is of the close before."""
+    left = note([(5, 100)], [Again(4, 5, 97), Again(9, 5, 99)], [])
+    assert places(plan(opened({5: 99}, left)).again) == [(9, 5, 99)]
+    planned = plan(opened({5: 121}, left))
+    assert (planned.cursors, planned.again) == ({5: 121}, [])
+
+
+def test_without_a_noted_cursor_everything_from_the_offset_is_sent_anew() -> None:
+    """Nothing is skipped, nothing sent twice in one resume."""
+    planned = plan(opened({5: 97}, [InflightEntry(4, 5, 99)]))
+    assert (planned.cursors, planned.again) == ({5: 97}, [])
+
+
+def test_what_is_in_flight_from_a_dropped_subscription_is_repeated() -> None:
+    """Its queue still has the message."""
+    planned = plan(opened({}, note([], [Again(4, 5, 99)], [])))
+    assert places(planned.again) == [(4, 5, 99)]
+
+
+def test_qos_2_deliveries_need_no_note_and_keep_their_phase() -> None:
+    """Also below the committed offset while PUBREL is due; what was acknowledged there otherwise is over."""
+    entries = [InflightEntry(4, 5, 99, qos=2), InflightEntry(5, 5, 90, PHASE_PUBREL, 2), InflightEntry(6, 5, 91, qos=2)]
+    planned = plan(opened({5: 97}, entries))
+    assert planned.cursors == {5: 97}
+    assert [(one.packet_id, one.phase, one.sent_qos) for one in planned.again] == [(4, 0, 2), (5, 1, 2)]
+    assert planned.over == [6]
+
+
+@pytest.mark.parametrize(
+    ("ids", "order"),
+    [([], []), ([7], [7]), ([9, 7, 8], [7, 8, 9]), ([1, 65_535, 2, 65_534], [65_534, 65_535, 1, 2])],
+)
+def test_the_order_of_sending_follows_the_packet_ids_around_their_end(ids: list[int], order: list[int]) -> None:
+    assert [one.packet_id for one in in_order_of_sending([Again(one, 5, 0) for one in ids])] == order
+
+
+def test_the_note_is_bounded() -> None:
+    """Positions of retained messages beyond the limit are left out."""
+    assert len(note([], [], range(PENDING_RETAINED_MAX + 5))) == PENDING_RETAINED_MAX
+
+
+async def test_fetch_leaves_out_what_no_longer_exists() -> None:
+    """By queue offset and by log position."""
+    async with running() as rig:
+        subscriber = await rig.subscriber("s", ("t", 1))
+        sender = await rig.client("p")
+        sender.send(publish("t", b"0"), publish("t", b"1", packet_id=2))
+        await settle()
+        queue_id = subscriber.handler._delivery.sources[0].queue_id
+        asked = [
+            Again(1, queue_id, 0),
+            Again(2, queue_id, 1),
+            Again(3, RETAINED_QUEUE, 64),
+            Again(4, RETAINED_QUEUE, 8),
+        ]
+        rig.broker.trim(queue_id, 1)
+        found = await fetch(rig.link, asked)
+        assert [(one.packet_id, one.topic, bytes(one.payload)) for one in found] == [(2, b"t", b"1"), (3, b"t", b"0")]
+
+
+def test_a_place_before_a_queue_goes_on_where_it_was_noted() -> None:
+    """Its deliveries in flight are log positions; a wish that has no position yet is no place to go on at."""
+    stored = SessionOpened(
+        True,
+        1,
+        [
+            SessionSubscription("a/+", 1, 7, 0, before=640),
+            SessionSubscription("b/+", 1, 8, 0, before=-5),
+            SessionSubscription("$share/g/c", 1, 9, 3),
+        ],
+        [InflightEntry(4, 7 | HISTORY_BIT, 700), InflightEntry(0, 7 | HISTORY_BIT, 900)],
+    )
+    planned = plan(stored)
+    assert planned.cursors == {7: 0, 7 | HISTORY_BIT: 900, 8: 0}
+    assert [(one.packet_id, one.queue_id, one.offset) for one in planned.again] == [(4, 7 | HISTORY_BIT, 700)]

@@ -1,0 +1,156 @@
+"""Decoding: round trips, every refusal by its reason, and any bytes at all."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec.decode import UnsupportedLevel, decode, encode, level_of, split
+from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
+IDS = st.integers(1, 65_535)
+QOS = st.integers(0, 2)
+WILLS = st.builds(packets.Will, TEXT.map(str.encode), st.binary(max_size=9), QOS, st.booleans())
+CONNECTS = st.builds(
+    packets.Connect,
+    TEXT,
+    st.booleans(),
+    st.integers(0, 65_535),
+    username=st.none() | TEXT,
+    password=st.none() | st.binary(max_size=9),
+    will=st.none() | WILLS,
+).filter(lambda packet: packet.password is None or packet.username is not None)
+PUBLISHES = st.one_of(
+    st.builds(
+        packets.Publish,
+        TEXT.map(str.encode),
+        st.binary(max_size=200),
+        st.integers(1, 2),
+        st.booleans(),
+        st.booleans(),
+        IDS,
+    ),
+    st.builds(
+        packets.Publish,
+        TEXT.map(str.encode),
+        st.binary(max_size=200),
+        st.just(0),
+        st.booleans(),
+        st.just(False),
+        st.just(0),
+    ),
+)
+PACKETS = st.one_of(
+    CONNECTS,
+    PUBLISHES,
+    st.builds(packets.Connack, st.booleans(), st.integers(0, 5)),
+    st.builds(packets.Puback, IDS),
+    st.builds(packets.Pubrec, IDS),
+    st.builds(packets.Pubrel, IDS),
+    st.builds(packets.Pubcomp, IDS),
+    st.builds(packets.Unsuback, IDS),
+    st.builds(packets.Subscribe, IDS, st.lists(st.tuples(TEXT, QOS), min_size=1, max_size=5)),
+    st.builds(packets.Suback, IDS, st.lists(st.sampled_from([0, 1, 2, 128]), min_size=1, max_size=5)),
+    st.builds(packets.Unsubscribe, IDS, st.lists(TEXT, min_size=1, max_size=5)),
+    st.builds(packets.Pingreq),
+    st.builds(packets.Pingresp),
+    st.builds(packets.Disconnect),
+)
+
+
+@given(PACKETS)
+def test_round_trip(packet: packets.Packet) -> None:
+    """Every packet survives the wire."""
+    assert decode(*split(encode(packet))) == packet
+
+
+@given(st.integers(0, 255), st.binary(max_size=40))
+def test_any_bytes_decode_or_violate(first: int, body: bytes) -> None:
+    """Nothing but PacketViolation comes out, and what decodes is what it says: it encodes to the same bytes."""
+    try:
+        packet = decode(first, body)
+    except PacketViolation:
+        return
+    assert split(encode(packet)) == (first, body)
+
+
+@given(PACKETS, st.data())
+def test_broken_packets_decode_or_violate(packet: packets.Packet, data: st.DataObject) -> None:
+    """The same for packets with one byte changed or cut, which get deeper into the decoders."""
+    first, body = split(encode(packet))
+    if body:
+        at = data.draw(st.integers(0, len(body) - 1))
+        body = body[:at] + data.draw(st.sampled_from([b"", b"\0", b"\xff", b"\x01"])) + body[at + 1 :]
+    try:
+        decoded = decode(first, body)
+    except PacketViolation:
+        return
+    assert split(encode(decoded)) == (first, body)
+
+
+CONNECT_HEAD = b"\x00\x04MQTT\x04"
+
+
+@pytest.mark.parametrize(
+    ("first", "body", "reason"),
+    [
+        (0x00, b"", "malformed_packet"),
+        (0xF0, b"", "malformed_packet"),
+        (0x11, CONNECT_HEAD + b"\x02\0\0\0\x01a", "reserved_flags"),
+        (0x10, CONNECT_HEAD + b"\x03\0\0\0\x01a", "reserved_flags"),
+        (0x10, CONNECT_HEAD + b"\x0a\0\0\0\x01a", "reserved_flags"),
+        (0x10, CONNECT_HEAD + b"\x22\0\0\0\x01a", "reserved_flags"),
+        (0x10, CONNECT_HEAD + b"\x42\0\0\0\x01a\0\x01p", "reserved_flags"),
+        (0x10, CONNECT_HEAD + b"\x1e\0\0\0\x01a\0\x01w\0\0", "invalid_qos"),
+        (0x10, CONNECT_HEAD + b"\x02\0\0\0\x01ab", "malformed_packet"),
+        (0x10, CONNECT_HEAD + b"\x02\0", "malformed_packet"),
+        (0x10, b"\x00\x04MQTT", "malformed_packet"),
+        (0x10, b"\x00\x04MQTX\x04\x02\0\0\0\x01a", "protocol_name"),
+        (0x10, b"\x00\x04MQTT\x06\x02\0\0\0\0\x01a", "protocol_level"),
+        (0x10, b"\x00\x06MQIsdp\x03\x02\0\0\0\x01a", "protocol_level"),
+        (0x36, b"\0\x01a\0\x01", "invalid_qos"),
+        (0x38, b"\0\x01a", "reserved_flags"),
+        (0x32, b"\0\x01a\0\0", "packet_id"),
+        (0x32, b"\0\x01a\0", "malformed_packet"),
+        (0x30, b"\0\x02a", "malformed_packet"),
+        (0x40, b"\0\x01\0", "remaining_length"),
+        (0x60, b"\0\x01", "reserved_flags"),
+        (0x62, b"\0\0", "packet_id"),
+        (0x80, b"\0\x01\0\x01a\0", "reserved_flags"),
+        (0x82, b"\0\x01", "malformed_packet"),
+        (0x82, b"\0\0\0\x01a\0", "packet_id"),
+        (0x82, b"\0\x01\0\x01a", "malformed_packet"),
+        (0x82, b"\0\x01\0\x01a\x03", "invalid_qos"),
+        (0x90, b"\0\x01", "malformed_packet"),
+        (0x90, b"\0\x01\x03", "malformed_packet"),
+        (0xA0, b"\0\x01\0\x01a", "reserved_flags"),
+        (0xA2, b"\0\x01", "malformed_packet"),
+        (0x20, b"\x02\0", "malformed_packet"),
+        (0xC0, b"x", "remaining_length"),
+        (0xE1, b"", "reserved_flags"),
+    ],
+)
+def test_refusals(first: int, body: bytes, reason: str) -> None:
+    """Each broken rule has its reason."""
+    with pytest.raises(PacketViolation) as refused:
+        decode(first, body)
+    assert refused.value.reason == reason
+
+
+def test_level_5_is_told_apart() -> None:
+    """A later level of MQTT is answered in the layout of level 5, everything else in that of 3.1.1."""
+    for body, is_later in [(b"\0\x04MQTT\x06", True), (b"\0\x04MQTT\x03", False), (b"\0\x06MQIsdp\x05", False)]:
+        with pytest.raises(UnsupportedLevel) as refused:
+            decode(0x10, body)
+        assert refused.value.is_later is is_later
+    assert [level_of(b"\0\x04MQTT\x05"), level_of(b"\0\x04MQTT\x04")] == [5, 4]
+
+
+def test_split_wants_one_packet() -> None:
+    """Half a packet and one and a half are neither."""
+    for data in (b"\xc0", b"\xc0\x00\xc0", b"\x30\x05\0"):
+        with pytest.raises(PacketViolation):
+            split(data)

@@ -1,0 +1,43 @@
+"""PUBLISH as a value."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqtt_proxy.mqtt.codec.publish import Publish
+from remoting.protocol.records.mqtt_properties import MessageProperties
+
+
+def test_what_only_mqtt_5_has_is_left_out_by_default() -> None:
+    """A packet of 3.1.1 is one of MQTT 5 that says nothing more."""
+    one = Publish(b"a", b"x", 0, False, False, 0)
+    assert (one.properties, one.topic_alias, one.subscription_ids) == (None, 0, ())
+    assert one == Publish(b"a", b"x", 0, False, False, 0, None, 0, ())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Publish(b"b", b"x", 1, False, False, 3),
+        Publish(b"a", b"y", 1, False, False, 3),
+        Publish(b"a", b"x", 2, False, False, 3),
+        Publish(b"a", b"x", 1, True, False, 3),
+        Publish(b"a", b"x", 1, False, True, 3),
+        Publish(b"a", b"x", 1, False, False, 4),
+        Publish(b"a", b"x", 1, False, False, 3, MessageProperties(content_type=b"t")),
+        Publish(b"a", b"x", 1, False, False, 3, topic_alias=1),
+        Publish(b"a", b"x", 1, False, False, 3, subscription_ids=(1,)),
+    ],
+)
+def test_two_are_equal_only_when_every_field_is(other: Publish) -> None:
+    """Each field alone makes a difference, and shows in the text of it."""
+    one = Publish(b"a", b"x", 1, False, False, 3)
+    assert one != other
+    assert repr(one) != repr(other)
+    assert one != "something else"
+
+
+def test_it_is_no_key() -> None:
+    """What can be changed has no hash."""
+    with pytest.raises(TypeError):
+        hash(Publish(b"a", b"x", 1, False, False, 3))

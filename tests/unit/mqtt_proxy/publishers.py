@@ -1,0 +1,62 @@
+"""Who publishes in the tests of the bridge, and brokers that take it or get lost with it."""
+
+from __future__ import annotations
+
+from mqtt_proxy.mqtt.codec.packets import Publish
+from tests.unit.mqtt_proxy.rig import Rig, publish
+
+
+class Origin:
+    """Somebody who publishes."""
+
+    def __init__(self) -> None:
+        self.confirmed_ids: list[int] = []
+        self.reason: str | None = None
+        self.held = False
+        self.refusals: list[tuple[int, int]] = []
+        self.asks = True
+        self.unwanted_ids: list[int] = []
+
+    def unwanted(self, packet_ids: list[int]) -> None:
+        assert not set(packet_ids) & set(self.confirmed_ids), "said before they are confirmed"
+        self.unwanted_ids += packet_ids
+
+    def refused(self, packet_id: int, code: int, reason: str) -> None:
+        self.refusals.append((packet_id, code))
+
+    def confirmed(self, packet_ids: list[int]) -> None:
+        self.confirmed_ids += packet_ids
+
+    def rejected(self, reason: str) -> None:
+        self.reason = reason
+
+    def hold(self) -> None:
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+
+
+def some(topic: str, *packet_ids: int, size: int = 1) -> list[Publish]:
+    """QoS 1 publishes with these ids."""
+    return [publish(topic, b"x" * size, packet_id=packet_id) for packet_id in packet_ids]
+
+
+class Port:
+    """A broker of this process that takes publishes as they are."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.runs: list = []
+        self.waiting: list = []
+
+    def append(self, runs, stored) -> None:
+        self.runs += runs
+        self.waiting.append(stored)
+
+
+async def lose(rig: Rig) -> None:
+    """The broker goes with what it was asked, and another comes."""
+    rig.broker.held.clear()
+    await rig.broker.connections[-1].close()
+    rig.broker.holding = False

@@ -1,0 +1,93 @@
+"""Whom the broker's answer concerns that says to which messages nobody has subscribed."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+from mqtt_proxy.publishing.origin import is_asked, tell_unwanted
+from remoting.protocol.bodies.append_body import encode_append_reply
+from remoting.protocol.frames.codes import RequestCode
+from tests.unit.mqtt_proxy.publishers import Origin, Port, lose, some
+from tests.unit.mqtt_proxy.rig import publish, running, settle
+
+
+def run(*packet_ids: int, asks: bool = True, count: int = 0) -> SimpleNamespace:
+    """A run of messages; with a count it is one that was handed over as it is, whose ids are not told apart."""
+    origin = SimpleNamespace(asks=asks, told=[])
+    origin.unwanted = origin.told.extend
+    ids = () if count else packet_ids
+    given = [packet_id for packet_id in packet_ids if packet_id]
+    return SimpleNamespace(origin=origin, ids=ids, packet_ids=given, count=count or len(packet_ids))
+
+
+def test_asked_for_who_waits_for_an_acknowledgement() -> None:
+    assert is_asked([run(0), run(1)])
+    assert not is_asked([run(0), run(1, asks=False)])
+
+
+def test_bits_are_those_of_the_runs_in_order() -> None:
+    runs = [run(7, 0, 8), run(5, count=2), run(1, 2, asks=False), run(9)]
+    tell_unwanted(runs, encode_append_reply(0, [(0, 0)] * 8, [True] * 8))
+    assert [one.origin.told for one in runs] == [[7, 8], [], [], [9]]
+    runs = [run(7, 0, 8), run(9)]
+    tell_unwanted(runs, encode_append_reply(0, [(0, 0)] * 4, [False, True, True, False]))
+    assert [one.origin.told for one in runs] == [[8], []]
+
+
+def test_an_answer_that_does_not_say_tells_nobody() -> None:
+    only = run(7)
+    tell_unwanted([only], encode_append_reply(0, [(0, 0)]))
+    assert only.origin.told == []
+
+
+async def test_who_asks_is_told_what_nobody_has_subscribed_to() -> None:
+    """One frame for all; who does not ask, and QoS 0, are told nothing. Nobody asks unless that is configured."""
+    async with running(report_no_subscribers=True) as rig:
+        rig.broker.unwanted = {b"lonely"}
+        origins = [Origin() for _ in range(3)]
+        origins[1].asks = False
+        for origin in origins:
+            sent = [publish("lonely", b"", 0), *some("t", 1), *some("lonely", 2, 3), publish("lonely", b"", 2, 4)]
+            rig.services.publisher.publish(origin, b"c", sent)
+        await rig.services.publisher.drain()
+        assert [origin.unwanted_ids for origin in origins] == [[2, 3, 4], [], [2, 3, 4]]
+        assert [origin.confirmed_ids for origin in origins] == [[1, 2, 3, 4]] * 3
+        assert rig.broker.codes.count(RequestCode.APPEND_MANY) == 1
+    async with running() as rig:
+        rig.broker.unwanted = {b"lonely"}
+        origin = Origin()
+        rig.services.publisher.publish(origin, b"c", some("lonely", 1))
+        await rig.services.publisher.drain()
+        assert (origin.unwanted_ids, origin.confirmed_ids) == ([], [1])
+
+
+async def test_what_is_asked_about_goes_by_frame_within_a_process() -> None:
+    """What nobody asks about does not."""
+    async with running(report_no_subscribers=True) as rig:
+        rig.broker.unwanted = {b"t"}
+        connection = rig.link._direct = rig.broker.connections[0]
+        port = connection._port = Port()
+        origin, old, publisher = Origin(), Origin(), rig.services.publisher
+        old.asks = False
+        publisher.publish(old, b"o", some("t", 1))
+        publisher.publish(origin, b"c", some("t", 2))
+        await publisher.drain()
+        assert (origin.unwanted_ids, old.unwanted_ids, old.confirmed_ids) == ([2], [], [1])
+        publisher.publish(origin, b"c", [publish("t", b"", 0)])
+        publisher.publish(old, b"o", some("t", 3))
+        await settle(3)
+        assert [len(run) for _client, _born_ms, run in port.runs] == [1, 1]
+
+
+async def test_what_is_sent_again_is_asked_about_again() -> None:
+    """To the next broker, in the order of receipt."""
+    async with running(report_no_subscribers=True) as rig:
+        rig.broker.unwanted = {b"lonely"}
+        rig.broker.holding = True
+        origin, publisher = Origin(), rig.services.publisher
+        publisher.publish(origin, b"c", [publish("lonely", b"", 0), *some("t", 1), *some("lonely", 2)])
+        await settle(5)
+        await lose(rig)
+        await asyncio.wait_for(publisher.drain(), 5)
+        assert (origin.confirmed_ids, origin.unwanted_ids, origin.reason) == ([1, 2], [2], None)

@@ -1,0 +1,63 @@
+"""The way to a session: what is known at once, what has to be found out, and who has gone meanwhile."""
+
+from __future__ import annotations
+
+from mqtt_proxy.mqtt.codec import packets
+from tests.unit.mqtt_proxy.rig import Wire, running, settle
+
+
+async def test_who_has_to_be_found_out_comes_in_later() -> None:
+    async with running() as rig:
+        rig.access.at_once = False
+        wire = Wire(rig)
+        wire.send(packets.Connect("a", True, 0))
+        assert len(rig.services.tasks) == 1
+        await settle()
+        assert wire.received() == [packets.Connack(False, 0)]
+
+
+async def test_who_leaves_before_that_costs_the_broker_nothing() -> None:
+    async with running() as rig:
+        rig.access.at_once = False
+        wire = Wire(rig)
+        wire.send(packets.Connect("a", True, 0))
+        wire.lose()
+        await settle()
+        assert not rig.broker.opened
+        assert not rig.services.tasks
+
+
+async def test_what_was_in_flight_comes_again_before_anything_else() -> None:
+    """It has to be read first, so the CONNACK is later."""
+    async with running() as rig:
+        reader = await rig.subscriber("r", ("t", 1), clean=False)
+        writer = await rig.client("w")
+        writer.send(packets.Publish(b"t", b"x", 1, False, False, 1))
+        await settle()
+        assert len(reader.messages()) == 1
+        reader.lose()
+        again = await rig.client("r", clean=False)
+        connack, message = again.received()
+        assert connack == packets.Connack(True, 0)
+        assert (message.payload, message.dup) == (b"x", True)
+
+
+async def test_refused_at_once() -> None:
+    async with running() as rig:
+        wire = Wire(rig)
+        wire.send(packets.Connect("a", True, 0, "denied", b""))
+        assert wire.received() == [packets.Connack(False, 4)]
+        assert rig.count("connects_refused_total{authentication}") == 1
+
+
+async def test_what_was_in_flight_comes_again_also_when_the_session_now_ends_with_its_connection() -> None:
+    """A client of MQTT 5 goes on with its session and says no expiry this time: what it has not acknowledged is due."""
+    async with running() as rig:
+        reader = await rig.subscriber("r", ("t", 1), clean=False)
+        writer = await rig.client("w")
+        writer.send(packets.Publish(b"t", b"x", 1, False, False, 1))
+        await settle()
+        assert len(reader.messages()) == 1
+        reader.lose()
+        again = await rig.client("r", clean=False, level=5)
+        assert [(payload, dup) for _topic, payload, _qos, _retain, dup in again.messages()] == [(b"x", True)]

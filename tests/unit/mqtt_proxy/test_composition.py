@@ -1,0 +1,40 @@
+"""The parts of a proxy are made in an order on which a reconnection relies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mqtt_proxy.composition import make_services
+from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.link.link import Link
+from mqtt_proxy.listening.counters import FrontCounters
+from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.quotas.quotas import Quotas
+from runtime.clock import ManualClock
+from runtime.metrics import Registry
+from tests.unit.mqtt_proxy.fake_broker import FakeBroker
+from tests.unit.mqtt_proxy.rig import FakeAccess
+
+
+async def test_sessions_are_taken_again_before_anything_is_read() -> None:
+    """The owners hear of a new connection first, then who follows queues, then who pulls."""
+    heard: list[str] = []
+
+    class NotingLink(Link):
+        def on_up(self, callback: Callable[[], Any]) -> None:
+            heard.append(type(getattr(callback, "__self__", None)).__name__)
+
+    link = NotingLink(FakeBroker().connect, reconnect_delay_ms_max=20)
+    config, registry = ProxyConfig(), Registry()
+    services = make_services(
+        config,
+        link=link,
+        access=FakeAccess(),
+        quotas=Quotas(config.quotas),
+        clock=ManualClock(),
+        metrics=ProxyMetrics(registry),
+        counters=FrontCounters(registry),
+    )
+    assert services.owners is not None
+    assert heard.index("Owners") < heard.index("Notifier") < heard.index("Puller")

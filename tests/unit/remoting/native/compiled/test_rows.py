@@ -1,0 +1,72 @@
+"""The compiled rows' own dangers: references counted by hand, and doing the work at all."""
+
+from __future__ import annotations
+
+import sys
+
+import pyarrow as pa
+import pytest
+
+from broker.meta import hot
+from broker.meta.hot import Way
+from remoting.protocol.bodies.append_body import QUEUE_INDEX_ANY, encode_entries, encode_mqtt_entry
+from spark_connector.writing.columns import SinkColumns
+from spark_connector.writing.row_encoder import Defaults, encode_rows
+
+pytestmark = pytest.mark.skipif(hot.choice.name != "compiled", reason=f"no compiled twin: {hot.choice.reason}")
+
+
+def test_nothing_is_lost_or_kept() -> None:
+    """After a hundred thousand messages each shared value is referred to as often as before."""
+    core, queues, hidden = hot.compiled_core(), (1, 2), (3,)
+    way = Way({b"a": queues}, lambda _topic: queues, lambda _topic: ((queues,), 0), lambda *_: None, 100, 100)
+    body = encode_entries([encode_mqtt_entry(b"a", b"body", 1, 1 << 50, b"client")] * 1_000)
+    watched = (queues, hidden, body, way)
+    before = [sys.getrefcount(one) for one in watched]
+    for _ in range(100):
+        assert len(core.placed(body, way) or ()) == 1_000
+        assert len(core.staged(body, way, hidden) or ()) == 1_000
+        assert core.topics(body) == {b"a"}
+    assert [sys.getrefcount(one) for one in watched] == before
+
+
+def test_what_the_careful_way_raises_comes_through() -> None:
+    """A refusal in the middle leaves no turn counted."""
+    core = hot.compiled_core()
+
+    def missed(topic: bytes) -> tuple[int, ...]:
+        raise PermissionError(topic)
+
+    turned: list[object] = []
+    way = Way({}, missed, lambda _topic: (((1,),), 0), lambda *one: turned.append(one), 100, 100)
+    with pytest.raises(PermissionError):
+        core.placed(encode_entries([encode_mqtt_entry(b"a", b"", 1, 1, b"")]), way)
+    assert turned == []
+
+
+def test_what_spark_s_sink_sends_is_taken() -> None:
+    """Rows with keys, tags, properties (as Kafka's headers) and queues, of both kinds of topic; not delayed ones."""
+    columns = {
+        "mqttTopic": pa.array([None, "a/b", None, None]),
+        "topic": pa.array(["t", None, "t", "t"]),
+        "body": pa.array([b"x", b"", None, b"y"]),
+        "key": pa.array(["k", "k", None, ""]),
+        "tag": pa.array(["T", "T", None, ""]),
+        "contentType": pa.array(["text/plain"] * 4),
+        "queue": pa.array([1, QUEUE_INDEX_ANY, QUEUE_INDEX_ANY, 0], pa.uint16()),
+    }
+    headers = [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None, [], [{"key": "i", "value": b"2"}]]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    batch = pa.record_batch([*columns.values(), pa.array(headers, kind)], [*columns, "headers"])
+    names = {name: name for name in batch.schema.names}
+    way = Way({b"a/b": (9,)}, lambda _: (), lambda _: (((5,), (6,)), 1), lambda *_: None, 100, 100)
+    picked = SinkColumns(names, None, None, None).pick(batch)
+    for delay, wanted in ((None, [(6,), (9,), (6,), (5,)]), (5, None)):
+        rows = encode_rows(
+            {**picked, "delay": pa.array([delay] * 4, pa.int64())}, 4, Defaults(1, retain=False, born_ms=1)
+        )
+        body = b"\4\0\0\0" + rows.data
+        placed, staged = hot.compiled_core().placed(body, way), hot.compiled_core().staged(body, way, (3,))
+        assert (placed and [one.queues for one in placed]) == wanted
+        assert (staged and [one.queues for one in staged]) == (wanted and [(3,)] * 4)
+        assert hot.compiled_core().topics(body) == (wanted and {b"t", b"a/b"})

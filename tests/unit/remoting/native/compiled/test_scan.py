@@ -1,0 +1,82 @@
+"""The compiled twin of the read side accepts and refuses what the pure one does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.store import hot
+from remoting.native.contracts import Progress
+from tests.sim.batches import Bench, bare, messages
+
+
+@pytest.fixture(autouse=True)
+def _both_twins(twin: str) -> None:
+    if twin != "compiled":
+        pytest.skip("compared once, where the compiled twin is in place")
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    st.lists(st.tuples(st.lists(messages(), max_size=4), st.booleans()), max_size=4),
+    st.lists(st.tuples(st.integers(0, 4095), st.integers(0, 255)), max_size=2),
+    st.integers(0, 4),
+)
+def test_twins_agree_on_any_segment(appends: Any, damage: list[tuple[int, int]], epoch: int) -> None:
+    """Whatever was written and whatever was done to it: the same end, the same reason, the same entries."""
+    pure, compiled = hot.pure_core(), hot.compiled_core()
+    bench = Bench(pure, segment=4096)
+    data = bytearray(4096)
+    for batch, atomic in appends:
+        made = bench.encode([*batch, bare(b"state")], 1, atomic=atomic)
+        for position, piece in made.pieces:
+            data[position : position + len(piece)] = piece
+    end = min(bench.position, 4096)
+    clean = memoryview(bytes(data))
+    for at, value in damage:
+        data[at] = value
+    start = Progress(0, 0, epoch, 0, 0, group_open=False)
+    view = memoryview(data)
+    assert pure.scan(view, 0, 4096, start) == compiled.scan(view, 0, 4096, start)
+    ours, theirs = (core.collect(clean, 0, 0, end, end // 3, end // 2, 50) for core in (pure, compiled))
+    assert (ours[:2], ours[2].columns(), ours[3]) == (theirs[:2], theirs[2].columns(), theirs[3])
+    ours, theirs = (core.survey(clean, 0, 0, end) for core in (pure, compiled))
+    assert (ours[0], ours[2]) == (theirs[0], theirs[2])
+    assert [(column.dtype, column.tolist()) for column in ours[1]] == [
+        (column.dtype, column.tolist()) for column in theirs[1]
+    ]
+
+
+def test_gather_refuses_what_lies_outside() -> None:
+    """A span outside the source, an output of another size."""
+    gather = hot.compiled_core().gather
+    for starts, sizes, room in (([8], [16], 16), ([-8], [8], 8), ([0], [8], 16), ([0], [16], 8)):
+        with pytest.raises(AssertionError):
+            gather(memoryview(bytes(16)), np.array(starts), np.array(sizes), memoryview(bytearray(room)))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(1, 3)), max_size=30), st.integers(0, 30))
+def test_twins_agree_on_what_follows(rows: list[tuple[int, int, int]], damage: int) -> None:
+    """The same entries out of order, the same numbers afterwards."""
+    columns = [np.array([row[at] for row in rows], kind) for at, kind in ((0, "<u4"), (1, "<i8"), (2, "<u4"))]
+    positions = np.arange(len(rows), dtype=np.int64)
+    found = []
+    for core in (hot.pure_core(), hot.compiled_core()):
+        following, newest = np.full(4, -1, np.int64), np.full(4, -1, np.int64)
+        wrong = core.follow(columns[0], columns[1], positions, columns[2], following, newest, damage)
+        found.append((wrong, following.tolist(), newest.tolist()))
+    assert found[0] == found[1]
+
+
+@given(st.lists(st.binary(max_size=9)))
+def test_twins_hash_as_python_does(names: list[bytes]) -> None:
+    """Names back to back."""
+    lengths = np.array([len(name) for name in names], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    for core in (hot.pure_core(), hot.compiled_core()):
+        codes = core.hash_spans(bytearray(b"".join(names)), starts, lengths)
+        assert codes.tolist() == [hash(name) & 0xFFFFFFFF for name in names]

@@ -1,0 +1,22 @@
+"""Every test here runs on both twins; `core` is the proxy's packet loops, `bench` a store."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqtt_proxy import hot
+from remoting.native.packet_contracts import Core
+from tests.unit.broker.conftest import bench
+from tests.unit.broker.store.conftest import twin
+
+__all__ = ["bench", "core", "twin"]
+
+
+@pytest.fixture(params=["pure", "compiled"])
+def core(request: pytest.FixtureRequest) -> Core:
+    """One twin; the compiled one is skipped, with the reason, where it was not built."""
+    if request.param == "pure":
+        return hot.pure_core()
+    if hot.choice.name != "compiled":
+        pytest.skip(f"no compiled twin: {hot.choice.reason}")
+    return hot.compiled_core()

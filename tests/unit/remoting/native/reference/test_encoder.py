@@ -1,0 +1,123 @@
+"""The encoder of the twin in place: offsets, fillers, refusals, batches; small and large ones alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.store import hot
+from broker.store.errors import RecordTooLarge
+from broker.store.store_message import StoreMessage
+from remoting.native.contracts import CONFIRMED, NEXT
+from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.records.record import BATCH_COUNT_MAX, FILLER, FLAG_GROUP_OPEN, HEADER, RecordView, check_record
+from tests.sim.batches import FLAGS_BATCH, QUEUES, Bench, bare
+
+
+def message(queues: tuple[int, ...], body: bytes = b"x", **changes: int) -> StoreMessage:
+    made = StoreMessage(queues, 5, 0, 0, 0, 1, 0, 0, 0, b"t", body)
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_offsets_are_dense_also_within_a_record() -> None:
+    """One queue twice in one record, and again in the next."""
+    bench = Bench(hot.core)
+    made = bench.encode([message((1, 1, 2)), message(()), message((2, 1))])
+    assert made.offsets == [0, -1, 1]
+    assert made.entries.columns()[:2] == ([1, 1, 2, 2, 1], [0, 1, 0, 1, 2])
+    assert bench.rows[[1, 2], NEXT].tolist() == [3, 2]
+
+
+def test_a_filler_ends_a_segment_and_records_go_on_in_the_next() -> None:
+    """The bytes of every segment are records to its last byte."""
+    bench = Bench(hot.core)
+    made = bench.encode([message((0,), bytes(300)) for _ in range(5)])
+    assert bench.made == [1024, 2048]
+    assert [position for position, _ in made.pieces] == [0, 1024, 2048]
+    for position, piece in made.pieces:
+        at, kinds = 0, []
+        while at < len(piece):
+            kinds.append(HEADER.unpack_from(piece, at)[1])
+            at += check_record(piece, at, position + at)
+        assert (kinds[-1] == FILLER) == (position < 2048)
+        assert position == 2048 or len(piece) == 1024
+
+
+def test_groups_are_open_but_at_their_end() -> None:
+    """Atomic messages, then controls: only the very last record closes the group."""
+    made = Bench(hot.core).encode([message((0,)), bare(b"a"), bare(b"b")], 2, atomic=True)
+    view = memoryview(made.pieces[0][1])
+    heads = [RecordView(view, at) for at in (0, *made.controls)]
+    assert [bool(head.flags & FLAG_GROUP_OPEN) for head in heads] == [True, True, False]
+    assert [head.type for head in heads] == [1, 3, 3]
+    assert made.offsets == [0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        (message((0,), bytes(900)), RecordTooLarge, "512"),
+        (message((QUEUES,)), LocalMisuse, "does not exist"),
+        (message((-1,)), LocalMisuse, "does not exist"),
+        (message((0,) * 9), LocalMisuse, "at most 8"),
+        (message((0,), topic_len=2), LocalMisuse, "meta of 1 bytes"),
+        (message((0,), flags=1 << 32), LocalMisuse, "out of range"),
+        (message((0,), born_ms=1 << 63), LocalMisuse, "out of range"),
+        (message((0,), producer_seq=-1), LocalMisuse, "out of range"),
+        (message((0,), n_props=1 << 16), LocalMisuse, "meta of|out of range"),
+        (message((0,), count=2), LocalMisuse, "2 messages in a record with flags 0x0"),
+        (message((0,), count=0), LocalMisuse, "0 messages in"),
+        (message((0,), flags=FLAGS_BATCH, count=0), LocalMisuse, "0 messages in"),
+        (message((0,), flags=FLAGS_BATCH, count=BATCH_COUNT_MAX + 1), LocalMisuse, "65537 messages in"),
+    ],
+)
+def test_a_refused_batch_leaves_the_rows_as_they_were(wrong: StoreMessage, error: type, words: str) -> None:
+    """Whatever is wrong with the last message, the first one's offsets are taken back."""
+    bench = Bench(hot.core)
+    bench.encode([message((0, 1))])
+    before = bench.rows.tolist()
+    with pytest.raises(error, match=words):
+        bench.encode([message((0, 2)), wrong])
+    assert bench.rows.tolist() == before
+
+
+def test_a_segment_that_cannot_be_made_takes_the_offsets_back() -> None:
+    """OSError comes through, nothing is given out."""
+    bench = Bench(hot.core)
+
+    def full(_: int) -> int:
+        raise OSError(28, "full")
+
+    bench.next_segment = full  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="full"):
+        bench.encode([message((0,), bytes(300)) for _ in range(5)])
+    assert not bench.rows.any()
+
+
+def test_a_batch_advances_its_queues_by_its_count() -> None:
+    """The record says so, the entries say so, and claiming, confirming and undoing follow."""
+    bench = Bench(hot.core)
+    made = bench.encode([message((1, 2, 1), flags=FLAGS_BATCH, count=5), message((1,))])
+    head = RecordView(memoryview(made.pieces[0][1]))
+    assert (head.type, head.count, head.body_format, head.codec) == (2, 5, 1, 1)
+    assert head.dispatch() == [(1, 0), (2, 0), (1, 5)]
+    assert made.offsets == [0, 10]
+    columns = made.entries.columns()
+    assert (columns[1], columns[5]) == ([0, 0, 5, 10], [5, 5, 5, 1])
+    assert bench.rows[:3, NEXT].tolist() == [0, 11, 5]
+    bench.ring.undo(made.entries)
+    assert not bench.rows.any()
+    assert bench.ring.claim(made.entries, 0, QUEUES) == 4
+    assert bench.rows[:3, NEXT].tolist() == [0, 11, 5]
+    assert bench.ring.confirm([made.entries]) == [2, 1]
+    assert bench.rows[:3, CONFIRMED].tolist() == [0, 11, 5]
+
+
+def test_a_whole_batch_or_a_part_of_it_in_each_segment() -> None:
+    """Entries of all records, wherever the file ends."""
+    bench = Bench(hot.core)
+    made = [bench.encode([message((n % 3, 4)) for n in range(count)]) for count in (3, 12, 30, 1)]
+    assert [len(batch.entries) for batch in made] == [6, 24, 60, 2]
+    assert [offset for batch in made for offset in batch.entries.columns()[1][1::2]] == list(range(46))
+    assert bench.rows[:5, NEXT].tolist() == [16, 15, 15, 0, 46]

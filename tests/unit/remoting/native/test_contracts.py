@@ -1,0 +1,20 @@
+"""Both twins offer the whole contract."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from broker.store import hot
+from remoting.native.contracts import Core, Progress
+
+
+def test_the_core_in_place_has_every_part() -> None:
+    """Named, callable, nothing left out."""
+    assert hot.core.name == hot.choice.name
+    for part in fields(Core):
+        assert part.name == "name" or callable(getattr(hot.core, part.name)), part.name
+
+
+def test_progress_starts_without_a_reason() -> None:
+    """An empty reason means: came to the end."""
+    assert Progress(0, 0, 0, 0, 0, group_open=False).reason == ""

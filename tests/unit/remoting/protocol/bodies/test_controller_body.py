@@ -1,0 +1,119 @@
+"""Headers survive the trip through a command's fields, bodies the one through JSON; malformed ones are violations."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from remoting.protocol.bodies.controller_body import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    CleanBrokerData,
+    ControllerMetadata,
+    ElectMaster,
+    GroupState,
+    Heartbeat,
+    MasterHeader,
+    NextBrokerId,
+    PushedGroup,
+    PushedRoutes,
+    RegisterReplica,
+    ReplicaState,
+    RoleChanged,
+    RouteSubscription,
+    SyncStateData,
+    SyncStateSet,
+    decode_names,
+    from_fields,
+    to_fields,
+)
+from remoting.protocol.bodies.route_body import decode_body, encode_body
+from remoting.protocol.errors import RemoteViolation
+
+HEADERS = [
+    NextBrokerId("C", "b", 1),
+    ApplyBrokerId("C", "b", 2, "h:1;abc"),
+    RegisterReplica("C", "b", 1, "h:1", 5, "h:2", 3, 1_000, "boot", True, True),
+    ElectMaster("C", "b", 2, True, 7),
+    AlterSyncStateSet("b", 1, 3),
+    MasterHeader(3, 4, 1, "h:1", "h:2"),
+    MasterHeader(3, 4),
+    RoleChanged(3, 4, 1, "h:1", "h:2", "b"),
+    ControllerMetadata("g", "n1", "h:1", True, "n1-h:1;n2-h:2"),
+    CleanBrokerData("b", "C", "1;2", True),
+    Heartbeat("C", "b", "h:1", 1, 3, 100, 90, 2_000, 5),
+]
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=lambda header: type(header).__name__)
+def test_headers_survive_the_wire(header):
+    """Whatever one side writes into fields, the other reads back the same."""
+    fields = to_fields(header)
+    assert all(isinstance(value, str) for value in fields.values())
+    assert from_fields(fields, type(header)) == header
+
+
+def test_names_and_texts_are_those_of_rocketmq():
+    """Booleans are lower case, nothing is written for None, and the two odd names are kept."""
+    assert to_fields(ElectMaster("C", "b")) == {
+        "clusterName": "C",
+        "brokerName": "b",
+        "brokerId": "-1",
+        "designateElect": "false",
+        "invokeTime": "0",
+    }
+    assert to_fields(MasterHeader(0)) == {"masterEpoch": "0", "syncStateSetEpoch": "0"}
+    assert "heartbeatTimeoutMills" in to_fields(HEADERS[-1])
+    assert to_fields(HEADERS[2])["haServerAddr"] == "h:2"
+
+
+def test_a_broker_of_rocketmq_tells_less():
+    """Fields beyond RocketMQ's have defaults, unknown ones are ignored, empty ones count as absent."""
+    fields = {"clusterName": "C", "brokerName": "b", "brokerId": "1", "brokerAddress": "h:1", "more": "x", "bootId": ""}
+    header = from_fields(fields, RegisterReplica)
+    assert (header.boot_id, header.last_epoch, header.clean_shutdown) == ("", -1, False)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"clusterName": "C", "brokerName": "b"},
+        {"clusterName": "C", "brokerName": "b", "appliedBrokerId": "0", "registerCheckCode": "c"},
+        {"clusterName": "C", "brokerName": "b", "appliedBrokerId": "x", "registerCheckCode": "c"},
+        {"clusterName": "C", "brokerName": "b", "appliedBrokerId": "9" * 40, "registerCheckCode": "c"},
+    ],
+)
+def test_malformed_headers_are_violations(fields):
+    """A field that is missing or out of range is named to the peer, never an exception of another kind."""
+    with pytest.raises(RemoteViolation, match="ApplyBrokerId cannot be read"):
+        from_fields(fields, ApplyBrokerId)
+
+
+def test_bodies_are_those_of_rocketmq():
+    """The members that RocketMQ's tools look for are there."""
+    state = GroupState(1, "h:1", 3, 4, [ReplicaState("b", 1, "h:1", True)], [])
+    table = json.loads(encode_body(SyncStateData({"b": state})))["replicasInfoTable"]["b"]
+    assert table["masterBrokerId"] == 1
+    assert table["inSyncReplicas"] == [{"brokerName": "b", "brokerId": 1, "brokerAddress": "h:1", "alive": True}]
+    assert json.loads(encode_body(SyncStateSet([1, 2], 5))) == {"syncStateSet": [1, 2], "syncStateSetEpoch": 5}
+    assert decode_body(b'{"syncStateSet":[2,1],"syncStateSetEpoch":5}', SyncStateSet).sync_state_set == [2, 1]
+
+
+def test_pushed_routes_survive_the_wire():
+    """Ids are keys of an object and come back as numbers."""
+    routes = PushedRoutes({"b": PushedGroup("C", {0: "h:1", 2: "h:2"}, 3)})
+    assert json.loads(encode_body(routes)) == {
+        "groups": {"b": {"cluster": "C", "brokers": {"0": "h:1", "2": "h:2"}, "epoch": 3}}
+    }
+    assert decode_body(encode_body(routes), PushedRoutes) == routes
+    assert decode_body(b"{}", RouteSubscription).topics == []
+
+
+def test_names_of_groups():
+    """The body of 1006 is a bare array of texts."""
+    assert decode_names(b'["a","b"]') == ["a", "b"]
+    for body in (b"", b"{}", b"[1]", b"\xff", b"[" * 100_000):
+        with pytest.raises(RemoteViolation):
+            decode_names(body)

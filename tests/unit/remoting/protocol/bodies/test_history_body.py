@@ -1,0 +1,41 @@
+"""Places before a queue, and the request there and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from remoting.protocol.bodies.history_body import (
+    FINISHED,
+    HistoryReply,
+    HistoryRequest,
+    decode,
+    encode,
+    pack_before,
+    unpack_before,
+)
+from remoting.protocol.bodies.session_body import HistoryWish
+
+
+@pytest.mark.parametrize(
+    ("wish", "told"),
+    [
+        (HistoryWish(from_ms=0), (0, 0, 0)),
+        (HistoryWish(from_ms=1_700_000_000_000), (0, 1_700_000_000_000, 0)),
+        (HistoryWish(from_offset=0), (0, 0, 0)),
+        (HistoryWish(last=7), (0, 0, 7)),
+        (HistoryWish(last=10**18 - 1), (0, 0, 10**18 - 1)),
+    ],
+)
+def test_a_wish_is_a_place_below_every_position(wish: HistoryWish, told: tuple[int, int, int]) -> None:
+    """So that places only rise."""
+    place = pack_before(wish)
+    assert -(2**63) <= place < 0
+    assert unpack_before(place) == told
+    assert unpack_before(64) == (64, 0, 0)
+    assert unpack_before(FINISHED)[0] == FINISHED
+
+
+def test_there_and_back() -> None:
+    """What is said arrives."""
+    for message in (HistoryRequest(7, "a/+", 64, 0, 3), HistoryReply(99, False, b"records", 2)):
+        assert decode(type(message), encode(message)) == message

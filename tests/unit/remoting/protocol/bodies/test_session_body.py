@@ -1,0 +1,53 @@
+"""Session bodies: every declared message round-trips, and values out of their range are violations."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from remoting.protocol.bodies import session_body as sb
+from remoting.protocol.errors import RemoteViolation
+
+MESSAGES = [
+    sb.SessionOpen("dev-1", clean=False, user=None, expiry_s=0xFFFFFFFF),
+    sb.SessionOpen("dev-1", False, "anna", 5, sb.WillSpec(b"a/b", b"gone", 1, True, 9, [(b"k", b"v")]), 77),
+    sb.SessionFlow("dev-1", 3, [1], [2], [3], [(4, 7, 12)]),
+    sb.FlowBatch([sb.SessionFlow("dev-1", 3)]),
+    sb.SessionOpened(
+        present=True,
+        epoch=3,
+        subscriptions=[sb.SessionSubscription("a/+", 1, 7, 12)],
+        inflight=[sb.InflightEntry(1, 7, 11), sb.InflightEntry(2, 7, 12, sb.PHASE_PUBREL, 2)],
+        received=[3, 9],
+        expiry_s=60,
+    ),
+    sb.SessionClose("dev-1", 3, durable=True, offsets=[(7, 12)], inflight=[sb.InflightEntry(1, 7, 11)]),
+    sb.Subscribe("dev-1", 3, durable=True, filters=[sb.FilterRequest("a/+", 1, 0b1001, 7), sb.FilterRequest("b", 0)]),
+    sb.Subscribed([sb.SubscribeResult(1, 7, 12), sb.SubscribeResult(sb.FAILURE, 0, 0)], [(0, [4096, 8192])]),
+    sb.Unsubscribe("dev-1", 3, durable=True, filters=["a/+"]),
+    sb.Unsubscribed([True, False]),
+    sb.SessionFenced("dev-1", 4),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_round_trip(message):
+    assert sb.decode(type(message), sb.encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (sb.SessionOpen, ["c", False, None, -1]),
+        (sb.SessionOpen, ["c", False]),
+        (sb.InflightEntry, [-1, 1, 1]),
+        (sb.InflightEntry, [65_536, 1, 1]),
+        (sb.SessionSubscription, ["f", 3, 0, 0]),
+        (sb.SessionSubscription, ["f", 1, 2**32, 0]),
+        (sb.SessionFenced, ["c", -1]),
+        (sb.Subscribe, ["c", 1, True, [["f", 9]]]),
+    ],
+)
+def test_values_out_of_range_are_violations(kind, values):
+    with pytest.raises(RemoteViolation, match=f"malformed {kind.__name__}"):
+        sb.decode(kind, msgspec.msgpack.encode(values))

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from runtime.config.tables import ConfigError, Flag, Loaded, flatten, load, render_markdown, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """Where messages live."""
+
+    segment_bytes: int = setting(1024, minimum=64)
+    """Size of a segment."""
+    mode: str = setting("sync", choices=("sync", "async"))
+    """When a message is acknowledged."""
+    directory: Path | None = None
+    ratio: float = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A server."""
+
+    store: Store = field(default_factory=Store)
+    hosts: tuple[str, ...] = ("a",)
+    port: int = 1
+    port_max: int = 10
+
+    def __post_init__(self) -> None:
+        if self.port > self.port_max:
+            raise ValueError("port must not be above port_max")
+
+
+def toml(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_alone() -> None:
+    loaded = load(Server)
+    assert loaded.value == Server()
+    assert {str(origin) for origin in loaded.origins.values()} == {"default"}
+
+
+def test_the_later_source_wins_and_is_remembered(tmp_path: Path) -> None:
+    file = toml(tmp_path, 'hosts = ["b"]\nport = 2\n[store]\nsegment_bytes = 100\nratio = 1\n')
+    loaded: Loaded[Server] = load(
+        Server,
+        file=file,
+        environ={"LIGHTMQ_STORE__SEGMENT_BYTES": "200", "LIGHTMQ_USER": "x", "OTHER__X": "1"},
+        flags=[Flag("port", "--port", 3), Flag("store.directory", "--data", Path("d"))],
+    )
+    assert loaded.value == Server(store=Store(segment_bytes=200, ratio=1.0, directory=Path("d")), hosts=("b",), port=3)
+    assert {key: str(origin) for key, origin in loaded.origins.items()} == {
+        "store.segment_bytes": "environment LIGHTMQ_STORE__SEGMENT_BYTES",
+        "store.mode": "default",
+        "store.directory": "flag --data",
+        "store.ratio": f"file {file}",
+        "hosts": f"file {file}",
+        "port": "flag --port",
+        "port_max": "default",
+    }
+    assert dict(flatten(loaded.value))["store.directory"] == Path("d")
+
+
+def test_a_section_leaves_other_processes_alone(tmp_path: Path) -> None:
+    file = toml(tmp_path, "[broker]\nport = 2\n[proxy]\nanything = 1\n")
+    environ = {"LIGHTMQ_BROKER__PORT_MAX": "5", "LIGHTMQ_PROXY__ANYTHING": "1"}
+    loaded = load(Server, section="broker", file=file, environ=environ)
+    assert (loaded.value.port, loaded.value.port_max) == (2, 5)
+    with pytest.raises(ConfigError, match=r"unknown variable LIGHTMQ_BROKER__PRT; did you mean LIGHTMQ_BROKER__PORT\?"):
+        load(Server, section="broker", environ={"LIGHTMQ_BROKER__PRT": "5"})
+    with pytest.raises(ConfigError, match=r"broker\.prt"):
+        load(Server, section="broker", file=toml(tmp_path, "[broker]\nprt = 2\n"))
+    with pytest.raises(ConfigError, match="must be a table"):
+        load(Server, section="broker", file=toml(tmp_path, "broker = 2\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[store]\nsegment_byte = 1", "unknown key store.segment_byte; did you mean store.segment_bytes?"),
+        ("[stoer]\nmode = 'sync'", "unknown section stoer; did you mean store?"),
+        ("zzzzz = 1", "unknown key zzzzz; known: hosts, port"),
+        ("store = 1", "store is a section"),
+        ("[store]\nsegment_bytes = 1", "store.segment_bytes must be at least 64, not 1"),
+        ("[store]\nmode = 'later'", "store.mode must be one of sync, async"),
+        ("port = 'x'", "port must be a whole number"),
+        ("port = 11", "Server: port must not be above port_max"),
+        ("port = ", "not valid TOML"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, text: str, error: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load(Server, file=toml(tmp_path, text))
+    assert error in str(raised.value)
+
+
+def test_a_file_that_cannot_be_read_and_bad_flags(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load(Server, file=tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="--set: unknown key prt; did you mean port"):
+        load(Server, flags=[Flag("prt", "--set", "1")])
+    with pytest.raises(ConfigError, match="--port: port must be a whole number"):
+        load(Server, flags=[Flag("port", "--port", "x")])
+
+
+def test_a_leaf_in_the_wrong_section_is_still_found(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"did you mean store\.segment_bytes"):
+        load(Server, flags=[Flag("segment_bytes", "--set", "1")])
+
+
+def test_the_reference_page_is_reachable_from_here() -> None:
+    assert "Size of a segment." in render_markdown([("server", Server)])

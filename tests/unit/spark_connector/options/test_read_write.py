@@ -1,0 +1,129 @@
+"""The option table: names without case, nearest names, typed values, and the page generated from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_connector.errors import OptionError
+from spark_connector.options.read_write import parse_read, parse_write, render_markdown
+
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "spark-options.md"
+
+
+def test_names_are_read_without_case_and_aliases_work() -> None:
+    parsed = parse_read({"NAMESRVADDR": "a:1;[::1]:2", "subscribe": "t1, t2", "maxoffsetspertrigger": "5"})
+    assert parsed.name_server == (("a", 1), ("::1", 2))
+    assert parsed.topic == ("t1", "t2")
+    assert parsed.max_offsets_per_trigger == 5
+    assert parsed.fail_on_data_loss
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"topic": "t", "startingOffset": "latest"}, "did you mean 'startingOffsets'"),
+        ({"topic": "t", "qos": "1"}, "'qos' is only for writing"),
+        ({"topic": "t", "maxOffsetsPerTrigger": "0"}, "above 0"),
+        ({"topic": "t", "maxOffsetsPerTrigger": "ten"}, "whole number"),
+        ({"topic": "t", "failOnDataLoss": "perhaps"}, "true or false"),
+        ({"topic": "t", "nameServer": "nowhere"}, "'nowhere' is not host:port"),
+        ({"topic": "t", "subscribe": "u"}, "given twice"),
+        ({"topic": "t", "mqttFilter": "a/#"}, "topic and mqttFilter are set"),
+        ({}, "none is set"),
+        ({"topic": "t", "subscribePattern": "t.*"}, "topic and topicPattern are set"),
+        ({"topicPattern": "t("}, "no regular expression"),
+        ({"topic": "t", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "above 'maxOffsetsPerTrigger'"),
+        ({"topic": "t", "maxTriggerDelay": "soon"}, "500ms, 30s, 15m or 1h"),
+        ({"topic": "t", "accessKey": "a"}, "belong together"),
+        ({"topic": "t", "accesKey": "a"}, "did you mean 'accessKey'"),
+        ({"topic": "t", "startingOffsets": "first"}, "earliest, latest or JSON"),
+        ({"topic": "t", "assign": '{"t": [0]}'}, "topic and assign are set"),
+        ({"assign": "t"}, r"'assign' = 't': JSON \{topic"),
+        ({"topic": "t", "subExpression": "a ||"}, "option 'tag' = 'a ||'"),
+        ({"topic": "t", "sql": "a >"}, "option 'sql' = 'a >': SQL expression"),
+        ({"topic": "t", "sqlExpresion": "a > 1"}, "did you mean 'sqlExpression'"),
+        (
+            {"topic": "t", "kafka.bootstrap.servers": "h:1"},
+            "the address .* is the option 'nameServer' here",
+        ),
+        ({"topic": "t", "kafka.group.id": "g"}, "is the option 'consumerGroup' here\\."),
+        ({"topic": "t", "groupIdPrefix": "g"}, "queries need no group here"),
+        ({"topic": "t", "fetchOffset.numRetries": "3"}, "it is the option 'fetchRetries' here"),
+        ({"topic": "t", "kafka.sasl.mechanism": "PLAIN"}, "'accessKey' and 'secretKey'"),
+        ({"topic": "t", "kafka.fetch.min.bytes": "1"}, "leave it out"),
+        ({"topic": "t", "zzz": "1"}, "unknown option 'zzz'\\. Options are listed in docs/spark-options.md\\.$"),
+        ({"topic": "t", "schema": "kafka", "decode": "json", "decodeSchema": "a int"}, "no decoded bodies"),
+        ({"topic": "t", "startingOffsetsByTimestamp": "monday"}, "ms since 1970"),
+        ({"topic": "t", "startingOffsetsByTimestampStrategy": "eror"}, "did you mean 'error'"),
+        (
+            {"topic": "t", "includeProperties": "false", "columns": "body,properties"},
+            "'includeProperties' = false",
+        ),
+    ],
+)
+def test_what_a_reader_is_refused(options: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        parse_read(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"mqttTopc": "a"}, "did you mean 'mqttTopic'"),
+        ({"delivery": "twice"}, "one of exactly-once, at-least-once"),
+        ({"txnAppId": "a"}, "belong together"),
+        ({"topic": "a", "mqttTopic": "b"}, "not both"),
+        ({"qos": "3"}, "0, 1 or 2"),
+        ({"secretKey": "s"}, "belong together"),
+        ({"startingOffsets": "latest"}, "only for reading"),
+    ],
+)
+def test_what_a_writer_is_refused(options: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        parse_write(options)
+
+
+def test_sparks_own_options_are_let_through() -> None:
+    assert parse_write({"checkpointlocation": "/somewhere", "delivery": "AT_LEAST_ONCE"}).delivery == "at-least-once"
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text() == render_markdown(), (
+        "write it anew: python -m spark_connector.options.read_write > docs/spark-options.md"
+    )
+
+
+def test_a_secret_signs_and_is_never_printed() -> None:
+    parsed = parse_read({"topic": "t", "accessKey": "mine", "secretKey": "hidden"})
+    assert parsed.signer is not None
+    assert parsed.signer.secret == "hidden"
+    assert "hidden" not in repr(parsed)
+    assert parse_write({"topic": "t"}).signer is None
+
+
+def test_batches_need_a_topic_and_have_a_size() -> None:
+    parsed = parse_write({"batchCodec": "zstd", "topic": "t", "batchRows": "100"})
+    assert (parsed.batch_codec, parsed.batch_rows) == ("zstd", 100)
+    assert parse_write({"topic": "t"}).batch_codec is None
+    for wrong, said in (
+        ({"batchCodec": "lz4"}, "needs the option 'topic'"),
+        ({"batchCodec": "lz4", "mqttTopic": "a/b"}, "needs the option 'topic'"),
+        ({"batchCodec": "gzip", "topic": "t"}, "batchCodec"),
+        ({"batchCodec": "lz4", "topic": "t", "batchRows": "65537"}, "at most 65536"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            parse_write(wrong)
+
+
+@pytest.mark.parametrize("parse", [parse_read, parse_write])
+def test_options_of_tls_that_would_do_nothing(parse: Callable[[dict[str, str]], object]) -> None:
+    """A file that is given is a wish to be safe: without `tls` it would not be."""
+    for name, value in (("tlscafile", "/ca"), ("tlsservername", "n"), ("tlsinsecureskipverify", "true")):
+        with pytest.raises(OptionError, match="does nothing without the option 'tls'"):
+            parse({"topic": "t", name: value})
+    with pytest.raises(OptionError, match="tlsCertificateFile"):
+        parse({"topic": "t", "tls": "true", "tlskeyfile": "/key"})
+    parse({"topic": "t", "tls": "true", "tlscafile": "/ca"})

@@ -1,0 +1,80 @@
+"""Watching how far the queues of a selection reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from remoting.protocol.bodies.bounds_body import decode_bounds_reply, encode_bounds_reply
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from spark_connector.options.read_write import ReadOptions
+from spark_connector.reading.bounds import BoundsWatch
+from spark_connector.reading.selection import light_key, select
+from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
+
+Options = Callable[..., ReadOptions]
+
+
+def test_bounds_of_exact_and_wildcard(broker: ToyBroker, read_options: Options) -> None:
+    broker.publish("plant/1", [b"a", b"b"])
+    broker.publish("plant/2", [b"c"])
+    options = read_options(mqttFilter="plant/1")
+    watch = BoundsWatch(options, select(options))
+    (bounds,) = watch.read().values()
+    assert (bounds.min, bounds.max) == (0, 2)
+    assert watch.addresses == {NAME: broker.address}
+    options = read_options(mqttFilter="plant/+")
+    found = BoundsWatch(options, select(options)).read()
+    assert sum(one.max for one in found.values()) == 3
+
+
+def test_readers_are_known_while_a_broker_has_some(broker: ToyBroker, read_options: Options) -> None:
+    broker.publish("plant/1", [b"a"])
+    options = read_options(mqttFilter="plant/1")
+    watch = BoundsWatch(options, select(options))
+    watch.read()
+    told: list[str | None] = []
+
+    def tell(command: Command) -> Command:
+        reply = broker.answer(command)
+        body = msgspec.structs.replace(decode_bounds_reply(reply.body), readers=told[-1])
+        return command.reply(body=encode_bounds_reply(body))
+
+    for address, known in (("h:1", {NAME: ("h", 1)}), ("no address", {}), ("[::1]:2", {NAME: ("::1", 2)}), (None, {})):
+        told.append(address)
+        broker.faults = [tell]
+        watch.read()
+        assert watch.readers == known
+
+
+def test_waiting_asks_with_what_was_seen(broker: ToyBroker, read_options: Options) -> None:
+    broker.publish("plant/1", [b"a"])
+    options = read_options(mqttFilter="plant/1,car/1")
+    watch = BoundsWatch(options, select(options))
+    assert set(watch.wait(50)) == {light_key("plant/1", NAME)}, "the first answer needs no waiting"
+    asked: list[bytes] = []
+
+    def spy(command):  # type: ignore[no-untyped-def]
+        asked.append(command.body)
+        return broker.answer(command)
+
+    broker.faults = [spy]
+    watch.wait(50)
+    assert b'"wait_ms":50' in asked[0]
+    assert b'"known":{"plant":{' in asked[0]
+    assert broker.requests[-3:] == [RequestCode.QUEUE_BOUNDS] * 3
+
+
+def test_the_same_answer_is_not_read_again(broker: ToyBroker, read_options: Options) -> None:
+    broker.publish("plant/1", [b"a"])
+    options = read_options(mqttFilter="plant/+")
+    watch = BoundsWatch(options, select(options))
+    first = watch.read()
+    assert watch.read() is first
+    assert watch.present == {NAME}
+    broker.publish("plant/1", [b"b"])
+    second = watch.read()
+    assert sum(one.max for one in second.values()) == 2
+    assert all(one is other for one, other in zip(first, second, strict=True)), "the keys are the same objects"

@@ -1,0 +1,166 @@
+"""Pulling ranges: order, repair, losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from remoting.protocol.bodies.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import RecordView
+from spark_connector.errors import BrokerUnreachable, DataLost
+from spark_connector.options.read_write import ReadOptions
+from spark_connector.queues import QueueKey, QueueRange
+from spark_connector.reading.fetch import RangeFetcher, mean_record_bytes
+from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
+
+Options = Callable[..., ReadOptions]
+
+
+def ranges(broker: ToyBroker, *spans: tuple[int, int, int]) -> list[QueueRange]:
+    """(queue number, start, end) as ranges of topic `t`."""
+    return [QueueRange(QueueKey("t", NAME, n), broker.queue("t", n).id, start, end) for n, start, end in spans]
+
+
+def bodies(
+    work: list[QueueRange], broker: ToyBroker, options: ReadOptions, reader: ToyBroker | None = None
+) -> list[bytes]:
+    """Everything that arrives, in order."""
+    found = []
+    readers = {} if reader is None else {NAME: reader.address}
+    for _, pulled in RangeFetcher(work, {NAME: broker.address}, options, readers).pulls():
+        starts = memoryview(pulled.starts).cast("I").tolist()
+        found += [bytes(RecordView(pulled.blob, at).body) for at in starts]
+    return found
+
+
+@pytest.fixture
+def filled(broker: ToyBroker) -> ToyBroker:
+    """Queue 0 of topic `t` with 40 messages."""
+    broker.publish("t", [b"%d" % n for n in range(40)], mqtt=False)
+    return broker
+
+
+def test_ranges_come_in_order(filled: ToyBroker, read_options: Options) -> None:
+    work = ranges(filled, (0, 3, 20), (0, 30, 40))
+    assert bodies(work, filled, read_options(topic="t")) == [b"%d" % n for n in [*range(3, 20), *range(30, 40)]]
+
+
+def test_a_lost_connection_repeats_nothing(filled: ToyBroker, read_options: Options) -> None:
+    answers: list[Callable[[Command], Command | None]] = [filled.answer, lambda command: None, filled.answer]
+    filled.faults = answers
+    assert bodies(ranges(filled, (0, 0, 40)), filled, read_options(topic="t")) == [b"%d" % n for n in range(40)]
+
+
+def test_a_dead_broker_is_named(filled: ToyBroker, read_options: Options) -> None:
+    filled.close()
+    with pytest.raises(BrokerUnreachable, match=str(filled.address[1])):
+        bodies(ranges(filled, (0, 0, 40)), filled, read_options(topic="t", fetchretries="1"))
+
+
+def test_retention_in_the_middle_of_a_batch(filled: ToyBroker, read_options: Options) -> None:
+    filled.queue("t", 0).drop_first(10)
+    work = ranges(filled, (0, 5, 40))
+    with pytest.raises(DataLost, match=r"offsets 5 to 9 are gone.*failOnDataLoss"):
+        bodies(work, filled, read_options(topic="t"))
+    allowed = read_options(topic="t", failondataloss="false")
+    assert bodies(work, filled, allowed) == [b"%d" % n for n in range(10, 40)]
+
+
+@pytest.mark.parametrize(("queue_id", "start"), [(99, 0), (None, 50)])
+def test_what_is_not_there(filled: ToyBroker, read_options: Options, queue_id: int | None, start: int) -> None:
+    lost = QueueRange(QueueKey("t", NAME, 0), queue_id or filled.queue("t", 0).id, start, start + 5)
+    work = [lost, *ranges(filled, (0, 38, 40))]
+    with pytest.raises(DataLost, match="no longer has offset"):
+        bodies(work, filled, read_options(topic="t"))
+    assert bodies(work, filled, read_options(topic="t", failondataloss="false")) == [b"38", b"39"]
+
+
+def test_a_planned_end_that_the_log_lacks(filled: ToyBroker, read_options: Options) -> None:
+    with pytest.raises(DataLost, match="the log now ends at 40"):
+        bodies(ranges(filled, (0, 38, 45)), filled, read_options(topic="t"))
+
+
+def test_mean_record_bytes(filled: ToyBroker, read_options: Options) -> None:
+    options = read_options(topic="t")
+    mean = mean_record_bytes(ranges(filled, (0, 0, 40)), {NAME: filled.address}, options)
+    assert mean == len(filled.queue("t", 0).records[0])
+    assert mean_record_bytes([], {}, options) is None
+
+
+@pytest.fixture
+def reader(filled: ToyBroker) -> Iterator[ToyBroker]:
+    """A reader process of the filled broker: the same queues at another address."""
+    toy = ToyBroker()
+    toy.queues = filled.queues
+    yield toy
+    toy.close()
+
+
+ALL = [b"%d" % n for n in range(40)]
+
+
+def test_readers_spare_the_broker(filled: ToyBroker, reader: ToyBroker, read_options: Options) -> None:
+    assert bodies(ranges(filled, (0, 0, 40)), filled, read_options(topic="t"), reader) == ALL
+    assert (len(reader.requests), len(filled.requests)) == (6, 0)
+
+
+def test_a_reader_that_dies_twice_is_left(filled: ToyBroker, reader: ToyBroker, read_options: Options) -> None:
+    reader.faults = [reader.answer, lambda command: None, reader.answer, lambda command: None]
+    assert bodies(ranges(filled, (0, 0, 40)), filled, read_options(topic="t"), reader) == ALL
+    assert (len(reader.requests), len(filled.requests)) == (4, 4)
+
+
+def test_no_reader_listens_any_more(filled: ToyBroker, reader: ToyBroker, read_options: Options) -> None:
+    reader.close()
+    assert bodies(ranges(filled, (0, 0, 40)), filled, read_options(topic="t", fetchretries="0"), reader) == ALL
+
+
+def nonsense(command: Command) -> Command:
+    return command.reply(body=b"?")
+
+
+def refusal(command: Command) -> Command:
+    return command.reply(14, "ask the broker")
+
+
+def no_queue(command: Command) -> Command:
+    return command.reply(body=encode_range_pull_reply(QueueRecords(1, 2, 0, 0, 0, 0)))
+
+
+def at_its_end(command: Command) -> Command:
+    want = decode_range_pull(command.body)
+    return command.reply(body=encode_range_pull_reply(QueueRecords(1, 0, want.offset, want.offset, 0, want.offset)))
+
+
+def shorter(command: Command) -> Command:
+    want = decode_range_pull(command.body)
+    return command.reply(body=encode_range_pull_reply(QueueRecords(1, 1, want.offset + 1, want.offset + 1, 9, 99)))
+
+
+@pytest.mark.parametrize("answer", [nonsense, refusal, no_queue, at_its_end, shorter])
+def test_whatever_a_reader_does_not_know_the_broker_is_asked(
+    filled: ToyBroker, reader: ToyBroker, read_options: Options, answer: Callable[[Command], Command]
+) -> None:
+    reader.faults = [reader.answer, answer]
+    assert bodies(ranges(filled, (0, 0, 40)), filled, read_options(topic="t"), reader) == ALL
+    assert (len(reader.requests), len(filled.requests)) == (2, 5)
+
+
+def test_a_loss_is_told_by_the_broker(filled: ToyBroker, reader: ToyBroker, read_options: Options) -> None:
+    with pytest.raises(DataLost, match="the log now ends at 40"):
+        bodies(ranges(filled, (0, 38, 45)), filled, read_options(topic="t"), reader)
+    assert filled.requests
+
+
+def test_damage_is_a_loss_that_names_its_offsets(filled: ToyBroker, read_options: Options) -> None:
+    filled.queue("t", 0).damaged = range(10, 13)
+    work = ranges(filled, (0, 5, 40))
+    with pytest.raises(DataLost, match=r"offsets 10 to 12 cannot be read.*failOnDataLoss"):
+        bodies(work, filled, read_options(topic="t"))
+    allowed = read_options(topic="t", failondataloss="false")
+    assert bodies(work, filled, allowed) == [b"%d" % n for n in [*range(5, 10), *range(13, 40)]]
+    filled.queue("t", 0).damaged = range(38, 45)
+    work = ranges(filled, (0, 36, 40), (0, 0, 2))
+    assert bodies(work, filled, allowed) == [b"36", b"37", b"0", b"1"]

@@ -1,0 +1,353 @@
+"""The stream reader under a stand-in for Spark's engine: latest, limits, restarts, losses, progress."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from remoting.protocol.frames.codes import RequestCode
+from spark_connector.errors import BrokerUnreachable, DataLost, OptionError
+from spark_connector.options.read_write import ReadOptions
+from spark_connector.reading import stream_reader
+from spark_connector.reading.bounds import BoundsWatch
+from spark_connector.reading.offsets import from_json
+from spark_connector.reading.stream_reader import RocketMQStreamReader
+from tests.unit.spark_connector.engine import ALL, Engine
+from tests.unit.spark_connector.toy_broker import ToyBroker
+
+Options = Callable[..., ReadOptions]
+SCHEMA = StructType([StructField("body", BinaryType()), StructField("mqttTopic", StringType())])
+EARLIEST = {"startingoffsets": "earliest", "longpollms": "0"}
+
+
+class Run:
+    """A query over the toy broker that can be restarted from its checkpoint."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.offsets: dict[int, str] = {}
+        self.commits: set[int] = set()
+        self._options = options
+
+    def start(self, options: ReadOptions | None = None) -> Engine:
+        """Start or restart."""
+        chosen = options or self._options
+        return Engine(
+            lambda: RocketMQStreamReader(StructType.fromJson(SCHEMA.jsonValue()), chosen), self.offsets, self.commits
+        )
+
+
+def bodies(engine: Engine) -> list[bytes]:
+    """What the query has seen, in some order made stable."""
+    return sorted(row["body"] for row in engine.rows)
+
+
+def numbers(*spans: range) -> list[bytes]:
+    """Bodies as published here."""
+    return sorted(b"%04d" % n for span in spans for n in span)
+
+
+def publish(broker: ToyBroker, topic: str, span: range) -> None:
+    broker.publish(topic, [b"%04d" % n for n in span])
+
+
+def test_earliest_then_new_rows_exactly_once(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(20))
+    engine = Run(read_options(mqttFilter="plant/+", **EARLIEST)).start()
+    assert engine.drain() == [20]
+    publish(broker, "plant/2", range(20, 25))
+    publish(broker, "other/2", range(100, 105))
+    assert engine.drain() == [5]
+    assert engine.drain() == []
+    assert bodies(engine) == numbers(range(25))
+
+
+def test_latest_whose_first_batch_fails_loses_nothing(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    run = Run(read_options(mqttFilter="plant/1", longpollms="0"))
+    first = run.start()
+    first.reader.initialOffset()
+    publish(broker, "plant/1", range(5, 15))
+    assert first.step(fail=True) == -1
+    publish(broker, "plant/1", range(15, 20))
+    second = run.start()
+    second.drain()
+    assert bodies(second) == numbers(range(5, 20)), "a new initialOffset after the crash must not skip rows 5 to 14"
+
+
+def test_a_failed_batch_is_replayed_exactly(broker: ToyBroker, read_options: Options) -> None:
+    run = Run(read_options(mqttFilter="plant/+", **EARLIEST))
+    publish(broker, "plant/1", range(10))
+    run.start().drain()
+    publish(broker, "plant/1", range(10, 16))
+    run.start().step(fail=True)
+    publish(broker, "plant/1", range(16, 20))
+    again = run.start()
+    assert bodies(again) == numbers(range(10, 16))
+    assert again.drain() == [4]
+
+
+def test_limits_and_once(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(50))
+    engine = Run(read_options(mqttFilter="plant/1", maxoffsetspertrigger="20", **EARLIEST)).start()
+    assert engine.drain() == [20, 20, 10]
+    publish(broker, "plant/1", range(50, 100))
+    assert engine.step(limit=ALL) == 50, "Trigger.Once takes everything"
+
+
+def test_bytes_limit_and_partition_size(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(40))
+    size = len(broker.queue("%LMQ%plant%2F1", 0).records[0])
+    options = read_options(
+        mqttFilter="plant/1", maxbytespertrigger=str(10 * size), maxrecordsperpartition="4", **EARLIEST
+    )
+    engine = Run(options).start()
+    assert engine.drain() == [10, 10, 10, 10]
+    start = from_json({"v": 1, "q": {}})
+    parts = engine.reader.partitions({"v": 1, "q": {}}, engine.reader.reportLatestOffset() or {})
+    assert start.positions == {}
+    assert len(parts) == 10
+
+
+def test_available_now_ends_where_it_began(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(10))
+    engine = Run(read_options(mqttFilter="plant/1,car/1", **EARLIEST)).start()
+    engine.reader.prepareForTriggerAvailableNow()
+    publish(broker, "plant/1", range(10, 20))
+    publish(broker, "car/1", range(20, 30))
+    engine.drain()
+    assert bodies(engine) == numbers(range(10))
+
+
+def test_a_new_topic_joins_from_its_beginning(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    engine = Run(read_options(mqttFilter="+/1", longpollms="0")).start()
+    engine.drain()
+    publish(broker, "car/1", range(5, 9))
+    publish(broker, "car/2", range(9, 12))
+    engine.drain()
+    assert bodies(engine) == numbers(range(5, 9))
+
+
+def test_given_offsets_and_times(broker: ToyBroker, read_options: Options) -> None:
+    broker.publish("t", [b"%04d" % n for n in range(10)], mqtt=False)
+    named = Run(read_options(topic="t", startingoffsets='{"t":{"0":7}}', longpollms="0")).start()
+    named.drain()
+    assert bodies(named) == numbers(range(7, 10))
+    timed = Run(read_options(topic="t", startingtimestamp="5", longpollms="0")).start()
+    timed.drain()
+    assert bodies(timed) == numbers(range(1, 10)), "the toy broker answers any time with its second offset"
+    with pytest.raises(OptionError, match="t/9"):
+        Run(read_options(topic="t", startingoffsets='{"t":{"9":7}}')).start().step()
+    with pytest.raises(DataLost, match="beyond the log's end 10"):
+        Run(read_options(topic="t", startingoffsets='{"t":{"0":70}}')).start().step()
+
+
+def test_a_stream_has_no_end(read_options: Options) -> None:
+    with pytest.raises(OptionError, match="has no end"):
+        Run(read_options(topic="t", endingoffsets="latest")).start()
+
+
+def test_losses(broker: ToyBroker, read_options: Options, caplog: pytest.LogCaptureFixture) -> None:
+    run = Run(read_options(mqttFilter="plant/1", **EARLIEST))
+    publish(broker, "plant/1", range(10))
+    run.start().drain()
+    publish(broker, "plant/1", range(10, 30))
+    broker.queue("%LMQ%plant%2F1", 0).drop_first(15)
+    with pytest.raises(DataLost, match="offsets 10 to 14 are gone"):
+        run.start().step()
+    engine = run.start(read_options(mqttFilter="plant/1", failondataloss="false", **EARLIEST))
+    assert engine.drain() == [15]
+    assert (engine.reader.reportLatestOffset() or {})["lost"] == 5
+    broker.queue("%LMQ%plant%2F1", 0).drop_first(3)
+    engine.drain()
+    assert (engine.reader.reportLatestOffset() or {})["lost"] == 5, "what was read before it expired is not lost"
+    assert len([entry for entry in caplog.records if "are gone" in entry.message]) <= 2
+
+
+def test_a_shorter_log_is_refused(broker: ToyBroker, read_options: Options) -> None:
+    run = Run(read_options(mqttFilter="plant/1", **EARLIEST))
+    publish(broker, "plant/1", range(10))
+    run.start().drain()
+    broker.queue("%LMQ%plant%2F1", 0).records.clear()
+    with pytest.raises(DataLost, match="may be another log"):
+        run.start().step()
+
+
+def test_progress_reaches_the_consumer_group(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(10))
+    engine = Run(read_options(mqttFilter="plant/1", consumergroup="g", **EARLIEST)).start()
+    engine.drain()
+    publish(broker, "plant/1", range(10, 12))
+    engine.drain()
+    assert broker.offsets == {("g", "%LMQ%plant%2F1", 0): 10}, "one batch behind, as Spark tells"
+    broker.faults = [lambda command: command.reply(1, "no")] * 3
+    engine.reader.commit(engine.reader.reportLatestOffset() or {})
+
+
+def test_stop_is_quiet_outside_a_broken_pipe(read_options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[Any] = []
+    monkeypatch.setattr("os._exit", ended.append)
+    reader = Run(read_options(topic="t")).start().reader
+    reader.stop()
+    try:
+        raise EOFError
+    except EOFError:
+        reader.stop()
+    assert ended == [0]
+
+
+def test_a_batch_waits_for_enough_rows(broker: ToyBroker, read_options: Options) -> None:
+    options = {"minoffsetspertrigger": "10", "maxtriggerdelay": "1h", **EARLIEST}
+    run = Run(read_options(mqttFilter="plant/1", **options))
+    publish(broker, "plant/1", range(3))
+    engine = run.start()
+    assert engine.drain() == [3], "the first batch comes at once"
+    publish(broker, "plant/1", range(3, 7))
+    assert engine.drain() == []
+    publish(broker, "plant/1", range(7, 15))
+    assert engine.drain() == [12]
+    publish(broker, "plant/1", range(15, 17))
+    assert engine.step(limit=ALL) == 2, "Trigger.Once does not wait"
+    publish(broker, "plant/1", range(17, 19))
+    assert engine.drain() == []
+    assert run.start().drain() == [2], "nor does the first batch after a restart"
+    publish(broker, "plant/1", range(19, 21))
+    hasty = run.start(read_options(mqttFilter="plant/1", **options | {"maxtriggerdelay": "0"}))
+    assert hasty.drain() == [2]
+    publish(broker, "plant/1", range(21, 24))
+    assert hasty.drain() == [3], "the delay is over"
+    bounded = run.start()
+    publish(broker, "plant/1", range(24, 25))
+    bounded.reader.prepareForTriggerAvailableNow()
+    assert bounded.drain() == [1]
+
+
+def test_a_pattern_reads_topics_that_appear_later(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "line-1/a", range(5))
+    publish(broker, "other/a", range(50, 55))
+    engine = Run(read_options(subscribepattern="line-.*", **EARLIEST)).start()
+    assert engine.drain() == [5]
+    publish(broker, "line-2/b", range(5, 8))
+    assert engine.drain() == [3]
+    assert bodies(engine) == numbers(range(8))
+
+
+def test_a_broker_that_is_away_is_waited_for(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    waiting = {"brokerwaitms": "1h", "fetchretries": "0", **EARLIEST}
+    engine = Run(read_options(mqttFilter="plant/+", **waiting)).start()
+    assert engine.drain() == [5]
+    publish(broker, "plant/1", range(5, 9))
+    broker.faults = [lambda command: None] * 2
+    assert [engine.step(), engine.step()] == [0, 0]
+    assert engine.drain() == [4]
+    publish(broker, "plant/1", range(9, 12))
+    engine.reader.latestOffset({"v": 1, "q": {}}, ALL)
+    broker.faults = [broker.answer, lambda command: None, broker.answer, lambda command: None]
+    assert engine.drain() == [3], "tasks wait as well"
+    assert bodies(engine) == numbers(range(12))
+
+
+def test_a_broker_that_stays_away_ends_the_query(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    engine = Run(read_options(mqttFilter="plant/+", fetchretries="0", **EARLIEST)).start()
+    engine.drain()
+    broker.faults = [lambda command: None] * 9
+    with pytest.raises(BrokerUnreachable, match="for longer than the option 'brokerWaitMs' = 0"):
+        engine.step()
+
+
+def test_a_group_nobody_knows_is_away_and_not_lost(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    run = Run(read_options(mqttFilter="plant/+", **EARLIEST))
+    run.start().drain()
+    (last,) = run.offsets.values()
+    run.offsets[0] = last.replace('"broker-t": {', '"broker-u": {"0": 3}, "broker-t": {')
+    with pytest.raises(BrokerUnreachable, match="no name server knows a master of broker-u"):
+        run.start().step()
+    allowed = run.start(read_options(mqttFilter="plant/+", failondataloss="false", **EARLIEST))
+    publish(broker, "plant/1", range(5, 7))
+    assert allowed.drain() == [2]
+
+
+def test_a_replay_waits_for_its_broker(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    run = Run(read_options(mqttFilter="plant/+", brokerwaitms="1h", fetchretries="0", **EARLIEST))
+    assert run.start().step(fail=True) == -1
+    again = RocketMQStreamReader(SCHEMA, read_options(mqttFilter="plant/+", brokerwaitms="1h", fetchretries="0"))
+    broker.faults = [lambda command: None] * 3
+    assert sum(len(part.ranges) for part in again.partitions({}, json.loads(run.offsets[0]))) > 0
+
+
+def test_a_topic_nobody_has_is_refused_at_once(broker: ToyBroker, read_options: Options) -> None:
+    publish(broker, "plant/1", range(5))
+    with pytest.raises(OptionError, match="option 'topic': no broker has 'plants'"):
+        Run(read_options(topic="plants")).start().step()
+    with pytest.raises(OptionError, match="option 'assign' names the queue plant/9"):
+        Run(read_options(assign='{"plant": [0, 9]}')).start().step()
+    engine = Run(read_options(assign='{"plant": [0]}', **EARLIEST)).start()
+    engine.drain()
+    assert len(engine.rows) == broker.queue("plant", 0).max
+
+
+def test_tags_are_judged_by_the_broker(broker: ToyBroker, read_options: Options) -> None:
+    broker.publish("t", [b"0000"], mqtt=False)
+    publish(broker, "t/1", range(1, 4))
+    engine = Run(read_options(topic="t", subexpression="t", **EARLIEST)).start()
+    engine.drain()
+    assert bodies(engine) == numbers(range(1))
+    assert broker.requests.count(RequestCode.RANGE_PULL) == 0
+
+
+def test_a_replay_holds_rows_back_until_they_are_due(broker: ToyBroker, read_options: Options) -> None:
+    """The toy broker says that the second offset of each queue is due; the limit of rows does not widen that."""
+    publish(broker, "plant/1", range(20))
+    options = read_options(topic="plant", replayspeed="1.5", maxoffsetspertrigger="10", **EARLIEST)
+    run = Run(options)
+    engine = run.start()
+    assert engine.step() == 0, "the first batch is empty"
+    assert engine.drain() == [1]
+    assert Run(read_options(topic="plant", **EARLIEST)).start().drain() == [20]
+    assert run.start(read_options(topic="plant", **EARLIEST)).drain() == [19], "the same checkpoint without it"
+
+
+@pytest.mark.parametrize(("others", "expected"), [(False, [200] * 5 + [600] * 2), (True, [200] * 7)])
+def test_an_idle_query_asks_less_often(
+    broker: ToyBroker,
+    read_options: Options,
+    monkeypatch: pytest.MonkeyPatch,
+    others: bool,
+    expected: list[int],
+) -> None:
+    """Not when another source keeps Spark busy, which would wait for this one; news ends it."""
+    monkeypatch.setattr(stream_reader, "ALONE_S", -1.0 if others else 3_600.0)
+    asked: list[int] = []
+
+    def wait(watch: BoundsWatch, wait_ms: int) -> Any:
+        asked.append(wait_ms)
+        return watch.read()
+
+    monkeypatch.setattr(BoundsWatch, "wait", wait)
+    publish(broker, "plant/1", range(3))
+    reader = RocketMQStreamReader(SCHEMA, read_options(mqttFilter="plant/+", longpollms="200"))
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    asked.clear()
+    for _ in range(7):
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+    assert asked == expected
+    publish(broker, "plant/1", range(3, 5))
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert end != start
+    asked.clear()
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert asked == [200]
+    hasty = RocketMQStreamReader(SCHEMA, read_options(mqttFilter="plant/+", longpollms="50", pulltimeoutms="400"))
+    asked.clear()
+    for _ in range(8):
+        hasty.latestOffset(end, ReadAllAvailable())
+    assert set(asked) == ({50} if others else {50, 200})

