@@ -4,13 +4,15 @@
 
 Each is built from the source distribution, never in the checkout, and on Linux judged by auditwheel: which symbols of
 the C library the extensions need says on how old a system they run, and the wheel is named after it. uv finds or
-downloads the interpreters. Invariant: a wheel without the compiled core, or for systems younger than the baseline, is
-an error; so is an interpreter that cannot be had, after the others were built. Standard library only.
+downloads the interpreters; those of pyenv, which uv does not know, are looked up here. Invariant: a wheel without the
+compiled core, or for systems younger than the baseline, is an error; so is an interpreter that cannot be had, after
+the others were built. Standard library only.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -38,10 +40,18 @@ def run(*command: str | Path) -> None:
         raise NotBuilt((done.stderr or done.stdout).strip()[-2_000:])
 
 
+def interpreter(version: str) -> str:
+    """Return the newest interpreter of `version` that pyenv has installed, else the version, for uv to find."""
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    installed = [path for path in versions.glob(f"{version}.*/bin/python") if path.parts[-3].split(".")[2].isdigit()]
+    newest = max(installed, key=lambda path: int(path.parts[-3].split(".")[2]), default=None)
+    return version if newest is None else str(newest)
+
+
 def build(uv: str, version: str, out: Path) -> Path:
     """Build one wheel and return where it is."""
     with tempfile.TemporaryDirectory(prefix="lightmq-wheel-") as scratch:
-        run(uv, "build", "--quiet", "--python", version, "--out-dir", scratch)
+        run(uv, "build", "--quiet", "--python", interpreter(version), "--out-dir", scratch)
         (raw,) = Path(scratch).glob("*.whl")
         if raw.name.endswith("-none-any.whl"):
             raise NotBuilt("the core was not compiled: a C compiler and the headers of this Python are needed")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+VERSIONS = ("3.11", "3.12", "3.13")
 SAY = """
 import broker
 from broker.store.hot import choice as store
@@ -27,10 +27,14 @@ print(broker.__file__, store.name, store.reason, outgoing.__file__.rpartition(".
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler, so there is nothing compiled to find in a wheel")
 @pytest.mark.slow
-def test_a_wheel_brings_its_compiled_modules_and_uses_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_wheel_brings_its_compiled_modules_and_uses_them(tmp_path: Path, version: str) -> None:
     """pip writes the files of a wheel in their order, so that sources are younger than what was built from them."""
+    base = interpreter(version)
+    if base is None:
+        pytest.skip(f"no CPython {version} on this machine")
     bare = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "LIGHTMQ_PURE"}}
-    build = [sys.executable, str(ROOT / "tools" / "wheels.py"), "--python", VERSION, "--out", str(tmp_path / "dist")]
+    build = [sys.executable, str(ROOT / "tools" / "wheels.py"), "--python", version, "--out", str(tmp_path / "dist")]
     subprocess.run(build, env=bare, check=True)
     (wheel,) = (tmp_path / "dist").glob("lightmq-*.whl")
     assert sys.platform != "linux" or "manylinux_2_" in wheel.name
@@ -40,7 +44,7 @@ def test_a_wheel_brings_its_compiled_modules_and_uses_them(tmp_path: Path) -> No
     assert any(name.startswith("mqtt_proxy/mqtt/session/outgoing.") and name.endswith(".so") for name in names)
     assert {"mqtt_proxy/mqtt/session/outgoing.py", "mqtt_proxy/mqtt/session/outgoing.pxd"} <= set(names)
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "tools/"))]
-    python = installed(wheel, tmp_path / "environment", bare)
+    python = installed(wheel, base, tmp_path / "environment", bare)
     alone = {**bare, "PATH": str(python.parent), "CC": "false"}
     said = subprocess.run(
         [python, "-c", SAY], cwd=tmp_path, env=alone, capture_output=True, text=True, check=True
@@ -52,10 +56,23 @@ def test_a_wheel_brings_its_compiled_modules_and_uses_them(tmp_path: Path) -> No
     assert "compiled core in use" in found, found
 
 
-def installed(wheel: Path, environment: Path, variables: dict[str, str]) -> Path:
+def interpreter(version: str) -> str | None:
+    """A Python of this version with its headers: the one that runs the tests, pyenv's, or one on the path."""
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions").glob(f"{version}.*/bin/python")
+    candidates = [sys.executable] if version == running else [*map(str, pyenv), f"python{version}"]
+    ask = "import os, sysconfig; print(os.path.exists(sysconfig.get_paths()['include'] + '/Python.h'))"
+    for candidate in filter(shutil.which, candidates):
+        done = subprocess.run([candidate, "-c", ask], capture_output=True, text=True, check=False)
+        if done.stdout.strip() == "True":
+            return candidate
+    return None
+
+
+def installed(wheel: Path, base: str, environment: Path, variables: dict[str, str]) -> Path:
     """The interpreter of a new environment with nothing but this wheel and what it requires, all of it from wheels."""
     uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, environment], env=variables, check=True)
+    subprocess.run([uv, "venv", "--quiet", "--python", base, environment], env=variables, check=True)
     python = environment / "bin" / "python"
     options = ["--quiet", "--python", python, "--only-binary", ":all:", "--no-binary", "pysyncobj"]
     subprocess.run([uv, "pip", "install", *options, wheel], env=variables, check=True)

@@ -73,3 +73,14 @@ def test_a_wheel_without_compiled_code_is_none(
     monkeypatch.setattr(wheels, "run", run)
     with pytest.raises(wheels.NotBuilt, match="not compiled"):
         wheels.build("uv", f"{sys.version_info.major}.{sys.version_info.minor}", tmp_path)
+
+
+def test_interpreters_of_pyenv_are_found(wheels: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The newest release of a version; anything else is left to uv."""
+    for name in ("3.12.4", "3.12.11", "3.12-dev", "3.12.9rc1", "3.13.0"):
+        binary = tmp_path / "versions" / name / "bin" / "python"
+        binary.parent.mkdir(parents=True)
+        binary.touch()
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert wheels.interpreter("3.12") == str(tmp_path / "versions" / "3.12.11" / "bin" / "python")
+    assert wheels.interpreter("3.11") == "3.11"
