@@ -26,7 +26,7 @@ from remoting.protocol.bodies.batch_body import BatchMessage, encode_batch
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Connection
-from runtime.event_loop import run
+from runtime.process import run
 
 BODY = bytes(256)
 SENDERS = 32

@@ -21,7 +21,7 @@ from remoting.client.admin import AsyncAdmin
 from remoting.client.batching import AsyncProducer, ProducerSettings
 from remoting.client.connection import connect
 from remoting.client.message import Message
-from runtime.event_loop import run
+from runtime.process import run
 
 TOPIC = "load"
 QUEUES = 4

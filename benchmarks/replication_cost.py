@@ -35,8 +35,8 @@ from broker.store.settings import StoreSettings
 from broker.store.store_message import StoreMessage
 from remoting.transport.turn import soon
 from runtime.clock import SystemClock
-from runtime.event_loop import run, settle_garbage
 from runtime.faults import FaultPoints
+from runtime.process import run, settle_garbage
 
 LOG = structlog.get_logger()
 BODY = bytes(100)

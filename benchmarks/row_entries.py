@@ -31,9 +31,9 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.router import Router
 from runtime.clock import SystemClock
-from runtime.event_loop import settle_garbage
 from runtime.faults import FaultPoints
 from runtime.metrics import Registry
+from runtime.process import settle_garbage
 
 ROWS, QUEUES, REQUESTS = 2_000, 4, 10
 PROPERTIES = ((b"unit", b"celsius"), (b"site", b"plant-7"), (b"traceparent", b"00-4bf92f3577b34da6a3ce929d0e0e4736-01"))

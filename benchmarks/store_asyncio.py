@@ -24,7 +24,7 @@ from broker.store import hot
 from broker.store.settings import StoreSettings
 from broker.store.store_message import Appended, StoreMessage
 from remoting.protocol.errors import Refused
-from runtime.event_loop import loop_name, run, settle_garbage
+from runtime.process import loop_name, run, settle_garbage
 
 IN_FLIGHT = (1, 16, 128, 1024)
 ROUNDS = 7

@@ -24,8 +24,8 @@ from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from broker.store.store_message import StoreMessage
 from runtime.clock import SystemClock
-from runtime.event_loop import settle_garbage
 from runtime.faults import FaultPoints
+from runtime.process import settle_garbage
 
 MIB = 1024 * 1024
 PARENTS, WILDCARDS = 4, 1_000

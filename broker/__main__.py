@@ -17,8 +17,8 @@ from broker.config import BrokerConfig
 from broker.store.errors import StoreError
 from remoting.access.rights import page_actions
 from remoting.server.page_access import PageAccess
-from runtime import event_loop, logs
-from runtime.admin.server import AdminServer
+from runtime import logs, process
+from runtime.admin import AdminServer
 from runtime.config.tables import ConfigError, Flag, load
 from runtime.faults import parse_faults
 
@@ -28,7 +28,7 @@ FAULTS_VARIABLE = "LIGHTMQ_FAULTS"
 
 def main(arguments: list[str]) -> int:
     """Run a broker until a signal; the exit status."""
-    event_loop.refuse_optimised()
+    process.refuse_optimised()
     logs.setup()
     try:
         config = load(BrokerConfig, section="broker", environ=os.environ, flags=_flags(arguments)).value
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return 2
     try:
-        event_loop.run(_run(config))
+        process.run(_run(config))
     except StoreError as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -68,7 +68,7 @@ async def _run(config: BrokerConfig) -> None:
         await admin.start()
         sys.stdout.write(json.dumps({"remoting": app.port, "admin": admin.port}) + "\n")
         sys.stdout.flush()
-        event_loop.settle_garbage()
+        process.settle_garbage()
         ending, failing = asyncio.ensure_future(ended.wait()), asyncio.ensure_future(app.until_failed())
         await asyncio.wait((ending, failing), return_when=asyncio.FIRST_COMPLETED)
         if failing.done():

@@ -36,12 +36,10 @@ from remoting.transport.contracts import Handler
 from remoting.transport.turn import soon
 from runtime.clock import Clock, SystemClock
 from runtime.faults import FaultPoints
+from runtime.files import WatchedFile
 from runtime.logs import get_logger
 from runtime.metrics import Registry
-from runtime.read_metrics import declare_read_metrics
-from runtime.tls_metrics import declare_tls_metrics
-from runtime.unsupported import UnsupportedRequests
-from runtime.watched_file import WatchedFile
+from runtime.port_metrics import UnsupportedRequests, declare_port_metrics
 
 
 class BrokerApp:
@@ -67,7 +65,7 @@ class BrokerApp:
         )
         self._listen = listen
         self._log = get_logger("broker")
-        self._unsupported = UnsupportedRequests(self.registry, self._clock, self._log).heard
+        self._unsupported = UnsupportedRequests(self.registry, self._clock, self._log).record
         self._server: RemotingServer | None = None
         self._vip_port = 0
         self._serving: Serving | None = None
@@ -286,8 +284,7 @@ class BrokerApp:
         access = self.access
         router = Router(serving.handlers, access=access, unsupported=self._unsupported)
         self._server = make_server(self.config, router, access)
-        declare_tls_metrics(self.registry, self._server)
-        declare_read_metrics(self.registry, self._server)
+        declare_port_metrics(self.registry, self._server)
         self.port = await self._server.start(self.config.host, self.config.port)
         self._vip_port = await open_vip_port(self._server, self.config, self._log)
         host = client_host(self.config.advertised_host or self.config.host)

@@ -11,8 +11,7 @@ from typing import cast
 from controller.authority import guarded
 from controller.control_plane.control_plane import ControlPlane
 from controller.control_plane.controller_api import watch
-from controller.fields import number, text, truth
-from controller.name_server import routes
+from controller.name_server import state
 from controller.name_server.changes import (
     PutTopic,
     RegisterBroker,
@@ -21,7 +20,7 @@ from controller.name_server.changes import (
     SetWritable,
     TopicsTouched,
 )
-from controller.name_server.key_value_api import key_value_handlers, when_durable
+from controller.name_server.key_value_api import key_value_handlers, number, text, truth, when_durable
 from controller.name_server.liveness import BrokerKey
 from controller.name_server.name_server import NameServer
 from controller.name_server.registration import decode_registration
@@ -108,9 +107,9 @@ class _BrokerApi:
         metadata = self._name_server.metadata
         fields: dict[str, str] = {}
         if change.broker_id != 0:
-            master, ha_address = routes.master_of(metadata.groups.get(change.broker_name))
+            master, ha_address = state.master_of(metadata.groups.get(change.broker_name))
             fields = {"masterAddr": master, "haServerAddr": ha_address}
-        ordered = metadata.key_values.get(routes.ORDER_TOPIC_NAMESPACE, {})
+        ordered = metadata.key_values.get(state.ORDER_TOPIC_NAMESPACE, {})
         return command.reply(fields=fields, body=encode_body(KeyValueTable(ordered)))
 
     def unregister(self, _peer: Peer, command: Command) -> Command:
@@ -141,13 +140,13 @@ class _BrokerApi:
         return command.reply()
 
     def member_group(self, _peer: Peer, command: Command) -> Command:
-        group = routes.member_group(
+        group = state.member_group(
             self._name_server.metadata, text(command, "clusterName"), text(command, "brokerName")
         )
         return command.reply(body=encode_body(MemberGroupBody(group)))
 
     def cluster_info(self, _peer: Peer, command: Command) -> Command:
-        return command.reply(body=encode_body(routes.cluster_info(self._name_server.metadata)))
+        return command.reply(body=encode_body(state.cluster_info(self._name_server.metadata)))
 
     def wipe_write_permission(self, peer: Peer, command: Command) -> None:
         self._set_writable(peer, command, "wipeTopicCount", writable=False)
@@ -226,13 +225,13 @@ class _TopicApi:
         return command.reply(body=encode_body(route))
 
     def all(self, peer: Peer, command: Command) -> Command:
-        return self._list(peer, command, routes.topic_names(self._name_server.metadata))
+        return self._list(peer, command, state.topic_names(self._name_server.metadata))
 
     def system(self, _peer: Peer, command: Command) -> Command:
-        return command.reply(body=encode_body(TopicList(*routes.system_topic_names(self._name_server.metadata))))
+        return command.reply(body=encode_body(TopicList(*state.system_topic_names(self._name_server.metadata))))
 
     def of_cluster(self, peer: Peer, command: Command) -> Command:
-        return self._list(peer, command, routes.topic_names(self._name_server.metadata, text(command, "cluster")))
+        return self._list(peer, command, state.topic_names(self._name_server.metadata, text(command, "cluster")))
 
     def _list(self, peer: Peer, command: Command, names: list[str]) -> Command:
         """Those of the topics whose route the peer may ask for."""

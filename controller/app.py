@@ -26,13 +26,10 @@ from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Connection, Handler
 from runtime.clock import Clock, SystemClock
-from runtime.files import DirectoryLock, make_directory
+from runtime.files import DirectoryLock, WatchedFile, make_directory
 from runtime.logs import get_logger
 from runtime.metrics import Registry
-from runtime.read_metrics import declare_read_metrics
-from runtime.tls_metrics import declare_tls_metrics
-from runtime.unsupported import UnsupportedRequests
-from runtime.watched_file import WatchedFile
+from runtime.port_metrics import UnsupportedRequests, declare_port_metrics
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, never bound to
 """Addresses to listen on that nobody can connect to, and what reaches them on this machine."""
@@ -105,8 +102,7 @@ class ControllerApp:
             if self._listen:
                 self._server = self._make_server()
                 if self._registry is not None:
-                    declare_tls_metrics(self._registry, self._server)
-                    declare_read_metrics(self._registry, self._server)
+                    declare_port_metrics(self._registry, self._server)
                 self.announce(config.host, await self._server.start(config.host, config.port))
             await self._name_server.persister.start()
         except BaseException:
@@ -179,7 +175,7 @@ class ControllerApp:
 
     def _make_server(self) -> RemotingServer:
         config, access = self.config, self.access
-        unsupported = UnsupportedRequests(self._registry or Registry(), self._clock, self._log).heard
+        unsupported = UnsupportedRequests(self._registry or Registry(), self._clock, self._log).record
         return RemotingServer(
             Router(
                 self.handlers,

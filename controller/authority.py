@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from controller.name_server.routes import TEMPLATE_TOPIC
+from controller.name_server.state import TEMPLATE_TOPIC
 from remoting.access.resources import of_topic
 from remoting.access.rights import ADMIN, CONSUME, INSPECT, LOCATE, PUBLISH, REGISTER, RIGHTS, with_rights
 from remoting.protocol.bodies.controller_body import NO_BROKER, ElectMaster, from_fields

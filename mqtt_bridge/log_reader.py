@@ -5,14 +5,17 @@ ever begun has a mark beside them, the offset 1 in a light queue named after the
 is known to be new (and is read from its beginning) or to be old to a new rule (and is read from its end).
 Invariant: once `begin` returned, nothing published later under a rule is passed over, whether or not the peer is there.
 Loop rule: all on the loop's thread.
+
+The offset of the bridge's consumer group in one queue of our broker: read, stored durably.
+
+Invariant: `store` returns when the broker has the offset on its disk. Loop rule: all on the loop's thread.
 """
 
 from __future__ import annotations
 
 from mqtt_bridge.config import ConnectionConfig, RuleConfig
-from mqtt_bridge.group_offset import GroupOffset
+from mqtt_bridge.in_flight import Cursor, Key, Outbox
 from mqtt_bridge.mapping import OutMapping
-from mqtt_bridge.outbox import Cursor, Key, Outbox
 from remoting.protocol.bodies.bounds_body import (
     QueueBounds,
     QueueBoundsRequest,
@@ -27,12 +30,40 @@ from remoting.protocol.bodies.pull_body import (
     decode_range_pull_reply,
     encode_range_pull,
 )
-from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.names import light_queue_name
 from remoting.protocol.records.record import RecordView, check_record, iter_records
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import checked
+
+
+class GroupOffset:
+    """One group in one queue, a light queue's name serves as a topic with the single queue 0."""
+
+    __slots__ = ("_fields", "_line")
+
+    def __init__(self, line: Connection, group: str, topic: str, number: int) -> None:
+        self._line = line
+        self._fields = {"consumerGroup": group, "topic": topic, "queueId": str(number)}
+
+    async def stored(self) -> int | None:
+        """The next offset the group wants; None when it never stored one."""
+        fields = {**self._fields, "setZeroIfNotFound": "false"}
+        response = await self._line.request(Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        try:
+            return int(checked(response).fields["offset"])
+        except (KeyError, ValueError) as error:
+            raise RemoteViolation(f"an answer without an offset: {response.fields}") from error
+
+    async def store(self, offset: int) -> None:
+        """Store it."""
+        fields = {**self._fields, "commitOffset": str(offset)}
+        checked(await self._line.request(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields)))
+
 
 GROUP_PREFIX = "bridge-"
 BEGUN = 1

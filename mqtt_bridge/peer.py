@@ -24,8 +24,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from mqtt_bridge.config import ConnectionConfig
 from mqtt_bridge.message import Outgoing
-from mqtt_bridge.paho_client import SUCCESS, CheckedClient, comes_too_late, in_words, why_ended
-from mqtt_bridge.paho_properties import to_paho
+from mqtt_bridge.paho_client import SUCCESS, CheckedClient, comes_too_late, in_words, to_paho, why_ended
 from remoting.protocol.errors import LightMQError
 
 CONNECT_TIMEOUT_S = 10.0

@@ -16,13 +16,11 @@ from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
 
 from mqtt_bridge.config import IN, ConnectionConfig
-from mqtt_bridge.inbox import Arrived, Inbox
+from mqtt_bridge.in_flight import Arrived, Inbox
 from mqtt_bridge.mapping import InMapping, wrong_topic
-from mqtt_bridge.message import entry
-from mqtt_bridge.message_path import client_id, place_of, why_not_in
+from mqtt_bridge.message import client_id, entry, place_of, why_not_in
 from mqtt_bridge.metrics import BridgeMetrics
-from mqtt_bridge.paho_client import FAILURE, code_in_words
-from mqtt_bridge.paho_properties import from_paho
+from mqtt_bridge.paho_client import FAILURE, code_in_words, from_paho
 from mqtt_bridge.peer import Peer, PeerLostError, Welcome
 from remoting.protocol.bodies.append_body import encode_entries
 from remoting.protocol.errors import LocalMisuse, Refused

@@ -16,12 +16,11 @@ import contextlib
 from paho.mqtt.packettypes import PacketTypes
 
 from mqtt_bridge.config import OUT, ConnectionConfig
+from mqtt_bridge.in_flight import Cursor, Key, Outbox
 from mqtt_bridge.log_reader import LogReader
 from mqtt_bridge.mapping import OutMapping, wrong_topic
-from mqtt_bridge.message import EXPIRED, Outgoing, outgoing
-from mqtt_bridge.message_path import REASONS, place_of
+from mqtt_bridge.message import EXPIRED, REASONS, Outgoing, outgoing, place_of
 from mqtt_bridge.metrics import BridgeMetrics
-from mqtt_bridge.outbox import Cursor, Key, Outbox
 from mqtt_bridge.paho_client import FAILURE, code_in_words
 from mqtt_bridge.peer import Peer, PeerLostError, Welcome
 from remoting.protocol.records.record import RecordView

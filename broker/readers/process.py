@@ -26,9 +26,9 @@ from remoting.server.access import Access, parse_access_keys
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
-from runtime import event_loop, logs
+from runtime import logs, process
+from runtime.files import WatchedFile
 from runtime.tls_config import ListenTlsConfig
-from runtime.watched_file import WatchedFile
 
 INPUT, OUTPUT = 0, 1
 UPKEEP_INTERVAL_S = 1.0
@@ -38,7 +38,7 @@ STOP_DEADLINE_S = 1.0
 
 def main() -> int:
     """Serve until standard input ends; the exit status."""
-    event_loop.refuse_optimised()
+    process.refuse_optimised()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker; the pipe tells us
     try:
         settings = settings_of(sys.stdin.buffer.readline())
@@ -47,7 +47,7 @@ def main() -> int:
         return 2
     logs.setup(settings.log_level, json=settings.log_json)
     try:
-        event_loop.run(serve(settings))
+        process.run(serve(settings))
     except (OSError, StoreError) as error:
         logs.get_logger("reader").error("range_reader_failed", error=str(error))
         return 1
@@ -89,7 +89,7 @@ async def serve(settings: ReaderSettings) -> None:
     )
     try:
         await server.start(settings.host, settings.port, reuse_port=True)
-        event_loop.settle_garbage()
+        process.settle_garbage()
         await _report(service, store, policy, ended)
     finally:
         loop.remove_reader(INPUT)

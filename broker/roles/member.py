@@ -57,8 +57,7 @@ if TYPE_CHECKING:
     from runtime.clock import Clock
     from runtime.faults import FaultPoints
     from runtime.metrics import Registry
-from runtime.read_metrics import declare_read_metrics
-from runtime.tls_metrics import declare_tls_metrics
+from runtime.port_metrics import declare_port_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +109,7 @@ class GroupMember:
         }
         self.gate = RoleGate(always, access, peers_closer(lambda: self._server.peers), authorizer, config.broker_name)
         self._server: RemotingServer = make_server(config, self.gate, access)
-        declare_tls_metrics(registry, self._server)
-        declare_read_metrics(registry, self._server)
+        declare_port_metrics(registry, self._server)
         self.replicas = HaServer(
             clock, log, keys=parse_access_keys(config.access_keys), open_to_all=config.open_to_all,
             superseded=self._superseded, tls=ServerTls.of(config.tls),

@@ -18,8 +18,15 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
 from controller.consensus.members import Member
-from controller.consensus.messages import from_library, to_library
-from controller.consensus.wire import RANDOM_BYTES, Message, Session, decode_message, encode_message
+from controller.consensus.wire import (
+    RANDOM_BYTES,
+    Message,
+    Session,
+    decode_message,
+    encode_message,
+    from_library,
+    to_library,
+)
 from remoting.protocol.errors import RemoteViolation
 from runtime.logs import get_logger
 

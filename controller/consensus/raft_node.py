@@ -11,8 +11,14 @@ What is different from the library, each because acknowledged commands were lost
 - commands are our own bytes; membership, versions, forwarding and transfers of the library cannot be reached.
 It overrides the library's private methods, so the version is pinned.
 Thread rule: the consensus thread only.
+
+Who would vote for this controller, asked before it stands in an election: the answers of one round, counted.
+
+Newcomers, whose files were emptied or never filled, let nobody win whose log is not empty: a controller that is away
+may have more. When every controller has answered, none is away, and the best of the logs that are left is the one to go
+on with. Such a state is left by a first start that was interrupted, or by files that were emptied.
+Invariant: an answer counts once per controller, in whatever order they come. Pure.
 """
-# ruff: noqa: N802, N803
 
 from __future__ import annotations
 
@@ -26,13 +32,59 @@ from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf
 from pysyncobj.monotonic import monotonic
 
 from controller.consensus.engine import COMMAND_BYTES_MAX, ConsensusFailed, Machine
+from controller.consensus.journal import Snapshot, SnapshotPieces, load, save
 from controller.consensus.log_face import LogFace
 from controller.consensus.peers import PeerTransport
-from controller.consensus.pre_vote import Canvass
 from controller.consensus.single import FIRST_ENTRY, REGULAR, SNAPSHOT_FILE
-from controller.consensus.small_files import Snapshot, SnapshotPieces, load, save
 from controller.consensus.wire import Founded, Install, Newcomer, NextIndex, PreGranted, PreVote
 from remoting.protocol.errors import LocalMisuse
+
+
+class Canvass:
+    """One controller's round of asking; there is none before `begin` and after `end`."""
+
+    def __init__(self, own: str, members: int) -> None:
+        self._own = own
+        self._members = members
+        self._grants: set[str] = set()
+        self._newcomers: set[str] = set()
+
+    @property
+    def asks(self) -> bool:
+        """Whether a round is open."""
+        return bool(self._grants)
+
+    @property
+    def won(self) -> bool:
+        """Whether a majority would vote for this controller, itself included."""
+        return 2 * len(self._grants) > self._members
+
+    @property
+    def complete(self) -> bool:
+        """Whether every controller has answered, as a newcomer or with its word: nobody is away who may have more."""
+        return len(self._grants | self._newcomers) == self._members
+
+    def begin(self) -> None:
+        """Ask anew."""
+        self._grants, self._newcomers = {self._own}, set()
+
+    def end(self) -> None:
+        """The round is over; late answers count for nothing."""
+        self._grants, self._newcomers = set(), set()
+
+    def granted(self, node_id: str) -> None:
+        """It would vote for this controller."""
+        if self.asks:
+            self._grants.add(node_id)
+
+    def newcomer(self, node_id: str) -> None:
+        """It must not judge."""
+        if self.asks:
+            self._newcomers.add(node_id)
+
+
+# ruff: noqa: N802, N803
+
 
 NO_OP = b"\x01"
 BATCH_BYTES = 4 * COMMAND_BYTES_MAX

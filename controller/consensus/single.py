@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from controller.consensus.engine import COMMAND_BYTES_MAX, ConsensusFailed, Machine, NotLeading
-from controller.consensus.journal import Journal
-from controller.consensus.small_files import Snapshot, Vote, load, save
+from controller.consensus.journal import Journal, Snapshot, Vote, load, save
 from remoting.protocol.errors import LocalMisuse
 from runtime.files import make_directory
 from runtime.logs import get_logger

@@ -12,10 +12,9 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 from controller.config import ControllerConfig
-from controller.consensus.deduplicated import DeduplicatedMachine
 from controller.consensus.engine import Engine
 from controller.consensus.members import Member, parse_members, read_secret
-from controller.consensus.proposer import Proposer
+from controller.consensus.proposals import DeduplicatedMachine, Proposer
 from controller.consensus.single import SingleEngine
 from controller.control_plane.controller_api import controller_handlers
 from controller.control_plane.masters import Masters

@@ -13,7 +13,7 @@ import asyncio
 from dataclasses import dataclass
 
 from controller.consensus.engine import ConsensusFailed, Engine, NotLeading
-from controller.consensus.proposer import Proposer
+from controller.consensus.proposals import Proposer
 from controller.replicas.commands import Command, ElectMaster, Live, Outcome
 from controller.replicas.group import ReplicaGroup
 from controller.replicas.live_table import LiveTable

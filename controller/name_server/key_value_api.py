@@ -1,19 +1,50 @@
 """Request codes of the key-value table (100, 101, 102, 219); a change is answered, and shown, when it is on disk.
 
-Invariant: what one answer told, no later one takes back, a restart in between or not; so the table is one register.
+Invariant: what one answer shows, no later one takes back, a restart in between or not; so the table is one register.
 Loop rule: handlers run on the loop's thread; the answer to a change comes later.
+
+Request fields as values, with refusals that name the field. Pure.
 """
 
 from __future__ import annotations
 
-from controller.fields import text
 from controller.name_server.changes import DeleteKeyValue, PutKeyValue
 from controller.name_server.name_server import NameServer
 from remoting.protocol.bodies.route_body import KeyValueTable, encode_body
+from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
+
+NUMBER_MAX = 2**63 - 1
+
+
+def text(command: Command, name: str) -> str:
+    """A field that must be there and say something."""
+    value = command.fields.get(name)
+    if not value:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"request {command.code} needs the field {name!r}")
+    return value
+
+
+def number(command: Command, name: str, default: int | None = None) -> int:
+    """A whole number; required when there is no default."""
+    value = command.fields.get(name)
+    if not value:
+        if default is not None:
+            return default
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"request {command.code} needs the field {name!r}")
+    # Longer texts are no number anybody means, and int() of them is slow.
+    digits = value.removeprefix("-")
+    if len(digits) > len(str(NUMBER_MAX)) or not (digits.isascii() and digits.isdigit()):
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"field {name!r} is no number: {value[:64]!r}")
+    return int(value)
+
+
+def truth(command: Command, name: str) -> bool:
+    """A switch as Java ("true") or C++ ("1") writes it; absent means off."""
+    return command.fields.get(name, "").lower() in ("true", "1")
 
 
 def key_value_handlers(name_server: NameServer) -> dict[int, Handler]:

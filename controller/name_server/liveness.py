@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from controller.own_pause import OwnPause
+from controller.replicas.live_table import OwnPause
 
 BrokerKey = tuple[str, str]
 """(cluster, address): what heartbeats name."""

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.config import ControllerConfig
-from controller.name_server import routes
+from controller.name_server import state
 from controller.name_server.changes import Change, Event, MemberLeft, RegisterBroker, Registered, Rejected, RemoveMember
 from controller.name_server.liveness import BrokerKey, Liveness
-from controller.name_server.metadata_file import MetadataFile
-from controller.name_server.persister import Persister
+from controller.name_server.metadata_file import MetadataFile, Persister
 from controller.name_server.state import Limits, Metadata, State
 from remoting.protocol.bodies.route_body import TopicRoute
 from remoting.protocol.errors import Refused
@@ -99,4 +98,4 @@ class NameServer:
 
     def topic_route(self, topic: str) -> TopicRoute | None:
         """Where the queues of a topic are."""
-        return routes.topic_route(self.metadata, topic, self.config.template_queue_count)
+        return state.topic_route(self.metadata, topic, self.config.template_queue_count)

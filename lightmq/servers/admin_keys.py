@@ -17,8 +17,8 @@ from remoting.access.rights import page_actions
 from remoting.server.access import Access, parse_access_keys
 from remoting.server.authorizer import Authorizer
 from remoting.server.page_access import PageAccess
+from runtime.files import WatchedFile
 from runtime.logs import get_logger
-from runtime.watched_file import WatchedFile
 
 
 class AdminKeys:

@@ -36,16 +36,14 @@ from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ENFORCING, ServerTls
 from remoting.transport.contracts import Connection, Handler
-from runtime.admin.server import AdminServer
+from runtime.admin import AdminServer
 from runtime.clock import Clock, SystemClock
 from runtime.faults import parse_faults
 from runtime.files import DirectoryLock, make_directory
 from runtime.logs import get_logger
 from runtime.metrics import Registry
-from runtime.read_metrics import declare_read_metrics
+from runtime.port_metrics import UnsupportedRequests, declare_port_metrics
 from runtime.service import ServiceGroup
-from runtime.tls_metrics import declare_tls_metrics
-from runtime.unsupported import UnsupportedRequests
 
 FAULTS_VARIABLE = "LIGHTMQ_FAULTS"
 """For tests of whole processes only: named faults, see ``runtime.faults.parse_faults``."""
@@ -113,12 +111,11 @@ class AllInOne:
             await self._group.begin("broker", self._broker, ready=self._broker.ready)
             self._router = Router(
                 merged(self._controller.handlers, self._broker.handlers), access=self._broker.access,
-                unsupported=UnsupportedRequests(self._registry, self._clock, get_logger("remoting")).heard,
+                unsupported=UnsupportedRequests(self._registry, self._clock, get_logger("remoting")).record,
                 advertised_host=self._configuration.broker.advertised_host,
             )  # fmt: skip
             self._server = self._make_server(self._router)
-            declare_tls_metrics(self._registry, self._server)
-            declare_read_metrics(self._registry, self._server)
+            declare_port_metrics(self._registry, self._server)
             await self._group.begin("remoting", _Port(self._open_remoting, self._server.stop))
             await self._registered()
             proxy = self._proxy = self._make_proxy(self._router, self._server)

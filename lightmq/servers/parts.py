@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lightmq.servers.admin_keys import AdminKeys
 from remoting.access.rights import page_actions
 from remoting.server.page_access import PageAccess
-from runtime.admin.server import AdminServer, Guard
+from runtime.admin import AdminServer, Guard
 from runtime.clock import SystemClock
 from runtime.metrics import Registry
 from runtime.service import Service, ServiceGroup

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from lightmq.configuration import LogsConfig
-from runtime import event_loop, logs
+from runtime import logs, process
 from runtime.service import Service
 
 INPUT = 0
@@ -52,9 +52,9 @@ def serve(
 
     ``supervised``: by another process of ours, which holds our standard input open; its end is a signal to stop.
     """
-    event_loop.refuse_optimised()
+    process.refuse_optimised()
     logs.setup(settings.level, json=settings.json)
-    event_loop.run(_serve(make, json_output=json_output, greeting=greeting, supervised=supervised))
+    process.run(_serve(make, json_output=json_output, greeting=greeting, supervised=supervised))
 
 
 async def _serve(
@@ -81,7 +81,7 @@ async def _serve(
             starting.result()
             open_ports = service.ports()
             _say(json.dumps(dict(open_ports)) if json_output else greeting(open_ports))
-            event_loop.settle_garbage()
+            process.settle_garbage()
             await _until_the_end(service, ending)
     finally:
         ending.cancel()

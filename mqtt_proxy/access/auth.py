@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from mqtt_proxy.access.counters import AccessCounters
 from remoting.access.identity import Identity, Shown, Unproven
+from runtime.files import WatchedFile
 from runtime.logs import get_logger
-from runtime.watched_file import WatchedFile
 
 
 class Waits(Enum):

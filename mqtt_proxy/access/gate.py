@@ -23,8 +23,8 @@ from remoting.access.identity import Identity, Shown, Unproven
 from remoting.access.rules import RuleSet, Verdict
 from remoting.protocol.errors import LightMQError
 from runtime.clock import Clock
+from runtime.files import WatchedFile
 from runtime.logs import get_logger
-from runtime.watched_file import WatchedFile
 
 LOOK_INTERVAL_S = 1.0
 """How often changed files are looked for; a change takes effect after two looks at most."""

@@ -14,9 +14,8 @@ from mqtt_proxy.listening.listener import Listener
 from mqtt_proxy.listening.listener_spec import ListenerSpec, Networks
 from mqtt_proxy.listening.tls import TlsFiles
 from mqtt_proxy.websocket.rules import Rules
-from runtime.allocator import keep_large_buffers_apart
-from runtime.descriptors import room_for
 from runtime.logs import get_logger
+from runtime.process import keep_large_buffers_apart, room_for
 
 
 class PortUnavailable(OSError):

@@ -59,7 +59,7 @@ ROLES = {
 
 
 class Watched(Protocol):
-    """A file that is looked at now and then; see `runtime.watched_file.WatchedFile`."""
+    """A file that is looked at now and then; see `runtime.files.WatchedFile`."""
 
     def first(self) -> RuleSet:
         """Read it at the start. Raises LightMQError when it is no use."""

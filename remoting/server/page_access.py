@@ -23,7 +23,7 @@ ALLOWED, UNPROVEN, FORBIDDEN = "", "unproven", "forbidden"
 
 
 class PageAccess:
-    """Answers for the administration port of one process; see `runtime.admin.server.Guard`."""
+    """Answers for the administration port of one process; see `runtime.admin.Guard`."""
 
     def __init__(self, access: Access, authorizer: Authorizer, actions: Mapping[str, str]) -> None:
         """`actions`: page -> what `authorize` is asked; empty for what everybody may see."""

@@ -65,7 +65,7 @@ def test_the_page_shows_the_pages() -> None:
 
 def test_no_other_module_serves_pages() -> None:
     """Whatever answers HTTP in a deployable is the one server that asks; WebSockets only shake hands by it."""
-    known = {"runtime/admin/server.py", "runtime/admin/connections.py"}
+    known = {"runtime/admin.py"}
     words = ("aiohttp import web", "aiohttp.web", "http.server", "PageConnections", "start_http_server", "wsgiref")
     served = {
         relative(path)

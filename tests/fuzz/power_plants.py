@@ -27,7 +27,7 @@ from broker.store.replica.raw_part import RawPart
 from broker.store.replica.replica_writer import ReplicaWriter
 from broker.store.state import state_snapshot
 from broker.store.upkeep.retention import Retention
-from controller.consensus import journal, small_files
+from controller.consensus import journal
 from controller.consensus.journal import Journal
 from runtime import files
 
@@ -146,7 +146,7 @@ def segment_dropped_early() -> None:
 def journal_head_cut_early() -> None:
     """Entries are cut off for a snapshot that is not on the disk."""
     _set(journal, "fsync_dir", nothing)
-    _content_not_flushed(small_files)()
+    _content_not_flushed(journal)()
 
 
 def journal_cut_not_flushed() -> None:

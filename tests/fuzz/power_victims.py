@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.store.log import durable_mark
-from controller.consensus.journal import Journal
-from controller.consensus.small_files import Snapshot, load, save
+from controller.consensus.journal import Journal, Snapshot, load, save
 from runtime.files import make_directory
 from tests.fuzz.power_replica import ReplicaVictim
 from tests.fuzz.victim import Victim

@@ -124,8 +124,8 @@ def _explain_key(key: str | None, request: str, on: str, path: Path | None, *, j
     """What a broker or controller would say to a request signed with the key, or with none."""
     from remoting.access.acl_file import load
     from remoting.access.key_policy import NOBODY, KeyPolicy
+    from runtime.files import WatchedFile
     from runtime.logs import get_logger
-    from runtime.watched_file import WatchedFile
 
     name, right = _right(request)
     if path is None:

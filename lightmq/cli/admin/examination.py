@@ -90,7 +90,7 @@ def check_environment() -> Finding:
 
 def check_loop() -> Finding:
     """uvloop is there; without it everything works and costs more CPU."""
-    from runtime.event_loop import loop_name
+    from runtime.process import loop_name
 
     name = loop_name()
     if name == "uvloop":

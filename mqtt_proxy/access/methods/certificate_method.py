@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from remoting.access.identity import Identity, Shown, Unproven
-from runtime.watched_file import WatchedFile
+from runtime.files import WatchedFile
 
 
 class CertificateMethod:

@@ -34,8 +34,8 @@ from remoting.access.acl_file import AclError
 from remoting.access.identity import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError
 from runtime.clock import Clock
+from runtime.files import WatchedFile
 from runtime.logs import get_logger
-from runtime.watched_file import WatchedFile
 
 ANSWER_BYTES_MAX = 65_536
 """Longest answer read; a longer one is none."""

@@ -26,8 +26,8 @@ from mqtt_proxy.access_config import AccessConfig
 from remoting.access.acl_file import AclError
 from remoting.access.identity import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError
+from runtime.files import WatchedFile
 from runtime.logs import get_logger
-from runtime.watched_file import WatchedFile
 
 TOKEN_BYTES_MAX = 16_384
 """Longest token looked at; a longer password is no token."""

@@ -23,8 +23,8 @@ from mqtt_proxy.access.methods.credentials import CredentialCheck
 from mqtt_proxy.access.methods.password_file import PasswordFile, PasswordFileError
 from remoting.access.identity import Identity, Shown, Unproven
 from runtime.clock import Clock
+from runtime.files import WatchedFile, fingerprint
 from runtime.logs import get_logger
-from runtime.watched_file import WatchedFile, fingerprint
 
 RELOAD_INTERVAL_MS = 1_000
 """How often a change of the password file is looked for, at most, and only when somebody connects."""

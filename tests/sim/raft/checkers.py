@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.consensus.journal import Entry
-from controller.consensus.small_files import Snapshot
+from controller.consensus.journal import Entry, Snapshot
 from controller.consensus.wire import NextIndex
 
 

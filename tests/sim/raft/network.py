@@ -13,8 +13,7 @@ from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
 from controller.consensus.members import Member
-from controller.consensus.messages import from_library, to_library
-from controller.consensus.wire import Message, decode_message, encode_message
+from controller.consensus.wire import Message, decode_message, encode_message, from_library, to_library
 
 Link = tuple[str, str]
 """(who says, who hears)."""

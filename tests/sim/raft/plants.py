@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from controller.consensus import journal, log_face, raft_node, small_files
-from controller.consensus.deduplicated import DeduplicatedMachine, Envelope, State
+from controller.consensus import journal, log_face, raft_node
 from controller.consensus.log_face import LogFace
+from controller.consensus.proposals import DeduplicatedMachine, Envelope, State
 from controller.consensus.raft_node import RaftNode
 from controller.replicas.commands import decode
 from remoting.native.checksum import crc32c
@@ -31,7 +31,7 @@ def forgotten_vote(patch: pytest.MonkeyPatch) -> None:
     """A crash takes the vote, and leaves the term."""
 
     def load(path: Path, kind: Any) -> Any:
-        found = small_files.load(path, kind)
+        found = journal.load(path, kind)
         return None if found is None else replace(found, voted_for=None)
 
     patch.setattr(log_face, "load", load)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mqtt_bridge.backoff import Backoff
+from mqtt_bridge.direction import Backoff
 
 
 def test_pauses_double_up_to_the_longest_and_begin_again() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lightmq.configuration import load_configuration
-from mqtt_bridge.backoff import Backoff
 from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
+from mqtt_bridge.direction import Backoff
 from runtime.config.tables import ConfigError
 
 OUT = RuleConfig(filter="#", local_prefix="a/")

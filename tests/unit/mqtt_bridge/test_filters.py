@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from mqtt_bridge.filters import overlap
+from mqtt_bridge.config import overlap
 from remoting.protocol.records.topics import matches, validate_filter
 
 LEVELS = ("a", "$b", "+", "#", "")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_bridge.group_offset import GroupOffset
+from mqtt_bridge.log_reader import GroupOffset
 from remoting.client.connection import dial
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames.commands import Command

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mqtt_bridge.inbox import Inbox
+from mqtt_bridge.in_flight import Inbox
 
 
 def test_acknowledgements_keep_the_order_of_arrival() -> None:

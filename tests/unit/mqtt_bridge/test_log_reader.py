@@ -10,9 +10,9 @@ from typing import Any
 
 from lightmq.servers.all_in_one import AllInOne
 from mqtt_bridge.config import RuleConfig
+from mqtt_bridge.in_flight import Outbox
 from mqtt_bridge.log_reader import LogReader
 from mqtt_bridge.mapping import OutMapping
-from mqtt_bridge.outbox import Outbox
 from remoting.client.connection import dial
 from remoting.protocol.bodies.pull_body import STATUS_NO_SUCH_QUEUE, STATUS_OFFSET_TOO_SMALL, PulledRange
 from remoting.protocol.frames.codes import RequestCode

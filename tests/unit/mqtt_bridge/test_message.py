@@ -8,8 +8,7 @@ import pytest
 
 from mqtt_bridge.config import ConnectionConfig, RuleConfig
 from mqtt_bridge.mapping import OutMapping, Target
-from mqtt_bridge.message import EXPIRED, Outgoing, entry, outgoing
-from mqtt_bridge.message_path import CAME_BY_IT, CAME_BY_KEY, Place, place_of
+from mqtt_bridge.message import CAME_BY_IT, CAME_BY_KEY, EXPIRED, Outgoing, Place, entry, outgoing, place_of
 from remoting.protocol.bodies.append_body import decode_entries, encode_entries
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records.mqtt_properties import MessageProperties, to_pairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mqtt_bridge.config import ConnectionConfig, RuleConfig
-from mqtt_bridge.message_path import (
+from mqtt_bridge.message import (
     CAME_BY_A_BRIDGE,
     CAME_BY_IT,
     CAME_BY_KEY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_bridge.outbox import Cursor, Outbox
+from mqtt_bridge.in_flight import Cursor, Outbox
 
 
 def outbox(window: int = 4) -> tuple[Outbox, Cursor]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from mqtt_bridge.paho_properties import from_paho, to_paho
+from mqtt_bridge.paho_client import from_paho, to_paho
 from remoting.protocol.records.mqtt_properties import MessageProperties
 
 FULL = MessageProperties(

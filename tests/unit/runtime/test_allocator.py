@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from runtime import allocator
+from runtime import process
 
 PROBE = """
 import ctypes, sys
 from pathlib import Path
-from runtime.allocator import keep_large_buffers_apart
+from runtime.process import keep_large_buffers_apart
 if sys.argv[1] == "fixed":
     assert keep_large_buffers_apart()
 libc = ctypes.CDLL(None)
@@ -42,5 +42,5 @@ def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(_name: object) -> object:
         raise OSError("no such library")
 
-    monkeypatch.setattr(allocator.ctypes, "CDLL", none)
-    assert not allocator.keep_large_buffers_apart()
+    monkeypatch.setattr(process.ctypes, "CDLL", none)
+    assert not process.keep_large_buffers_apart()

@@ -9,7 +9,7 @@ import pytest
 
 PROBE = """
 import resource, sys
-from runtime.descriptors import room_for
+from runtime.process import room_for
 soft, hard, wanted = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 print(room_for(wanted), resource.getrlimit(resource.RLIMIT_NOFILE)[0])

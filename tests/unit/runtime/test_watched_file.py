@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from remoting.protocol.errors import LightMQError
-from runtime.watched_file import WatchedFile, fingerprint
+from runtime.files import WatchedFile, fingerprint
 
 
 class Use:

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from controller.consensus.journal import Vote, load
 from controller.consensus.log_face import LogFace
-from controller.consensus.small_files import Vote, load
 from remoting.protocol.errors import LocalMisuse
 
 MEMBERS = ("n1", "n2", "n3")

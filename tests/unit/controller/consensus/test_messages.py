@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.consensus.messages import from_library, to_library
-from controller.consensus.wire import Append, Founded, Install, Newcomer, PreGranted, PreVote
+from controller.consensus.wire import Append, Founded, Install, Newcomer, PreGranted, PreVote, from_library, to_library
 
 APPEND = {"type": "append_entries", "term": 3, "commit_index": 2}
 DICTIONARIES = [

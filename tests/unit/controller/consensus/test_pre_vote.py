@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.consensus.pre_vote import Canvass
+from controller.consensus.raft_node import Canvass
 
 
 def test_a_majority_wins():

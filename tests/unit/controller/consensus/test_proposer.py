@@ -8,9 +8,8 @@ import gc
 import msgspec
 import pytest
 
-from controller.consensus.deduplicated import Envelope
 from controller.consensus.engine import NotLeading, OutcomeUnknown
-from controller.consensus.proposer import TRIES_MAX, Proposer
+from controller.consensus.proposals import TRIES_MAX, Envelope, Proposer
 from controller.replicas.commands import Outcome
 from remoting.protocol.errors import Refused
 from tests.support.replicas import register

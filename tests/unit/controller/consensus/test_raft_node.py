@@ -7,11 +7,19 @@ import shutil
 import pytest
 
 from controller.consensus.engine import ConsensusFailed
-from controller.consensus.messages import to_library
+from controller.consensus.journal import Snapshot, load
 from controller.consensus.raft_node import NO_OP
 from controller.consensus.single import REGULAR
-from controller.consensus.small_files import Snapshot, load
-from controller.consensus.wire import Append, Founded, Install, NextIndex, PreVote, RequestVote, decode_message
+from controller.consensus.wire import (
+    Append,
+    Founded,
+    Install,
+    NextIndex,
+    PreVote,
+    RequestVote,
+    decode_message,
+    to_library,
+)
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from tests.sim.raft.world import IDS, raft_world
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.consensus import small_files
-from controller.consensus.small_files import Snapshot, SnapshotPieces, Vote, load, save
+from controller.consensus import journal
+from controller.consensus.journal import Snapshot, SnapshotPieces, Vote, load, save
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 CONTENTS = [Snapshot((b"a", 1, 0), (b"b", 2, 1), b"state"), Vote(3, "n1", 7, ("n1", "n2"))]
@@ -44,6 +44,6 @@ def test_a_snapshot_comes_in_pieces(tmp_path, monkeypatch):
     assert pieces.take(b"", first=False, last=True) is None
     with pytest.raises(RemoteViolation, match="is damaged"):
         pieces.take(data[9:], first=False, last=True)
-    monkeypatch.setattr(small_files, "SNAPSHOT_BYTES_MAX", 20)
+    monkeypatch.setattr(journal, "SNAPSHOT_BYTES_MAX", 20)
     with pytest.raises(RemoteViolation, match="above 20 bytes"):
         pieces.take(bytes(21), first=True, last=False)

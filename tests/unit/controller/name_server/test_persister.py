@@ -8,8 +8,7 @@ import json
 import pytest
 
 from controller.name_server.changes import PutKeyValue
-from controller.name_server.metadata_file import MetadataFile
-from controller.name_server.persister import Persister
+from controller.name_server.metadata_file import MetadataFile, Persister
 from controller.name_server.state import State
 from remoting.protocol.errors import Refused
 
@@ -47,7 +46,7 @@ async def test_the_stop_writes_what_is_left(tmp_path):
 
 
 async def test_a_full_disk_is_told_and_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("controller.name_server.persister.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("controller.name_server.metadata_file.RETRY_SECONDS", 0.01)
     state = State()
     folder = tmp_path / "later"
     persister = Persister(state, MetadataFile(folder), 0)

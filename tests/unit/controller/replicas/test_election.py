@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from controller.replicas.commands import ElectMaster, Live
-from controller.replicas.election import choose
 from controller.replicas.group import Replica, ReplicaGroup
+from controller.replicas.machine import choose
 
 GROUP = ReplicaGroup(
     "C", "g", {each: Replica("x", f"h:{each}") for each in (1, 2, 3)}, 5, master_epoch=1, in_sync=(1, 2, 3)

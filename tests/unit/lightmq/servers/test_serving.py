@@ -60,7 +60,7 @@ def run(part: Part, *, json_output: bool = True) -> None:
 
 @pytest.fixture(autouse=True)
 def _quiet_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.event_loop.settle_garbage", lambda: None)
+    monkeypatch.setattr("runtime.process.settle_garbage", lambda: None)
 
 
 def test_ports_are_said_once_and_a_signal_ends_cleanly(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,8 @@ import structlog
 from mqtt_proxy.access.auth import Authenticator, Waits
 from mqtt_proxy.access.counters import AccessCounters
 from remoting.access.identity import Identity, Shown, Unproven
+from runtime.files import WatchedFile
 from runtime.metrics import Registry
-from runtime.watched_file import WatchedFile
 
 ANN = Identity("ann", anonymous=False)
 

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from remoting.access.key_policy import KeyPolicy
-from runtime.watched_file import WatchedFile
+from runtime.files import WatchedFile
 
 RULES = """
 topic read public/#

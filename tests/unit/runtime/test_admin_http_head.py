@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.admin.http_head import BadRequest, Request, parse_head
+from runtime.admin import BadRequest, Request, parse_head
 
 
 def head(*lines: str) -> bytes:

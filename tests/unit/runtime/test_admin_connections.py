@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from runtime.admin import connections as admin_protocol
-from runtime.admin.connections import SERVER_NAME, Answer, PageConnections, text_answer
-from runtime.admin.http_head import HEAD_BYTES_MAX, Request
+from runtime import admin as admin_protocol
+from runtime.admin import HEAD_BYTES_MAX, SERVER_NAME, Answer, PageConnections, Request, text_answer
 
 LARGE = 32 * 1_048_576
 """More than sockets of this machine hold on their way."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.own_pause import OwnPause
+from controller.replicas.live_table import OwnPause
 
 
 def test_a_tick_that_is_much_too_late_was_a_pause() -> None:

@@ -1,13 +1,21 @@
-"""What of the log has been sent to the peer, and up to where the peer has everything.
+"""Messages on their way between our log and the peer, in either direction, until somebody acknowledged them.
 
-A cursor for each parent queue: `position` is the next offset to look at, `low` the lowest that is not settled. A record
-may go out in several copies (to several topics of the peer); it is settled with the last of them. Copies are known by
-the packet id the MQTT library gave them. When the connection ends, everything unsettled is looked at again from `low`.
-Invariant: `low` never passes a record of which a copy is not settled, so a commit of `low` loses nothing; at most
-`window` copies are on the way. Loop rule: none, plain data; one owner.
+Outbox: what of the log has been sent to the peer, and up to where the peer has everything. A cursor for each parent
+queue: `position` is the next offset to look at, `low` the lowest that is not settled. A record may go out in several
+copies (to several topics of the peer); it is settled with the last of them. Copies are known by the packet id the MQTT
+library gave them. When the connection ends, everything unsettled is looked at again from `low`. Invariant: `low` never
+passes a record of which a copy is not settled, so a commit of `low` loses nothing; at most `window` copies are on the
+way.
+
+Inbox: messages of the peer between their arrival and our acknowledgement: acknowledged in the order in which they came.
+Invariant: a message is acknowledged to the peer only when everything that came before it was stored (or needs no
+storing) too, as MQTT demands of acknowledgements; nothing is acknowledged on a connection it did not come by: a new
+connection has a new inbox. Loop rule: none, plain data; one owner.
 """
 
 from __future__ import annotations
+
+from collections import deque
 
 Key = tuple[str, int]
 """(parent topic, number of the queue in it)."""
@@ -100,3 +108,43 @@ class Outbox:
     def due(self) -> list[tuple[Key, int]]:
         """(queue, offset) of every queue whose committed offset is behind."""
         return [(key, cursor.low) for key, cursor in self.cursors.items() if cursor.low != cursor.committed]
+
+
+class Arrived:
+    """One message of the peer; `packet_id` is 0 with QoS 0."""
+
+    __slots__ = ("done", "packet_id", "size_bytes")
+
+    def __init__(self, packet_id: int, size_bytes: int) -> None:
+        self.packet_id = packet_id
+        self.size_bytes = size_bytes
+        self.done = False
+
+
+class Inbox:
+    """What one connection brought and is not acknowledged."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Arrived] = deque()
+        self.unconfirmed_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def arrive(self, packet_id: int, size_bytes: int) -> Arrived:
+        """A message came."""
+        arrived = Arrived(packet_id, size_bytes)
+        self._waiting.append(arrived)
+        self.unconfirmed_bytes += size_bytes
+        return arrived
+
+    def done(self, arrived: Arrived) -> list[int]:
+        """It is stored, or never will be and that was said: the packet ids to acknowledge now, in order."""
+        arrived.done = True
+        due = []
+        while self._waiting and self._waiting[0].done:
+            first = self._waiting.popleft()
+            self.unconfirmed_bytes -= first.size_bytes
+            if first.packet_id:
+                due.append(first.packet_id)
+        return due

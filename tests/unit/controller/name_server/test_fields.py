@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.fields import number, text, truth
+from controller.name_server.key_value_api import number, text, truth
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.commands import Command
 

@@ -14,8 +14,7 @@ from remoting.protocol.errors import LightMQError
 from remoting.server.access import Access
 from remoting.server.authorizer import Authorizer
 from remoting.server.page_access import PageAccess
-from runtime.admin.http_head import Request
-from runtime.admin.server import READY_PARTS, AdminServer
+from runtime.admin import READY_PARTS, AdminServer, Request
 from runtime.metrics import Registry
 
 HERE, ELSEWHERE = "127.0.0.1:1", "10.1.2.3:4"

@@ -1,0 +1,490 @@
+"""The administration port: ``/metrics``, ``/livez``, ``/startupz`` and ``/readyz`` for supervisors, ``/status``.
+
+``/livez`` answers 200 while the loop turns; ``/startupz`` as well, and as this port opens last, nobody answers before
+the recovery is done; ``/readyz`` 200 with every part true, else 503. To those who may know it also shows the parts as
+JSON and, where a part knows it, the reason why it is not ready; what is wrong and no reason to send nobody there stands
+under ``degraded``; ``/status`` is a JSON picture for people and for the command line.
+Nothing here changes anything.
+
+A guard is asked before every page, and a page that the guard does not know keeps the server from being made.
+Without a key requests are answered only under `localhost`, an IP address or a configured name, so that no page in a
+browser can read what its visitor's machine may (DNS rebinding).
+Loop rule: on the loop's thread.
+
+Connections of the administration port: few, prompt, small, and without a word about versions.
+
+    waiting   a request must be whole within its time, in a buffer of HEAD_BYTES_MAX that never grows
+    answering one page after the other, each in a turn of the loop of its own; while the socket does not take one,
+              nothing is read, and it must be taken within its time
+
+When there are too many, the one that was served the longest ago goes, so that nobody can lock out a supervisor by
+holding connections. Invariants: what a peer costs before anybody knows who it is, is one buffer and one small answer;
+every state has its time. Loop rule: all on the loop's thread; pages are made at once.
+
+The head of an HTTP/1 request, as far as a few read-only pages need it: bytes in, a request or the reason why not.
+
+    GET /metrics?x=1 HTTP/1.1 CRLF          -> method, path (a query is cut off)
+    Host: localhost:8080 CRLF               -> host; that of an absolute target counts instead
+    Authorization: Basic ... CRLF           -> authorization, as it stands
+    Connection: close CRLF CRLF             -> keep_alive
+
+Requests bring no body here: one that announces a body is refused, so that no byte of it can be taken for a request.
+Invariant: what two readers could read differently (a folded line, a name with a space, Host twice) is refused. Pure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Protocol, cast
+
+from remoting.protocol.errors import LightMQError
+from remoting.protocol.web_host import is_safe_host
+from runtime.logs import get_logger
+from runtime.metrics import Registry
+
+HEAD_BYTES_MAX = 8_192
+"""Request line and headers together; a longer head is refused with 431."""
+END = b"\r\n\r\n"
+
+_LINE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,32}) (\S{1,2048}) HTTP/1\.([01])\Z")
+_FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*?)[ \t]*\Z")
+_TARGET = re.compile(r"(?:https?://([^/?#]+))?(/[^?#]*|(?=[?#]|\Z))", re.IGNORECASE)
+_ONCE = ("host", "authorization", "content-length", "transfer-encoding")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request."""
+
+    method: str
+    path: str
+    host: str | None
+    """What the client calls this server; None where it does not say."""
+    authorization: str
+    keep_alive: bool
+
+
+class BadRequest(Exception):
+    """The head cannot be served; the connection ends with this status."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+def parse_head(head: bytes) -> Request:
+    """The request of these bytes, which end with an empty line. Raises BadRequest."""
+    first, *lines = head.decode("latin-1").lstrip("\r\n").removesuffix("\r\n\r\n").split("\r\n")
+    line = _LINE.match(first)
+    if line is None:
+        raise BadRequest(400, "this is no request of HTTP/1")
+    target = _TARGET.match(line[2])
+    if target is None or (not target[1] and not target[2]):
+        raise BadRequest(400, "the target is no path")
+    fields = _fields(lines)
+    if fields.get("content-length", "0") != "0" or "transfer-encoding" in fields:
+        raise BadRequest(400, "a request has no body here")
+    host = target[1] or fields.get("host")
+    if host is None and line[3] == "1":
+        raise BadRequest(400, "a request of HTTP/1.1 has a Host")
+    wanted = {word.strip() for word in fields.get("connection", "").lower().split(",")}
+    keep_alive = "close" not in wanted and (line[3] == "1" or "keep-alive" in wanted)
+    return Request(line[1], target[2] or "/", host, fields.get("authorization", ""), keep_alive)
+
+
+def _fields(lines: list[str]) -> dict[str, str]:
+    """Headers by their names in lower case; of one that is there twice the last, where that cannot do harm."""
+    fields: dict[str, str] = {}
+    for text in lines:
+        found = _FIELD.match(text)
+        if found is None:
+            raise BadRequest(400, "a header line is malformed")
+        name = found[1].lower()
+        if name in fields and name in _ONCE:
+            raise BadRequest(400, f"the header {name} is there twice")
+        fields[name] = found[2]
+    return fields
+
+
+LOG = logging.getLogger("admin")
+SERVER_NAME = "LightMQ"
+CONNECTIONS_MAX = 256
+"""Connections at one time; one more ends the one that was served the longest ago."""
+FIRST_REQUEST_S_MAX = 10.0
+"""A connection that has made no whole request within this time is closed."""
+KEEP_ALIVE_S = 15.0
+"""How long a connection may take to make its next request."""
+ANSWER_S_MAX = 20.0
+"""How long a client may take to read an answer."""
+METHODS = ("GET", "HEAD")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A page, or why there is none."""
+
+    status: int
+    content_type: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def text_answer(status: int, text: str, headers: Mapping[str, str] | None = None) -> Answer:
+    """A sentence for people."""
+    return Answer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), headers or {})
+
+
+Pages = Callable[[Request, str], Answer]
+"""(request, address of the peer) -> answer."""
+
+
+class PageConnections:
+    """Makes the protocol of each socket of the port, and ends those that are too many."""
+
+    def __init__(self, pages: Pages, malformed: Callable[[], object]) -> None:
+        """`malformed` is told of each request that cannot be read."""
+        self.pages = pages
+        self.malformed = malformed
+        self._open: dict[PageConnection, None] = {}
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        """The protocol of a new socket."""
+        return PageConnection(self)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def made(self, connection: PageConnection) -> None:
+        """One more."""
+        self._open[connection] = None
+        while len(self._open) > CONNECTIONS_MAX:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.abort()
+
+    def served(self, connection: PageConnection) -> None:
+        """It has had an answer: others go before it."""
+        if connection in self._open:
+            del self._open[connection]
+            self._open[connection] = None
+
+    def lost(self, connection: PageConnection) -> None:
+        """It has ended."""
+        self._open.pop(connection, None)
+
+    def close(self) -> None:
+        """End all of them."""
+        for connection in list(self._open):
+            connection.abort()
+
+
+class PageConnection(asyncio.BufferedProtocol):
+    """One socket."""
+
+    def __init__(self, connections: PageConnections) -> None:
+        self._connections = connections
+        self._buffer = bytearray(HEAD_BYTES_MAX)
+        self._held = 0
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._address = "?"
+        self._answering = False
+        self._turn_due = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for the first request."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=0)
+        name = transport.get_extra_info("peername")
+        self._address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "local"
+        self._due(FIRST_REQUEST_S_MAX)
+        self._connections.made(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's own signature
+        """Where the loop puts what it reads; there is room, because a full buffer ends the connection."""
+        return memoryview(self._buffer)[self._held :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """More of a request."""
+        self._held += nbytes
+        self._serve()
+
+    def pause_writing(self) -> None:
+        """The socket has not taken the whole answer: nothing more is read until it has."""
+        self._answering = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._due(ANSWER_S_MAX)
+
+    def resume_writing(self) -> None:
+        """It has; the next request may be here already."""
+        self._answering = False
+        self._due(KEEP_ALIVE_S)
+        self._take_turn()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the loop's own signature
+        """Nothing is waited for any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None
+        self._connections.lost(self)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _due(self, seconds: float) -> None:
+        """What is waited for now must come within this time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._timer = self._loop.call_later(seconds, self.abort)
+
+    @property
+    def _open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def _take_turn(self) -> None:
+        """Go on in the loop's next turn, when other connections have had theirs; until then nothing is read."""
+        if self._open and not self._turn_due:
+            assert self._transport is not None
+            self._turn_due = True
+            self._transport.pause_reading()
+            self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Serve what is here, then read again: in this order, because the buffer may be full."""
+        self._turn_due = False
+        self._serve()
+        if self._open and not self._answering and not self._turn_due:
+            assert self._transport is not None
+            self._transport.resume_reading()
+
+    def _serve(self) -> None:
+        """Answer one request, if a whole one is here and the socket has taken the answer before."""
+        if not self._open or self._answering:
+            return
+        end = self._buffer.find(END, 0, self._held)
+        if end < 0:
+            if self._held == HEAD_BYTES_MAX:
+                self._refuse(BadRequest(431, f"a request has {HEAD_BYTES_MAX} bytes at most"))
+            return
+        size = end + len(END)
+        head = bytes(self._buffer[:size])
+        self._buffer[: self._held - size] = self._buffer[size : self._held]
+        self._held -= size
+        self._answer(head)
+        if self._held:
+            self._take_turn()
+
+    def _answer(self, head: bytes) -> None:
+        try:
+            request = parse_head(head)
+        except BadRequest as error:
+            self._refuse(error)
+            return
+        if request.method not in METHODS:
+            answer = text_answer(405, "this port only shows pages", {"Allow": ", ".join(METHODS)})
+        else:
+            answer = self._page(request)
+        self._due(KEEP_ALIVE_S)
+        self._connections.served(self)
+        self._send(answer, keep_alive=request.keep_alive, with_body=request.method != "HEAD")
+
+    def _page(self, request: Request) -> Answer:
+        try:
+            return self._connections.pages(request, self._address)
+        except Exception:
+            LOG.exception("page %s failed", request.path)
+            return text_answer(500, "the page could not be made; the log says why")
+
+    def _refuse(self, error: BadRequest) -> None:
+        self._connections.malformed()
+        self._send(text_answer(error.status, error.reason), keep_alive=False)
+
+    def _send(self, answer: Answer, *, keep_alive: bool, with_body: bool = True) -> None:
+        transport = self._transport
+        assert transport is not None
+        fields = {
+            "Server": SERVER_NAME,
+            "Content-Type": answer.content_type,
+            "Content-Length": str(len(answer.body)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            **answer.headers,
+            "Connection": "keep-alive" if keep_alive else "close",
+        }
+        head = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n"
+        transport.write(head.encode("latin-1") + (answer.body if with_body else b""))
+        if not keep_alive:
+            self._due(ANSWER_S_MAX)
+            transport.close()
+
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+READY, READY_PARTS = "/readyz", "/readyz parts"
+"""The page and what it shows of the single parts, which needs a right of its own."""
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="LightMQ", charset="UTF-8"'}
+HOST, UNPROVEN, FORBIDDEN, MALFORMED = REASONS = ("host", "unproven", "forbidden", "malformed")
+"""Why requests are refused, as the metrics name it; the middle two are a guard's words."""
+LOG_INTERVAL_S = 60.0
+"""Refusals for one reason are logged at most so often."""
+
+
+class Guard(Protocol):
+    """Who may see what."""
+
+    @property
+    def pages(self) -> Collection[str]:
+        """What it can be asked about."""
+        ...
+
+    def proves(self, authorization: str) -> bool:
+        """Whether this header proves a key."""
+        ...
+
+    def judge(self, page: str, address: str, authorization: str, *, counted: bool = True) -> str:
+        """Empty when the peer at this address may see the page, else UNPROVEN or FORBIDDEN."""
+        ...
+
+
+class AdminServer:
+    """An HTTP server of a few read-only pages."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        registry: Registry,
+        guard: Guard,
+        readiness: Callable[[], Mapping[str, bool]],
+        status: Callable[[], Mapping[str, Any]],
+        reasons: Callable[[], Mapping[str, str]] = dict,
+        hosts: Collection[str] = (),
+        degraded: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        """``reasons``: part -> why it cannot do its work; ``degraded``: what is wrong although it can; or empty.
+
+        ``hosts``: its further names. Raises LightMQError for a page of which the guard knows nothing.
+        """
+        self._degraded = degraded
+        self.host = host
+        self.port = port
+        self._registry = registry
+        self._guard = guard
+        self._readiness = readiness
+        self._status = status
+        self._reasons = reasons
+        self._hosts = (host, *hosts)
+        self._server: asyncio.Server | None = None
+        self._log = get_logger("admin")
+        self._logged: dict[str, tuple[float, int]] = {}
+        refused = registry.counter(
+            "rocketmq_admin_requests_refused_total",
+            "Requests at the administration port refused, by reason",
+            labels=("reason",),
+        )
+        self._refused = {reason: refused.child(reason) for reason in REASONS}
+        self._pages = {
+            "/metrics": self._metrics_page,
+            "/livez": self._live_page,
+            "/startupz": self._started_page,
+            READY: self._ready_page,
+            "/status": self._status_page,
+        }
+        if strangers := {READY_PARTS, *self._pages} - set(guard.pages):
+            raise LightMQError(f"nobody has said who may see {', '.join(sorted(strangers))}: remoting.access.rights")
+        self._connections = PageConnections(self.answer, self._malformed)
+
+    @property
+    def pages(self) -> frozenset[str]:
+        """What is shown here, each of which the guard knows."""
+        return frozenset((READY_PARTS, *self._pages))
+
+    async def start(self) -> int:
+        """Listen; the answer (and ``port`` from now on) is the port, also when 0 was asked. Raises OSError."""
+        self._server = await asyncio.get_running_loop().create_server(self._connections, self.host, self.port)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        return self.port
+
+    async def stop(self) -> None:
+        """Close the listener and what is connected; more than once is fine."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        self._connections.close()
+
+    def answer(self, request: Request, address: str) -> Answer:
+        """The page that was asked for, or why this peer does not get it."""
+        safe = request.host is None or is_safe_host(request.host, self._hosts)
+        if not safe and not self._guard.proves(request.authorization):
+            self._refuse(HOST, request.path, address)
+            text = "without an access key use localhost, an IP address or a name from admin_hosts"
+            return text_answer(403, text)
+        page = self._pages.get(request.path)
+        if page is None:
+            return text_answer(404, f"the pages are {', '.join(sorted(self._pages))}")
+        verdict = self._guard.judge(request.path, address, request.authorization)
+        if not verdict:
+            return page(request, address)
+        self._refuse(verdict, request.path, address)
+        if verdict == FORBIDDEN:
+            return text_answer(
+                403, f"this key has no right to {request.path}; docs/howto/metrics.md names the role it needs"
+            )
+        return text_answer(401, "an access key is required: basic authentication with its name and secret", CHALLENGE)
+
+    def _refuse(self, reason: str, page: str, address: str) -> None:
+        """Count it, and say it now and then."""
+        counter = self._refused[reason]
+        counter.value += 1
+        now_s = asyncio.get_running_loop().time()
+        last_s, count = self._logged.get(reason, (now_s - LOG_INTERVAL_S, 0))
+        if now_s - last_s >= LOG_INTERVAL_S:
+            self._logged[reason] = now_s, counter.value
+            self._log.warning(
+                "admin_page_refused", page=page[:64], address=address, reason=reason, since_last=counter.value - count
+            )
+
+    def _malformed(self) -> None:
+        self._refused[MALFORMED].value += 1
+
+    def _metrics_page(self, _request: Request, _address: str) -> Answer:
+        return Answer(200, METRICS_TYPE, self._registry.page())
+
+    def _live_page(self, _request: Request, _address: str) -> Answer:
+        return _json({"live": True}, 200)
+
+    def _started_page(self, _request: Request, _address: str) -> Answer:
+        return _json({"started": True}, 200)
+
+    def _ready_page(self, request: Request, address: str) -> Answer:
+        parts = dict(self._readiness())
+        ready = all(parts.values())
+        status = 200 if ready else 503
+        if self._guard.judge(READY_PARTS, address, request.authorization, counted=False):
+            return _json({"ready": ready}, status)
+        reasons = {part: reason for part, reason in self._reasons().items() if reason}
+        told = {"reasons": reasons} if reasons else {}
+        degraded = {part: words for part, words in self._degraded().items() if words}
+        told |= {"degraded": degraded} if degraded else {}
+        return _json({"ready": ready, "parts": parts, **told}, status)
+
+    def _status_page(self, _request: Request, _address: str) -> Answer:
+        return _json(dict(self._status()), 200)
+
+
+def _json(content: Mapping[str, Any], status: int) -> Answer:
+    text = json.dumps(content, indent=2, default=str) + "\n"
+    return Answer(status, "application/json; charset=utf-8", text.encode())

@@ -1,1 +1,0 @@
-"""The administration port: metrics, health and status pages over a small HTTP server."""
