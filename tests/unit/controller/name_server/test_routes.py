@@ -70,9 +70,9 @@ def test_lists():
     assert routes.topic_names(state.metadata, "C") == ["rmq_sys_x", "t"]
     assert routes.topic_names(state.metadata, "D") == []
     assert routes.system_topic_names(state.metadata) == (["C", "b", "rmq_sys_x"], "h:1")
-    assert state.system_topic_names(State().metadata) == ([], None)
+    assert routes.system_topic_names(State().metadata) == ([], None)
     assert routes.cluster_info(state.metadata).cluster_addr_table == {"C": ["b"]}
     assert routes.member_group(state.metadata, "C", "b").broker_addrs == {0: "h:1"}
     assert routes.member_group(state.metadata, "D", "b").broker_addrs == {}
     assert routes.master_of(state.metadata.groups["b"]) == ("h:1", "ha-h:1")
-    assert state.master_of(None) == ("", "")
+    assert routes.master_of(None) == ("", "")
