@@ -9,7 +9,13 @@ caller keeps alive.
 import cython
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.string import memcmp, memcpy, memset
-from cython.cimports.remoting.native.compiled.machine import all_ascii, crc32c_ready, record_checksum, record_header
+from cython.cimports.remoting.native.compiled.machine import (
+    all_ascii,
+    crc32c_ready,
+    record_checksum,
+    record_fits,
+    record_header,
+)
 
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
@@ -52,12 +58,7 @@ def _pairs_of(head: cython.pointer(record_header)) -> Pairs:
 def _is_sound(at: cython.p_char, available: cython.longlong, checked: cython.bint) -> cython.bint:
     """Whether one whole message record stands at `at`, its property lengths adding up, its checksum right."""
     head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), at)
-    if available < HEADER or head.magic != MESSAGE:
-        return False
-    meta_end: cython.longlong = HEADER + PAIR * head.n_dispatch + 4 * cython.cast(cython.longlong, head.n_props)
-    meta_end += cython.cast(cython.longlong, head.topic_len) + head.keys_len + head.tags_len + head.props_len
-    body_end: cython.longlong = cython.cast(cython.longlong, head.body_off) + head.body_len
-    if head.total > available or head.body_off != ((meta_end + 7) & ~7) or head.total != ((body_end + 7) & ~7):
+    if not record_fits(at, available) or head.magic != MESSAGE:
         return False
     pairs: Pairs = _pairs_of(head)
     row: cython.longlong

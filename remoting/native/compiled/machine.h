@@ -30,6 +30,16 @@ typedef struct {
 
 typedef struct { uint32_t queue, reserved; uint64_t offset; } record_dispatch;
 
+/* Whether a whole header and, by its own lengths, a whole record stand at `at`: every part inside, padded to eight. */
+static inline int record_fits(const char *at, int64_t available) {
+    const record_header *head = (const record_header *)at;
+    if (available < (int64_t)sizeof(record_header)) return 0;
+    int64_t meta_end = (int64_t)sizeof(record_header) + 16 * (int64_t)head->n_dispatch + 4 * (int64_t)head->n_props
+        + head->topic_len + head->keys_len + head->tags_len + head->props_len;
+    int64_t body_end = (int64_t)head->body_off + head->body_len;
+    return head->total <= available && head->body_off == ((meta_end + 7) & ~7) && head->total == ((body_end + 7) & ~7);
+}
+
 /* The checksum of a record as it stands: its type, then everything behind the checksum field. */
 static inline uint32_t record_checksum(const char *at, size_t total) {
     return crc32c_extend(crc32c_extend(0, at + 4, 4), at + 12, total - 12);

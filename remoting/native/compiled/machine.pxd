@@ -29,6 +29,7 @@ cdef extern from "machine.h" nogil:
     int crc32c_ready()
     uint32_t crc32c_extend(uint32_t crc, const void *at, size_t length)
     uint32_t crc32c_by_tables(uint32_t crc, const void *at, size_t length)
+    int record_fits(const char *at, int64_t available)
     uint32_t record_checksum(const char *at, size_t total)
     int64_t find_u32(const uint32_t *column, int64_t start, int64_t end, uint32_t wanted)
     int all_ascii(const char *at, size_t length)

@@ -13,6 +13,7 @@ from cython.cimports.remoting.native.compiled.machine import (
     crc32c_ready,
     record_checksum,
     record_dispatch,
+    record_fits,
     record_header,
 )
 from cython.cimports.remoting.native.compiled.ring import Entry, EntryBlock
@@ -26,7 +27,6 @@ from remoting.protocol.records import record
 
 crc32c_ready()
 HEADER = cython.declare(cython.longlong, 80)
-PAIR = cython.declare(cython.longlong, 16)
 BATCH = cython.declare(cython.uint, record.BATCH)
 CONTROL = cython.declare(cython.uint, record.CONTROL)
 FILLER = cython.declare(cython.uint, record.FILLER)
@@ -54,21 +54,14 @@ Walk = cython.struct(
 def _is_sound(at: cython.pointer(cython.char), available: cython.longlong, position: cython.longlong) -> cython.bint:
     """Whether `remoting.protocol.records.record.check_record` would accept the record."""
     head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), at)
-    meta_end: cython.longlong
-    body_end: cython.longlong
-    if available < HEADER or head.magic < MAGIC_LOW or head.magic > MAGIC_HIGH:
+    if not record_fits(at, available) or head.magic < MAGIC_LOW or head.magic > MAGIC_HIGH:
         return False
     if head.magic == BATCH:
         if not head.flags & FORMAT_MASK or not 1 <= head.count <= COUNT_MAX:
             return False
     elif head.flags & FORMAT_MASK or head.count != (head.magic != FILLER):
         return False
-    meta_end = HEADER + PAIR * head.n_dispatch + 4 * cython.cast(cython.longlong, head.n_props)
-    meta_end += cython.cast(cython.longlong, head.topic_len) + head.keys_len + head.tags_len + head.props_len
-    body_end = cython.cast(cython.longlong, head.body_off) + head.body_len
-    if head.body_off != ((meta_end + 7) & ~7) or head.total != ((body_end + 7) & ~7):
-        return False
-    if head.total > available or head.position != cython.cast(cython.ulonglong, position):
+    if head.position != cython.cast(cython.ulonglong, position):
         return False
     return record_checksum(at, head.total) == head.crc
 
