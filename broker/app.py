@@ -17,7 +17,6 @@ from broker.broker import BrokerParts
 from broker.config import BrokerConfig
 from broker.direct.appends import DirectAppends
 from broker.readers.pool import ReaderPool
-from broker.registration import Connect
 from broker.requests.access import Authorizer
 from broker.roles.durability import log_promise
 from broker.roles.member import GroupMember
@@ -32,7 +31,7 @@ from remoting.protocol.errors import LocalMisuse
 from remoting.server.access import Access, parse_access_keys
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
-from remoting.transport.contracts import Handler
+from remoting.transport.contracts import Dial, Handler
 from remoting.transport.turn import soon
 from runtime.clock import Clock, SystemClock
 from runtime.faults import FaultPoints
@@ -52,7 +51,7 @@ class BrokerApp:
         clock: Clock | None = None,
         registry: Registry | None = None,
         faults: FaultPoints | None = None,
-        connect_controller: Connect | None = None,
+        connect_controller: Dial | None = None,
         listen: bool = True,
     ) -> None:
         self.config = config

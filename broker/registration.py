@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ from remoting.protocol.bodies.route_body import TopicConfig as TopicBody
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
-from remoting.transport.contracts import Connection
+from remoting.transport.contracts import Connection, Dial
 from remoting.transport.failures import ConnectionLost, checked
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ ROUTES_KEPT_MAX = 10_000
 """Routes remembered for the time without controllers; all are forgotten beyond that, and asked for again."""
 LIFETIMES = 10
 """A broker counts as gone after so many heartbeats were missed."""
-
-Connect = Callable[[str], Awaitable[Connection]]
 
 
 class _Controller:
@@ -72,7 +70,7 @@ class _Controller:
 class Registration:
     """Keeps this broker known at every controller."""
 
-    def __init__(self, broker: BrokerParts, *, make_connection: Connect = dial) -> None:
+    def __init__(self, broker: BrokerParts, *, make_connection: Dial = dial) -> None:
         self._broker = broker
         self._connect = make_connection
         self._tasks: list[asyncio.Task[None]] = []

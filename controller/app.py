@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 from functools import partial
 
 from controller.api import handlers
@@ -24,7 +23,7 @@ from remoting.server.authorizer import Authorizer
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
-from remoting.transport.contracts import Connection, Handler
+from remoting.transport.contracts import Dial, Handler
 from runtime.clock import Clock, SystemClock
 from runtime.files import DirectoryLock, WatchedFile, make_directory
 from runtime.logs import get_logger
@@ -45,7 +44,7 @@ class ControllerApp:
         clock: Clock | None = None,
         registry: Registry | None = None,
         listen: bool = True,
-        dial_broker: Callable[[str], Awaitable[Connection]] | None = None,
+        dial_broker: Dial | None = None,
     ) -> None:
         self.config = config
         self.port = 0

@@ -16,12 +16,9 @@ from mqtt_bridge.metrics import BridgeMetrics
 from mqtt_bridge.receiver import Receiver
 from mqtt_bridge.sender import Sender
 from remoting.client.key_file import signing_dial
-from remoting.client.master_connection import MasterConnection
-from remoting.client.masters import Masters
-from remoting.client.reconnecting import ReconnectingConnection
 from remoting.client.tls import ClientTls
+from remoting.client.uplink import Uplink
 from remoting.transport.contracts import Connection
-from remoting.transport.failures import ConnectionLost
 from runtime.clock import Clock
 from runtime.logs import get_logger
 from runtime.metrics import Registry
@@ -34,27 +31,23 @@ class BridgeApp:
         self, config: BridgeConfig, *, clock: Clock, registry: Registry, connection: Connection | None = None
     ) -> None:
         self._config = config
-        self._given = connection
-        self._dial_signed = signing_dial(config.access_key_file, ClientTls.of(config.dial_tls))
-        self._masters = self._make_masters()
+        self._uplink = Uplink.configured(
+            signing_dial(config.access_key_file, ClientTls.of(config.dial_tls)),
+            config.broker, config.controllers, config.broker_name, present=connection,
+        )  # fmt: skip
         self._clock = clock
         self._metrics = BridgeMetrics(registry)
-        self._line = (
-            ReconnectingConnection(self._dial, "the broker")
-            if self._masters is None
-            else MasterConnection(self._masters)
-        )
         self._ways: list[Way] = []
         self._log = get_logger("bridge")
 
     @property
     def ready(self) -> bool:
         """Whether every peer is there."""
-        return self._line.up and all(way.up for way in self._ways)
+        return self._uplink.line.up and all(way.up for way in self._ways)
 
     def reason(self) -> str:
         """Which peers are away and why; empty when none is."""
-        if self._ways and not self._line.up:
+        if self._ways and not self._uplink.line.up:
             return "our broker cannot be reached"
         return "; ".join(f"{way.name} ({way.direction}): {way.reason}" for way in self._ways if not way.up)
 
@@ -67,9 +60,7 @@ class BridgeApp:
         """Begin to connect; waits for nothing, because our broker and the peers may come later."""
         if not self._config.connections:
             return
-        if self._masters is not None:
-            self._masters.start()
-        self._line.start()
+        self._uplink.start()
         for connection in self._config.connections:
             self._ways += self._make(connection)
         for way in self._ways:
@@ -80,12 +71,11 @@ class BridgeApp:
         """Settle what is on its way, leave the peers and the broker."""
         deadline_s = self._config.stop_deadline_ms / 1000
         await asyncio.gather(*[way.stop(deadline_s) for way in self._ways])
-        await self._line.close()
-        if self._masters is not None:
-            await self._masters.stop()
+        await self._uplink.close()
 
     def _make(self, connection: ConnectionConfig) -> list[Way]:
-        name, line, clock, metrics = self._config.name, self._line, self._clock, self._metrics
+        name, line = self._config.name, self._uplink.connection
+        clock, metrics = self._clock, self._metrics
         ways = []
         if any(rule.goes_out for rule in connection.rules):
             sender = Sender(connection, name, line, clock, metrics)
@@ -94,16 +84,3 @@ class BridgeApp:
             receiver = Receiver(connection, name, line, clock, metrics)
             ways.append(Way(IN, connection, name, receiver, clock, metrics))
         return ways
-
-    async def _dial(self) -> Connection:
-        if self._given is not None:
-            if self._given.closed:
-                raise ConnectionLost("the broker of this process has stopped")
-            return self._given
-        return await self._dial_signed(self._config.broker)
-
-    def _make_masters(self) -> Masters | None:
-        """Who is to be followed; None where the configuration says which broker it is."""
-        if self._given is not None or self._config.broker:
-            return None
-        return Masters(self._config.controllers, self._config.broker_name, dial=self._dial_signed)

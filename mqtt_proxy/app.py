@@ -25,13 +25,15 @@ from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.quotas.quotas import Quotas
 from mqtt_proxy.sessions.client import Client
 from remoting.client.key_file import signing_dial
-from remoting.client.masters import Masters
 from remoting.client.tls import ClientTls
+from remoting.client.uplink import Uplink
 from remoting.transport.contracts import Connection
-from remoting.transport.failures import ConnectionLost
 from runtime.clock import Clock
 from runtime.logs import get_logger
 from runtime.metrics import Registry
+
+FIRST_DELAY_DIVISOR = 20
+"""The first pause before the broker is dialled again is the longest one divided by this; it doubles from there."""
 
 
 class ProxyApp:
@@ -42,13 +44,17 @@ class ProxyApp:
     ) -> None:
         self.port = config.port
         self._config = config
-        self._given = connection
-        self._dial_signed = signing_dial(config.access_key_file, ClientTls.of(config.dial_tls))
-        self._masters = self._make_masters()
+        self._link = Link(
+            Uplink.configured(
+                signing_dial(config.access_key_file, ClientTls.of(config.dial_tls)),
+                config.broker, config.controllers, config.broker_name, present=connection,
+                pause_first_ms=max(1, config.reconnect_delay_ms_max // FIRST_DELAY_DIVISOR),
+                pause_ms_max=config.reconnect_delay_ms_max,
+            )
+        )  # fmt: skip
         self._log = get_logger("proxy")
         metrics = ProxyMetrics(registry)
         counters = FrontCounters(registry)
-        self._link = Link(self._dial, reconnect_delay_ms_max=config.reconnect_delay_ms_max, masters=self._masters)
         access = AccessCounters(registry)
         methods, partly = make_methods(config, clock=clock, counters=access), config.access.thins
         self._gate = Gate(methods, config.acl_file, clock=clock, counters=access, partly=partly)
@@ -105,8 +111,6 @@ class ProxyApp:
 
     async def start(self) -> int:
         """Connect to the broker, then listen; the MQTT port. Raises OSError when the address cannot be had."""
-        if self._masters is not None:
-            self._masters.start()
         await self._link.start()
         await self._link.wait_up()
         try:
@@ -147,8 +151,6 @@ class ProxyApp:
         except TimeoutError:
             self._log.warning("stop_deadline_missed", unconfirmed_bytes=self._services.publisher.pending_bytes)
         await self._link.stop()
-        if self._masters is not None:
-            await self._masters.stop()
         await self._gate.close()
 
     async def _settled(self) -> None:
@@ -156,19 +158,6 @@ class ProxyApp:
         await self._services.publisher.drain()
         while self._services.tasks:
             await asyncio.wait(self._services.tasks)
-
-    async def _dial(self) -> Connection:
-        if self._given is not None:
-            if self._given.closed:
-                raise ConnectionLost("the broker of this process has stopped")
-            return self._given
-        return await self._dial_signed(self._config.broker)
-
-    def _make_masters(self) -> Masters | None:
-        """Who is to be followed; None where the configuration says which broker it is."""
-        if self._given is not None or self._config.broker:
-            return None
-        return Masters(self._config.controllers, self._config.broker_name, dial=self._dial_signed)
 
 
 def session_limits(config: ProxyConfig) -> SessionLimits:

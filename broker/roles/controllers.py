@@ -8,7 +8,7 @@ Invariant: losing all lines changes nothing here but who can be asked. Loop rule
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -27,13 +27,11 @@ from remoting.protocol.bodies.route_body import decode_body
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.transport.contracts import Connection
+from remoting.transport.contracts import Dial
 from remoting.transport.failures import ConnectionLost, checked
 
-BACKOFF_FIRST_MS, BACKOFF_MS_MAX = 50, 500
-"""Pauses between two attempts to reach a controller."""
-
-Connect = Callable[[str], Awaitable[Connection]]
+PAUSE_MS_MAX = 500
+"""Longest pause between two attempts to reach a controller."""
 
 
 class Controllers:
@@ -42,7 +40,7 @@ class Controllers:
     def __init__(
         self,
         addresses: Sequence[str],
-        connect: Connect,
+        connect: Dial,
         pushed: Callable[[Command], None],
         *,
         timeout_ms: int,
@@ -165,8 +163,7 @@ class Controllers:
             line = self._lines[address] = ReconnectingConnection(
                 lambda: self._connect(address),
                 address,
-                backoff_first_ms=BACKOFF_FIRST_MS,
-                backoff_ms_max=BACKOFF_MS_MAX,
+                pause_ms_max=PAUSE_MS_MAX,
             )
             line.on_push(self._pushed)
             if self._beating is not None:

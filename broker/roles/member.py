@@ -46,14 +46,13 @@ from remoting.server.access import Access, parse_access_keys
 from remoting.server.authorizer import Authorizer
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
-from remoting.transport.contracts import Peer
+from remoting.transport.contracts import Dial, Peer
 from remoting.transport.failures import join_address
 from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
     from broker.broker import BrokerParts
     from broker.config import BrokerConfig
-    from broker.registration import Connect
     from runtime.clock import Clock
     from runtime.faults import FaultPoints
     from runtime.metrics import Registry
@@ -79,7 +78,7 @@ class GroupMember:
         clock: Clock,
         registry: Registry,
         faults: FaultPoints,
-        connect: Connect,
+        connect: Dial,
         access: Access,
         authorizer: Authorizer,
         failed: Callable[[Exception], None],

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from broker.roles.controllers import Connect, Controllers, view_of, with_set
+from broker.roles.controllers import Controllers, view_of, with_set
 from broker.roles.identity_file import Identity, IdentityFile
 from broker.roles.machine_boot import machine_boot
 from broker.roles.pause_watch import PauseWatch, pause_limit_ms
@@ -43,6 +43,7 @@ from remoting.protocol.bodies.route_body import decode_body, encode_body
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.transport.contracts import Dial
 from remoting.transport.failures import refusal
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class ReplicasManager:
         config: BrokerConfig,
         member: Member,
         *,
-        connect: Connect,
+        connect: Dial,
         addresses: Callable[[], tuple[str, str]],
         failed: Callable[[Exception], None],
         log: Any,

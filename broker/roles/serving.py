@@ -18,7 +18,7 @@ from broker.broker import BrokerParts
 from broker.metrics import ReaderMetrics
 from broker.readers.messages import ReaderSettings
 from broker.readers.pool import ReaderPool
-from broker.registration import Connect, Registration
+from broker.registration import Registration
 from broker.requests.access import Authorizer
 from broker.router import handlers
 from broker.store.attached.tail_view import in_order
@@ -28,7 +28,7 @@ from remoting.server.access import Access
 from remoting.server.intake import IntakeLimits
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
-from remoting.transport.contracts import Handler
+from remoting.transport.contracts import Dial, Handler
 from remoting.transport.failures import join_address
 from runtime import logs
 
@@ -55,7 +55,7 @@ class Serving:
         clock: Clock,
         registry: Registry,
         log: Any,
-        connect: Connect,
+        connect: Dial,
         authorizer: Authorizer | None = None,
     ) -> None:
         """`authorizer`: who may do what; without one everybody may do everything."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from controller.config import ControllerConfig
 from controller.consensus.engine import Engine
@@ -25,7 +25,7 @@ from controller.replicas.group import GroupView
 from controller.replicas.machine import ReplicaMachine
 from remoting.protocol.bodies.route_body import MASTER_ID
 from remoting.protocol.errors import LocalMisuse
-from remoting.transport.contracts import Connection, Handler
+from remoting.transport.contracts import Dial, Handler
 from runtime.clock import Clock
 
 CONSENSUS_DIRECTORY = "consensus"
@@ -40,7 +40,7 @@ class ControlPlane:
         config: ControllerConfig,
         clock: Clock,
         name_server: NameServer,
-        dial: Callable[[str], Awaitable[Connection]],
+        dial: Dial,
     ) -> None:
         self.members = members_of(config)
         self.machine = ReplicaMachine()

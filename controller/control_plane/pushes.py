@@ -8,7 +8,7 @@ Loop rule: all on the loop's thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from controller.control_plane.controller_api import master_header, set_body
@@ -27,7 +27,7 @@ from remoting.protocol.bodies.route_body import MASTER_ID, decode_body, encode_b
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
-from remoting.transport.contracts import Connection, Handler, Peer
+from remoting.transport.contracts import Dial, Handler, Peer
 from runtime.logs import get_logger
 
 TOPICS_MAX = 10_000
@@ -39,7 +39,7 @@ DIALS_MAX = 16
 class RolePushes:
     """Tells the brokers of a group who their master is."""
 
-    def __init__(self, masters: Masters, dial: Callable[[str], Awaitable[Connection]]) -> None:
+    def __init__(self, masters: Masters, dial: Dial) -> None:
         self._masters = masters
         self._dial = dial
         self._dialing: set[asyncio.Task[None]] = set()

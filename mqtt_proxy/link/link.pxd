@@ -4,7 +4,7 @@ cimport cython
 from remoting.inprocess cimport InProcessConnection
 
 cdef class Link:
-    cdef object _line, _connection, _news, _first, _log
+    cdef object _uplink, _line, _connection, _news, _first, _log
     cdef dict _pushes
     cdef public InProcessConnection _direct
     cdef bint _stopping

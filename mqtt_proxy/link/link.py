@@ -10,11 +10,9 @@ Invariant: between `down` and the next `up` no request is sent. Loop rule: every
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
-from remoting.client.master_connection import BACKOFF_FIRST_MS, BACKOFF_MS_MAX, MasterConnection
-from remoting.client.masters import Masters
-from remoting.client.reconnecting import ReconnectingConnection
+from remoting.client.uplink import Uplink
 from remoting.inprocess import InProcessConnection
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
@@ -23,14 +21,8 @@ from remoting.transport.direct import News
 from remoting.transport.failures import NotMaster, not_master, refusal
 from runtime.logs import get_logger
 
-Dial = Callable[[], Awaitable[Connection]]
-"""Makes a connection to the broker, asking a controller where it is if need be; raises what went wrong."""
-
 Done = Callable[[bytes, Exception | None], None]
 """Called with the reply's body and None, or with b"" and `Refused` or `LinkDownError`."""
-
-FIRST_DELAY_DIVISOR = 20
-"""The first pause between two attempts is the longest one divided by this; it doubles from there."""
 
 
 class LinkDownError(LightMQError):
@@ -40,19 +32,9 @@ class LinkDownError(LightMQError):
 class Link:
     """A connection that comes back. `start` begins to connect, `wait_up` waits for the first success."""
 
-    def __init__(self, dial: Dial, *, reconnect_delay_ms_max: int, masters: Masters | None = None) -> None:
-        """With `masters` it leads to the master of a group, whoever that is; `dial` is not used then."""
-        first_ms = max(1, reconnect_delay_ms_max // FIRST_DELAY_DIVISOR)
-        if masters is not None:
-            self._line: ReconnectingConnection = MasterConnection(
-                masters,
-                backoff_first_ms=min(first_ms, BACKOFF_FIRST_MS),
-                backoff_ms_max=min(reconnect_delay_ms_max, BACKOFF_MS_MAX),
-            )
-        else:
-            self._line = ReconnectingConnection(
-                dial, "the broker", backoff_first_ms=first_ms, backoff_ms_max=reconnect_delay_ms_max
-            )
+    def __init__(self, uplink: Uplink) -> None:
+        self._uplink = uplink
+        self._line = uplink.line
         self._connection: Connection | None = None
         self._pushes: dict[int, PushCallback] = {}
         self._news: News | None = None
@@ -97,7 +79,7 @@ class Link:
 
     async def start(self) -> None:
         """Begin to connect; does not wait for success."""
-        self._line.start()
+        self._uplink.start()
 
     async def wait_up(self) -> None:
         """Wait for the first connection."""
@@ -106,7 +88,7 @@ class Link:
     async def stop(self) -> None:
         """Close and do not come back."""
         self._stopping = True
-        await self._line.close()
+        await self._uplink.close()
 
     def post(
         self,
@@ -173,7 +155,7 @@ class Link:
 
     def _not_master(self, connection: Connection, denial: NotMaster) -> LinkDownError:
         """Another broker leads the group: nothing follows on this connection."""
-        self._line.leave(connection.address, denial)
+        self._uplink.leave(connection.address, denial)
         return LinkDownError(str(denial))
 
     def _came_up(self, connection: Connection) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from remoting.client.master_link import Dial, MasterLink
+from remoting.client.master_link import DialMaster, MasterLink
 from remoting.client.tls import ClientTls, handshake_with, is_verdict
 from remoting.protocol.bodies.route_body import ClusterInfo, TopicRoute, decode_body
 from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
@@ -290,7 +290,7 @@ def dial_master(
     link.begin()
     while (step := link.next()) is not None:
         try:
-            if isinstance(step, Dial):
+            if isinstance(step, DialMaster):
                 connection = dial(step.address)
                 link.reached(step.address)
                 return connection

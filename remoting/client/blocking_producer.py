@@ -105,10 +105,10 @@ class Producer(Closing):
 
     async def _begin(self) -> None:
         self._taken, self._draining = asyncio.Event(), asyncio.Lock()
-        connection = self._background.connection
-        connection.on_up(self._came_up)
+        uplink = self._background.uplink
+        uplink.line.on_up(self._came_up)
         # This side counts what waits, where the threads can wait for it.
-        self._producer = AsyncProducer(connection, replace(self._settings, memory_bytes_max=_UNBOUNDED))
+        self._producer = AsyncProducer(uplink.connection, replace(self._settings, memory_bytes_max=_UNBOUNDED))
         self._pump_task = asyncio.create_task(self._pump())
 
     async def _end(self) -> None:

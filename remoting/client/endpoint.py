@@ -20,10 +20,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from remoting.client.connection import connect as connect_socket
-from remoting.client.master_connection import MasterConnection
-from remoting.client.masters import Masters
-from remoting.client.reconnecting import ReconnectingConnection
 from remoting.client.tls import ClientTls
+from remoting.client.uplink import Uplink
 from remoting.protocol.errors import LocalMisuse
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import split_address
@@ -53,38 +51,32 @@ class Endpoint:
             split_address(each)
 
     @contextlib.asynccontextmanager
-    async def connected(self) -> AsyncIterator[ReconnectingConnection]:
+    async def connected(self) -> AsyncIterator[Uplink]:
         """Keep a connection up; does not wait for it."""
-        masters = None
-        if self.controllers:
-            masters = Masters(self.controllers, self.broker_name, dial=self._dial)
-            connection: ReconnectingConnection = MasterConnection(masters)
-            masters.start()
-        else:
-            connection = ReconnectingConnection(lambda: self._dial(self.address), self.address)
-        connection.start()
+        uplink = Uplink.configured(self._dial, self.address, self.controllers, self.broker_name)
+        uplink.start()
         try:
-            yield connection
+            yield uplink
         finally:
-            await connection.close()
-            if masters is not None:
-                await masters.stop()
+            await uplink.close()
 
     async def _dial(self, address: str) -> Connection:
         host, port = split_address(address)
         return await connect_socket(host, port, signer=self.signer, tls=self.tls)
 
 
-def connect(
+@contextlib.asynccontextmanager
+async def connect(
     address: str = "",
     *,
     controllers: Sequence[str] = (),
     broker_name: str = "",
     signer: Signer | None = None,
     tls: ClientTls | None = None,
-) -> contextlib.AbstractAsyncContextManager[ReconnectingConnection]:
+) -> AsyncIterator[Connection]:
     """A connection for `AsyncProducer`, `AsyncConsumer` and `AsyncAdmin`, closed with the `async with` block."""
-    return Endpoint(address, controllers, broker_name, signer, tls).connected()
+    async with Endpoint(address, controllers, broker_name, signer, tls).connected() as uplink:
+        yield uplink.connection
 
 
 class BackgroundConnection:
@@ -95,7 +87,7 @@ class BackgroundConnection:
         self._thread = threading.Thread(target=self._run_loop, name=name, daemon=True)
         self._thread.start()
         self._opened = contextlib.AsyncExitStack()
-        self.connection: ReconnectingConnection = self.run(self._opened.enter_async_context(endpoint.connected()))
+        self.uplink: Uplink = self.run(self._opened.enter_async_context(endpoint.connected()))
 
     @property
     def is_closed(self) -> bool:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from remoting.client.connection import connect, dial
 from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LocalMisuse
-from remoting.transport.contracts import Connection
+from remoting.transport.contracts import Connection, Dial
 from remoting.transport.failures import split_address
 from remoting.transport.signature import Signer
 
@@ -45,7 +44,7 @@ def read_signer(path: Path) -> Signer:
     return Signer(key, secret)
 
 
-def signing_dial(path: Path | None, tls: ClientTls | None = None) -> Callable[[str], Awaitable[Connection]]:
+def signing_dial(path: Path | None, tls: ClientTls | None = None) -> Dial:
     """`dial` for connections whose requests are signed with the key of a file; without one they are not."""
     if path is None and tls is None:
         return dial

@@ -1,4 +1,4 @@
-"""A `Connection` to the master of a broker group, whoever that is: it moves to the new one by itself.
+"""A `Connection` to the master of a broker group, whoever that is: its line moves to the new one by itself.
 
 A request that a broker refused because it is not the master was not carried out: it is made again at the master, within
 its own time limit. One that was begun while the broker ceased to be it ends in `NotMaster`, a `ConnectionLost`: nobody
@@ -9,49 +9,32 @@ Invariant: no answer NOT_MASTER reaches a caller. Loop rule: all on the loop's t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
-from remoting.client.master_link import full
 from remoting.client.masters import Masters
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.protocol.frames.commands import Command
-from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Answered, Connection
+from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Answered, CloseCallback, Connection, PushCallback
 from remoting.transport.failures import NotMaster, RequestTimeout, not_master
 
-BACKOFF_FIRST_MS = 10
-"""First pause: who has just been elected is told of it at the same moment as we are, and takes its role at once."""
 
-BACKOFF_MS_MAX = 500
-"""Longest pause between two attempts: a group without a master has one within seconds."""
+class MasterConnection:
+    """Requests to the master, over a line that `masters` dials."""
 
-
-class MasterConnection(ReconnectingConnection):
-    """Keeps a connection to the master up; `start` begins dialling, `close` ends it for good."""
-
-    def __init__(
-        self,
-        masters: Masters,
-        *,
-        backoff_first_ms: int = BACKOFF_FIRST_MS,
-        backoff_ms_max: int = BACKOFF_MS_MAX,
-        spread: Callable[[], float] = full,
-    ) -> None:
-        super().__init__(
-            masters.dial,
-            f"the master of {masters.broker_name or 'the group'}",
-            backoff_first_ms=backoff_first_ms,
-            backoff_ms_max=backoff_ms_max,
-            spread=spread,
-        )
+    def __init__(self, line: ReconnectingConnection, masters: Masters) -> None:
+        self.address = line.address
+        self._line = line
         self._masters = masters
-        masters.on_moved(self.move)
+        masters.on_moved(self._moved)
 
-    def move(self, address: str) -> None:
-        """The master is at this address now: leave any other. Without an address: there may be one now."""
-        if self._current is None:
-            self.hurry()
-        elif address and self._current.address != address:
-            self.drop(f"the master is {address} now")
+    @property
+    def closed(self) -> bool:
+        """True after `close`; a connection that is merely down is not closed."""
+        return self._line.closed
+
+    @property
+    def writable(self) -> bool:
+        """False while it is down or its output is above the limit."""
+        return self._line.writable
 
     async def request(self, command: Command, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
         """Send a request to the master and wait for its answer, within the time limit however often it moves."""
@@ -61,7 +44,7 @@ class MasterConnection(ReconnectingConnection):
             left_ms = int((deadline - loop.time()) * 1000)
             if left_ms <= 0:
                 raise RequestTimeout(command.code, self.address, timeout_ms)
-            connection = await self.wait_up(left_ms)
+            connection = await self._line.wait_up(left_ms)
             if connection.closed:
                 await asyncio.sleep(0)  # it was given up in this turn
                 continue
@@ -82,8 +65,7 @@ class MasterConnection(ReconnectingConnection):
 
     def call(self, command: Command, answered: Answered, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
         """As that of any connection; a refusal because it is not the master comes as `NotMaster`."""
-
-        by = "" if self._current is None else self._current.address
+        by = self._line.connected_to
 
         def judged(response: Command | None, error: Exception | None) -> None:
             refusal = None if response is None else not_master(response)
@@ -93,18 +75,43 @@ class MasterConnection(ReconnectingConnection):
             else:
                 answered(response, error)
 
-        super().call(command, judged, timeout_ms)
+        self._line.call(command, judged, timeout_ms)
+
+    def oneway(self, command: Command) -> None:
+        """Send a request that gets no answer; `ConnectionLost` while it is down."""
+        self._line.oneway(command)
+
+    def on_push(self, callback: PushCallback) -> None:
+        """Call `callback(command)` for each push of this master and of all later ones."""
+        self._line.on_push(callback)
+
+    def on_close(self, callback: CloseCallback) -> None:
+        """Call `callback(reason)` when it is closed for good."""
+        self._line.on_close(callback)
+
+    def abort(self, reason: str) -> None:
+        """Give the present connection up; another one is made after a pause."""
+        self._line.abort(reason)
+
+    async def close(self) -> None:
+        """Close the line for good."""
+        await self._line.close()
 
     def leave(self, by: str, refusal: NotMaster) -> None:
-        """This broker is not the master: dial who is, after a pause while nobody knows."""
-        current = self._current
+        """The broker at `by` is not the master: dial who is, after a pause while nobody knows."""
+        is_there = self._line.connected_to == by
         self._masters.refused(refusal, by)
-        if current is None or current.address != by:
+        if not is_there:
             return
         if self._masters.address not in ("", by):
-            self.drop(str(refusal))
+            self._line.drop(str(refusal))
         else:
-            current.abort(str(refusal))
+            self._line.abort(str(refusal))
+
+    def _moved(self, address: str) -> None:
+        """The master is at this address now: leave any other. Without an address: there may be one now."""
+        if not self._line.up or (address and self._line.connected_to != address):
+            self._line.drop(f"the master is {address} now")
 
 
 def _copy(command: Command) -> Command:

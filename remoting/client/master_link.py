@@ -1,7 +1,7 @@
 """How a client finds the master of a broker group, and stays with it: what to dial next, whom to ask, when to give up.
 
-    begin ──▶ Dial(who is known) ──unreachable──▶ Ask the controllers ──▶ Dial(who they name)
-                                                        │ nobody ──▶ Dial(who was named meanwhile), or None: failed
+    begin ──▶ DialMaster(who is known) ──unreachable──▶ AskControllers ──▶ DialMaster(who they name)
+                                                         │ nobody ──▶ DialMaster(named meanwhile), or None: failed
     told, refused, heard  change who is known, at any time
 
 Sans-IO: a shell carries the steps out with its own sockets, loop or threads, and reports what came of them: `reached`,
@@ -29,14 +29,14 @@ ASK_EVERY = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Dial:
+class DialMaster:
     """Connect to this address."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskControllers:
     """Ask the controllers for the broker groups and their masters."""
 
 
@@ -55,7 +55,7 @@ class MasterLink:
         self._asked = asked
         self._denials = 0
         """How often who we hold for the master said that it is not."""
-        self._next: Dial | Ask | None = None
+        self._next: DialMaster | AskControllers | None = None
         self._may_ask = False
         """Whether this attempt has not asked yet."""
         self._found = ""
@@ -96,10 +96,10 @@ class MasterLink:
         asks = self._denials % ASK_EVERY != 0
         self.failure = None
         self._may_ask, self._found = True, ""
-        self._next = Dial(self.address) if self.address and (is_pushed or not asks) else Ask()
+        self._next = DialMaster(self.address) if self.address and (is_pushed or not asks) else AskControllers()
         return asks and is_pushed
 
-    def next(self) -> Dial | Ask | None:
+    def next(self) -> DialMaster | AskControllers | None:
         """The step to carry out and report; None when the attempt has failed, or is over."""
         return self._next
 
@@ -117,21 +117,21 @@ class MasterLink:
             self.failed(refused)
         else:
             self._may_ask, self._found = False, address
-            self._next = Dial(address)
+            self._next = DialMaster(address)
 
     def failed(self, error: LightMQError) -> None:
         """The step could not be carried out."""
         step, self._next = self._next, None
         self.failure = error
-        if isinstance(step, Dial) and self._may_ask and isinstance(error, ConnectionLost):
+        if isinstance(step, DialMaster) and self._may_ask and isinstance(error, ConnectionLost):
             if self.address == step.address:
                 self.address = ""
-            self._next = Ask()
-        elif isinstance(step, Ask) and self.address:
+            self._next = AskControllers()
+        elif isinstance(step, AskControllers) and self.address:
             # Somebody named one meanwhile, or it has said that it is not the master: it may be by now.
             self._denials = 0
-            self._next = Dial(self.address)
-        self._may_ask = self._may_ask and not isinstance(step, Ask)
+            self._next = DialMaster(self.address)
+        self._may_ask = self._may_ask and not isinstance(step, AskControllers)
 
     def choose(self, cluster: ClusterInfo) -> str:
         """The master of our group, or of the first one that has one, which is ours from now on. Raises Refused."""

@@ -14,14 +14,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from remoting.client.connection import dial as dial_socket
-from remoting.client.master_link import Dial, MasterLink
-from remoting.client.route import Dial as DialCall
+from remoting.client.master_link import DialMaster, MasterLink
 from remoting.client.route import Routes
 from remoting.client.route_watch import RouteWatch
 from remoting.protocol.bodies.controller_body import PushedRoutes
 from remoting.protocol.errors import LightMQError
-from remoting.transport.contracts import Connection
+from remoting.transport.contracts import Connection, Dial
 from remoting.transport.failures import NotMaster
 
 LOG = logging.getLogger("remoting")
@@ -33,7 +31,7 @@ Moved = Callable[[str], None]
 class Masters:
     """The master of one broker group."""
 
-    def __init__(self, controllers: Sequence[str], broker_name: str = "", *, dial: DialCall = dial_socket) -> None:
+    def __init__(self, controllers: Sequence[str], broker_name: str = "", *, dial: Dial) -> None:
         self._link = MasterLink(broker_name, asked=", ".join(controllers))
         self._routes = Routes(controllers, dial=dial)
         self._watch = RouteWatch(controllers, self._heard, dial=dial)
@@ -119,7 +117,7 @@ class Masters:
             self._watch.ask()
         while (step := link.next()) is not None:
             try:
-                if isinstance(step, Dial):
+                if isinstance(step, DialMaster):
                     connection = await self._dial(step.address)
                     link.reached(step.address)
                     return connection

@@ -17,15 +17,15 @@ from remoting.client.master_link import Backoff, full
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Answered, CloseCallback, Connection, PushCallback
-from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout
+from remoting.transport.failures import ConnectionLost, RequestTimeout
 from remoting.transport.link import run_close_callback
 
 LOG = logging.getLogger("remoting")
 
-BACKOFF_FIRST_MS = 50
+PAUSE_FIRST_MS = 50
 """Pause after the first failure to connect; doubles with each further one."""
 
-BACKOFF_MS_MAX = 5_000
+PAUSE_MS_MAX = 5_000
 """Longest pause between two attempts."""
 
 UpCallback = Callable[[Connection], None]
@@ -39,21 +39,21 @@ class ReconnectingConnection:
         dial: Callable[[], Awaitable[Connection]],
         address: str,
         *,
-        backoff_first_ms: int = BACKOFF_FIRST_MS,
-        backoff_ms_max: int = BACKOFF_MS_MAX,
+        pause_first_ms: int = PAUSE_FIRST_MS,
+        pause_ms_max: int = PAUSE_MS_MAX,
         spread: Callable[[], float] = full,
     ) -> None:
         """`spread` gives a factor 0..1 for each pause, so that many clients do not dial in step."""
         self.address = address
         self.attempts = 0
         self._dial = dial
-        self._backoff = Backoff(backoff_first_ms, backoff_ms_max, spread=spread)
+        self._backoff = Backoff(pause_first_ms, pause_ms_max, spread=spread)
         self._current: Connection | None = None
         self._up = asyncio.Event()
         self._closed = False
         self._task: asyncio.Task[None] | None = None
         self._dialling: asyncio.Future[Connection] | None = None
-        self._hurried = asyncio.Event()
+        self._wanted = asyncio.Event()
         self._reason = "not connected yet"
         self._up_callbacks: list[UpCallback] = []
         self._down_callbacks: list[CloseCallback] = []
@@ -64,6 +64,11 @@ class ReconnectingConnection:
     def up(self) -> bool:
         """True while there is a connection."""
         return self._current is not None
+
+    @property
+    def connected_to(self) -> str:
+        """The address of the server that it leads to now; empty while it is down."""
+        return "" if self._current is None else self._current.address
 
     @property
     def closed(self) -> bool:
@@ -139,27 +144,22 @@ class ReconnectingConnection:
         self._current.oneway(command)
 
     def drop(self, reason: str) -> None:
-        """Give the present connection up and dial again at once: what is not answered fails with `ConnectionLost`."""
-        self.hurry()
+        """Give the present connection up and dial again at once: what is not answered fails with `ConnectionLost`.
+
+        While it is down it is dialled without the pause that is left, and an attempt under way begins anew.
+        """
+        if self._closed:
+            return
+        self._wanted.set()
+        if self._dialling is not None:
+            self._dialling.cancel()
         if self._current is not None:
             self._current.abort(reason)
-
-    def hurry(self) -> None:
-        """Dial without the pause that is left: somebody knows of a server. An attempt under way begins anew."""
-        if not self._closed:
-            self._hurried.set()
-            if self._dialling is not None:
-                self._dialling.cancel()
 
     def abort(self, reason: str) -> None:
         """Give the present connection up; another one is made after a pause."""
         if self._current is not None:
             self._current.abort(reason)
-
-    def leave(self, by: str, refusal: NotMaster) -> None:
-        """The broker at `by` is not the master of its group: dial again, after a pause."""
-        if self._current is not None and self._current.address == by:
-            self._current.abort(str(refusal))
 
     async def close(self) -> None:
         """Close for good."""
@@ -209,17 +209,17 @@ class ReconnectingConnection:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # Not this task was cancelled but the attempt, by `hurry`.
+            # Not this task was cancelled but the attempt, by `drop`.
         finally:
             self._dialling = None
         return None
 
     async def _pause(self, pause_ms: float) -> None:
-        """Wait before the next attempt, unless somebody is in a hurry."""
+        """Wait before the next attempt, unless somebody wants it now."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_ms / 1000):
-                await self._hurried.wait()
-        self._hurried.clear()
+                await self._wanted.wait()
+        self._wanted.clear()
 
     def _take(self, connection: Connection) -> asyncio.Event:
         ended = asyncio.Event()

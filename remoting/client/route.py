@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from remoting.client.connection import dial as dial_socket
 from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, QueueData, TopicRoute, decode_body
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.transport.contracts import Connection
+from remoting.transport.contracts import Connection, Dial
 from remoting.transport.failures import ConnectionLost, RequestTimeout, checked
 
 __all__ = ["BrokerData", "ClusterInfo", "QueueData", "Routes", "TopicRoute"]
@@ -34,7 +33,6 @@ LOOKUP_TIMEOUT_MS = 3_000
 TOPICS_MAX = 10_000
 """Routes kept; the oldest is forgotten first."""
 
-Dial = Callable[[str], Awaitable[Connection]]
 Route = TypeVar("Route", TopicRoute, ClusterInfo)
 
 
@@ -45,7 +43,7 @@ class Routes:
         self,
         controllers: Sequence[str],
         *,
-        dial: Dial = dial_socket,
+        dial: Dial,
         refresh_ms: int = REFRESH_MS,
         timeout_ms: int = LOOKUP_TIMEOUT_MS,
     ) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from remoting.protocol.bodies.controller_body import PushedRoutes, RouteSubscription
@@ -20,7 +20,7 @@ from remoting.protocol.bodies.route_body import decode_body, encode_body
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.transport.contracts import Connection
+from remoting.transport.contracts import Connection, Dial
 from remoting.transport.failures import checked
 
 LOG = logging.getLogger("remoting")
@@ -32,9 +32,6 @@ UNKNOWN_PAUSE_S = 60.0
 SUBSCRIBE_TIMEOUT_MS = 3_000
 ASK_EVERY_S = 5.0
 """How often a controller that pushes is asked all the same; one that does not answer is dialled again."""
-
-Dial = Callable[[str], Awaitable[Connection]]
-"""How a controller's address becomes a connection."""
 
 Heard = Callable[[PushedRoutes], None]
 

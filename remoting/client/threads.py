@@ -40,7 +40,7 @@ class Admin(Closing):
         """The broker is named as for a `Producer`."""
         endpoint = Endpoint(address, controllers, broker_name, signer, tls)
         self._background = BackgroundConnection(endpoint, name="lightmq-admin")
-        self._admin = AsyncAdmin(self._background.connection)
+        self._admin = AsyncAdmin(self._background.uplink.connection)
 
     def cluster(self) -> ClusterInfo:
         """Every broker group the name server knows."""
@@ -106,7 +106,7 @@ class Consumer(Closing):
         """The broker is named as for a `Producer`."""
         endpoint = Endpoint(address, controllers, broker_name, signer, tls)
         self._background = BackgroundConnection(endpoint, name="lightmq-consumer")
-        self._consumer = AsyncConsumer(self._background.connection, group, topic, queue)
+        self._consumer = AsyncConsumer(self._background.uplink.connection, group, topic, queue)
 
     def pull(
         self, offset: int, count_max: int = PULL_COUNT_MAX, wait_ms: int = PULL_WAIT_MS, tags: str = "*"

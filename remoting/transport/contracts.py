@@ -7,7 +7,7 @@ Loop rule: every method is called on the event loop's thread; none blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from remoting.protocol.frames.commands import Command
@@ -96,3 +96,7 @@ class Connection(Protocol):
 
     async def close(self) -> None:
         """Close and wait until it is closed. Requests without an answer fail with `ConnectionLost`."""
+
+
+Dial = Callable[[str], Awaitable[Connection]]
+"""Makes a connection to `host:port`; raises what went wrong."""

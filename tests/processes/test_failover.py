@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from remoting.client.batching import AsyncProducer, ProducerSettings
-from remoting.client.master_connection import MasterConnection
-from remoting.client.masters import Masters
+from remoting.client.connection import dial
 from remoting.client.message import Message
+from remoting.client.uplink import Uplink
 from tests.processes.broker_group import BrokerGroup, until
 from tests.processes.failovers import TOPIC, failover
 from tests.processes.rig import Client, Process, Stream, expect_all, no_traceback
@@ -122,14 +122,12 @@ def test_our_producer_moves_to_the_new_master(tmp_path: Path) -> None:
 
 async def produce(group: BrokerGroup) -> None:
     """Send while the master is killed, and look at the places."""
-    masters = Masters(group.addresses.split(","))
-    connection = MasterConnection(masters)
-    masters.start()
-    connection.start()
+    uplink = Uplink.configured(dial, "", group.addresses.split(","), "")
+    uplink.start()
     seed = Client(group.proxy, "seed")
     seed.publish("made/x", b"by its first message")
     seed.close()
-    producer = AsyncProducer(connection, ProducerSettings(attempts_max=50, timeout_ms=5_000))
+    producer = AsyncProducer(uplink.connection, ProducerSettings(attempts_max=50, timeout_ms=5_000))
     futures = []
     for number in range(2_000):
         futures.append(await producer.send(Message(topic="made", body=b"%d" % number, queue=0)))
@@ -140,8 +138,7 @@ async def produce(group: BrokerGroup) -> None:
     places = [sent.offset for sent in await asyncio.gather(*futures)]
     assert places == sorted(set(places))
     await producer.close()
-    await connection.close()
-    await masters.stop()
+    await uplink.close()
 
 
 def test_a_flipped_bit_of_a_replica_is_mended_from_the_master(tmp_path: Path) -> None:

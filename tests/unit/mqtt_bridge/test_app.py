@@ -84,6 +84,6 @@ async def test_without_a_broker_of_its_own_it_follows_the_master() -> None:
     config = BridgeConfig(name="here", controllers=("127.0.0.1:1",), connections=connections)
     app = BridgeApp(config, clock=SystemClock(), registry=Registry())
     await app.start()
-    assert isinstance(app._line, MasterConnection)
+    assert isinstance(app._uplink.connection, MasterConnection)
     assert app.reason() == "our broker cannot be reached"
     await app.stop()

@@ -76,7 +76,7 @@ async def test_a_stop_waits_for_what_is_being_stored(tmp_path: Path, in_time: bo
     async with ScriptedPeer(version=4) as scripted, bridged(tmp_path / "here", scripted) as app:
         assert app._bridge is not None
         way = app._bridge._ways[0]
-        real, asked, release = app._bridge._line.request, asyncio.Event(), asyncio.Event()
+        real, asked, release = app._bridge._uplink.line.request, asyncio.Event(), asyncio.Event()
 
         async def request(command: Command, timeout_ms: int = 30_000) -> Command:
             if command.code == RequestCode.APPEND_MANY:
@@ -84,7 +84,7 @@ async def test_a_stop_waits_for_what_is_being_stored(tmp_path: Path, in_time: bo
                 await release.wait()
             return await real(command, timeout_ms)
 
-        app._bridge._line.request = request  # type: ignore[method-assign]
+        app._bridge._uplink.line.request = request  # type: ignore[method-assign]
         scripted.send(publish_packet(b"x/y", 5, b"z", None))
         await asked.wait()
         stopping = asyncio.create_task(way.stop(20 if in_time else 0.05))
@@ -101,7 +101,7 @@ async def test_what_our_broker_refuses(tmp_path: Path, code: int) -> None:
     """A message it will never take is dropped alone; a broker that cannot write costs the connection alone."""
     async with ScriptedPeer(version=4) as scripted, bridged(tmp_path / "here", scripted) as app:
         assert app._bridge is not None
-        line, refusing = app._bridge._line, True
+        line, refusing = app._bridge._uplink.line, True
         real = line.request
 
         async def request(command: Command, timeout_ms: int = 0) -> Command:

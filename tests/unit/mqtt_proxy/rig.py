@@ -25,6 +25,7 @@ from mqtt_proxy.quotas.quotas import Quotas
 from mqtt_proxy.sessions.client import Client
 from remoting.access.identity import ANONYMOUS, Identity, Shown, Unproven
 from remoting.access.rules import READ_ALL_MASK, WRITE_ALL_MASK, Verdict
+from remoting.client.uplink import Uplink
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 from tests.unit.mqtt_proxy.fake_broker import FakeBroker
@@ -164,7 +165,7 @@ class Rig:
         self.registry = Registry()
         self.metrics = ProxyMetrics(self.registry)
         self.access = FakeAccess()
-        self.link = Link(broker.connect, reconnect_delay_ms_max=20)
+        self.link = Link(Uplink(broker.connect, pause_first_ms=1, pause_ms_max=20))
         self.front = FrontCounters(self.registry)
         self.services = services = make_services(
             self.config,

@@ -125,17 +125,6 @@ async def test_a_taken_port_is_said() -> None:
         assert not app.ready
 
 
-async def test_where_to_dial() -> None:
-    """A stopped in-process broker is not dialled again."""
-    broker, registry = FakeBroker(), Registry()
-    connection = await broker.connect()
-    app = ProxyApp(proxy(registry), clock=SystemClock(), registry=registry, connection=connection)
-    assert await app._dial() is connection
-    await connection.close()
-    with pytest.raises(LightMQError):
-        await app._dial()
-
-
 async def test_the_default_listens_on_loopback_and_a_password_file_opens_it(tmp_path: Path) -> None:
     """The socket itself is what other machines can or cannot reach."""
     users = tmp_path / "users"

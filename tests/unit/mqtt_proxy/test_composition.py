@@ -11,6 +11,7 @@ from mqtt_proxy.link.link import Link
 from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.quotas.quotas import Quotas
+from remoting.client.uplink import Uplink
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 from tests.unit.mqtt_proxy.fake_broker import FakeBroker
@@ -25,7 +26,7 @@ async def test_sessions_are_taken_again_before_anything_is_read() -> None:
         def on_up(self, callback: Callable[[], Any]) -> None:
             heard.append(type(getattr(callback, "__self__", None)).__name__)
 
-    link = NotingLink(FakeBroker().connect, reconnect_delay_ms_max=20)
+    link = NotingLink(Uplink(FakeBroker().connect))
     config, registry = ProxyConfig(), Registry()
     services = make_services(
         config,

@@ -12,11 +12,12 @@ from broker.config import BrokerConfig, ReplicationConfig
 from broker.store.settings import StoreSettings
 from controller.app import ControllerApp
 from controller.config import ControllerConfig
-from remoting.client.master_connection import MasterConnection
-from remoting.client.masters import Masters
+from remoting.client.connection import dial
+from remoting.client.uplink import Uplink
 from remoting.protocol.bodies.append_body import encode_entries, encode_mqtt_entry
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.transport.contracts import Connection
 from remoting.transport.failures import ConnectionLost, RequestTimeout
 
 STORE = StoreSettings(segment_size_bytes=1024 * 1024, free_space_bytes_min=0, ballast_size_bytes=0)
@@ -39,8 +40,8 @@ class Cluster:
         self.controller: ControllerApp | None = None
         self.controllers: tuple[str, ...] = ()
         self.brokers: dict[int, BrokerApp] = {}
-        self.masters: Masters | None = None
-        self.connection: MasterConnection | None = None
+        self.uplink: Uplink | None = None
+        self.connection: Connection | None = None
 
     async def start_controller(self, port: int = 0) -> None:
         config = ControllerConfig(data_directory=self.directory / "controller", port=port)
@@ -77,11 +78,10 @@ class Cluster:
                 return app
         return None
 
-    async def connect(self) -> MasterConnection:
-        self.masters = Masters(self.controllers)
-        self.connection = MasterConnection(self.masters, backoff_first_ms=10, backoff_ms_max=50)
-        self.masters.start()
-        self.connection.start()
+    async def connect(self) -> Connection:
+        self.uplink = Uplink.configured(dial, "", self.controllers, "", pause_ms_max=50)
+        self.uplink.start()
+        self.connection = self.uplink.connection
         return self.connection
 
     async def publish(self, *payloads: bytes) -> int:
@@ -96,10 +96,8 @@ class Cluster:
                     continue  # at least once
 
     async def stop(self) -> None:
-        if self.connection is not None:
-            await self.connection.close()
-        if self.masters is not None:
-            await self.masters.stop()
+        if self.uplink is not None:
+            await self.uplink.close()
         for app in self.brokers.values():
             await app.stop()
         if self.controller is not None:

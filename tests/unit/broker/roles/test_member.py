@@ -69,7 +69,7 @@ async def test_what_only_the_old_master_had_is_cut_when_it_comes_back(tmp_path: 
         await other._member.client.stop()
         lost = asyncio.ensure_future(group.publish(b"lost"))
         await until(lambda: first._member.store.end_position > other._member.store.end_position)
-        group.connection.drop("for the test")
+        group.uplink.line.drop("for the test")
         lost.cancel()
         await first.stop()
         await until(lambda: group.master() is other)

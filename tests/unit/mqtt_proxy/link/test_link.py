@@ -9,11 +9,14 @@ import pytest
 from mqtt_proxy.link.link import Link, LinkDownError
 from remoting import inprocess
 from remoting.client.masters import Masters
+from remoting.client.uplink import Uplink
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Connection, Peer
 from remoting.transport.failures import ConnectionLost
+
+QUICK = {"pause_first_ms": 1, "pause_ms_max": 20}
 
 
 class Server:
@@ -45,7 +48,7 @@ class Server:
 async def test_requests_leave_in_the_order_of_the_calls() -> None:
     """Posted or awaited."""
     server = Server()
-    link = Link(server.dial, reconnect_delay_ms_max=20)
+    link = Link(Uplink(server.dial, **QUICK))
     await link.start()
     await link.wait_up()
     posted = link.post(1, b"first")
@@ -59,7 +62,7 @@ async def test_requests_leave_in_the_order_of_the_calls() -> None:
 async def test_a_refusal_and_a_loss_are_told_apart() -> None:
     """Refused carries the code; a loss says that nobody knows."""
     server = Server()
-    link = Link(server.dial, reconnect_delay_ms_max=20)
+    link = Link(Uplink(server.dial, **QUICK))
     with pytest.raises(LinkDownError):
         link.post(1, b"")
     await link.start()
@@ -81,7 +84,7 @@ async def test_it_comes_back_and_tells() -> None:
     """Up, down, up, with failed attempts in between; pushes reach their listener on each connection."""
     server = Server()
     server.failures = 2
-    link = Link(server.dial, reconnect_delay_ms_max=20)
+    link = Link(Uplink(server.dial, **QUICK))
     heard: list[str] = []
     back = asyncio.Event()
     link.on_up(lambda: heard.append("up"))
@@ -104,7 +107,7 @@ async def test_it_comes_back_and_tells() -> None:
 async def test_a_request_without_an_answer_is_sent_or_refused_at_once() -> None:
     """One-way: nothing to wait for, but a link that is down says so."""
     server = Server()
-    link = Link(server.dial, reconnect_delay_ms_max=20)
+    link = Link(Uplink(server.dial, **QUICK))
     with pytest.raises(LinkDownError):
         link.oneway(1, b"x")
     await link.start()
@@ -121,7 +124,7 @@ async def test_a_broker_that_is_not_the_master_is_left_for_who_is() -> None:
     for masters in (None, Masters(["c:1"], "g", dial=lambda _address: server.dial())):
         if masters is not None:
             masters.told("in-process", 1)
-        link = Link(server.dial, reconnect_delay_ms_max=20, masters=masters)
+        link = Link(Uplink(server.dial, masters=masters, **QUICK))
         await link.start()
         await link.wait_up()
         ups: asyncio.Queue[None] = asyncio.Queue()

@@ -15,7 +15,7 @@ from tests.unit.remoting.client.served import served
 def test_coroutines_run_there_and_their_results_come_back() -> None:
     with served(lambda peer, command: command.reply(body=command.body)) as server:
         background = BackgroundConnection(Endpoint(server.address), name="a-client")
-        assert background.run(background.connection.request(Command(1, body=b"x"))).body == b"x"
+        assert background.run(background.uplink.connection.request(Command(1, body=b"x"))).body == b"x"
         names: list[str] = []
         called = threading.Event()
         background.call_soon(lambda: names.append(threading.current_thread().name))
@@ -24,7 +24,7 @@ def test_coroutines_run_there_and_their_results_come_back() -> None:
         assert names == ["a-client"]
         background.close()
         assert background.is_closed
-        assert background.connection.closed
+        assert background.uplink.connection.closed
         background.close()
 
 

@@ -157,7 +157,7 @@ async def test_a_lost_answer_is_repeated_or_told_as_wanted() -> None:
         async def dial(log: ToyLog = log):
             return inprocess.connect(log)
 
-        connection = ReconnectingConnection(dial, "toy", backoff_first_ms=1)
+        connection = ReconnectingConnection(dial, "toy", pause_first_ms=1)
         connection.start()
         repeating = producer(log, connection)
         place = await repeating.send(message(1))
@@ -270,7 +270,7 @@ async def test_a_topic_is_asked_for_again_when_the_answer_was_lost() -> None:
     async def dial():
         return inprocess.connect(log)
 
-    connection = ReconnectingConnection(dial, "toy", backoff_first_ms=1)
+    connection = ReconnectingConnection(dial, "toy", pause_first_ms=1)
     connection.start()
     source = producer(log, connection, linger_ms=0)
     assert (await (await source.send(message(1)))).offset == 0

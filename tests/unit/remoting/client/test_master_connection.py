@@ -9,6 +9,7 @@ import pytest
 from remoting import inprocess
 from remoting.client.master_connection import MasterConnection
 from remoting.client.masters import Masters
+from remoting.client.uplink import Uplink
 from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -45,20 +46,28 @@ class Group:
             fields["outcome"] = "unknown"
         return command.reply(ResponseCode.NOT_MASTER, "not me", fields)
 
-    def connection(self):
-        return MasterConnection(Masters(["c"], "g", dial=self.dial), backoff_first_ms=1)
+    def uplink(self):
+        """A line that dials again at once, and the connection on it."""
+        return Uplink(self.dial, masters=Masters(["c"], "g", dial=self.dial), pause_first_ms=1)
+
+
+def begun(group):
+    """The way to the group's master, and what requests go through."""
+    uplink = group.uplink()
+    uplink.line.start()
+    assert isinstance(uplink.connection, MasterConnection)
+    return uplink, uplink.connection
 
 
 async def test_a_refused_request_is_made_again_at_the_master():
     """The broker's own hint leads there; the caller sees the answer only, its command can be sent twice."""
     group = Group()
-    connection = group.connection()
-    connection.start()
+    uplink, connection = begun(group)
     assert (await connection.request(Command(1, body=b"x"))).body == b"b1"
     group.master = "b2"
     assert (await connection.request(Command(1, body=b"y"))).body == b"b2"
     assert group.asked == [("b1", b"x"), ("b1", b"y"), ("b2", b"y")]
-    await connection.close()
+    await uplink.close()
 
 
 async def test_without_a_hint_it_asks_until_somebody_knows():
@@ -66,14 +75,13 @@ async def test_without_a_hint_it_asks_until_somebody_knows():
     group = Group()
     group.hints = False
     group.master = ""
-    connection = group.connection()
-    connection.start()
+    uplink, connection = begun(group)
     waiting = asyncio.ensure_future(connection.request(Command(1)))
     while len(group.asked) < 3:
         await asyncio.sleep(0.001)
     group.master = group.known = "b2"
     assert (await waiting).body == b"b2"
-    await connection.close()
+    await uplink.close()
 
 
 async def test_what_was_begun_is_the_callers_to_repeat():
@@ -81,50 +89,46 @@ async def test_what_was_begun_is_the_callers_to_repeat():
     group = Group()
     group.begun.add("b1")
     group.master = "b2"
-    connection = group.connection()
-    connection.start()
+    uplink, connection = begun(group)
     with pytest.raises(NotMaster) as caught:
         await connection.request(Command(1))
     assert isinstance(caught.value, ConnectionLost)
     assert caught.value.is_begun
     assert (await connection.request(Command(1))).body == b"b2"
-    await connection.close()
+    await uplink.close()
 
 
 async def test_the_time_limit_holds_over_all_attempts():
     """Nobody leads: the request ends, in time."""
     group = Group()
     group.master = ""
-    connection = group.connection()
-    connection.start()
+    uplink, connection = begun(group)
     with pytest.raises((RequestTimeout, ConnectionLost)):
         await connection.request(Command(1), timeout_ms=50)
-    await connection.close()
+    await uplink.close()
 
 
 async def test_a_master_that_stands_still_is_looked_for_elsewhere():
     """A time limit that passes makes it ask the controllers, which know of another one."""
     group = Group()
     group.silent.add("b1")
-    connection = group.connection()
-    connection.start()
-    await connection.wait_up(5_000)
+    uplink, connection = begun(group)
+    await uplink.line.wait_up(5_000)
     group.master = group.known = "b2"
     with pytest.raises(RequestTimeout):
         await connection.request(Command(1), timeout_ms=20)
-    while not (connection.up and connection._current.address == "b2"):
+    while uplink.line.connected_to != "b2":
         await asyncio.sleep(0)
     assert (await connection.request(Command(1))).body == b"b2"
-    await connection.close()
+    await uplink.close()
 
 
 async def test_a_call_hears_of_the_refusal_and_the_next_goes_to_the_master():
     """Callbacks are not called twice, so nothing is repeated for them."""
     group = Group()
     group.master = "b2"
-    connection = group.connection()
-    connection.start()
-    await connection.wait_up(5_000)
+    uplink, connection = begun(group)
+    await uplink.line.wait_up(5_000)
     answers = asyncio.Queue()
     connection.call(Command(1), lambda response, error: answers.put_nowait((response, error)))
     response, error = await answers.get()
@@ -135,6 +139,6 @@ async def test_a_call_hears_of_the_refusal_and_the_next_goes_to_the_master():
     response, error = await answers.get()
     assert error is None
     assert response.body == b"b2"
-    await connection.close()
+    await uplink.close()
     with pytest.raises(ConnectionLost):
         connection.call(Command(1), lambda response, error: None)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoting.client.master_link import Ask, Backoff, Dial, MasterLink, full
+from remoting.client.master_link import AskControllers, Backoff, DialMaster, MasterLink, full
 from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes
 from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo
 from remoting.protocol.errors import LightMQError, Refused
@@ -30,15 +30,15 @@ def denial(address: str = "", epoch: int = 0) -> NotMaster:
 def test_who_is_known_is_dialled_else_the_controllers_are_asked() -> None:
     link = MasterLink("g")
     link.begin()
-    assert link.next() == Ask()
+    assert link.next() == AskControllers()
     link.found(cluster(g="a:1", f="x:1"))
-    assert link.next() == Dial("a:1")
+    assert link.next() == DialMaster("a:1")
     link.reached("a:1")
     assert (link.next(), link.address) == (None, "a:1")
     link.begin()
-    assert link.next() == Dial("a:1")
+    assert link.next() == DialMaster("a:1")
     link.failed(ConnectionLost("gone"))
-    assert (link.next(), link.address) == (Ask(), "")
+    assert (link.next(), link.address) == (AskControllers(), "")
     link.failed(ConnectionLost("no controller answers"))
     assert (link.next(), str(link.failure)) == (None, "no controller answers")
 
@@ -48,7 +48,7 @@ def test_who_was_named_while_the_controllers_were_asked_is_dialled() -> None:
     link.begin()
     assert link.told("b:1", 3)
     link.failed(ConnectionLost("no controller answers"))
-    assert link.next() == Dial("b:1")
+    assert link.next() == DialMaster("b:1")
     link.failed(ConnectionLost("gone"))
     assert link.next() is None
 
@@ -57,20 +57,20 @@ def test_who_denies_is_dialled_in_turn_with_asking() -> None:
     link = MasterLink("g", "a:1")
     assert not link.refused(denial(), by="a:1")
     assert not link.begin()
-    assert link.next() == Ask()
+    assert link.next() == AskControllers()
     link.found(cluster(g="a:1"))
     link.reached("a:1")
     link.refused(denial(), by="a:1")
     link.begin()
-    assert link.next() == Dial("a:1")
+    assert link.next() == DialMaster("a:1")
     link.refused(denial(), by="a:1")
     assert link.begin(is_pushed=True), "controllers that push are asked for news instead"
-    assert link.next() == Dial("a:1")
+    assert link.next() == DialMaster("a:1")
     assert link.refused(denial("b:1", 2), by="a:1")
     assert link.address == "b:1"
     link.refused(denial(), by="a:1")
     link.begin()
-    assert link.next() == Dial("b:1"), "it counts only of who is held for the master"
+    assert link.next() == DialMaster("b:1"), "it counts only of who is held for the master"
 
 
 def test_what_controllers_push() -> None:
@@ -109,9 +109,9 @@ class World:
     alive: frozenset[str]
     answers: list[ClusterInfo | None]
     meanwhile: list[tuple[str, int] | None]
-    steps: list[Dial | Ask] = field(default_factory=list)
+    steps: list[DialMaster | AskControllers] = field(default_factory=list)
 
-    def carry_out(self, step: Dial | Ask) -> Iterator[tuple[str, int]]:
+    def carry_out(self, step: DialMaster | AskControllers) -> Iterator[tuple[str, int]]:
         """What is told meanwhile."""
         self.steps.append(step)
         said = self.meanwhile.pop() if self.meanwhile else None
@@ -155,7 +155,7 @@ class Naive:
                 if self.address == known:
                     self.address = ""
         try:
-            for said in world.carry_out(Ask()):
+            for said in world.carry_out(AskControllers()):
                 self.told(*said)
             found = self._master(world.ask())
         except LightMQError:
@@ -169,7 +169,7 @@ class Naive:
         return found
 
     def _dial(self, world: World, address: str) -> str:
-        for said in world.carry_out(Dial(address)):
+        for said in world.carry_out(DialMaster(address)):
             self.told(*said)
         return world.dial(address)
 
@@ -189,7 +189,7 @@ def attempt(link: MasterLink, world: World) -> str:
         for said in world.carry_out(step):
             link.told(*said)
         try:
-            if isinstance(step, Dial):
+            if isinstance(step, DialMaster):
                 world.dial(step.address)
                 link.reached(step.address)
                 return step.address

@@ -12,7 +12,7 @@ from remoting.client.reconnecting import ReconnectingConnection
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.commands import Command
 from remoting.server.server import RemotingServer
-from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout, Unreachable
+from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable
 
 
 def echo(peer, command):
@@ -27,7 +27,7 @@ def echo(peer, command):
 async def test_it_comes_back_after_a_restart_and_tells():
     server = RemotingServer(echo)
     port = await server.start("127.0.0.1", 0)
-    connection = ReconnectingConnection(lambda: connect("127.0.0.1", port), f"127.0.0.1:{port}", backoff_first_ms=5)
+    connection = ReconnectingConnection(lambda: connect("127.0.0.1", port), f"127.0.0.1:{port}", pause_first_ms=5)
     story, ups, downs, pushes = [], asyncio.Queue(), asyncio.Queue(), []
     connection.on_up(lambda current: (story.append("up"), ups.put_nowait(current)))
     connection.on_down(lambda reason: (story.append(reason), downs.put_nowait(reason)))
@@ -54,7 +54,7 @@ async def test_it_comes_back_after_a_restart_and_tells():
 
 async def test_requests_under_way_fail_and_are_not_repeated():
     connection = ReconnectingConnection(
-        lambda: asyncio.sleep(0, inprocess.connect(echo)), "here", backoff_first_ms=1, spread=lambda: 0.5
+        lambda: asyncio.sleep(0, inprocess.connect(echo)), "here", pause_first_ms=1, spread=lambda: 0.5
     )
     connection.start()
     with pytest.raises(ConnectionLost):
@@ -68,7 +68,7 @@ async def test_while_it_is_down_requests_wait_for_their_own_time_only():
     async def refuse():
         raise Unreachable("nowhere", 1, ConnectionRefusedError(111, "refused"))
 
-    connection = ReconnectingConnection(refuse, "nowhere:1", backoff_first_ms=1)
+    connection = ReconnectingConnection(refuse, "nowhere:1", pause_first_ms=1)
     connection.start()
     with pytest.raises(ConnectionLost, match=r"nowhere:1 is down: .*refused"):
         await connection.request(Command(1), timeout_ms=30)
@@ -110,7 +110,7 @@ async def test_whatever_a_dialler_refuses_with_is_tried_again():
             raise error
         return inprocess.connect(echo)
 
-    connection = ReconnectingConnection(dial, "here", backoff_first_ms=1)
+    connection = ReconnectingConnection(dial, "here", pause_first_ms=1)
     connection.start()
     await connection.wait_up(5_000)
     assert connection.attempts == 3
@@ -121,7 +121,7 @@ async def test_whatever_a_dialler_refuses_with_is_tried_again():
     await connection.close()
 
 
-async def test_who_is_in_a_hurry_does_not_wait_for_the_pause():
+async def test_what_is_dropped_is_dialled_without_a_pause():
     """A pause is cut short, an attempt that hangs begins anew, and a dropped connection is made again at once."""
     hanging, attempts = asyncio.Event(), asyncio.Queue()
 
@@ -133,12 +133,12 @@ async def test_who_is_in_a_hurry_does_not_wait_for_the_pause():
             await hanging.wait()
         return inprocess.connect(echo)
 
-    connection = ReconnectingConnection(dial, "here", backoff_first_ms=1_000_000, backoff_ms_max=1_000_000)
+    connection = ReconnectingConnection(dial, "here", pause_first_ms=1_000_000, pause_ms_max=1_000_000)
     connection.start()
     for wanted in (2, 3):
         while attempts.qsize() < wanted - 1:
             await asyncio.sleep(0)
-        connection.hurry()
+        connection.drop("somebody is there now")
     await connection.wait_up(5_000)
     assert attempts.qsize() == 3
     ups, downs = asyncio.Queue(), asyncio.Queue()
@@ -148,23 +148,4 @@ async def test_who_is_in_a_hurry_does_not_wait_for_the_pause():
     await ups.get()
     assert await downs.get() == "the master is elsewhere"
     await connection.close()
-    connection.hurry()
     connection.drop("too late")
-
-
-async def test_a_broker_that_is_not_the_master_is_left():
-    """Only the one that said so, and not without a pause."""
-    connection = ReconnectingConnection(lambda: asyncio.sleep(0, inprocess.connect(echo)), "here", backoff_first_ms=1)
-    refusal = NotMaster(Command(9101, remark="a replica"))
-    connection.leave("in-process", refusal)
-    connection.start()
-    await connection.wait_up(5_000)
-    downs, ups = asyncio.Queue(), asyncio.Queue()
-    connection.on_down(downs.put_nowait)
-    connection.on_up(ups.put_nowait, at_once=False)
-    connection.leave("elsewhere", refusal)
-    assert connection.up
-    connection.leave("in-process", refusal)
-    assert await downs.get() == "a replica"
-    await ups.get()
-    await connection.close()

@@ -117,4 +117,4 @@ async def test_an_impatient_caller_does_not_cancel_the_others():
 
 def test_no_controllers_is_our_callers_mistake():
     with pytest.raises(LocalMisuse):
-        Routes([])
+        Routes([], dial=NameServers().dial)

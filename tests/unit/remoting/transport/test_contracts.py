@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from remoting.client.connection import SocketConnection
+from remoting.client.master_connection import MasterConnection
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.inprocess import InProcessConnection, InProcessPeer
 from remoting.server.peer import SocketPeer
@@ -31,7 +32,7 @@ def source_of(kind):
 def test_every_transport_shows_the_whole_face():
     for face, kinds in (
         (Peer, (SocketPeer, InProcessPeer)),
-        (Connection, (SocketConnection, InProcessConnection, ReconnectingConnection)),
+        (Connection, (SocketConnection, InProcessConnection, ReconnectingConnection, MasterConnection)),
     ):
         for kind in kinds:
             missing = {name for name in members(face) if not has(kind, name)}
