@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightmq.extras import install_command
-from lightmq.spark_session.jvm import choose_java, ensure_java
+from lightmq.spark_session.programs import choose_java, ensure_java, worker_python
 from lightmq.spark_session.restarts import run_forever
 from lightmq.spark_session.topic_views import register_topics
-from lightmq.spark_session.worker_python import worker_python
 from remoting.protocol.errors import LightMQError
 
 if TYPE_CHECKING:
@@ -118,7 +117,7 @@ def session(
 
     `master` is any of Spark's (default `$MASTER`, else `local[*]`) or `sc://host:port` for Spark Connect. `conf` wins
     over every setting made here, and so does what `builder`, your own, already has. Raises PySparkMissing or
-    lightmq.spark_session.jvm.JavaNotFound, each with the command that mends it.
+    lightmq.spark_session.programs.JavaNotFound, each with the command that mends it.
     """
     require_pyspark()
     wanted = master or os.environ.get("MASTER") or "local[*]"

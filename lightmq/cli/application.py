@@ -49,14 +49,14 @@ COMMANDS = (
     ("doctor", "admin.doctor:doctor", ADMINISTRATION, "Check this machine and a running broker, and say what to do."),
     ("cluster", "admin.cluster:cluster", ADMINISTRATION, "Show and change who is master of the broker groups."),
     ("acl", "admin.acl:acl", ADMINISTRATION, "Check an access list, or explain what it decides."),
-    ("passwd", "admin.passwd:passwd", ADMINISTRATION, "Add, change or remove a user in a password file."),
+    ("passwd", "admin.credentials:passwd", ADMINISTRATION, "Add, change or remove a user in a password file."),
     (
         "certs",
-        "admin.certs:certs",
+        "admin.credentials:certs",
         ADMINISTRATION,
         "Make certificates for TLS among the parts, by an authority of your own.",
     ),
-    ("keys", "admin.keys:keys", ADMINISTRATION, "Make access keys for the parts of an installation."),
+    ("keys", "admin.credentials:keys", ADMINISTRATION, "Make access keys for the parts of an installation."),
     (
         "store",
         "admin.store:store",

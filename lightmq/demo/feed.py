@@ -1,18 +1,110 @@
 """Where readings come from: a thread that samples the sensors, or one that replays a file.
 
 Invariant: after `stop()` returns no further reading is published by the feed.
+
+`MachineSensors` reads this machine through psutil, without any set-up: the set of sensors is fixed when the object is
+made, so topics do not come and go; a sensor that fails once is read again at the next turn. Rates (disk, network) are
+per second since the last sample.
+
+`read_series` reads a CSV file with a time and a value in each line: every line of the file becomes one reading or a
+named error; nothing is skipped silently.
 """
 
 from __future__ import annotations
 
+import csv
 import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+import psutil
+
 from lightmq.demo.device import Device
-from lightmq.demo.replay import BadSeries, read_series
-from lightmq.demo.sensors import MachineSensors
 from runtime.clock import Clock
+
+Sample = dict[str, float]
+
+
+class MachineSensors:
+    """Samples per-core CPU, memory, disk, network, load and temperatures."""
+
+    def __init__(self, monotonic_s: Callable[[], float]) -> None:
+        self._monotonic_s = monotonic_s
+        self._last_counters: dict[str, float] = {}
+        self._last_time_s = monotonic_s()
+        psutil.cpu_percent(percpu=True)
+        self.names = sorted(self.sample())
+
+    def sample(self) -> Sample:
+        """Read every sensor once: name -> value."""
+        readings: Sample = {f"cpu{core}_percent": used for core, used in enumerate(psutil.cpu_percent(percpu=True))}
+        memory = psutil.virtual_memory()
+        readings["memory_percent"] = memory.percent
+        readings["memory_available_mb"] = memory.available / 1e6
+        readings["swap_percent"] = psutil.swap_memory().percent
+        readings["disk_percent"] = psutil.disk_usage("/").percent
+        readings["processes"] = float(len(psutil.pids()))
+        for minutes, load in zip((1, 5, 15), psutil.getloadavg(), strict=True):
+            readings[f"load_{minutes}min"] = load
+        readings |= self._rates()
+        readings |= temperatures()
+        return readings
+
+    def _rates(self) -> Sample:
+        counters: dict[str, float] = {}
+        disk = psutil.disk_io_counters()
+        if disk is not None:
+            counters |= {"disk_read_bytes": disk.read_bytes, "disk_write_bytes": disk.write_bytes}
+        network = psutil.net_io_counters()
+        counters |= {"network_sent_bytes": network.bytes_sent, "network_received_bytes": network.bytes_recv}
+        statistics = psutil.cpu_stats()
+        counters["context_switches"] = statistics.ctx_switches
+        now_s = self._monotonic_s()
+        elapsed_s = max(now_s - self._last_time_s, 1e-3)
+        rates = {
+            f"{name}_per_s": (count - self._last_counters.get(name, count)) / elapsed_s
+            for name, count in counters.items()
+        }
+        self._last_counters, self._last_time_s = counters, now_s
+        return rates
+
+
+def temperatures() -> Sample:
+    """Temperatures in degrees Celsius, where the machine has sensors for them."""
+    read = getattr(psutil, "sensors_temperatures", None)
+    if read is None:
+        return {}
+    return {
+        f"temperature_{chip}_{number}": entry.current
+        for chip, entries in read().items()
+        for number, entry in enumerate(entries)
+        if entry.current is not None
+    }
+
+
+class BadSeries(ValueError):
+    """The file is not a series of (time, value); the text names the line."""
+
+
+def read_series(path: Path) -> Iterator[tuple[int, float]]:
+    """Yield (time in ms since 1970 UTC, value) for each line after the header."""
+    with path.open(newline="") as lines:
+        rows = csv.reader(lines)
+        header = next(rows, None)
+        if header is None or len(header) < 2:
+            raise BadSeries(f"{path}: the first line must name two columns: timestamp,value")
+        for number, row in enumerate(rows, start=2):
+            try:
+                moment = datetime.fromisoformat(row[0])
+                value = float(row[1])
+            except (IndexError, ValueError) as reason:
+                raise BadSeries(f"{path}, line {number}: {reason}") from reason
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            yield int(moment.timestamp() * 1000), value
+
 
 READINGS_PER_S = 60.0
 """A little above the fifty that the demo promises."""

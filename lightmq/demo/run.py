@@ -14,15 +14,12 @@ from pathlib import Path
 from rich.console import Console
 
 from lightmq.demo.accounting import Accounting, LedgerRow, read_ledger, settle, stored_counts
-from lightmq.demo.compilation import Compilation
 from lightmq.demo.device import Device
 from lightmq.demo.driver import SparkDriver, SparkFailed
-from lightmq.demo.feed import CsvFeed, Feed, SensorFeed
-from lightmq.demo.installation import Installation, InstallationFailed
-from lightmq.demo.metrics_reader import BrokerFigures
+from lightmq.demo.feed import BadSeries, CsvFeed, Feed, SensorFeed
+from lightmq.demo.installation import Compilation, Installation, InstallationFailed
 from lightmq.demo.options import DemoOptions
-from lightmq.demo.replay import BadSeries
-from lightmq.demo.stack import Stack, StackFailed
+from lightmq.demo.stack import BrokerFigures, Stack, StackFailed
 from lightmq.demo.view import Snapshot, View, percentile, print_summary
 from runtime.clock import SystemClock
 
@@ -154,7 +151,7 @@ class Demo:
             if self._interrupted.is_set():
                 raise InstallationFailed("interrupted while Spark was still being installed; run again to go on")
         installation.wait()
-        from lightmq.spark_session.jvm import ensure_java
+        from lightmq.spark_session.programs import ensure_java
 
         choice = ensure_java()
         self._view.note(f"Java: {choice.why}")

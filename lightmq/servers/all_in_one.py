@@ -22,7 +22,7 @@ from broker.roles.vip_port import open_vip_port
 from controller.app import ControllerApp
 from lightmq.configuration import Configuration
 from lightmq.servers.greeting import client_host
-from lightmq.servers.ports import explain
+from lightmq.servers.preflight import explain
 from lightmq.servers.proxy_pool import ProxyPool, ProxyPoolMetrics
 from mqtt_bridge.app import BridgeApp
 from mqtt_proxy.app import ProxyApp

@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lightmq.cli.messages.queue_reader import LogMessage, QueueReader, Selection
+from lightmq.cli.messages.tail import LogMessage, QueueReader, Selection
 from remoting.client.blocking import BlockingConnection, checked
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.commands import Command

@@ -2,18 +2,22 @@
 
 Invariant: what only looks changes nothing; `transfer` moves a master to a replica that has everything, never to
 another; `remove` takes no living broker without `--living`.
+
+What an acknowledgement of a broker means, from the configuration it tells.
+
+Invariant: nothing is promised for a broker that does not tell its configuration.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from lightmq.cli.admin.promises import promised
+from broker.replication.promise import DurabilityRule, promise
 from lightmq.cli.admin.sessions import columns
 from lightmq.cli.connections.controller_link import Controllers, controllers
 from lightmq.cli.connections.link import ServerTarget
@@ -33,6 +37,23 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from runtime.clock import SystemClock
+
+
+def promised(settings: Mapping[str, str], brokers: int) -> dict[str, str | None]:
+    """`promise` and `warning` of a group of so many brokers whose master has these settings; None: not known."""
+    try:
+        rule = DurabilityRule(
+            flush=settings["store.flush"],
+            in_group=settings["replication.enabled"].lower() == "true",
+            acknowledge=settings["replication.acknowledge"],
+            count=int(settings["replication.in_sync_replicas"]),
+            in_sync_min=int(settings["replication.in_sync_min"]),
+        )
+    except (KeyError, ValueError):
+        return {"promise": None, "warning": None}
+    found = promise(rule, brokers)
+    return {"promise": found.text, "warning": found.warning or None}
+
 
 cluster = App(name="cluster", help="Show and change who is master of the broker groups.", help_format="plaintext")
 HERE = ServerTarget()

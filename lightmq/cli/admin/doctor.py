@@ -1,26 +1,250 @@
 """``lightmq doctor``: what is fine, what is not, and the one thing to do about it.
 
 Exit status 1 when a check failed; a warning does not count.
+
+What ``lightmq doctor`` looks at: this Python, this machine, a data directory, a running broker.
+
+Each check answers with one :class:`Finding`; none changes anything except a probe file that is removed again.
+Invariant: a finding that is not ``ok`` says what to do about it. No loop: all checks block, the slowest for seconds.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import statistics
 import sys
-from dataclasses import asdict
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from lightmq.cli.admin.examination import FAILED, OK, Finding, examine
 from lightmq.cli.connections.link import Security, ServerTarget
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.cli.outcome import FAILED as FAILED_STATUS
+from lightmq.extras import install_command, pip_install
+from lightmq.servers.preflight import PortTaken, check_free
+from remoting.native.choice import remedy
+from remoting.protocol.errors import LightMQError
+from remoting.transport.failures import TlsFailed
+from runtime.clock import Clock, SystemClock
 from runtime.config.tables import Flag
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
+
+
+OK = "ok"
+WARNING = "warning"
+FAILED = "failed"
+
+FREE_BYTES_MIN = 1024**3
+FSYNC_PROBES = 20
+FSYNC_SLOW_MS = 20.0
+"""Above this a message waits noticeably for its acknowledgement."""
+FSYNC_UNREAL_MS = 0.02
+"""Below this the file system only pretends (tmpfs, a disk with its cache lying)."""
+PROBE_BYTES = 4_096
+GIB = 1024**3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The answer of one check: ``state`` is ok, warning or failed; ``remedy`` is what to do when it is not ok."""
+
+    name: str
+    state: str
+    text: str
+    remedy: str = ""
+
+
+def examine(
+    data: Path, ports: dict[str, int], host: str, server: ServerTarget, *, spark: bool = True
+) -> Iterator[Finding]:
+    """Run every check; ports are given by the option that sets them."""
+    yield check_python()
+    yield check_environment()
+    yield check_loop()
+    yield check_crc32c()
+    yield check_compiled_core()
+    if spark:
+        yield check_pyspark()
+        yield check_java()
+    yield check_space(data)
+    yield check_fsync(data)
+    running = check_server(server)
+    yield running
+    for option, port in ports.items():
+        yield check_port(host, port, option, is_running=running.state == OK)
+
+
+def check_python() -> Finding:
+    """The interpreter is one that we test with."""
+    text = f"{sys.version.split()[0]} at {sys.executable}"
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return Finding("python", WARNING, text, "use Python 3.11, 3.12 or 3.13")
+    if not __debug__:
+        return Finding("python", FAILED, f"{text}, run with -O", "start without -O and without PYTHONOPTIMIZE")
+    return Finding("python", OK, text)
+
+
+def check_environment() -> Finding:
+    """We run in a virtual environment: our packages have common names."""
+    if sys.prefix != sys.base_prefix:
+        return Finding("environment", OK, f"virtual environment {sys.prefix}")
+    remedy = "install LightMQ into a virtual environment: python3 -m venv .venv && .venv/bin/pip install ."
+    return Finding("environment", WARNING, "no virtual environment; package names may clash with others", remedy)
+
+
+def check_loop() -> Finding:
+    """uvloop is there; without it everything works and costs more CPU."""
+    from runtime.process import loop_name
+
+    name = loop_name()
+    if name == "uvloop":
+        return Finding("event loop", OK, name)
+    return Finding("event loop", WARNING, f"{name}; uvloop needs less CPU", pip_install("uvloop"))
+
+
+def check_crc32c() -> Finding:
+    """Checksums are computed by the processor's instruction or by compiled code."""
+    try:
+        from remoting.native import checksum
+
+        way = checksum.way()
+    except ImportError:
+        return Finding("crc32c", FAILED, "not installed", f"{sys.executable} -m pip install google-crc32c")
+    if way == checksum.BY_PLAIN_PYTHON:
+        return Finding("crc32c", WARNING, f"{way}, a thousand times slower", remedy([checksum.choice.reason]))
+    return Finding("crc32c", OK, way)
+
+
+def check_compiled_core() -> Finding:
+    """The native core and the typed modules are compiled; without that all works, far slower."""
+    import broker
+    import mqtt_proxy
+    import remoting
+    from remoting.native import checksum
+
+    reasons = [checksum.choice.reason, *(package.TYPED.reason for package in (remoting, broker, mqtt_proxy))]
+    found = list(dict.fromkeys(filter(None, reasons)))
+    if not found:
+        return Finding("compiled core", OK, "in use")
+    return Finding("compiled core", WARNING, f"pure Python in its place: {'; '.join(found)}", remedy(found))
+
+
+def check_pyspark() -> Finding:
+    """Spark is installed and new enough for Python data sources that stream."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    remedy = install_command("spark")
+    try:
+        found = version("pyspark")
+    except PackageNotFoundError:
+        return Finding("pyspark", WARNING, "not installed; only needed for Spark jobs", remedy)
+    major, minor = (int(part) for part in found.split(".")[:2])
+    if (major, minor) < (4, 2):
+        return Finding("pyspark", WARNING, f"{found} is too old, 4.2 or newer is needed", remedy)
+    return Finding("pyspark", OK, found)
+
+
+def check_java() -> Finding:
+    """There is a Java for Spark; says which and why it was chosen."""
+    from lightmq.spark_session.programs import JavaNotFound, choose_java
+
+    try:
+        choice = choose_java()
+    except JavaNotFound as error:
+        remedy = install_command("jre")
+        return Finding("java", WARNING, f"{str(error).splitlines()[0]} Only needed for Spark jobs.", remedy)
+    return Finding("java", OK, f"{choice.why}; JAVA_HOME={choice.home}")
+
+
+def check_space(data: Path) -> Finding:
+    """The disk of the data directory has room."""
+    place = existing_parent(data)
+    free = shutil.disk_usage(place).free
+    text = f"{free / GIB:.1f} GiB free for {data}"
+    if free < FREE_BYTES_MIN:
+        return Finding("disk space", FAILED, text, "free some space, or choose another directory with --data")
+    return Finding("disk space", OK, text)
+
+
+def check_fsync(data: Path, clock: Clock | None = None) -> Finding:
+    """How long fdatasync of a small write takes where the data will be: each acknowledgement waits for one."""
+    place = existing_parent(data)
+    try:
+        latencies = fsync_latencies_ms(place, clock or SystemClock())
+    except OSError as error:
+        remedy = "choose a directory you may write to with --data"
+        return Finding("fdatasync", FAILED, f"cannot write in {place}: {error.strerror}", remedy)
+    median, worst = statistics.median(latencies), max(latencies)
+    text = f"median {median:.2f} ms, worst {worst:.2f} ms of {len(latencies)} in {place}"
+    if median > FSYNC_SLOW_MS:
+        return Finding("fdatasync", WARNING, text, "a local SSD makes acknowledgements quicker")
+    if median < FSYNC_UNREAL_MS:
+        remedy = "use a directory on a real disk if messages must survive a power cut"
+        return Finding("fdatasync", WARNING, f"{text}: too quick to be a disk", remedy)
+    return Finding("fdatasync", OK, text)
+
+
+def fsync_latencies_ms(directory: Path, clock: Clock) -> list[float]:
+    """Milliseconds of each of some fdatasync calls after a small append. Raises OSError."""
+    descriptor, name = tempfile.mkstemp(prefix=".lightmq-probe-", dir=directory)
+    try:
+        latencies = []
+        for _ in range(FSYNC_PROBES):
+            os.write(descriptor, bytes(PROBE_BYTES))
+            before = clock.monotonic_ns()
+            os.fdatasync(descriptor)
+            latencies.append((clock.monotonic_ns() - before) / 1e6)
+        return latencies
+    finally:
+        os.close(descriptor)
+        Path(name).unlink()
+
+
+def check_server(target: ServerTarget) -> Finding:
+    """A name server answers and knows a broker."""
+    from lightmq.cli.connections.link import brokers
+
+    remedy = "start one with: lightmq up"
+    how = f"{target.server} with TLS" if target.tls else target.server
+    try:
+        with brokers(target) as found:
+            names = ", ".join(f"{broker.name} at {broker.address}" for broker in found)
+    except TlsFailed as error:
+        remedy = "say whom to trust with --tls-ca FILE or broker.dial_tls.ca, and the name with --tls-server-name"
+        return Finding("broker", WARNING, f"{how}: {str(error).partition(':')[0]}", remedy)
+    except LightMQError as error:
+        if not target.tls and "TLS" in str(error):
+            remedy = "it takes TLS only: use --tls --tls-ca FILE, or broker.dial_tls in the configuration"
+        return Finding("broker", WARNING, f"none reachable through {how} ({str(error).partition(':')[0]})", remedy)
+    return Finding("broker", OK, f"{names} (through {how})")
+
+
+def check_port(host: str, port: int, option: str, *, is_running: bool) -> Finding:
+    """A port `lightmq up` would take is free, or taken by the broker that runs."""
+    try:
+        check_free(host, port, option)
+    except PortTaken as error:
+        if is_running:
+            return Finding(f"port {port}", OK, "in use, and a broker is running")
+        return Finding(f"port {port}", WARNING, "in use by another program", str(error).partition("; ")[2])
+    return Finding(f"port {port}", OK, "free")
+
+
+def existing_parent(path: Path) -> Path:
+    """The path itself, or the nearest directory above it that exists."""
+    for candidate in (path.absolute(), *path.absolute().parents):
+        if candidate.is_dir():
+            return candidate
+    return Path("/")
+
 
 MARKS = {OK: "ok     ", "warning": "warning", FAILED: "FAILED "}
 NONE = ConfigOptions()

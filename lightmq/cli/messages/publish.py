@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from lightmq.cli.messages.message_properties import NOTHING_SAID, Said
-from lightmq.cli.messages.mqtt_client import IN_FLIGHT_MAX, MqttLink, MqttTarget
+from lightmq.cli.messages.mqtt_client import IN_FLIGHT_MAX, NOTHING_SAID, MqttLink, MqttTarget, Said
 from lightmq.cli.outcome import CommandFailed
 from runtime.clock import SystemClock
 

@@ -129,7 +129,7 @@ def render(message: MQTTMessage, *, json_output: bool, verbose: bool) -> bytes:
     if not json_output:
         return (message.topic.encode() + b" " if verbose else b"") + message.payload + b"\n"
     fields = {"topic": message.topic, "qos": message.qos, "retain": message.retain, "dup": message.dup}
-    from lightmq.cli.messages.message_properties import shown
+    from lightmq.cli.messages.mqtt_client import shown
 
     return (
         json.dumps({**fields, **payload_fields(message.payload), **shown(message.properties)}, ensure_ascii=False)

@@ -3,21 +3,180 @@
 Reads through remoting, beside every subscriber, and moves no offset. An exact MQTT topic is one light queue; a filter
 is read from the queues of the parent topics it covers and matched here. Messages of one broker come in the order of its
 log. Invariant: a message is printed once.
+
+Reads what a selection of messages is on one broker: the newest, from an offset on, and then the fresh ones.
+
+Invariant: ``_next`` holds, per queue, the offset after the last message handed out (or looked at and not selected), so
+that nothing is handed out twice and nothing confirmed is passed over.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Protocol
 
 from cyclopts import Parameter
 
 from lightmq.cli.connections.link import Broker, ServerTarget, brokers
-from lightmq.cli.messages.queue_reader import LogMessage, QueueReader, Selection
 from lightmq.cli.messages.subscribe import payload_fields
 from lightmq.cli.outcome import CommandFailed
-from remoting.protocol.records.record import RecordView
+from remoting.batches.unpack import Unpacker, split_position
+from remoting.protocol.bodies.bounds_body import (
+    QueueBoundsReply,
+    QueueBoundsRequest,
+    decode_bounds_reply,
+    encode_bounds_request,
+)
+from remoting.protocol.bodies.pull_body import STATUS_NO_SUCH_QUEUE, decode_range_pull_reply, encode_range_pull
+from remoting.protocol.errors import CorruptRecord
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import RecordView, check_record, iter_records
+from remoting.protocol.records.topics import matches
+
+PULL_BYTES = 1024 * 1024
+WINDOW_MIN = 64
+"""Messages looked at per queue in the first step back; each further step is four times as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages: those of an MQTT topic or filter, or all of a RocketMQ topic."""
+
+    name: str
+    is_parent: bool = False
+
+    def wants(self, record: RecordView) -> bool:
+        """Whether a record of the covered queues is selected."""
+        if self.is_parent:
+            return True
+        topic = record.mqtt_topic
+        return topic is not None and matches(self.name, topic)
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """A message as a record of its own (one of a batch is unpacked), and where it stands in its queue."""
+
+    queue_id: int
+    offset: int
+    record: RecordView
+
+
+class Asked(Protocol):
+    """Who holds the queues: a broker's connection, or one that follows the master of a group."""
+
+    def ask_again(self, code: int, body: bytes) -> Command:
+        """The answer to a question that may be asked twice."""
+        ...
+
+
+class QueueReader:
+    """One selection on one broker."""
+
+    def __init__(self, broker: Asked, selection: Selection) -> None:
+        self._broker = broker
+        self._selection = selection
+        self._next: dict[int, int] = {}
+        self._known: dict[str, dict[str, int]] = {}
+        self._unpacker = Unpacker()
+
+    def exists(self) -> bool:
+        """Whether the broker has a queue for the selection at all."""
+        return bool(self._bounds(0))
+
+    def newest(self, count: int) -> list[LogMessage]:
+        """The last ``count`` selected messages, oldest first."""
+        found: list[LogMessage] = []
+        for queue_id, lowest, end in self._bounds(0):
+            found += self._newest_of(queue_id, lowest, end, count)
+            self._next[queue_id] = end
+        found.sort(key=_place)
+        return found[len(found) - min(count, len(found)) :]
+
+    def from_offset(self, offset: int) -> list[LogMessage]:
+        """Selected messages from ``offset`` of each queue to its present end."""
+        found: list[LogMessage] = []
+        for queue_id, lowest, end in self._bounds(0):
+            found += self._read(queue_id, max(offset, lowest), end)
+            self._next[queue_id] = max(offset, end)
+        found.sort(key=_place)
+        return found
+
+    def fresh(self, wait_ms: int) -> list[LogMessage]:
+        """What arrived since the last call; waits up to ``wait_ms`` for something."""
+        found: list[LogMessage] = []
+        for queue_id, lowest, end in self._bounds(wait_ms):
+            start = self._next.get(queue_id, lowest)  # a queue that is new since then is read from its beginning
+            if start < end:
+                found += self._read(queue_id, max(start, lowest), end)
+            self._next[queue_id] = max(start, end)
+        found.sort(key=_place)
+        return found
+
+    def _bounds(self, wait_ms: int) -> list[tuple[int, int, int]]:
+        reply = self._ask_bounds(wait_ms)
+        for queue in reply.queues:
+            self._known.setdefault(queue.topic, {})[str(queue.queue)] = queue.max
+        if reply.light is not None:
+            return [(reply.light.id, reply.light.min, reply.light.max)]
+        return [(queue.id, queue.min, queue.max) for queue in reply.queues]
+
+    def _ask_bounds(self, wait_ms: int) -> QueueBoundsReply:
+        name = self._selection.name
+        request = QueueBoundsRequest(
+            topics=[name] if self._selection.is_parent else [],
+            filter=None if self._selection.is_parent else name,
+            known=self._known if wait_ms else None,
+            wait_ms=wait_ms,
+        )
+        reply = self._broker.ask_again(RequestCode.QUEUE_BOUNDS, encode_bounds_request(request))
+        return decode_bounds_reply(reply.body)
+
+    def _newest_of(self, queue_id: int, lowest: int, end: int, count: int) -> list[LogMessage]:
+        found: list[LogMessage] = []
+        window = max(WINDOW_MIN, count)
+        upper = end
+        while upper > lowest and len(found) < count:
+            start = max(lowest, upper - window)
+            found = [*self._read(queue_id, start, upper), *found]
+            upper, window = start, window * 4
+        return found
+
+    def _read(self, queue_id: int, start: int, end: int) -> Iterator[LogMessage]:
+        while start < end:
+            body = encode_range_pull(queue_id, start, end, PULL_BYTES)
+            pulled = decode_range_pull_reply(self._broker.ask_again(RequestCode.RANGE_PULL, body).body)
+            records = map(_checked, iter_records(pulled.blob))
+            at = max(start, pulled.first_offset)
+            try:
+                for offset, record in self._unpacker.messages(records, queue_id, pulled.first_offset, end):
+                    if self._selection.wants(record):
+                        yield LogMessage(queue_id, offset, record)
+                    at = offset + 1
+            except CorruptRecord as error:
+                raise CorruptRecord(
+                    f"the message at offset {at} of queue {queue_id} is damaged: {error}; see lightmq store verify on "
+                    f"the broker's machine, or go on behind it with --offset {at + 1}"
+                ) from error
+            if pulled.status == STATUS_NO_SUCH_QUEUE or pulled.next_offset <= start:
+                return
+            start = pulled.next_offset
+
+
+def _checked(record: RecordView) -> RecordView:
+    """The broker hands out ranges without reading their checksums."""
+    check_record(record.raw, 0, None)
+    return record
+
+
+def _place(message: LogMessage) -> tuple[int, int]:
+    """Order of the log: by record, in it by row."""
+    return split_position(message.record.position)
+
 
 WAIT_MS = 1_000
 HERE = ServerTarget()

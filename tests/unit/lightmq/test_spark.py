@@ -11,8 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lightmq import spark
-from lightmq.spark_session.jvm import choose_java
-from lightmq.spark_session.worker_python import worker_python
+from lightmq.spark_session.programs import choose_java, worker_python
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from lightmq.cli.messages.message_properties import Said
-from lightmq.cli.messages.mqtt_client import MqttLink, MqttTarget
+from lightmq.cli.messages.mqtt_client import MqttLink, MqttTarget, Said
 from lightmq.servers.all_in_one import AllInOne
 from mqtt_bridge.config import BridgeConfig, RuleConfig
 from tests.unit.mqtt_bridge.rig import client, connection, installation, reading, until

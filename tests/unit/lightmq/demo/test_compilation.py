@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lightmq.demo.compilation import NICENESS, VARIABLE, Compilation
+from lightmq.demo.installation import NICENESS, VARIABLE, Compilation
 
 
 def compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Compilation:

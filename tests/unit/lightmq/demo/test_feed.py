@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightmq.demo.device import Device
-from lightmq.demo.feed import CsvFeed, SensorFeed
-from lightmq.demo.replay import BadSeries
+from lightmq.demo.feed import BadSeries, CsvFeed, SensorFeed
 from lightmq.demo.stack import Ports
 from runtime.clock import SystemClock
 

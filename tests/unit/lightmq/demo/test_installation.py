@@ -9,7 +9,7 @@ import pytest
 
 from lightmq.demo import installation
 from lightmq.demo.installation import Installation, InstallationFailed
-from lightmq.spark_session.jvm import JavaNotFound
+from lightmq.spark_session.programs import JavaNotFound
 
 
 def test_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,7 @@ def test_a_java_runtime_is_installed_where_none_is(monkeypatch: pytest.MonkeyPat
     def none_here() -> None:
         raise JavaNotFound("none")
 
-    monkeypatch.setattr(installation.jvm, "choose_java", none_here)
+    monkeypatch.setattr(installation.programs, "choose_java", none_here)
     assert installation.requirements() == [installation.JAVA_REQUIREMENT]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lightmq.demo.kept_query import KeptQuery
+from lightmq.demo.query import KeptQuery
 from lightmq.spark_session import restarts
 
 SLOW_WORKER = (

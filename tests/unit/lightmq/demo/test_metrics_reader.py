@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-from lightmq.demo.metrics_reader import BrokerFigures, totals
+from lightmq.demo.stack import BrokerFigures, totals
 
 PAGE = """# TYPE rocketmq_messages_in_total counter
 rocketmq_messages_in_total{topic="a"} 3

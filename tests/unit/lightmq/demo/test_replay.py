@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightmq.demo.replay import BadSeries, read_series
+from lightmq.demo.feed import BadSeries, read_series
 
 
 def test_times_and_values(tmp_path: Path) -> None:

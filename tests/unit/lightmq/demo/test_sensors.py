@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from lightmq.demo.sensors import MachineSensors
+from lightmq.demo.feed import MachineSensors
 
 
 def test_sensors_of_this_machine() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightmq.servers.admin_keys import AdminKeys
+from lightmq.servers.parts import AdminKeys
 from remoting.protocol.errors import LocalMisuse
 
 HERE, ELSEWHERE = "127.0.0.1:1", "10.0.0.9:1"

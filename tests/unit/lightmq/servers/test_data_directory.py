@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lightmq.servers.data_directory import DirectoryUnusable, prepare
+from lightmq.servers.preflight import DirectoryUnusable, prepare
 
 
 def test_a_directory_is_made_and_left_empty(tmp_path: Path) -> None:

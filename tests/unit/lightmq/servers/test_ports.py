@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from lightmq.servers.ports import PortTaken, check_free, explain
+from lightmq.servers.preflight import PortTaken, check_free, explain
 
 
 def test_a_free_port_passes_and_is_free_afterwards() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightmq.cli.admin.amounts import duration_ms, size_bytes
+from lightmq.cli.admin.topics import duration_ms, size_bytes
 from lightmq.cli.outcome import CommandFailed
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightmq.cli.admin import doctor as module
-from lightmq.cli.admin.examination import FAILED, OK, Finding
+from lightmq.cli.admin.doctor import FAILED, OK, Finding
 from lightmq.cli.application import run
 
 

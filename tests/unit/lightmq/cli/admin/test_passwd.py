@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightmq.cli.admin import passwd as module
+from lightmq.cli.admin import credentials as module
 from lightmq.cli.application import run
 from lightmq.cli.outcome import CommandFailed
 from lightmq.credentials.passwords import PasswordFile

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lightmq.cli.messages.message_properties import NOTHING_SAID, Said, shown
+from lightmq.cli.messages.mqtt_client import NOTHING_SAID, Said, shown
 from lightmq.cli.outcome import CommandFailed
 
 

