@@ -28,17 +28,14 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import split_address
 from spark_connector.columns.arrow import arrow_schema
-from spark_connector.decode.avro_bodies import AvroDecoder
-from spark_connector.decode.avro_schema import plan_avro
+from spark_connector.decode.avro import AvroDecoder, plan_avro
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.decode.json.bodies import JsonDecoder
 from spark_connector.decode.protobuf_bodies import ProtobufDecoder
 from spark_connector.decode.protobuf_schema import find_message, struct_of
-from spark_connector.decode.sparkplug.births import Births, Need
+from spark_connector.decode.sparkplug.births import Births, Certificate, Need, read_certificate
 from spark_connector.decode.sparkplug.bodies import SparkplugDecoder
-from spark_connector.decode.sparkplug.certificates import Certificate, read_certificate
-from spark_connector.decode.sparkplug.columns import plan_sparkplug
-from spark_connector.decode.sparkplug_payload import payload_class
+from spark_connector.decode.sparkplug.payload import payload_class, plan_sparkplug
 from spark_connector.options.read_write import parse_read
 from spark_connector.queues import QueueKey
 

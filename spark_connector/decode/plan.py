@@ -14,8 +14,7 @@ from pyspark.sql.types import MapType, StringType, StructField, StructType
 
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.errors import OptionError
-from spark_connector.options.decoding import FAILFAST
-from spark_connector.options.read_write import ReadOptions
+from spark_connector.options.read_write import FAILFAST, ReadOptions
 from spark_connector.options.schema import ALIASES, COLUMN_TYPES, column_type, nearest
 
 Sample = Callable[[ReadOptions], Sequence[bytes]]
@@ -159,7 +158,7 @@ def _parts(type_: Any) -> Iterable[Any]:
 
 
 def _plan_avro(options: ReadOptions, _: StructType | None, __: Sample) -> tuple[StructType, Any]:
-    from spark_connector.decode.avro_schema import plan_avro
+    from spark_connector.decode.avro import plan_avro
 
     return plan_avro(options.decode_schema or "")
 
@@ -171,7 +170,7 @@ def _plan_protobuf(options: ReadOptions, _: StructType | None, __: Sample) -> tu
 
 
 def _plan_sparkplug(_: ReadOptions, __: StructType | None, ___: Sample) -> tuple[StructType, Any]:
-    from spark_connector.decode.sparkplug.columns import plan_sparkplug
+    from spark_connector.decode.sparkplug.payload import plan_sparkplug
 
     return plan_sparkplug()
 

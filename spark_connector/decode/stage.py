@@ -146,7 +146,7 @@ def open_decoder(
 
         return JsonDecoder(schema)
     if decoding.kind == "avro":
-        from spark_connector.decode.avro_bodies import AvroDecoder
+        from spark_connector.decode.avro import AvroDecoder
 
         return AvroDecoder(schema, decoding.detail)
     if decoding.kind == "protobuf":

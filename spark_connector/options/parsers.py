@@ -1,6 +1,10 @@
 """How the text of an option becomes a value; each function raises ValueError with a half sentence.
 
 Invariant: a value that passes here needs no further check of its shape. Pure.
+
+Which topics a query may name, and which it may write to.
+
+Invariant: what passes here a broker can have. Pure.
 """
 
 from __future__ import annotations
@@ -13,6 +17,9 @@ from typing import NamedTuple
 
 from remoting.filtering import sql92, tags
 from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.records import topics
+from remoting.protocol.records.names import valid_rocketmq_topic
+from spark_connector.errors import OptionError
 from spark_connector.options.schema import nearest
 
 EARLIEST, LATEST = -2, -1
@@ -261,3 +268,17 @@ def _offset(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < EARLIEST:
         raise ValueError(f"offset {value!r} is not a whole number >= 0, -2 (earliest) or -1 (latest)")
     return value
+
+
+def check_mqtt_topic(topic: str | bytes) -> str:
+    """What keeps rows from being written to an MQTT topic; empty when nothing does."""
+    if topic[:1] in ("$", b"$"):
+        return "topics that begin with $ are the server's own, rows cannot be written to them"
+    return topics.validate_topic_name(topic) or ""
+
+
+def check_topic(topic: str, other_option: str, option: str = "topic") -> None:
+    """Raise OptionError unless RocketMQ can have a topic of this name."""
+    if topic.startswith("%LMQ%") or not valid_rocketmq_topic(topic):
+        hint = f"; MQTT topics and filters go into the option {other_option!r}" if "/" in topic else ""
+        raise OptionError(f"option {option!r}: {topic!r} is not a RocketMQ topic{hint}")

@@ -20,10 +20,9 @@ from remoting.protocol.bodies.bounds_body import QueueBoundsReply, QueueBoundsRe
 from remoting.protocol.bodies.filtered_body import RowFilter
 from remoting.protocol.records import names, topics
 from spark_connector.errors import OptionError
-from spark_connector.options.parsers import EVERY_QUEUE, QueueName
+from spark_connector.options.parsers import EVERY_QUEUE, QueueName, check_topic
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.options.schema import nearest
-from spark_connector.options.topic_names import check_topic
 from spark_connector.queues import QueueKey
 
 EXACT_MAX = 64

@@ -7,6 +7,22 @@ process pickles the object for the workers, so what it holds is plain data until
 Invariants: `initialOffset` answers the same for the life of the object; the end of batch 0 carries where batch 0
 begins; an offset never goes back; nothing new gives the very offset that was passed in, so that no empty batch is
 made. Thread rule: one thread.
+
+Replay of history at a multiple of its own speed, all queues in step, then live: the option `replaySpeed`.
+
+A stream that begins in the past would take everything there is with its first batch, or with a limit one queue's hours
+beside another one's minutes, and event-time windows would throw away what seems late. Here a clock runs through the
+log's store times, `speed` times as fast as ours, and no batch reads beyond it; when it has caught up the stream is live
+and stays so.
+
+Invariants: only how far a batch goes is limited, so what is read and where the checkpoint goes on is as without it;
+the clock begins at the oldest message not read yet, also after a restart. Thread rule: the driver-side process of the
+query.
+
+Tell a broker's consumer group how far a query has committed, so that its lag shows where operators look for it.
+
+Invariant: only a report; nothing is ever read back. Spark tells of a finished batch when it begins the next one, so
+the report is one batch behind. Thread rule: the driver-side process of the query.
 """
 
 from __future__ import annotations
@@ -28,8 +44,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.transport.failures import ConnectionLost
+from spark_connector.brokers.connections import POOL, check, unreachable
 from spark_connector.brokers.outage import Outage
-from spark_connector.clock import wall_ms
 from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
 from spark_connector.options.parsers import LATEST
 from spark_connector.options.read_write import ReadOptions
@@ -39,15 +58,105 @@ from spark_connector.reading.bounds import BoundsWatch
 from spark_connector.reading.fetch import mean_record_bytes, report_losses
 from spark_connector.reading.lag import waiting_ms
 from spark_connector.reading.offsets import OffsetMemory, Positions, StreamOffset, total_behind
-from spark_connector.reading.progress import commit_progress
-from spark_connector.reading.replay import PAUSE_S, Replay
+from spark_connector.reading.planner import starting_positions
 from spark_connector.reading.selection import Bounds, check_partitions, check_present, row_filter, select
-from spark_connector.reading.start_offsets import starting_positions
 from spark_connector.reading.task import RangePartition, check_schema, read_task
+from spark_connector.worker import Clock, wall_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+
+PAUSE_S = 0.05
+"""Pause before the next look when no message is due; Spark itself would look 90 times a second."""
+
+
+class Replay:
+    """The clock of one query's run; `is_live` once there is nothing to hold back any more."""
+
+    def __init__(self, speed: float, now_ms: Clock = wall_ms) -> None:
+        self._speed = speed
+        self._now_ms = now_ms
+        self._began: tuple[int, int] | None = None
+        """Our time and the log's when the replay began."""
+        self._is_asked = False
+        self.is_live = False
+
+    def cap(
+        self, begin: Positions, bounds: Mapping[QueueKey, Bounds], watch: BoundsWatch, options: ReadOptions
+    ) -> Positions | None:
+        """Return how far the next batch may go in every queue; None when live. Raises BrokerUnreachable.
+
+        The first call lets nothing pass: Spark's first batch takes seconds to start, and the clock must not run by
+        then.
+        """
+        if self.is_live:
+            return None
+        if not self._is_asked:
+            self._is_asked = True
+            return begin
+        now_ms = self._now_ms()
+        if self._began is None and not self._begin(begin, bounds, watch, options, now_ms):
+            return None if self.is_live else begin
+        reached_ms = self._reached_ms(now_ms)
+        if reached_ms >= now_ms:
+            self.is_live = True
+            return None
+        return {
+            key: queue.max if queue.at is None else min(queue.at, queue.max)
+            for key, queue in watch.read(at_ms=reached_ms).items()
+        }
+
+    def _begin(
+        self,
+        begin: Positions,
+        bounds: Mapping[QueueKey, Bounds],
+        watch: BoundsWatch,
+        options: ReadOptions,
+        now_ms: int,
+    ) -> bool:
+        """Start the clock at the oldest message not read; False when there is none, or no broker told its time."""
+        waits = waiting_ms(begin, bounds, watch.addresses, options, now_ms)
+        if waits:
+            self._began = (now_ms, now_ms - max(waits.values()))
+            return True
+        self.is_live = not total_behind(begin, {key: queue.max for key, queue in bounds.items()}, bounds)
+        return False
+
+    def _reached_ms(self, now_ms: int) -> int:
+        assert self._began is not None, "asked only once the clock runs"
+        ours, theirs = self._began
+        return theirs + int((now_ms - ours) * self._speed)
+
+
+def commit_progress(group: str, positions: Positions, watch: BoundsWatch, options: ReadOptions) -> None:
+    """Send the position of every queue, all on the way at once; raises BrokerUnreachable or BrokerRefused."""
+    if not watch.addresses:
+        watch.read()
+    for broker, address in watch.addresses.items():
+        try:
+            with POOL.borrow(
+                address, options.pull_timeout_ms, signer=options.signer, tls=options.client_tls
+            ) as connection:
+                sent = []
+                for key, position in sorted(positions.items()):
+                    if key.broker != broker:
+                        continue
+                    fields = {
+                        "consumerGroup": group,
+                        "topic": key.topic,
+                        "queueId": str(key.queue),
+                        "commitOffset": str(position),
+                    }
+                    sent.append(connection.send(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields)))
+                replies = [connection.receive(opaque) for opaque in sent]
+        except (OSError, ConnectionLost) as failure:
+            POOL.forget(address)
+            raise unreachable(address, failure, options) from failure
+        for reply in replies:
+            check(reply, address)
+
 
 LOG = logging.getLogger("lightmq.spark")
 IDLE_CALLS = 5

@@ -4,11 +4,20 @@ The entry layout is `remoting.protocol.bodies.append_body`. Every part (header, 
 becomes one Arrow binary column; joining them row by row is one kernel, and the data buffer of its result is the request
 body.
 Invariant: the bytes are those of `encode_entry` for the same row. Thread rule: pure functions.
+
+Properties of a message that have a column of their own in a sink: the delay and the MQTT content type.
+
+    column        property of an MQTT row    property of a row of a RocketMQ topic
+    delay         delay-ms                   TIMER_DELAY_MS
+    contentType   mqttContentType            mqttContentType
+
+Invariant: where a column (or an option) says something, the map `properties` says nothing of the same, so no message
+has two of them; null and a delay of 0 say nothing. Pure functions over Arrow columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +26,66 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from remoting.protocol.bodies import append_body
-from remoting.protocol.records import names, record
+from remoting.protocol.records import mqtt_properties, names, record
 from spark_connector.errors import OptionError
-from spark_connector.options.topic_names import check_mqtt_topic
-from spark_connector.writing.properties import EMPTY as _EMPTY
-from spark_connector.writing.properties import by_distinct, own_pairs
+from spark_connector.options.parsers import check_mqtt_topic
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+MQTT_DELAY, QUEUE_DELAY = b"delay-ms", b"TIMER_DELAY_MS"
+DELAY_KEYS = (MQTT_DELAY, QUEUE_DELAY, b"TIMER_DELAY_SEC", b"TIMER_DELIVER_MS", b"DELAY")
+"""Every property by which a message can ask to be delivered later."""
+DELAY_MS_MAX = 10**15 - 1
+"""More digits no broker reads; what it allows is its own setting, days rather than years."""
+EMPTY = pa.scalar(b"", pa.binary())
+
+Pair = tuple[pa.Array, pa.Array]
+"""(keys, values) of one property; both are empty in the rows that do not have it."""
+
+
+def own_pairs(columns: Mapping[str, pa.Array], is_mqtt: Flags, delay_ms: int) -> tuple[list[Pair], tuple[bytes, ...]]:
+    """The properties that columns say, and the keys which the map of properties must not say again.
+
+    `delay_ms` is for rows without a value of their own. Raises OptionError naming column and value.
+    """
+    pairs: list[Pair] = []
+    taken: tuple[bytes, ...] = ()
+    if "delay" in columns or delay_ms:
+        pairs += _delays(columns, is_mqtt, delay_ms)
+        taken += DELAY_KEYS
+    if "contentType" in columns:
+        value = by_distinct(_binary(columns["contentType"]), mqtt_properties.quoted)
+        pairs.append(_where(pc.is_valid(value), mqtt_properties.CONTENT_TYPE, pc.fill_null(value, EMPTY)))
+        taken += (mqtt_properties.CONTENT_TYPE,)
+    return pairs, taken
+
+
+def by_distinct(column: pa.Array, change: Callable[[bytes], bytes]) -> pa.Array:
+    """Apply a function to each distinct value; nulls stay null."""
+    encoded = column.dictionary_encode()
+    changed = pa.array([change(value) for value in encoded.dictionary.to_pylist()], pa.binary())
+    return changed.take(encoded.indices)
+
+
+def _delays(columns: Mapping[str, pa.Array], is_mqtt: Flags, delay_ms: int) -> list[Pair]:
+    delays = np.full(len(is_mqtt), delay_ms, np.int64)
+    if "delay" in columns:
+        delays = pc.fill_null(columns["delay"].cast(pa.int64()), delay_ms).to_numpy(zero_copy_only=False)
+        wrong = delays[(delays < 0) | (delays > DELAY_MS_MAX)]
+        if len(wrong):
+            raise OptionError(f"column 'delay' holds {int(wrong[0])}: milliseconds of 0 or more are needed")
+    text = pa.array(delays).cast(pa.string()).cast(pa.binary())
+    found = []
+    for key, flags in ((MQTT_DELAY, is_mqtt), (QUEUE_DELAY, ~is_mqtt)):
+        wished = flags & (delays > 0)
+        if wished.any():
+            found.append(_where(pa.array(wished), key, text))
+    return found
+
+
+def _where(present: pa.Array, key: bytes, values: pa.Array) -> Pair:
+    return pc.if_else(present, pa.scalar(key, pa.binary()), EMPTY), pc.if_else(present, values, EMPTY)
+
 
 HEADER = np.dtype(
     [
@@ -76,7 +140,7 @@ def encode_rows(
     """
     if rows == 0:
         return EncodedRows(memoryview(b""), np.zeros(1, np.int64))
-    nothing = pa.repeat(_EMPTY, rows)
+    nothing = pa.repeat(EMPTY, rows)
     mqtt = _binary(columns["mqttTopic"]) if "mqttTopic" in columns else pa.nulls(rows, pa.binary())
     is_mqtt = pc.is_valid(mqtt)
     plain = _binary(columns["topic"]) if "topic" in columns else pa.nulls(rows, pa.binary())
@@ -87,7 +151,7 @@ def encode_rows(
         raise OptionError(_without_topic(columns, topic))
     key, tag, body = (_filled(columns[name]) if name in columns else nothing for name in ("key", "tag", "body"))
     flag = is_mqtt.to_numpy(zero_copy_only=False)
-    own = pc.if_else(is_mqtt, pa.scalar(record.MQTT_TOPIC_KEY, pa.binary()), _EMPTY), pc.fill_null(mqtt, _EMPTY)
+    own = pc.if_else(is_mqtt, pa.scalar(record.MQTT_TOPIC_KEY, pa.binary()), EMPTY), pc.fill_null(mqtt, EMPTY)
     more, taken = own_pairs(columns, flag, defaults.delay_ms)
     singles = [_single(*pair) for pair in (own, *more)]
     has_pairs = "properties" in columns
@@ -110,7 +174,7 @@ def encode_rows(
     )
     head["body_len"] = _fitting(_lengths(body), calls["body"], key, BODY_BYTES_MAX)
     head["size"] = HEADER.itemsize + sum(_lengths(part) for part in (*meta, body))
-    joined = pc.binary_join_element_wise(_fixed(head), *meta, body, _EMPTY)
+    joined = pc.binary_join_element_wise(_fixed(head), *meta, body, EMPTY)
     edges = np.zeros(rows + 1, np.int64)
     np.cumsum(head["size"].astype(np.int64), out=edges[1:])
     start = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset]
@@ -123,7 +187,7 @@ def _binary(column: pa.Array) -> pa.Array:
 
 
 def _filled(column: pa.Array) -> pa.Array:
-    return pc.fill_null(_binary(column), _EMPTY)
+    return pc.fill_null(_binary(column), EMPTY)
 
 
 def _lengths(part: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -203,7 +267,7 @@ def _pairs(
         keys, values = keys.filter(kept), values.filter(kept)
     lengths = np.stack([_short(_lengths(keys), "property key"), _short(_lengths(values), "property value")], axis=1)
     table = _rows_like(lengths.astype("<u2").view(np.uint8).ravel(), 4 * edges)
-    joined = pc.binary_join_element_wise(keys, values, _EMPTY)
+    joined = pc.binary_join_element_wise(keys, values, EMPTY)
     ends = np.concatenate([[0], np.cumsum(lengths.sum(axis=1))])
     start = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset] if len(joined) else 0
     data = np.frombuffer(joined.buffers()[2], np.uint8)[start:] if len(joined) and joined.buffers()[2] else _zeros(0)

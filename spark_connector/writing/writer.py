@@ -4,6 +4,16 @@ A stream's batch is named by the query's id (kept in its checkpoint) and the bat
 so a batch that the broker already has is not even sent again. Invariant: with delivery=exactly-once nothing is
 visible before `commit`, and after it exactly the rows of the attempts Spark counted. Thread rule: `write` in the
 workers, `commit` and `abort` in a driver-side process.
+
+Whether a write may go where it is meant to go, asked of the brokers while it is planned.
+
+Invariant: the answer is the brokers' own, the same that the rows would get; nothing is changed by asking. Thread rule:
+the driver.
+
+Which row of a task is the largest, so that a broker's "too large" can be said of a column and a key.
+
+Brokers bound two things of a message: its body, and its properties in all. Invariant: one look at the lengths of a
+batch, no work per row. Thread rule: one task.
 """
 
 from __future__ import annotations
@@ -11,7 +21,7 @@ from __future__ import annotations
 import secrets
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -19,12 +29,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from remoting.protocol.bodies.sink_body import StageHandle
-from spark_connector.brokers.connections import Address
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from spark_connector.brokers.connections import Address, ask, check
 from spark_connector.brokers.masters import find_brokers
-from spark_connector.clock import Clock, wall_ms
-from spark_connector.errors import OptionError
+from spark_connector.errors import BrokerRefused, OptionError, phrase
 from spark_connector.options.read_write import WriteOptions
-from spark_connector.worker import begin_task
+from spark_connector.worker import Clock, begin_task, wall_ms
 from spark_connector.writing.columns import SinkColumns, sink_columns
 
 if TYPE_CHECKING:
@@ -34,6 +45,99 @@ if TYPE_CHECKING:
     from spark_connector.writing.partitioner import Partitioner
     from spark_connector.writing.row_encoder import EncodedRows
     from spark_connector.writing.sending import AttemptName
+
+
+def check_allowed(sink: str | None, options: WriteOptions) -> None:
+    """Raise BrokerRefused while the write is planned when it may not go where it is meant to go.
+
+    That is said for a topic that an option names and for the sink's own name; topics of a column are seen with their
+    rows. Also raises BrokerUnreachable when nobody answers.
+    """
+    fields = {"topic": options.mqtt_topic or options.topic or ""}
+    if sink is not None and options.delivery != "at-least-once":
+        fields["sink"] = sink
+    asked = {name: value for name, value in fields.items() if value}
+    for address in find_brokers(options).values():
+        if not asked:
+            return
+        reply = ask(address, Command(RequestCode.CHECK_PUBLISH, fields=dict(asked)), options, refusal_is_error=False)
+        if reply.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # an older broker tells the tasks
+            check(reply, address)
+
+
+WHERE = ("key", "mqttTopic", "topic")
+"""Parts of a row that say which one it is."""
+REFUSALS = (("body of", "body"), ("bytes of properties", "properties"))
+"""What a broker says, and the part of a row that it says it of."""
+
+
+@dataclass(slots=True)
+class Largest:
+    """One part of the rows: the most bytes of it so far, and the row they are in."""
+
+    size: int = -1
+    row: str = ""
+
+
+class LargestRow:
+    """The largest body and the largest properties seen so far and where they were to go."""
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        """`columns`: what the user calls the parts of a row."""
+        self._columns = {**columns, "properties": columns.get("headers", columns.get("properties", "properties"))}
+        self._found = {part: Largest() for _, part in REFUSALS}
+
+    def look(self, parts: Mapping[str, pa.Array]) -> None:
+        """Take note of a batch's largest row."""
+        import pyarrow.compute as pc
+
+        self._note("body", pc.fill_null(pc.binary_length(parts["body"]), 0), parts)
+        if "properties" in parts:
+            self._note("properties", _sizes(parts["properties"]), parts)
+
+    def _note(self, part: str, lengths: pa.Array, parts: Mapping[str, pa.Array]) -> None:
+        import pyarrow.compute as pc
+
+        size, known = pc.max(lengths).as_py() or 0, self._found[part]
+        if size <= known.size:
+            return
+        at = pc.index(lengths, size).as_py()
+        said = [
+            f"{name} {_text(parts[name][at].as_py())!r}" for name in WHERE if name in parts and parts[name][at].is_valid
+        ]
+        known.size, known.row = size, ", ".join(said)
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Raise OptionError naming column and row where a broker refuses a message as too large."""
+        try:
+            yield
+        except BrokerRefused as refusal:
+            part = next((part for words, part in REFUSALS if words in str(refusal)), None)
+            if refusal.code != ResponseCode.MESSAGE_ILLEGAL or part is None:
+                raise
+            found = self._found[part]
+            raise OptionError(
+                f"column {self._columns[part]!r} holds {found.size} bytes in the row with {found.row}: "
+                f"{phrase(refusal)}"
+            ) from refusal
+
+
+def _sizes(column: pa.MapArray) -> pa.Array:
+    """The bytes of each row's keys and values."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    edges = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    pairs = pc.add(pc.fill_null(pc.binary_length(column.keys), 0), pc.fill_null(pc.binary_length(column.items), 0))
+    ends = np.concatenate([[0], np.cumsum(pairs.to_numpy(zero_copy_only=False), dtype=np.int64)])
+    return pa.array(ends[edges[1:]] - ends[edges[:-1]])
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
 
 ATTEMPT_BITS = 48
 """Size of the random number that tells two runs of the same task apart."""
@@ -182,7 +286,6 @@ def _send(
     attempt: AttemptName | None,
 ) -> dict[str, int]:
     """Encode and send the rows to the groups of their topics; rows by group."""
-    from spark_connector.writing.largest_row import LargestRow
     from spark_connector.writing.sending import RowSender
 
     senders: dict[str, RowSender] = {}
@@ -291,7 +394,6 @@ def _check_planned(sink: str | None, options: WriteOptions) -> None:
 
     A stream is planned with every batch in the same process: it asks once.
     """
-    from spark_connector.writing.permissions import check_allowed
 
     question = (sink, options)
     if question not in _CHECKED:

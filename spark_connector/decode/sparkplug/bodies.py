@@ -3,11 +3,16 @@
 First all payloads of a batch are parsed and the certificates they need are noted, then those are asked for at once,
 then values are made: an alias alone says neither the name nor whether a number is signed. Invariant: one row per
 message; a metric whose birth is missing keeps its alias, and `_corrupt` says so. Thread rule: one task.
+
+Sparkplug topics: `spBv1.0/group/type/node[/device]` and `spBv1.0/STATE/host` (Sparkplug 3.0, section 4).
+
+Invariant: a topic is parsed to names that are all there, or to a reason. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,13 +20,59 @@ import pyarrow as pa
 
 from spark_connector.decode.decoded import Decoded, column_of
 from spark_connector.decode.errors import Mismatch, shorten
-from spark_connector.decode.sparkplug.births import Births, Need
-from spark_connector.decode.sparkplug.certificates import Certificate
-from spark_connector.decode.sparkplug.metrics import Known, MetricRows
-from spark_connector.decode.sparkplug.topic import STATE, WITH_ALIASES, SparkplugTopic, parse_topic
-from spark_connector.decode.sparkplug.values import microseconds
-from spark_connector.decode.sparkplug_payload import payload_class
+from spark_connector.decode.sparkplug.births import Births, Certificate, Need
+from spark_connector.decode.sparkplug.metrics import Known, MetricRows, microseconds
+from spark_connector.decode.sparkplug.payload import payload_class
 from spark_connector.queues import QueueKey
+
+NAMESPACE = "spBv1.0"
+STATE = "STATE"
+OF_NODES = frozenset({"NBIRTH", "NDEATH", "NDATA", "NCMD"})
+OF_DEVICES = frozenset({"DBIRTH", "DDEATH", "DDATA", "DCMD"})
+WITH_ALIASES = frozenset({"NDATA", "DDATA", "NCMD", "DCMD"})
+"""Messages whose metrics may be known by an alias and a type that the birth certificate told."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkplugTopic:
+    """What a topic says of its message."""
+
+    message_type: str
+    group: str | None = None
+    node: str | None = None
+    device: str | None = None
+    host: str | None = None
+
+    births: tuple[str, ...] = ()
+    """Topics of the certificates that tell this message's aliases: the node's, and behind it the device's."""
+
+
+def parse_topic(topic: str | None) -> SparkplugTopic | str:
+    """Return what a topic says, or why it is none of Sparkplug."""
+    if topic is None:
+        return "no MQTT topic, which Sparkplug needs"
+    parts = topic.split("/")
+    if parts[0] != NAMESPACE:
+        return f"the topic does not begin with {NAMESPACE}"
+    if len(parts) == 3 and parts[1] == STATE and parts[2]:
+        return SparkplugTopic(STATE, host=parts[2])
+    if len(parts) < 4 or not all(parts):
+        return f"the topic is not {NAMESPACE}/group/type/node[/device]"
+    kind = parts[2]
+    if kind in OF_NODES and len(parts) == 4:
+        return SparkplugTopic(kind, parts[1], parts[3], births=_births(parts))
+    if kind in OF_DEVICES and len(parts) == 5:
+        return SparkplugTopic(kind, parts[1], parts[3], parts[4], births=_births(parts))
+    if kind in OF_NODES or kind in OF_DEVICES:
+        return f"{kind} does not belong to a topic of {len(parts)} levels"
+    return f"{kind[:24]!r} is no Sparkplug message type"
+
+
+def _births(parts: list[str]) -> tuple[str, ...]:
+    group, node = parts[1], parts[3]
+    of_node = f"{NAMESPACE}/{group}/NBIRTH/{node}"
+    return (of_node,) if len(parts) == 4 else (of_node, f"{NAMESPACE}/{group}/DBIRTH/{node}/{parts[4]}")
+
 
 TOPICS_REMEMBERED_MAX = 100_000
 """Distinct topics whose parts are remembered per task; beyond it the memory starts anew."""

@@ -1,26 +1,289 @@
 """The metrics of many messages as one Arrow array: members are gathered flat, rows are offsets into them.
 
 Invariant: as many rows as `end_row` was called; a metric that cannot be read in part is there with what can. Pure.
+
+Values of Sparkplug metrics: the specification's data types → the typed members of a metric (section 6.4.16).
+
+Small whole numbers travel in `int_value`, signed ones in two's complement; senders differ in whether they extend the
+sign to 8, 16 or 32 bits and in whether `long_value` may hold a small number, so every form that has one meaning is
+taken. DataSets, Templates and arrays become JSON text. Invariant: a value that is not of its type raises Mismatch.
+Pure.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+import math
+import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from spark_connector.decode.decoded import MICROSECONDS_MAX, MICROSECONDS_MIN
 from spark_connector.decode.errors import Mismatch
-from spark_connector.decode.sparkplug.values import (
-    LONG_BOUND,
-    NOTHING,
-    Value,
-    microseconds,
-    property_map,
-    to_json,
-    value_of,
-)
-from spark_connector.decode.sparkplug_payload import datatype_name
+from spark_connector.decode.sparkplug.payload import datatype_name
+
+DEPTH_MAX = 16
+"""Levels of templates inside templates and property sets inside property sets; what is deeper is a mismatch."""
+LONG_BOUND = 1 << 63
+
+
+class Value(NamedTuple):
+    """The members of a metric that hold its value; all null for a metric without one."""
+
+    long: int | None = None
+    double: float | None = None
+    boolean: bool | None = None
+    text: str | None = None
+    bytes: bytes | None = None
+    time: int | None = None
+    """Microseconds since 1970."""
+
+
+NOTHING = Value()
+Plain = Any
+"""A value as JSON has it."""
+
+
+def value_of(datatype: int, name: str, raw: Any) -> Value:
+    """Return the value of one metric: its data type, the field of the `oneof` it came in, and what was in there."""
+    read = _READERS.get(datatype)
+    if read is None:
+        raise Mismatch("a data type of a metric", f"number {datatype}")
+    return read(name, raw)
+
+
+def microseconds(milliseconds: int) -> int:
+    """A Sparkplug time as Spark's."""
+    made = milliseconds * 1000
+    if not MICROSECONDS_MIN <= made <= MICROSECONDS_MAX:
+        raise Mismatch("a time of the years 1 to 9999", f"{milliseconds} ms")
+    return made
+
+
+def plain_of(datatype: int, message: Any, depth: int = 0) -> Plain:
+    """Return the value of a property, a parameter, a DataSet's cell or a template's metric, for JSON."""
+    if depth > DEPTH_MAX:
+        raise Mismatch(f"at most {DEPTH_MAX} levels", "more")
+    name = message.WhichOneof("value")
+    if name is None or getattr(message, "is_null", False):
+        return None
+    raw = getattr(message, name)
+    if name == "propertyset_value":
+        return property_map(raw, depth + 1)
+    if name == "propertysets_value":
+        return [property_map(one, depth + 1) for one in raw.propertyset]
+    if name == "dataset_value":
+        return dataset(raw)
+    if name == "template_value":
+        return template(raw, depth + 1)
+    value = value_of(datatype, name, raw)
+    return _first(value)
+
+
+def _first(value: Value) -> Plain:
+    if value.text is not None:
+        return value.text
+    if value.bytes is not None:
+        return base64.b64encode(value.bytes).decode()
+    if value.boolean is not None:
+        return value.boolean
+    if value.long is not None:
+        return value.long
+    return _finite(value.double)
+
+
+def property_map(properties: Any, depth: int = 0) -> dict[str, Plain]:
+    """The properties of a metric by name; keys and values are two lists of the same length."""
+    if len(properties.keys) != len(properties.values):
+        raise Mismatch("a value for each property", f"{len(properties.values)} for {len(properties.keys)}")
+    pairs = zip(properties.keys, properties.values, strict=True)
+    return {key: plain_of(value.type, value, depth) for key, value in pairs}
+
+
+def dataset(message: Any) -> dict[str, Plain]:
+    """A table: names and types of its columns, and its rows."""
+    kinds = list(message.types)
+    if len(kinds) != len(message.columns):
+        raise Mismatch("a type for each column", f"{len(kinds)} for {len(message.columns)}")
+    rows = []
+    for row in message.rows:
+        if len(row.elements) != len(kinds):
+            raise Mismatch(f"{len(kinds)} cells in a row", str(len(row.elements)))
+        rows.append([plain_of(kind, cell) for kind, cell in zip(kinds, row.elements, strict=True)])
+    return {"columns": list(message.columns), "types": [datatype_name(kind) for kind in kinds], "rows": rows}
+
+
+def template(message: Any, depth: int = 0) -> dict[str, Plain]:
+    """A template with its metrics and parameters; members that are not set are left out."""
+    if depth > DEPTH_MAX:
+        raise Mismatch(f"at most {DEPTH_MAX} levels", "more")
+    made: dict[str, Plain] = {}
+    for name, field in (("version", "version"), ("templateRef", "template_ref"), ("isDefinition", "is_definition")):
+        if message.HasField(field):
+            made[name] = getattr(message, field)
+    made["metrics"] = [
+        {"name": one.name, "datatype": datatype_name(one.datatype), "value": plain_of(one.datatype, one, depth)}
+        for one in message.metrics
+    ]
+    if message.parameters:
+        made["parameters"] = [
+            {"name": one.name, "type": datatype_name(one.type), "value": plain_of(one.type, one, depth)}
+            for one in message.parameters
+        ]
+    return made
+
+
+def to_json(plain: Plain) -> str:
+    """JSON text, the same for the same value."""
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+
+
+def _finite(number: float | None) -> Plain:
+    """JSON has no numbers that are none."""
+    return number if number is None or math.isfinite(number) else str(number)
+
+
+Read = Callable[[str, Any], Value]
+
+
+def _whole(bits: int, *, signed: bool) -> Read:
+    wanted = f"{'Int' if signed else 'UInt'}{bits}"
+
+    def read(name: str, raw: Any) -> Value:
+        if name not in {"int_value", "long_value"}:
+            raise Mismatch(wanted, name)
+        number = _signed(raw, bits, 32 if name == "int_value" else 64) if signed else raw
+        if number is None or number >= 1 << bits:
+            raise Mismatch(wanted, f"the number {raw}")
+        if number >= LONG_BOUND:
+            return Value(double=float(number), text=str(number))
+        return Value(long=number, double=float(number))
+
+    return read
+
+
+def _signed(raw: int, bits: int, width: int) -> int | None:
+    """Two's complement of `bits`, whose sign may have been extended to the width of the field; None for neither."""
+    half = 1 << (bits - 1)
+    if raw < half:
+        return raw
+    if raw < 1 << bits:
+        return raw - (1 << bits)
+    if raw >= (1 << width) - half:
+        return raw - (1 << width)
+    # A negative 32-bit number in a field of 64 bits may have been extended to 32 bits only.
+    return raw - (1 << 32) if bits < 32 < width and (1 << 32) - half <= raw < 1 << 32 else None
+
+
+def _real(name_wanted: str) -> Read:
+    def read(name: str, raw: Any) -> Value:
+        if name not in {"float_value", "double_value"}:
+            raise Mismatch(name_wanted, name)
+        return Value(double=raw)
+
+    return read
+
+
+def _boolean(name: str, raw: Any) -> Value:
+    if name != "boolean_value":
+        raise Mismatch("Boolean", name)
+    return Value(boolean=raw)
+
+
+def _string(name: str, raw: Any) -> Value:
+    if name != "string_value":
+        raise Mismatch("text", name)
+    return Value(text=raw)
+
+
+def _moment(name: str, raw: Any) -> Value:
+    if name not in {"int_value", "long_value"}:
+        raise Mismatch("DateTime", name)
+    return Value(long=raw, time=microseconds(raw))
+
+
+def _bytes(name: str, raw: Any) -> Value:
+    if name != "bytes_value":
+        raise Mismatch("bytes", name)
+    return Value(bytes=raw)
+
+
+def _dataset(name: str, raw: Any) -> Value:
+    if name != "dataset_value":
+        raise Mismatch("a DataSet", name)
+    return Value(text=to_json(dataset(raw)))
+
+
+def _template(name: str, raw: Any) -> Value:
+    if name != "template_value":
+        raise Mismatch("a Template", name)
+    return Value(text=to_json(template(raw)))
+
+
+def _packed(code: str) -> Read:
+    """Little-endian numbers back to back."""
+    size = struct.calcsize(code)
+
+    def read(name: str, raw: Any) -> Value:
+        if name != "bytes_value" or len(raw) % size:
+            raise Mismatch(f"an array of items of {size} bytes", name if name != "bytes_value" else f"{len(raw)} bytes")
+        items = struct.unpack(f"<{len(raw) // size}{code}", raw)
+        return Value(text=to_json([_finite(item) for item in items]), bytes=raw)
+
+    return read
+
+
+def _booleans(name: str, raw: Any) -> Value:
+    """A count of 32 bits and then bits, the first in the highest place of its byte."""
+    count = int.from_bytes(raw[:4], "little") if name == "bytes_value" and len(raw) >= 4 else -1
+    if count < 0 or len(raw) != 4 + -(-count // 8):
+        raise Mismatch("an array of booleans", name)
+    bits = [bool(raw[4 + index // 8] >> (7 - index % 8) & 1) for index in range(count)]
+    return Value(text=to_json(bits), bytes=raw)
+
+
+def _strings(name: str, raw: Any) -> Value:
+    """Texts, each with a NUL behind it."""
+    if name != "bytes_value" or (raw and raw[-1]):
+        raise Mismatch("an array of texts", name)
+    try:
+        items = [part.decode() for part in raw.split(b"\0")[:-1]]
+    except UnicodeDecodeError:
+        raise Mismatch("an array of texts", "bytes that are not UTF-8") from None
+    return Value(text=to_json(items), bytes=raw)
+
+
+def _unknown(name: str, raw: Any) -> Value:
+    """A value without a type: by the field that holds it, whole numbers as if they had no sign."""
+    kinds = {
+        "int_value": 7, "long_value": 8, "float_value": 9, "double_value": 10, "boolean_value": 11, "string_value": 12,
+        "bytes_value": 17, "dataset_value": 16, "template_value": 19,
+    }  # fmt: skip
+    return _READERS[kinds[name]](name, raw)
+
+
+_READERS: dict[int, Read] = {
+    0: _unknown,
+    **{1 + place: _whole(8 << place, signed=True) for place in range(4)},
+    **{5 + place: _whole(8 << place, signed=False) for place in range(4)},
+    9: _real("Float"),
+    10: _real("Double"),
+    11: _boolean,
+    13: _moment,
+    16: _dataset,
+    19: _template,
+    **dict.fromkeys((12, 14, 15), _string),
+    **dict.fromkeys((17, 18), _bytes),
+    **{22 + place: _packed(code) for place, code in enumerate("bhiqBHIQfd")},
+    32: _booleans,
+    33: _strings,
+    34: _packed("q"),
+}
+
 
 METADATA_FIELDS = {
     "isMultiPart": "is_multi_part", "contentType": "content_type", "size": "size", "seq": "seq",

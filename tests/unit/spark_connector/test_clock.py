@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from spark_connector.clock import wall_ms
+from spark_connector.worker import wall_ms
 
 
 def test_milliseconds_since_1970() -> None:

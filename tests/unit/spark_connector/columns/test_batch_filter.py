@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from remoting.protocol.bodies.filtered_body import RowFilter
-from spark_connector.columns.batch_filter import wanted_rows
+from spark_connector.columns.batches import wanted_rows
 
 TIMES = pa.array([dt.datetime.fromtimestamp(n, dt.UTC) for n in (1, 2, 3)], pa.timestamp("us", tz="UTC"))
 MAPS = pa.array([[("n", "5")], [("n", "9"), ("n", "1")], None], pa.map_(pa.string(), pa.string()))

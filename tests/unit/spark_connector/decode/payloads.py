@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from spark_connector.decode.sparkplug_payload import DATATYPES, payload_class
+from spark_connector.decode.sparkplug.payload import DATATYPES, payload_class
 
 AT_MS = 1_486_144_502_122
 """The time of the specification's examples."""

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_connector.columns.arrow import arrow_schema
-from spark_connector.decode.avro_bodies import AvroDecoder
-from spark_connector.decode.avro_schema import plan_avro
+from spark_connector.decode.avro import AvroDecoder, plan_avro
 
 AT = dt.datetime(2026, 1, 31, 10, 20, 30, 123_000, tzinfo=dt.UTC)
 INNER = ["null", "State"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_connector.decode.avro_schema import build, list_of_pairs, plan_avro
+from spark_connector.decode.avro import build, list_of_pairs, plan_avro
 from spark_connector.errors import OptionError
 
 

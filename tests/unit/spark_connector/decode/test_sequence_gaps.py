@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from spark_connector.decode.sequence_gaps import NUMBERED, NUMBERS
-from spark_connector.decode.sparkplug.bodies import SEQUENCE_MAX
-from spark_connector.decode.sparkplug.topic import OF_DEVICES, OF_NODES
+from spark_connector.decode.sparkplug.bodies import OF_DEVICES, OF_NODES, SEQUENCE_MAX
 
 
 def test_deaths_of_nodes_and_commands_have_no_number() -> None:

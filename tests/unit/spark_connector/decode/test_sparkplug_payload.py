@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_connector.decode.sparkplug_payload import DATATYPES, datatype_name, payload_class
+from spark_connector.decode.sparkplug.payload import DATATYPES, datatype_name, payload_class
 
 
 def test_bytes_written_by_hand() -> None:

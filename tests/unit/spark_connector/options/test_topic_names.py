@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_connector.errors import OptionError
-from spark_connector.options.topic_names import check_mqtt_topic, check_topic
+from spark_connector.options.parsers import check_mqtt_topic, check_topic
 
 
 @pytest.mark.parametrize("topic", ["%LMQ%a", "a/b", "a b", ""])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from remoting.transport.failures import ConnectionLost, RequestTimeout
-from spark_connector.reading.endpoints import FAILURES_MAX, TIMEOUT_MS_MAX, NotAnswered, TaskEndpoints
+from spark_connector.reading.fetch import FAILURES_MAX, TIMEOUT_MS_MAX, NotAnswered, TaskEndpoints
 
 BROKER, READER = ("b", 1), ("r", 2)
 

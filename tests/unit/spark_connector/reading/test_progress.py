@@ -10,8 +10,8 @@ from spark_connector.errors import BrokerUnreachable
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
 from spark_connector.reading.bounds import BoundsWatch
-from spark_connector.reading.progress import commit_progress
 from spark_connector.reading.selection import select
+from spark_connector.reading.stream_reader import commit_progress
 from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
 
 

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 
 from remoting.protocol.bodies.filtered_body import RowFilter
 from spark_connector.queues import QueueKey, QueueRange
-from spark_connector.reading.pushdown import Conditions, Span, conditions_of
+from spark_connector.reading.batch_reader import Conditions, Span, conditions_of
 from spark_connector.reading.selection import light_key
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

@@ -9,8 +9,8 @@ import pytest
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
 from spark_connector.reading.bounds import BoundsWatch
-from spark_connector.reading.replay import Replay
 from spark_connector.reading.selection import select
+from spark_connector.reading.stream_reader import Replay
 from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
 
 KEY = QueueKey("t", NAME, 0)

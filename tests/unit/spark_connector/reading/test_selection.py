@@ -9,9 +9,8 @@ import pytest
 from remoting.protocol.bodies.bounds_body import LightBounds, QueueBounds, QueueBoundsReply, QueueBoundsRequest
 from remoting.protocol.bodies.filtered_body import RowFilter
 from spark_connector.errors import OptionError
-from spark_connector.options.parsers import QueueName
+from spark_connector.options.parsers import QueueName, check_mqtt_topic
 from spark_connector.options.read_write import parse_read
-from spark_connector.options.topic_names import check_mqtt_topic
 from spark_connector.queues import QueueKey
 from spark_connector.reading.selection import (
     EXACT_MAX,

@@ -12,8 +12,8 @@ from spark_connector.errors import OptionError
 from spark_connector.options.parsers import EARLIEST, LATEST
 from spark_connector.options.read_write import parse_read
 from spark_connector.queues import QueueKey
+from spark_connector.reading.planner import ending_positions, starting_positions
 from spark_connector.reading.selection import Bounds, light_key, select
-from spark_connector.reading.start_offsets import ending_positions, starting_positions
 
 A0, A1, B0 = QueueKey("a", "x", 0), QueueKey("a", "x", 1), QueueKey("b", "y", 0)
 BOUNDS = {A0: Bounds(1, 10, 90), A1: Bounds(2, 0, 50), B0: Bounds(3, 5, 5)}
@@ -77,7 +77,7 @@ def test_an_mqtt_topic_is_named_as_itself() -> None:
 
 
 def test_times_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_connector.reading.start_offsets.TIMES_MAX", 1)
+    monkeypatch.setattr("spark_connector.reading.planner.TIMES_MAX", 1)
     with pytest.raises(OptionError, match="2 different times, the limit is 1"):
         starts(startingOffsetsByTimestamp='{"a":{"0":30,"1":31}}')
 

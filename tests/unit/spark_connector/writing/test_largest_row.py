@@ -9,7 +9,7 @@ import pytest
 
 from remoting.protocol.frames.codes import ResponseCode
 from spark_connector.errors import BrokerRefused, OptionError
-from spark_connector.writing.largest_row import LargestRow
+from spark_connector.writing.writer import LargestRow
 
 BODY = "refused: code 13: the message body of 9 bytes exceeds 8"
 PROPERTIES = "refused: code 13: 40001 bytes of properties exceed 32767"

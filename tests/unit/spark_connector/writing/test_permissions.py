@@ -10,7 +10,7 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.options.read_write import WriteOptions
-from spark_connector.writing.permissions import check_allowed
+from spark_connector.writing.writer import check_allowed
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
 

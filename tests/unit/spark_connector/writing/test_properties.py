@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_connector.errors import OptionError
-from spark_connector.writing.properties import DELAY_KEYS, by_distinct, own_pairs
+from spark_connector.writing.row_encoder import DELAY_KEYS, by_distinct, own_pairs
 
 MQTT_AND_QUEUE = np.array([True, False, True, False])
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.ddl import parse_columns
-from spark_connector.decode.json.sieve import Sieve
+from spark_connector.decode.json.bodies import Sieve
 
 SCHEMA = arrow_schema(
     parse_columns(

@@ -14,11 +14,9 @@ from remoting.protocol.records import names
 from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.decode.sparkplug import births as module
-from spark_connector.decode.sparkplug.births import Births, Need
+from spark_connector.decode.sparkplug.births import Births, Certificate, Need, read_certificate
 from spark_connector.decode.sparkplug.bodies import SparkplugDecoder
-from spark_connector.decode.sparkplug.certificates import Certificate, read_certificate
-from spark_connector.decode.sparkplug.columns import plan_sparkplug
-from spark_connector.decode.sparkplug_payload import DATATYPES
+from spark_connector.decode.sparkplug.payload import DATATYPES, plan_sparkplug
 from spark_connector.decode.stage import plan_stage
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey

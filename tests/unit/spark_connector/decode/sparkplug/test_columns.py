@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_connector.decode.sparkplug.columns import plan_sparkplug
+from spark_connector.decode.sparkplug.payload import plan_sparkplug
 from spark_connector.options.schema import ALIASES, COLUMN_TYPES
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from spark_connector.columns.arrow import arrow_schema
-from spark_connector.decode.sparkplug.columns import plan_sparkplug
 from spark_connector.decode.sparkplug.metrics import Known, MetricRows
+from spark_connector.decode.sparkplug.payload import plan_sparkplug
 from tests.unit.spark_connector.decode.payloads import AT_MS, metric, payload
 
 TYPE = arrow_schema(plan_sparkplug()[0]).field("metrics").type

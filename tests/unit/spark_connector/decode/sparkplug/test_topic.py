@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_connector.decode.sparkplug.topic import SparkplugTopic, parse_topic
+from spark_connector.decode.sparkplug.bodies import SparkplugTopic, parse_topic
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_connector.decode.errors import Mismatch
-from spark_connector.decode.sparkplug.values import (
+from spark_connector.decode.sparkplug.metrics import (
     Value,
     dataset,
     microseconds,
@@ -18,7 +18,7 @@ from spark_connector.decode.sparkplug.values import (
     template,
     value_of,
 )
-from spark_connector.decode.sparkplug_payload import DATATYPES, payload_class
+from spark_connector.decode.sparkplug.payload import DATATYPES, payload_class
 from tests.unit.spark_connector.decode.payloads import AT_MS
 
 

@@ -4,6 +4,10 @@
 
 Built with protobuf's own runtime, so nothing is generated. Extension ranges are left out: what is in them is unknown
 fields, which Protobuf keeps out of the way. Invariant: numbers and kinds are the specification's. Pure.
+
+The columns of Sparkplug B: one row per message, its metrics in an array, each with its value in a typed member.
+
+Invariant: the order of members is the order in which `sparkplug_bodies` makes them. Pure.
 """
 
 from __future__ import annotations
@@ -11,6 +15,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from pyspark.sql.types import StructType
+
+from spark_connector.decode.ddl import parse_columns
 from spark_connector.decode.libraries import need
 
 PACKAGE = "lightmq.sparkplug"
@@ -91,3 +98,21 @@ def _add(message: Any, name: str, number: int, kind: str, *, label: int = 1) -> 
 def datatype_name(number: int) -> str | None:
     """Name of a data type, None for a number that has none."""
     return DATATYPES[number] if 0 <= number < len(DATATYPES) else None
+
+
+METRIC = (
+    "struct<name:string,alias:bigint,timestamp:timestamp,datatype:string,isHistorical:boolean,isTransient:boolean,"
+    "isNull:boolean,long:bigint,double:double,boolean:boolean,text:string,bytes:binary,time:timestamp,"
+    "properties:map<string,string>,metadata:string>"
+)
+COLUMNS = (
+    "groupId string, messageType string, edgeNodeId string, deviceId string, hostId string, online boolean, "
+    f"payloadTimestamp timestamp, seq int, bdSeq int, payloadUuid string, payloadBody binary, metrics array<{METRIC}>, "
+    "logPosition bigint"
+)
+
+
+def plan_sparkplug() -> tuple[StructType, None]:
+    """Return the columns; OptionError where protobuf is missing."""
+    payload_class()
+    return parse_columns(COLUMNS), None
