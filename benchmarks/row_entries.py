@@ -84,7 +84,7 @@ async def measure(directory: Path, rounds: int) -> None:
     )  # fmt: skip
     config = BrokerConfig(data_directory=directory, controllers=())
     broker = BrokerParts(config, store, SystemClock(), Registry(), structlog.get_logger())
-    broker.topics.ensure("orders", QUEUES)
+    broker.topics.table.ensure("orders", QUEUES)
     connection = inprocess.connect(Router(handlers(broker)))
     settle_garbage()
     batch = 0

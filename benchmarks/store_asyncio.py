@@ -60,7 +60,7 @@ async def measure(app: BrokerApp, queues: int, in_flight: int, total: int) -> st
         shares = [made[at::in_flight] for at in range(in_flight)]
         meter.start()
         begun = time.monotonic()
-        await asyncio.gather(*[produce(app.broker.appender, share, times_ns) for share in shares])
+        await asyncio.gather(*[produce(app.broker.publishing.appender, share, times_ns) for share in shares])
         rates.append(len(made) / (time.monotonic() - begun))
         meter.stop(len(made))
     times_ns.sort()
@@ -81,7 +81,7 @@ async def serve(directory: Path, flush: str, options: argparse.Namespace) -> Non
         assert app.broker is not None
         for first in range(0, options.queues, NAMES_AT_ONCE):
             names = [b"q%d" % number for number in range(first, min(first + NAMES_AT_ONCE, options.queues))]
-            app.broker.store.open_queues(names)
+            app.broker.tools.store.open_queues(names)
         settle_garbage()
         for in_flight in options.in_flight:
             total = options.messages if in_flight > 1 else options.messages // 8

@@ -270,7 +270,7 @@ class BrokerApp:
         """The picture for the administration page."""
         picture: dict[str, Any] = {} if self._member is None else {"member": self._member.status()}
         serving = self._present
-        return {**serving.broker.status(), **picture} if serving is not None else picture
+        return {**serving.broker.status.picture(), **picture} if serving is not None else picture
 
     @property
     def _running(self) -> BrokerParts:

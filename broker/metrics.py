@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.delayed.delayed import Delayed
     from broker.store.log_store import LogStore
     from runtime.metrics import Registry
 
@@ -63,6 +62,10 @@ class BrokerMetrics:
             "rocketmq_broker_drops_total", "What was dropped, by reason", labels=("reason",)
         )
 
+    def count_unpublished(self, reason: str, topics: int) -> None:
+        """So many topics were acknowledged before every controller had their route."""
+        self.unpublished.child(reason).value += topics
+
     def watch_store(self, store: LogStore) -> None:
         """Declare the gauges that read the store."""
         counter, gauge = self._registry.counter, self._registry.gauge
@@ -114,26 +117,6 @@ class BrokerMetrics:
             "Damaged stretches that the passes have met since the start",
             function=lambda: store.metrics().get("scrub_damaged_ranges_total", 0),
         )
-
-    def watch_delayed(self, delayed: Delayed) -> None:
-        """Declare what the waiting messages count themselves."""
-        counter, gauge = self._registry.counter, self._registry.gauge
-        gauge("rocketmq_delayed_messages", "Messages that wait for their time", function=lambda: delayed.waiting)
-        counter(
-            "rocketmq_delayed_delivered_messages_total",
-            "Messages delivered at their time since the start",
-            function=lambda: delayed.delivered,
-        )
-        counter(
-            "rocketmq_delayed_carried_messages_total",
-            "Waiting messages said again since the start because retention reached them",
-            function=lambda: delayed.carried,
-        )
-        lost = counter(
-            "rocketmq_delayed_lost_messages_total", "Waiting messages that could not be delivered", ("reason",)
-        )
-        lost.child("undeliverable", function=lambda: delayed.undeliverable)
-        lost.child("unreadable", function=lambda: delayed.unreadable)
 
     def read_store(self, store: LogStore) -> None:
         """Take over what the store counts itself; called after its upkeep."""

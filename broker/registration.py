@@ -36,7 +36,8 @@ from remoting.transport.contracts import Connection, Dial
 from remoting.transport.failures import ConnectionLost, checked
 
 if TYPE_CHECKING:
-    from broker.broker import BrokerParts
+    from broker.requests.tools import RequestTools
+    from broker.topics.feature import TopicFeature
 
 MASTER_ID = 0
 RETRY_SECONDS = 0.5
@@ -70,17 +71,23 @@ class _Controller:
 class Registration:
     """Keeps this broker known at every controller."""
 
-    def __init__(self, broker: BrokerParts, *, make_connection: Dial = dial) -> None:
-        self._broker = broker
+    def __init__(self, tools: RequestTools, topics: TopicFeature, *, make_connection: Dial = dial) -> None:
+        self._config = tools.config
+        self._store = tools.store
+        self._log = tools.log
+        self._broker = tools.identity
+        self._topics = topics.table
+        self._publication = topics.publication
         self._connect = make_connection
         self._tasks: list[asyncio.Task[None]] = []
         self._controllers: list[_Controller] = []
         self._registered: set[str] = set()
         self._says_good_bye = True
+        self._is_configured = False
         self._confirmed_version = 0
         self._connections: dict[str, Connection] = {}
         self._routes: dict[str, TopicRoute] = {}
-        broker.topics.on_change(self._topic_changed)
+        topics.table.on_change(self._topic_changed)
 
     @property
     def registered(self) -> bool:
@@ -89,12 +96,11 @@ class Registration:
 
     def start(self, addresses: tuple[str, ...]) -> None:
         """Begin to register with each controller."""
-        if addresses:
-            self._broker.find_route = self.find_route
+        self._is_configured = bool(addresses)
         for address in addresses:
             controller = _Controller(address)
             self._controllers.append(controller)
-            self._broker.publication.watch(address)
+            self._publication.watch(address)
             self._tasks.append(asyncio.get_running_loop().create_task(self._keep(controller)))
 
     async def stop(self, *, good_bye: bool = True) -> None:
@@ -105,18 +111,22 @@ class Registration:
         self._says_good_bye = good_bye
         for task in self._tasks:
             task.cancel()
-        self._broker.publication.stop()
+        self._publication.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         self._controllers.clear()
 
-    async def find_route(self, topic: str) -> TopicRoute:
+    async def find_route(self, topic: str) -> TopicRoute | None:
         """Where a topic's queues are, in all broker groups; as it was known last while no controller can be asked.
+
+        None where no controller is configured.
 
         Raises:
             Refused: no broker has such a topic.
             ConnectionLost, RequestTimeout: no controller can be asked, and nobody did before.
         """
+        if not self._is_configured:
+            return None
         failure: LightMQError = ConnectionLost("none is connected")
         for connection in list(self._connections.values()):
             command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields={"topic": topic})
@@ -137,12 +147,12 @@ class Registration:
         raise failure
 
     def _topic_changed(self, name: str, _created: bool) -> None:
-        topics = self._broker.topics
+        topics = self._topics
         if topics.get(name) is None:
             return  # its route goes by a request of its own (216)
         version = topics.version
-        self._broker.publication.changed(name, version)
-        self._broker.store.when_confirmed(topics.position(name), partial(self._topic_confirmed, name, version))
+        self._publication.changed(name, version)
+        self._store.when_confirmed(topics.position(name), partial(self._topic_confirmed, name, version))
 
     def _topic_confirmed(self, name: str, version: int, error: Exception | None) -> None:
         if error is None:
@@ -151,7 +161,7 @@ class Registration:
                 controller.tell(name, version)
 
     async def _keep(self, controller: _Controller) -> None:
-        address, publication = controller.address, self._broker.publication
+        address, publication = controller.address, self._publication
         warned = False
         while True:
             try:
@@ -159,7 +169,7 @@ class Registration:
             except (LightMQError, OSError) as error:
                 publication.unreachable(address)
                 if not warned:
-                    self._broker.log.warning("controller_unreachable", controller=address, error=str(error))
+                    self._log.warning("controller_unreachable", controller=address, error=str(error))
                 warned = True
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
@@ -168,7 +178,7 @@ class Registration:
                 await self._serve(connection, controller)
             except (LightMQError, OSError) as error:
                 publication.unreachable(address)
-                self._broker.log.warning("controller_lost", controller=address, error=str(error))
+                self._log.warning("controller_lost", controller=address, error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
             finally:
                 self._registered.discard(address)
@@ -177,11 +187,11 @@ class Registration:
                     await self._leave(connection)
 
     async def _serve(self, connection: Connection, controller: _Controller) -> None:
-        config, loop, address = self._broker.config, asyncio.get_running_loop(), controller.address
+        config, loop, address = self._config, asyncio.get_running_loop(), controller.address
         await self._register_all(connection, controller)
         self._registered.add(address)
         self._connections[address] = connection
-        self._broker.log.info("registered", controller=address, topics=len(self._broker.topics))
+        self._log.info("registered", controller=address, topics=len(self._topics))
         due = loop.time() + config.register_interval_ms / 1_000
         while True:
             if controller.news.is_set():
@@ -197,20 +207,20 @@ class Registration:
 
     async def _register_all(self, connection: Connection, controller: _Controller) -> None:
         await self._confirmed()
-        topics, confirmed = self._broker.topics, self._broker.store.confirm_position
+        topics, confirmed = self._topics, self._store.confirm_position
         known = [config for config in topics if topics.position(config.name) <= confirmed]
         version = self._confirmed_version
         controller.take()
         await self._register(connection, (*known, self._template()), version)
         # What is newer than this was not among them, or is told once more.
-        self._broker.publication.acknowledged(controller.address, {config.name: version for config in known})
+        self._publication.acknowledged(controller.address, {config.name: version for config in known})
 
     async def _register_changed(self, connection: Connection, controller: _Controller) -> None:
         version, changed = self._confirmed_version, controller.take()
-        configs = [config for config in map(self._broker.topics.get, changed) if config is not None]
+        configs = [config for config in map(self._topics.get, changed) if config is not None]
         if configs:
             await self._register(connection, configs, version)
-        self._broker.publication.acknowledged(controller.address, changed)
+        self._publication.acknowledged(controller.address, changed)
 
     async def _register(self, connection: Connection, topics: Iterable[TopicSettings], version: int) -> None:
         body = RegisterBrokerBody(
@@ -227,10 +237,10 @@ class Registration:
         return checked(await connection.request(command, REQUEST_TIMEOUT_MS)).fields.get("changed") != "false"
 
     def _data_version(self, version: int) -> DataVersion:
-        return DataVersion(self._broker.store.epoch, self._broker.identity.started_ms, version)
+        return DataVersion(self._store.epoch, self._broker.started_ms, version)
 
     async def _heartbeat(self, connection: Connection) -> None:
-        store = self._broker.store
+        store = self._store
         command = Command(RequestCode.BROKER_HEARTBEAT, fields=self._identity())
         command.fields |= {
             "epoch": str(store.epoch),
@@ -253,7 +263,7 @@ class Registration:
         Messages behind the last of them need not be: a master that waits for its replicas is known before they come,
         because what is confirmed can be read.
         """
-        topics = self._broker.topics
+        topics = self._topics
         newest = max((topics.position(config.name) for config in topics), default=0)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -265,22 +275,22 @@ class Registration:
             else:
                 future.set_exception(error)
 
-        self._broker.store.when_confirmed(newest, done)
+        self._store.when_confirmed(newest, done)
         await future
 
     def _template(self) -> TopicSettings:
         """The topic whose route clients ask for when their own does not exist yet."""
-        count = self._broker.config.template_queue_count
-        permission = 6 | PERMISSION_INHERIT if self._broker.config.auto_create_topics else 0
+        count = self._config.template_queue_count
+        permission = 6 | PERMISSION_INHERIT if self._config.auto_create_topics else 0
         return TopicSettings(name=DEFAULT_TOPIC, read_queue_count=count, write_queue_count=count, permission=permission)
 
     def _identity(self) -> dict[str, str]:
-        config = self._broker.config
+        config = self._config
         timeout_ms = str(config.heartbeat_interval_ms * LIFETIMES)
         return {
             "clusterName": config.cluster_name,
             "brokerName": config.broker_name,
-            "brokerAddr": self._broker.identity.address,
+            "brokerAddr": self._broker.address,
             "brokerId": str(MASTER_ID),
             "heartbeatTimeoutMillis": timeout_ms,
             "heartbeatTimeoutMills": timeout_ms,

@@ -30,7 +30,7 @@ _VALUE = struct.Struct("<qqqq")
 
 
 class DelayBucket:
-    """One span of time."""
+    """The messages that are due within `BUCKET_MS` from `start_ms` on, and how far they are delivered."""
 
     __slots__ = ("_beyond", "_heap", "_looks", "cursor", "delivered", "floor", "mark", "queue_id", "start_ms")
 

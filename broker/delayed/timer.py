@@ -45,7 +45,7 @@ class DelayTimer:
         self._plan(0)
 
     def stop(self) -> None:
-        """No more passes."""
+        """Make no further pass; one that is under way has ended, because both run on the loop."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

@@ -28,14 +28,14 @@ class DirectAppends(DirectSessions):
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
-        self._queues, self._queues_of = broker.dispatcher.cached, broker.dispatcher.mqtt
-        self._body_bytes_max = broker.config.limits.message_size_bytes_max
-        self._properties_bytes_max = broker.config.limits.properties_bytes_max
+        self._queues, self._queues_of = broker.subscriptions.dispatcher.cached, broker.subscriptions.dispatcher.mqtt
+        self._body_bytes_max = broker.tools.config.limits.message_size_bytes_max
+        self._properties_bytes_max = broker.tools.config.limits.properties_bytes_max
 
     @property
     def open(self) -> bool:
         """Whether no quota wants to see what is retained; the proxy of this process has judged who publishes what."""
-        return not self._broker.retained_quota.active
+        return not self._broker.retained.quota.active
 
     def append(self, runs: Sequence[PlainRun], stored: Stored) -> None:
         """Append the runs as one; `stored` follows, never in this call."""
@@ -46,11 +46,11 @@ class DirectAppends(DirectSessions):
         except Refused as refused:
             soon(stored, refused)
         except StoreError as error:
-            soon(stored, refusal_of(self._broker.metrics, error))
+            soon(stored, refusal_of(self._broker.tools.metrics, error))
         except LightMQError as error:
             soon(stored, Refused(ResponseCode.MESSAGE_ILLEGAL, str(error)))
         else:
-            self._broker.appender.now(messages, stored)
+            self._broker.publishing.appender.now(messages, stored)
 
     def _too_large(self, body_bytes: int, properties_bytes: int) -> Refused:
         if body_bytes > self._body_bytes_max:

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from broker.requests.refusals import refusal_of
-from broker.router import session_requests
 from broker.store.errors import StoreError
 from remoting.protocol.bodies.session_body import SessionClose, SessionOpen, SessionOpened, Subscribe, Subscribed
 from remoting.protocol.errors import Refused
@@ -30,7 +29,7 @@ class DirectSessions:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._requests = session_requests(broker)
+        self._requests = broker.sessions.requests
 
     def session_open(self, peer: Peer, request: SessionOpen, said: Said[SessionOpened]) -> None:
         """Take a client's session for the proxy at `peer`."""
@@ -44,9 +43,9 @@ class DirectSessions:
         except Refused as refused:
             said(None, refused)
         except StoreError as error:
-            said(None, refusal_of(broker.metrics, error))
+            said(None, refusal_of(broker.tools.metrics, error))
         else:
-            broker.answers.call_at(position, position, said)
+            broker.tools.answers.call_at(position, position, said)
 
     def subscribe(self, wanted: Sequence[tuple[Subscribe, Said[Subscribed]]]) -> None:
         """Subscribe many sessions."""
@@ -59,9 +58,9 @@ class DirectSessions:
             except Refused as refused:
                 said(None, refused)
             except StoreError as error:
-                said(None, refusal_of(broker.metrics, error))
+                said(None, refusal_of(broker.tools.metrics, error))
             else:
-                broker.answers.call_at(position, subscribed, said)
+                broker.tools.answers.call_at(position, subscribed, said)
 
     def _make_queues(self, requests: Sequence[Subscribe]) -> None:
         """Make the queues of exact topics that some of these will ask for, together."""
@@ -72,4 +71,4 @@ class DirectSessions:
                 if topics.validate_filter(topic) is None and not topics.is_wildcard(topic):
                     wanted.append(names.light_queue_name(topic.encode()))
         with suppress(StoreError):  # each of them hears it when it asks
-            self._broker.store.open_queues(wanted)
+            self._broker.tools.store.open_queues(wanted)

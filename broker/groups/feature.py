@@ -12,21 +12,20 @@ from broker.groups.offset_gather import OffsetGather
 from broker.groups.offset_requests import OffsetRequests
 from broker.groups.offsets import GroupOffsets
 from broker.groups.traffic import GroupTraffic
+from broker.requests.tools import Feature, RequestTools
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 
 if TYPE_CHECKING:
-    from broker.requests.tools import RequestTools
-    from broker.topics.queues import ClientQueues
-    from broker.topics.topics import Topics
+    from broker.topics.feature import TopicFeature
     from remoting.transport.contracts import Handler
 
 
-class ConsumerGroups:
+class ConsumerGroups(Feature):
     """Everything a broker knows of consumer groups."""
 
-    def __init__(self, tools: RequestTools, *, topics: Topics, queues: ClientQueues) -> None:
-        self.groups = Groups(tools.store, topics)
+    def __init__(self, tools: RequestTools, topics: TopicFeature) -> None:
+        self.groups = Groups(tools.store, topics.table)
         self.offsets = GroupOffsets(tools.store)
         self.commits = OffsetGather(self.offsets, tools.store, tools.metrics)
         self.clients = Clients(expiry_ms=tools.config.client_expiry_s * 1_000, on_group_changed=self._changed)
@@ -34,7 +33,9 @@ class ConsumerGroups:
         self._locks = QueueLocks()
         self._requests = (
             ClientRequests(tools, groups=self.groups, clients=self.clients, locks=self._locks),
-            OffsetRequests(tools, topics=topics, queues=queues, offsets=self.offsets, group_commits=self.commits),
+            OffsetRequests(
+                tools, topics=topics.table, queues=topics.queues, offsets=self.offsets, group_commits=self.commits
+            ),
         )
 
     def handlers(self) -> dict[int, Handler]:
@@ -46,6 +47,10 @@ class ConsumerGroups:
         self._locks.expire(now_ms)
         self.traffic.expire(now_ms)
         return {"client_silent": self.clients.expire(now_ms)}
+
+    def status(self) -> dict[str, int]:
+        """How many clients are known."""
+        return {"clients": len(self.clients)}
 
     def _changed(self, group: str) -> None:
         for client in self.clients.clients_of(group):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from broker.history.scan import HistoryScan, LastScan
 from broker.reading.bounds import covered_topics
 from broker.requests.access import CONSUME
+from broker.requests.tools import Feature, RequestTools
 from remoting.protocol.bodies.history_body import HistoryReply, HistoryRequest, decode, encode
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -22,7 +23,6 @@ from remoting.protocol.records import topics as mqtt_topics
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.requests.tools import RequestTools
     from broker.topics.topics import Topics
     from broker.topics.visible import VisibleQueues
 
@@ -37,7 +37,7 @@ QUEUES_MAX = 65_536
 Key = tuple[Peer, int, int, int]
 
 
-class HistoryRoom:
+class HistoryFeature(Feature):
     """Answers HISTORY."""
 
     def __init__(self, tools: RequestTools, *, topics: Topics, visible: VisibleQueues) -> None:
@@ -53,7 +53,7 @@ class HistoryRoom:
         return {RequestCode.HISTORY: self.handle}
 
     def handle(self, peer: Peer, command: Command) -> Command:
-        """One step."""
+        """One step of a subscriber's history: the records found, and where the next step goes on."""
         request = decode(HistoryRequest, command.body)
         wrong = mqtt_topics.validate_filter(request.filter)
         if wrong is not None or self._visible.hidden(request.queue_id):

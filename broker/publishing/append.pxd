@@ -1,10 +1,10 @@
 # Types of append.py; see remoting/native/typed.py.
 
 cdef class Appender:
-    cdef object _broker
     cdef bint _has_exact
     cdef list _messages
     cdef object _messages_in
+    cdef object _metrics
     cdef object _store
     cdef list _waiting
 

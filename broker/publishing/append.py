@@ -7,15 +7,13 @@ leaves nothing behind. Invariant: no frame is acknowledged at or above the confi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.meta import hot
 from broker.requests.access import PUBLISH
 from broker.requests.refusals import refusal_of
-from broker.sessions import qos2 as session_flow
-from broker.sessions.record import ClientSession as Session
 from broker.store.errors import StoreError
 from broker.store.state.state_log import StateChange
 from broker.store.store_message import Appended, StoreMessage
@@ -35,15 +33,41 @@ from remoting.transport.direct import Stored
 from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
-    from broker.broker import BrokerParts as Broker
     from broker.metrics import BrokerMetrics
+    from broker.publishing.feature import PublishingFeature as Broker
     from broker.requests.access import Authorizer
     from broker.retained.quota import RetainedQuota
+    from broker.store.log_store import LogStore
 
 Done = Callable[[Appended | None, int, Refused | None], None]
 """(where the whole append went, index of the caller's first message in it, None) or (…, …, what the sender is told)."""
 
-ExactIds = Sequence[tuple[Session, int]]
+
+class PublisherSession(Protocol):
+    """What is asked of the session of a client that publishes with QoS 2."""
+
+    @property
+    def client_id(self) -> str:
+        """Client id of the session's client."""
+
+    def is_received(self, packet_id: int, /) -> bool:
+        """Whether a publish of this id was taken and not released."""
+
+    def receive(self, packet_ids: Iterable[int], /) -> list[StateChange]:
+        """Note publishes taken; the records to write in the group of their messages."""
+
+    def release(self, packet_ids: Iterable[int], /) -> list[StateChange]:
+        """Forget publishes taken."""
+
+
+class PublisherSessions(Protocol):
+    """Where the sessions of publishers are found."""
+
+    def owned(self, client_id: str, owner: object, /) -> PublisherSession | None:
+        """The durable session of a client id while `owner` holds it."""
+
+
+ExactIds = Sequence[tuple[PublisherSession, int]]
 """(session, packet id) of QoS 2 publishes."""
 NO_EXACT_IDS: ExactIds = ()
 NOT_STORED = (0, -1)
@@ -54,13 +78,13 @@ Waiting = tuple[int, Done, ExactIds]
 class Appender:
     """Gathers messages of one loop turn into one append."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, store: LogStore, metrics: BrokerMetrics) -> None:
+        self._metrics = metrics
         self._messages: list[StoreMessage] = []
         self._waiting: list[Waiting] = []
         self._has_exact = False
-        self._store = broker.store
-        self._messages_in = broker.metrics.messages_in
+        self._store = store
+        self._messages_in = metrics.messages_in
 
     def add(self, messages: list[StoreMessage], done: Done, exact: ExactIds = NO_EXACT_IDS) -> None:
         """Append the messages at the end of this turn and call `done` when they are in the log and confirmed.
@@ -81,7 +105,7 @@ class Appender:
         try:
             end = self._store.append(messages).end_position
         except (LocalMisuse, StoreError) as error:
-            soon(stored, refusal_of(self._broker.metrics, error))
+            soon(stored, refusal_of(self._metrics, error))
             return
         self._messages_in.value += len(messages)
         self._store.when_confirmed(end, partial(self._confirmed, stored))
@@ -90,7 +114,7 @@ class Appender:
         if error is None:
             stored(None)
         else:
-            soon(stored, refusal_of(self._broker.metrics, error))  # it may come while another append is being made
+            soon(stored, refusal_of(self._metrics, error))  # it may come while another append is being made
 
     def flush(self) -> None:
         """Append what has gathered."""
@@ -106,11 +130,11 @@ class Appender:
             self.flush()
 
     def _append(self, messages: list[StoreMessage], waiting: list[Waiting]) -> None:
-        metrics = self._broker.metrics
+        metrics = self._metrics
         exact = [one for _first, _done, ids in waiting for one in ids]
         changes = _noted(exact) if exact else ()
         try:
-            appended = self._broker.store.append(messages, changes=changes)
+            appended = self._store.append(messages, changes=changes)
         except LocalMisuse as error:
             _forgotten(exact)
             if len(waiting) == 1:
@@ -132,19 +156,19 @@ class Appender:
             for first, done, _ids in waiting:
                 done(appended, first, None if error is None else refusal_of(metrics, error))
 
-        self._broker.store.when_confirmed(appended.end_position, confirmed)
+        self._store.when_confirmed(appended.end_position, confirmed)
 
 
 def _noted(exact: ExactIds) -> list[StateChange]:
-    by_session: dict[str, tuple[Session, list[int]]] = {}
+    by_session: dict[str, tuple[PublisherSession, list[int]]] = {}
     for session, packet_id in exact:
         by_session.setdefault(session.client_id, (session, []))[1].append(packet_id)
-    return [change for session, ids in by_session.values() for change in session_flow.receive(session, ids)]
+    return [change for session, ids in by_session.values() for change in session.receive(ids)]
 
 
 def _forgotten(exact: ExactIds) -> None:
     for session, packet_id in exact:
-        session_flow.release(session, (packet_id,))
+        session.release((packet_id,))
 
 
 def entry_message(entry: AppendEntry) -> StoreMessage:
@@ -251,7 +275,7 @@ def _append(
 
 def _unwanted(broker: Broker, messages: list[StoreMessage], left_out: Sequence[int]) -> list[bool]:
     """Whether nobody has subscribed to a message's topic, for every entry of the request; unknown of those left out."""
-    want = broker.sessions.subscribers.want
+    want = broker.subscribers.want
     unwanted = [not want(message) for message in messages]
     for at in left_out:
         unwanted.insert(at, False)
@@ -272,7 +296,7 @@ def exact_ids(broker: Broker, peer: Peer, entries: list[AppendEntry]) -> tuple[E
     Left out is what is stored already, and what came from a proxy that has lost the session: its client sends it again
     through the proxy that has it, and was told nothing else meanwhile.
     """
-    exact: list[tuple[Session, int]] = []
+    exact: list[tuple[PublisherSession, int]] = []
     left_out = []
     taken = set()
     for at, entry in enumerate(entries):
@@ -283,7 +307,7 @@ def exact_ids(broker: Broker, peer: Peer, entries: list[AppendEntry]) -> tuple[E
         if session is None:
             broker.metrics.dropped.child("publish_fenced").value += 1
             left_out.append(at)
-        elif session_flow.is_received(session, packet_id) or (session.client_id, packet_id) in taken:
+        elif session.is_received(packet_id) or (session.client_id, packet_id) in taken:
             broker.metrics.dropped.child("publish_repeated").value += 1
             left_out.append(at)
         else:

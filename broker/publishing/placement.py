@@ -61,7 +61,9 @@ class Placement:
         auto_create: bool,
         message_size_bytes_max: int,
         properties_bytes_max: int,
+        retained_expiry: Callable[[bytes, int], None] = lambda _topic, _expiry_s: None,
     ) -> None:
+        """`retained_expiry(topic, expiry_s)` is told of every message that is to be retained for so many seconds."""
         self._topics = topics
         self._dispatcher = dispatcher
         self._queue_count = queue_count
@@ -73,8 +75,7 @@ class Placement:
         """Takes placed messages that may wish to be delivered later; gives back what is to be appended now."""
         self.check_wait: Callable[[StoreMessage, int], None] | None = None
         """Refused when a placed message wishes to be delivered later and may not."""
-        self.retained_expiry: Callable[[bytes, int], None] = lambda _topic, _expiry_s: None
-        """Hears of every message that is to be retained for so many seconds."""
+        self._retained_expiry = retained_expiry
         self.way = Way(
             dispatcher.cached,
             dispatcher.mqtt,
@@ -175,7 +176,7 @@ class Placement:
         if flags & FLAG_RETAIN and message.n_props > MQTT_OWN_PROPERTIES and EXPIRY in message.meta:
             expiry = property_value(message, EXPIRY)
             if expiry.isdigit():
-                self.retained_expiry(topic, int(expiry))
+                self._retained_expiry(topic, int(expiry))
         return message
 
     def _place_queue(self, message: StoreMessage, queue_index: int) -> StoreMessage:

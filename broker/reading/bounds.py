@@ -30,7 +30,6 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.reading.long_poll import LongPolls
-    from broker.requests.identity import BrokerIdentity
     from broker.requests.tools import RequestTools
     from broker.topics.topics import Topics
 
@@ -38,14 +37,14 @@ if TYPE_CHECKING:
 class BoundsRequests:
     """Answers QUEUE_BOUNDS."""
 
-    def __init__(self, tools: RequestTools, *, topics: Topics, long_polls: LongPolls, identity: BrokerIdentity) -> None:
+    def __init__(self, tools: RequestTools, *, topics: Topics, long_polls: LongPolls) -> None:
         self._authorizer = tools.authorizer
         self._answers = tools.answers
         self._store = tools.store
         self._config = tools.config
         self._topics = topics
         self._long_polls = long_polls
-        self._identity = identity
+        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""

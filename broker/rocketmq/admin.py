@@ -33,7 +33,6 @@ from runtime.config.tables import flatten
 if TYPE_CHECKING:
     from broker.groups.groups import Groups
     from broker.publishing.placement import Placement
-    from broker.requests.identity import BrokerIdentity
     from broker.requests.tools import RequestTools
     from broker.rocketmq.rates import Rates
     from broker.store.log_store import LogStore
@@ -57,7 +56,6 @@ class AdminRequests:
         placement: Placement,
         rates_in: Rates,
         rates_out: Rates,
-        identity: BrokerIdentity,
     ) -> None:
         self._authorizer = tools.authorizer
         self._answers = tools.answers
@@ -70,7 +68,7 @@ class AdminRequests:
         self._placement = placement
         self._rates_in = rates_in
         self._rates_out = rates_out
-        self._identity = identity
+        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""

@@ -8,8 +8,8 @@ Loop thread only.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -64,6 +64,14 @@ class AssignmentRequest(msgspec.Struct, rename="camel"):
     message_model: str | int | None = None
 
 
+class RouteFinder(Protocol):
+    """Where the queues of topics are in all broker groups."""
+
+    async def find_route(self, topic: str) -> TopicRoute | None:
+        """The route; None where no controller is configured. Raises LightMQError when no controller says."""
+        ...
+
+
 class AssignmentRequests:
     """Allocates the queues of a topic to the members of a group."""
 
@@ -73,13 +81,13 @@ class AssignmentRequests:
         *,
         topics: Topics,
         clients: Clients,
-        find_route: Callable[[str], Awaitable[TopicRoute | None]],
+        routes: RouteFinder,
     ) -> None:
         self._authorizer = tools.authorizer
         self._config = tools.config
         self._topics = topics
         self._clients = clients
-        self._find_route = find_route
+        self._routes = routes
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -125,7 +133,7 @@ class AssignmentRequests:
                 up the others, so it had better keep what it has and ask again.
         """
         try:
-            route = await self._find_route(topic)
+            route = await self._routes.find_route(topic)
         except (LightMQError, OSError) as error:
             raise Refused(ResponseCode.SYSTEM_BUSY, f"no controller says where topic {topic} is: {error}") from error
         if route is None:

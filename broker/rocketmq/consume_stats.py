@@ -24,10 +24,7 @@ from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.groups.offset_gather import OffsetGather
-    from broker.groups.offsets import GroupOffsets
-    from broker.groups.traffic import GroupTraffic
-    from broker.requests.identity import BrokerIdentity
+    from broker.groups.feature import ConsumerGroups
     from broker.requests.tools import RequestTools
     from broker.topics.queues import ClientQueues
 
@@ -41,25 +38,16 @@ Row = tuple[dict[str, Any], dict[str, int]]
 class ConsumeStatsRequests:
     """How far groups are behind."""
 
-    def __init__(
-        self,
-        tools: RequestTools,
-        *,
-        queues: ClientQueues,
-        offsets: GroupOffsets,
-        group_commits: OffsetGather,
-        group_traffic: GroupTraffic,
-        identity: BrokerIdentity,
-    ) -> None:
+    def __init__(self, tools: RequestTools, *, queues: ClientQueues, groups: ConsumerGroups) -> None:
         self._authorizer = tools.authorizer
         self._store = tools.store
         self._config = tools.config
         self._clock = tools.clock
         self._queues = queues
-        self._offsets = offsets
-        self._group_commits = group_commits
-        self._group_traffic = group_traffic
-        self._identity = identity
+        self._offsets = groups.offsets
+        self._group_commits = groups.commits
+        self._group_traffic = groups.traffic
+        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""

@@ -26,11 +26,7 @@ from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.groups.clients import Clients
-    from broker.groups.groups import Groups
-    from broker.groups.offset_gather import OffsetGather
-    from broker.groups.offsets import GroupOffsets
-    from broker.requests.identity import BrokerIdentity
+    from broker.groups.feature import ConsumerGroups
     from broker.requests.tools import RequestTools
     from broker.topics.topics import Topics
 
@@ -48,27 +44,17 @@ _encode = msgspec.json.encode
 class GroupAdminRequests:
     """What RocketMQ's tools ask about groups."""
 
-    def __init__(
-        self,
-        tools: RequestTools,
-        *,
-        topics: Topics,
-        groups: Groups,
-        clients: Clients,
-        offsets: GroupOffsets,
-        group_commits: OffsetGather,
-        identity: BrokerIdentity,
-    ) -> None:
+    def __init__(self, tools: RequestTools, *, topics: Topics, groups: ConsumerGroups) -> None:
         self._authorizer = tools.authorizer
         self._answers = tools.answers
         self._store = tools.store
         self._config = tools.config
         self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._offsets = offsets
-        self._group_commits = group_commits
-        self._identity = identity
+        self._groups = groups.groups
+        self._clients = groups.clients
+        self._offsets = groups.offsets
+        self._group_commits = groups.commits
+        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""

@@ -30,12 +30,9 @@ from remoting.protocol.records.record import RecordView
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.groups.clients import Clients
-    from broker.groups.groups import GroupConfig, Groups
-    from broker.groups.offset_gather import OffsetGather
-    from broker.groups.traffic import GroupTraffic
+    from broker.groups.feature import ConsumerGroups
+    from broker.groups.groups import GroupConfig
     from broker.reading.long_poll import LongPolls
-    from broker.requests.identity import BrokerIdentity
     from broker.requests.tools import RequestTools
     from broker.store.read_result import ReadResult
     from broker.topics.queues import ClientQueues
@@ -74,13 +71,9 @@ class RocketmqPullRequests:
         tools: RequestTools,
         *,
         queues: ClientQueues,
-        groups: Groups,
-        clients: Clients,
-        group_commits: OffsetGather,
-        group_traffic: GroupTraffic,
+        groups: ConsumerGroups,
         long_polls: LongPolls,
         unpacker: Unpacker,
-        identity: BrokerIdentity,
     ) -> None:
         self._authorizer = tools.authorizer
         self._store = tools.store
@@ -89,13 +82,13 @@ class RocketmqPullRequests:
         self._metrics = tools.metrics
         self._log = tools.log
         self._queues = queues
-        self._groups = groups
-        self._clients = clients
-        self._group_commits = group_commits
-        self._group_traffic = group_traffic
+        self._groups = groups.groups
+        self._clients = groups.clients
+        self._group_commits = groups.commits
+        self._group_traffic = groups.traffic
         self._long_polls = long_polls
         self._unpacker = unpacker
-        self._identity = identity
+        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""

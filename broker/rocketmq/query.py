@@ -27,7 +27,6 @@ from remoting.protocol.records.record import MESSAGE, RecordView
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.requests.identity import BrokerIdentity
     from broker.requests.tools import RequestTools
     from broker.topics.queues import ClientQueues
     from broker.topics.topics import Topics
@@ -55,7 +54,6 @@ class QueryRequests:
         queues: ClientQueues,
         unpacker: Unpacker,
         visible: VisibleQueues,
-        identity: BrokerIdentity,
     ) -> None:
         self._authorizer = tools.authorizer
         self._store = tools.store
@@ -66,7 +64,7 @@ class QueryRequests:
         self._queues = queues
         self._unpacker = unpacker
         self._visible = visible
-        self._identity = identity
+        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""

@@ -22,7 +22,6 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.groups.clients import Clients
-    from broker.requests.identity import BrokerIdentity
     from broker.requests.tools import RequestTools
     from broker.topics.topics import Topics
 
@@ -40,13 +39,13 @@ def reply_topic(cluster_name: str) -> str:
 class ReplyRequests:
     """Hands answers to the producers that wait for them."""
 
-    def __init__(self, tools: RequestTools, *, topics: Topics, clients: Clients, identity: BrokerIdentity) -> None:
+    def __init__(self, tools: RequestTools, *, topics: Topics, clients: Clients) -> None:
         self._authorizer = tools.authorizer
         self._config = tools.config
         self._clock = tools.clock
         self._topics = topics
         self._clients = clients
-        self._identity = identity
+        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from broker.groups.groups import Groups
     from broker.publishing.append import Appender
     from broker.publishing.placement import Placement
-    from broker.requests.identity import BrokerIdentity
     from broker.requests.tools import RequestTools
     from broker.rocketmq.reply import ReplyRequests
     from broker.topics.publication import Publication
@@ -60,7 +59,6 @@ class SendRequests:
         appender: Appender,
         unpacker: Unpacker,
         replies: ReplyRequests,
-        identity: BrokerIdentity,
     ) -> None:
         self._authorizer = tools.authorizer
         self._store = tools.store
@@ -72,7 +70,7 @@ class SendRequests:
         self._appender = appender
         self._unpacker = unpacker
         self._replies = replies
-        self._identity = identity
+        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""

@@ -53,7 +53,7 @@ class TrafficStatsRequests:
         }
 
     def view_stats(self, _peer: Peer, command: Command) -> Command:
-        """315: one figure."""
+        """315: the figure that the fields `statsName` and `statsKey` name, as RocketMQ's JSON."""
         name, key = text(command.fields, "statsName"), text(command.fields, "statsKey")
         found = self._figures(name, key)
         if found is None:

@@ -201,7 +201,7 @@ class GroupMember:
         if former is not None:
             self.master.leader.presume_absent(former)  # or nobody would have been elected in its place
         self.master.start()
-        may_answer = serving.broker.long_polls.may_answer = self.manager.pauses.may_answer
+        may_answer = serving.broker.reading.long_polls.may_answer = self.manager.pauses.may_answer
         self.gate.serve(serving.handlers, view.epoch, self.master.admission, may_answer)
         serving.announce(self._host, self.port, self.config.controllers)
         self._log.info("role_ready", epoch=view.epoch, took_ms=self.replicas.now_ms() - began_ms)

@@ -18,12 +18,10 @@ from broker.broker import BrokerParts
 from broker.metrics import ReaderMetrics
 from broker.readers.messages import ReaderSettings
 from broker.readers.pool import ReaderPool
-from broker.registration import Registration
 from broker.requests.access import Authorizer
 from broker.router import handlers
 from broker.store.attached.tail_view import in_order
 from broker.store.errors import GivenUp, StoreError
-from remoting.protocol.errors import LightMQError
 from remoting.server.access import Access
 from remoting.server.intake import IntakeLimits
 from remoting.server.server import RemotingServer
@@ -61,9 +59,9 @@ class Serving:
         """`authorizer`: who may do what; without one everybody may do everything."""
         self.config = config
         self.store = store
-        self.broker = BrokerParts(config, store, clock, registry, log, authorizer)
+        self.broker = BrokerParts(config, store, clock, registry, log, authorizer, connect)
         self.readers: ReaderPool | None = None
-        self.registration = Registration(self.broker, make_connection=connect)
+        self.registration = self.broker.registration
         self._clock, self._registry, self._log = clock, registry, log
         self._upkeep: asyncio.Task[None] | None = None
         self._announced = False
@@ -75,9 +73,8 @@ class Serving:
 
     def start(self) -> None:
         """Finish what a stop interrupted and begin to work; nobody knows of us yet."""
-        self._finish_commits()
         self._make_readers()
-        self.broker.delay_timer.start()
+        self.broker.start()
         self._upkeep = asyncio.get_running_loop().create_task(self._maintain())
 
     def announce(self, host: str, port: int, controllers: tuple[str, ...]) -> None:
@@ -87,7 +84,8 @@ class Serving:
 
     def tell_address(self, host: str, port: int) -> None:
         """Where clients reach us."""
-        self.broker.identity.host, self.broker.identity.port = host, port
+        identity = self.broker.tools.identity
+        identity.host, identity.port = host, port
         if self.readers is not None and not self._announced:
             self.readers.start()
         self._announced = True
@@ -100,7 +98,7 @@ class Serving:
 
     def give_up(self, reason: GivenUp) -> None:
         """Answer all that waits to be confirmed: the role has ended, others decide whether it stays."""
-        self.broker.appender.flush()
+        self.broker.publishing.appender.flush()
         self.broker.groups.commits.flush()
         self.store.give_up(reason)
 
@@ -111,9 +109,7 @@ class Serving:
 
     async def rest(self) -> None:
         """End what works on the log, which stays open."""
-        self.broker.delay_timer.stop()
-        self.broker.will_room.stop()
-        self.broker.handovers.stop()
+        self.broker.stop()
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.gather(self._upkeep, return_exceptions=True)
@@ -123,7 +119,7 @@ class Serving:
         """Prepare the reader processes; they start once clients can be told of them."""
         config, limits, broker, (level, json) = self.config, self.config.limits, self.broker, logs.in_use()
         tls = config.tls
-        metrics = ReaderMetrics(self._registry, broker.metrics)
+        metrics = ReaderMetrics(self._registry, broker.tools.metrics)
         if not config.range_readers:
             return
         reason = readers_impossible()
@@ -141,19 +137,8 @@ class Serving:
             tls_key=_text(tls.key), tls_client_ca=_text(tls.client_ca), tls_client_required=tls.client_required,
         )  # fmt: skip
         pool = self.readers = ReaderPool(config.range_readers, settings, metrics, self._log)
-        identity = broker.identity
+        identity = broker.tools.identity
         identity.readers_address = lambda: join_address(identity.host, pool.port) if pool.serving else None
-
-    def _finish_commits(self) -> None:
-        """Carry on the sink commits that a stop interrupted: part of them is visible already."""
-        ledger = self.broker.ledger
-        for run in ledger.unfinished():
-            try:
-                while not run.finished:
-                    ledger.step(run)
-                self._log.info("commit_finished", sink=run.sink, batch=run.batch, rows=run.total)
-            except LightMQError as error:
-                self._log.error("commit_not_finished", sink=run.sink, batch=run.batch, error=str(error))
 
     async def _maintain(self) -> None:
         interval_s = self.config.maintain_interval_ms / 1_000

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 
-from broker.sessions.record import ClientSession
+from broker.sessions.client_session import ClientSession
 
 _STALE_ENTRIES_MIN = 1_024
 """Below so many entries nothing is swept."""
@@ -35,6 +35,8 @@ class ExpiryQueue:
     def __init__(self, sessions: Mapping[str, ClientSession]) -> None:
         self._sessions = sessions
         self._heap: list[tuple[int, str]] = []
+        self._wake_ms: dict[str, int] = {}
+        """Client id -> the time of its live entry."""
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -44,12 +46,13 @@ class ExpiryQueue:
         at_ms = due_ms(session)
         if at_ms == NEVER_MS:
             return
-        if session.wake_ms and session.wake_ms <= at_ms:
+        if self._wake_ms.get(session.client_id, at_ms + 1) <= at_ms:
             return
-        session.wake_ms = at_ms
+        self._wake_ms[session.client_id] = at_ms
         heapq.heappush(self._heap, (at_ms, session.client_id))
         if len(self._heap) > max(_STALE_ENTRIES_MIN, 2 * len(self._sessions)):
-            self._heap = [(one.wake_ms, name) for name, one in self._sessions.items() if one.wake_ms]
+            self._wake_ms = {name: wake_ms for name, wake_ms in self._wake_ms.items() if name in self._sessions}
+            self._heap = [(wake_ms, name) for name, wake_ms in self._wake_ms.items()]
             heapq.heapify(self._heap)
 
     def over(self, now_ms: int) -> list[ClientSession]:
@@ -57,11 +60,11 @@ class ExpiryQueue:
         found = []
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, client_id = heapq.heappop(self._heap)
-            session = self._sessions.get(client_id)
-            if session is None or session.wake_ms != at_ms:
+            if self._wake_ms.get(client_id) != at_ms:
                 continue
-            session.wake_ms = 0
-            if session.owner is not None:
+            del self._wake_ms[client_id]
+            session = self._sessions.get(client_id)
+            if session is None or session.owner is not None:
                 continue
             if due_ms(session) <= now_ms:
                 found.append(session)

@@ -19,7 +19,7 @@ from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.transport.contracts import Peer
 
 if TYPE_CHECKING:
-    from broker.sessions.record import ClientSession
+    from broker.sessions.client_session import ClientSession
 
 HANDOVER_MS = 1_000
 """How long the holder of a session may take to hand it in."""

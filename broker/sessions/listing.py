@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from broker.requests.access import ADMIN, SESSION
 from broker.sessions.expiry import NEVER_S, due_ms
-from broker.sessions.qos2 import received_ids
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
@@ -22,7 +21,7 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.requests.tools import RequestTools
-    from broker.sessions.record import ClientSession
+    from broker.sessions.client_session import ClientSession
     from broker.sessions.sessions import Sessions
     from broker.topics.visible import VisibleQueues
 
@@ -101,7 +100,7 @@ class SessionListRequests:
         return self._summary(session) | {
             "filters": filters,
             "in_flight": len(session.exact or ()) + sum(1 for entry in session.inflight if entry[0]),
-            "received": len(received_ids(session)),
+            "received": len(session.received_ids()),
             "wills": len(self._sessions.wills.of(session.client_id)),
         }
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from broker.retained.retained import Retained
     from broker.sessions.handover import Handovers
     from broker.sessions.sessions import Sessions
-    from broker.shared.requests import SharedRoom
+    from broker.shared.requests import SharedFeature
     from broker.wills.requests import WillRoom
 
 RETAIN_HANDLING_SHIFT = 2
@@ -59,7 +59,7 @@ class SessionRequests:
         *,
         sessions: Sessions,
         retained: Retained,
-        shared: SharedRoom,
+        shared: SharedFeature,
         will_room: WillRoom,
         handovers: Handovers,
         appender: Appender,

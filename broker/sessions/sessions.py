@@ -6,7 +6,7 @@ Rules (MQTT 3.1.1 §3.1.2.4, §3.1.4, §4.1; MQTT 5 §3.1.2.4, §3.1.2.11.2, §3
 - `present` is true exactly when a session with that id lived on and clean was not asked for.
 - A session belongs to the user that opened it; another user may neither resume it, take it over nor clean it away.
 - Wildcard queue, subscription and start offset are in the log before a subscription is answered
-  (`subscriptions`); so are the steps of QoS 2 (`qos2`) and the will of a connection (`wills`).
+  (`subscriptions`); so are the steps of QoS 2 (`client_session`) and the will of a connection (`wills`).
 - A session without expiry lives in memory and dies with its connection or its proxy. A durable one is a SESSION record
   and dies by expiry, counted from its close.
 
@@ -22,16 +22,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.sessions import qos2 as session_flow
-from broker.sessions import shared_qos2 as shared_exact
+from broker.sessions.client_session import NO_OFFSETS, ClientSession, load_sessions
 from broker.sessions.expiry import ExpiryQueue, due_ms
-from broker.sessions.record import NO_OFFSETS, ClientSession, load_sessions, offset_key, pack_offset
+from broker.sessions.record import offset_key, pack_offset
 from broker.sessions.subscriptions import SubscriptionBook
-from broker.shared.groups import SharedGroups
 from broker.store.errors import StoreFull
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
-from broker.wills.wills import WillRecord, Wills
+from broker.wills.wills import WillRecord
 from remoting.protocol.bodies.history_body import HISTORY_BIT
 from remoting.protocol.bodies.session_body import (
     WILL_DUE,
@@ -49,8 +47,11 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 
 if TYPE_CHECKING:
+    from broker.shared.groups import SharedGroups
     from broker.store.log_store import LogStore
     from broker.subscriptions.filters import Filters
+    from broker.subscriptions.subscribers import Subscribers
+    from broker.wills.wills import Wills
 
 
 @dataclass(slots=True)
@@ -74,8 +75,9 @@ class Sessions:
         sessions_max: int,
         subscriptions_max: int,
         now_ms: int,
-        will_grace_ms: int = 0,
-        shared: SharedGroups | None = None,
+        shared: SharedGroups,
+        wills: Wills,
+        subscribers: Subscribers,
     ) -> None:
         self._store = store
         self._expiry_s_max = expiry_s_max
@@ -84,10 +86,8 @@ class Sessions:
         self._sessions = load_sessions(store.state, self._next_epoch, now_ms)
         self._owned: dict[object, set[str]] = {}
         self._expiry = ExpiryQueue(self._sessions)
-        groups = SharedGroups(store) if shared is None else shared
-        self._book = SubscriptionBook(store, filters, groups, subscriptions_max=subscriptions_max)
-        self.subscribers = self._book.subscribers
-        self.wills = Wills(store, grace_ms=will_grace_ms, now_ms=now_ms)
+        self._book = SubscriptionBook(store, filters, shared, subscribers, subscriptions_max=subscriptions_max)
+        self.wills = wills
         self.expired = 0
         self.taken_over = 0
         self.offsets_fenced = 0
@@ -98,7 +98,7 @@ class Sessions:
         """Messages of groups that ended with the session they were being sent to."""
         for session in self._sessions.values():
             self._book.restore(session)
-            shared_exact.claim(session, groups, store)
+            shared.pass_noted(session.shared_places(), session.subscriptions)
             self._expiry.schedule(session)
 
     def __len__(self) -> int:
@@ -256,13 +256,13 @@ class Sessions:
             if session is None or session.owner is not owner or session.epoch != flow.epoch:
                 self.flows_fenced += 1
             elif session.durable:
-                begun.append((session, shared_exact.begun(session, flow)))
-                changes += session_flow.advance(session, flow)
+                begun.append((session, session.begun(flow)))
+                changes += session.advance(flow)
         try:
             return self._store.append_state(changes) if changes else 0
         except StoreFull:
             for session, packet_ids in begun:
-                shared_exact.take_back(session, packet_ids)
+                session.take_back(packet_ids)
             raise
 
     # ---- expiry
@@ -371,8 +371,8 @@ class Sessions:
         key = session.client_id.encode()
         if self._store.state.get(state_kinds.SESSION, key) is not None:
             written.append(StateChange(state_kinds.SESSION, key, None))
-        self.shared_lost += shared_exact.unfinished(session)
-        written += session_flow.forget(session)
+        self.shared_lost += session.unfinished()
+        written += session.forget_packet_ids()
         if written:
             self._dropped_position = self._store.append_state(written)
         del self._sessions[session.client_id]
@@ -407,6 +407,6 @@ def describe(session: ClientSession, previous_epoch: int, *, present: bool) -> S
         ],
         inflight=[*[InflightEntry(*entry) for entry in session.inflight], *exact],
         previous_epoch=previous_epoch,
-        received=session_flow.received_ids(session),
+        received=session.received_ids(),
         expiry_s=session.expiry_s,
     )

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.sessions.record import ClientSession, Subscription, offset_key, pack_offset
+from broker.sessions.client_session import ClientSession, Subscription
+from broker.sessions.record import offset_key, pack_offset
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
-from broker.subscriptions.subscribers import Subscribers
 from remoting.protocol.bodies.history_body import HISTORY_BIT, pack_before
 from remoting.protocol.bodies.session_body import FAILURE, FilterRequest, HistoryWish, SubscribeResult
 from remoting.protocol.errors import Refused
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from broker.shared.groups import SharedGroups
     from broker.store.log_store import LogStore
     from broker.subscriptions.filters import Filters
+    from broker.subscriptions.subscribers import Subscribers
 
 NOT_SUPPORTED = 0x83
 NOT_VALID = 0x8F
@@ -41,12 +42,20 @@ QUOTA = 0x97
 class SubscriptionBook:
     """Adds and removes subscriptions."""
 
-    def __init__(self, store: LogStore, filters: Filters, shared: SharedGroups, *, subscriptions_max: int) -> None:
+    def __init__(
+        self,
+        store: LogStore,
+        filters: Filters,
+        shared: SharedGroups,
+        subscribers: Subscribers,
+        *,
+        subscriptions_max: int,
+    ) -> None:
         self._store = store
         self._shared = shared
         self._filters = filters
         self._subscriptions_max = subscriptions_max
-        self.subscribers = Subscribers()
+        self.subscribers = subscribers
 
     def restore(self, session: ClientSession) -> None:
         """A session was read from the log: it holds its filters."""

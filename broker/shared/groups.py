@@ -13,7 +13,7 @@ grace. Invariant: a group with a holder exists and has a record. Loop thread onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from broker.shared.group import SharedGroup
 from broker.store.errors import StoreFull
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
+from remoting.protocol.errors import LocalMisuse
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
@@ -111,6 +112,20 @@ class SharedGroups:
         if not holders:
             self._end(name)
 
+    def pass_noted(self, places: Iterable[tuple[int, int]], own: Container[str]) -> None:
+        """After a start: what a session has noted, as (queue id, offset), is not handed out again.
+
+        Of several groups on one queue it is the one among the session's `own` subscriptions; if several are, nobody
+        knows, and the message goes to another member as one of QoS 1 would.
+        """
+        for queue_id, offset in places:
+            named = self.queues.get(queue_id, {})
+            found = list(named.values())
+            if len(found) > 1:
+                found = [group for name, group in named.items() if name in own]
+            if len(found) == 1:
+                found[0].pass_over(offset, self._end_of(queue_id))
+
     def save(self) -> bool:
         """Write the groups that moved; False when the disk is full (what was not written is repeated after a crash)."""
         moved = [(name, group) for name, group in self._groups.items() if group.dirty]
@@ -130,6 +145,12 @@ class SharedGroups:
         for name in due:
             self._end(name)
         return len(due)
+
+    def _end_of(self, queue_id: int) -> int:
+        try:
+            return self._store.next_offset(queue_id)
+        except LocalMisuse:
+            return 0  # deleted meanwhile
 
     def _add(self, name: str, group: SharedGroup) -> None:
         self._groups[name] = group

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from broker.requests.tools import Feature, RequestTools
 from broker.shared.group import SharedGroup, ShareMember
 from broker.store.errors import UnreadableOffsets
 from broker.store.read_result import ReadResult
@@ -34,7 +35,6 @@ from remoting.transport.contracts import Handler, Peer
 from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
-    from broker.requests.tools import RequestTools
     from broker.shared.groups import SharedGroups
     from broker.topics.visible import VisibleQueues
 
@@ -63,7 +63,7 @@ class MemberSession(Protocol):
 
     @property
     def subscriptions(self) -> Mapping[str, object]:
-        """By filter."""
+        """Its subscriptions by whole filter; only whether one is there is asked."""
 
 
 class MemberSessions(Protocol):
@@ -102,7 +102,7 @@ class _Line:
         self.blocked = False
 
 
-class SharedRoom:
+class SharedFeature(Feature):
     """Hands messages of shared subscriptions to the proxies of their members."""
 
     def __init__(
@@ -112,7 +112,7 @@ class SharedRoom:
         self._config = tools.config
         self._metrics = tools.metrics
         self._log = tools.log
-        self._groups = groups
+        self.groups = groups
         self._sessions = sessions
         self._visible = visible
         self._lines: dict[Peer, _Line] = {}
@@ -121,6 +121,7 @@ class SharedRoom:
         self._waiting_since_ms: dict[SharedGroup, int] = {}
         self._save_timer: asyncio.TimerHandle | None = None
         groups.on_release(self._released)
+        tools.store.on_advance(self.advanced, groups.queues)
 
     # ---- requests
 
@@ -172,7 +173,7 @@ class SharedRoom:
 
     def _join(self, peer: Peer, wanted: SharedMember) -> bool:
         session = self._sessions.get(wanted.client_id)
-        group = self._groups.get(wanted.filter)
+        group = self.groups.get(wanted.filter)
         if session is None or session.owner is not peer or session.epoch != wanted.epoch or group is None:
             return False
         if wanted.filter not in session.subscriptions:
@@ -239,14 +240,14 @@ class SharedRoom:
 
     def advanced(self, queue_ids: Sequence[int]) -> None:
         """The confirmed ends of these queues moved."""
-        of_queue = self._groups.of_queue
+        of_queue = self.groups.of_queue
         for queue_id in queue_ids:
             for group in of_queue(queue_id):
                 self._later(group)
 
-    def maintain(self, now_ms: int) -> int:
-        """Call off waits that are over, end groups nobody came back for; how many ended."""
-        groups = self._groups
+    def maintain(self, now_ms: int) -> dict[str, int]:
+        """Call off waits that are over, end groups without a subscription."""
+        groups = self.groups
         self._save()  # what moved without being handed out
         waiting = {group: self._waiting_since_ms.get(group, now_ms) for _, group in groups.items() if group.awaiting}
         self._waiting_since_ms = waiting
@@ -254,7 +255,7 @@ class SharedRoom:
             if now_ms - since_ms >= self._config.shared_wait_ms:
                 group.call_off()
                 self._later(group)
-        return groups.expire(now_ms)
+        return {"shared_ended": groups.expire(now_ms)}
 
     def _later(self, group: SharedGroup) -> None:
         if not self._due:
@@ -283,7 +284,7 @@ class SharedRoom:
 
     def _save(self) -> None:
         if self._store.refusal is None:
-            self._groups.save()
+            self.groups.save()
 
     def _distribute(self, group: SharedGroup) -> bool:
         """Hand out what can be; True when there may be more."""

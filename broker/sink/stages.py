@@ -82,18 +82,19 @@ def check_sink(sink: str) -> None:
 class Stages:
     """All staged attempts and their hidden queues."""
 
-    def __init__(self, store: LogStore, *, expiry_ms: int, attempts_max: int, now_ms: int) -> None:
+    def __init__(self, store: LogStore, hidden: set[int], *, expiry_ms: int, attempts_max: int, now_ms: int) -> None:
+        """`hidden`: queues no reader gets an answer for; those of the attempts are added while they are there."""
         self._store = store
         self._expiry_ms = expiry_ms
         self._attempts_max = attempts_max
         self._attempts: dict[AttemptKey, Attempt] = {}
-        self.hidden: set[int] = set()
+        self._hidden = hidden
         self.expired = 0
         for name in store.state.queues.with_prefix(STAGE_PREFIX):
             queue_id = store.find_queue(name)
             if queue_id is not None:
                 self._attempts[parse_queue_name(name)] = Attempt(queue_id, now_ms)
-                self.hidden.add(queue_id)
+                self._hidden.add(queue_id)
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -116,7 +117,7 @@ class Stages:
                 raise Refused(ResponseCode.SYSTEM_BUSY, f"stage_attempts_max {self._attempts_max} attempts are staged")
             attempt = Attempt(self._store.open_queue(key.queue_name()), now_ms)
             self._attempts[key] = attempt
-            self.hidden.add(attempt.queue_id)
+            self._hidden.add(attempt.queue_id)
         attempt.seen_ms = now_ms
         return attempt
 
@@ -157,7 +158,7 @@ class Stages:
     def _delete(self, keys: list[AttemptKey]) -> int:
         for key in keys:
             attempt = self._attempts.pop(key)
-            self.hidden.discard(attempt.queue_id)
+            self._hidden.discard(attempt.queue_id)
             self._store.delete_queues([attempt.queue_id])
         return len(keys)
 

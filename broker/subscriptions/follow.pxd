@@ -13,12 +13,14 @@ cdef class _Follower:
     cdef public bint wants_records
 
 cdef class Followers:
-    cdef object _broker
+    cdef object _authorizer
     cdef dict _by_queue
     cdef object _end_of
     cdef dict _followers
+    cdef object _hidden
     cdef list _pushed
     cdef list _told
+    cdef object _visible
     cdef public long long held_back
     cdef public long long notified
 

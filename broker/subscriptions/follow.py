@@ -11,7 +11,7 @@ Invariant: a follower eventually hears the last end of each queue it follows. Lo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, cast
 
 from broker.requests.access import CONSUME
@@ -24,7 +24,9 @@ from remoting.transport.contracts import Handler, Peer
 from remoting.transport.direct import NEWS_ATTRIBUTE, News
 
 if TYPE_CHECKING:
-    from broker.broker import BrokerParts as Broker
+    from broker.requests.access import Authorizer
+    from broker.store.log_store import LogStore
+    from broker.topics.visible import VisibleQueues
 
 PUSHED_BYTES_MAX = 64 * 1024
 """Bytes of records in one NOTIFY; the rest is pulled."""
@@ -70,9 +72,14 @@ class _Follower:
 class Followers:
     """Who follows what; one NOTIFY per follower and move of the confirm position."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._end_of = broker.store.confirmed_end
+    def __init__(
+        self, store: LogStore, authorizer: Authorizer, visible: VisibleQueues, hidden: Collection[int]
+    ) -> None:
+        """`hidden`: queues of which no record is pushed, whoever follows them."""
+        self._authorizer = authorizer
+        self._visible = visible
+        self._hidden = hidden
+        self._end_of = store.confirmed_end
         self._by_queue: dict[int, tuple[_Follower, ...]] = {}
         """Mostly one: a set for each queue would cost four times as much."""
         self._followers: dict[Peer, _Follower] = {}
@@ -93,9 +100,9 @@ class Followers:
     def handle(self, peer: Peer, command: Command) -> Command:
         """FOLLOW: add and remove queues, answer the confirmed end of each added one."""
         add, remove = decode_follow(command.body)
-        if not self._broker.authorizer.open:
+        if not self._authorizer.open:
             for queue_id in add:
-                self._broker.authorizer.authorize(peer, command, CONSUME, self._broker.visible.title(queue_id))
+                self._authorizer.authorize(peer, command, CONSUME, self._visible.title(queue_id))
         follower = self._followers.get(peer)
         if follower is None:
             follower = self._followers[peer] = _Follower(peer)
@@ -107,7 +114,7 @@ class Followers:
             self._leave(follower, queue_id)
         ends = []
         for queue_id in add:
-            ends.append(self._broker.visible.end(queue_id))
+            ends.append(self._visible.end(queue_id))
             known = self._by_queue.get(queue_id)
             if known is None:
                 self._by_queue[queue_id] = follower.alone
@@ -117,7 +124,7 @@ class Followers:
 
     def confirmed(self, batches: Sequence[Encoded]) -> None:
         """These batches were confirmed: keep for each follower what it is about to be told of."""
-        by_queue, hidden = self._by_queue, self._broker.stages.hidden
+        by_queue, hidden = self._by_queue, self._hidden
         for told in self._told:
             told.fresh = batches
         if not by_queue or not self._pushed:

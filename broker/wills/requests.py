@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from broker.publishing.append import entry_message
 from broker.requests.access import SESSION
+from broker.requests.tools import Feature, RequestTools
 from broker.store.errors import StoreError
 from broker.store.store_message import StoreMessage
 from broker.wills.wills import Will, Wills
@@ -38,7 +39,6 @@ from remoting.transport.contracts import Handler, Peer
 if TYPE_CHECKING:
     from broker.publishing.append import Appender
     from broker.publishing.placement import Placement
-    from broker.requests.tools import RequestTools
     from broker.wills.wills import Wills
     from runtime.clock import Clock
 
@@ -193,3 +193,26 @@ class WillRequests:
         )
         (decoded,) = decode_entries(encode_entries([entry]))
         return self._placement.place(entry_message(decoded), decoded.kind, decoded.queue_index)
+
+
+class WillFeature(Feature):
+    """Wills of connections, from SESSION_OPEN to their message."""
+
+    def __init__(self, tools: RequestTools, wills: Wills, *, appender: Appender, placement: Placement) -> None:
+        self.table = wills
+        self.room = WillRoom(wills, tools.clock, verdict_ms=tools.config.will_verdict_ms)
+        self._requests = WillRequests(tools, wills=wills, will_room=self.room, appender=appender, placement=placement)
+
+    def handlers(self) -> dict[int, Handler]:
+        """WILL_WATCH and WILL_VERDICT."""
+        return self._requests.handlers()
+
+    def stop(self) -> None:
+        """Ask no proxy any more."""
+        self.room.stop()
+
+    def maintain(self, now_ms: int) -> dict[str, int]:
+        """Ask about wills that became due with the end of their sessions."""
+        del now_ms
+        self.room.run()
+        return {}

@@ -16,9 +16,10 @@ from broker.router import handlers
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from remoting import inprocess
-from remoting.client.connection import Connection
+from remoting.client.connection import Connection, dial
 from remoting.protocol.bodies.append_body import decode_entries, encode_entries, encode_mqtt_entry
 from remoting.server.router import Router
+from remoting.transport.contracts import Dial
 from runtime.clock import ManualClock
 from runtime.faults import FaultPoints
 from runtime.logs import get_logger
@@ -74,6 +75,8 @@ class BrokerBench:
         self.config = BrokerConfig(data_directory=directory, controllers=(), store=SETTINGS, **options)  # type: ignore[arg-type]
         self.clock = clock
         self.faults = FaultPoints()
+        self.connect_controller: Dial = dial
+        """How the broker reaches a controller; a test sets its own before it starts the registration."""
         self.start()
 
     def start(self) -> None:
@@ -87,13 +90,20 @@ class BrokerBench:
             schedule=lambda function: loop.call_soon_threadsafe(function) and None,
             log=get_logger("test"),
         )
-        self.broker = BrokerParts(self.config, self.store, self.clock, self.registry, get_logger("test"))
+        self.broker = BrokerParts(
+            self.config,
+            self.store,
+            self.clock,
+            self.registry,
+            get_logger("test"),
+            connect=lambda address: self.connect_controller(address),
+        )
         self.router = Router(handlers(self.broker))
 
     def judge_by(self, policy: Policy) -> Authorizer:
         """Ask this policy who may do what from now on."""
-        self.broker.authorizer._policy = policy
-        return self.broker.authorizer
+        self.broker.tools.authorizer._policy = policy
+        return self.broker.tools.authorizer
 
     def connect(self) -> Connection:
         return inprocess.connect(self.router)

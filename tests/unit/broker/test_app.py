@@ -95,8 +95,8 @@ async def test_known_damage_is_told_and_nothing_else_is(tmp_path) -> None:
     await connection.request(Command(RequestCode.APPEND_MANY, body=published(*[b"a/1"] * 20)))
     await connection.close()
     assert app.degraded_reason() == ""
-    begin = app.broker.store.begin_position
-    quarantine = app.broker.store._damage.quarantine
+    begin = app.broker.tools.store.begin_position
+    quarantine = app.broker.tools.store._damage.quarantine
     quarantine.add(DamagedRange(begin, begin + 64, "checksum"))
     quarantine.add(DamagedRange(begin + 128, begin + 160, "checksum"))
     told = app.degraded_reason()
@@ -112,7 +112,7 @@ async def test_without_its_own_port_it_waits_to_be_announced(tmp_path) -> None:
     app = BrokerApp(configure(tmp_path / "data"), listen=False)
     assert await app.start() == 0
     app.announce("0.0.0.0", 4_711, ())
-    assert app.broker.identity.address == "127.0.0.1:4711"
+    assert app.broker.tools.identity.address == "127.0.0.1:4711"
     assert RequestCode.APPEND_MANY in app.handlers
     await app.stop()
 
@@ -121,11 +121,11 @@ async def test_a_commit_that_a_stop_interrupted_is_finished_at_the_start(tmp_pat
     app = BrokerApp(configure(tmp_path / "data"))
     await app.start()
     connection = await connect("127.0.0.1", app.port)
-    app.broker.ledger._group_bytes_max = 1_000
+    app.broker.sink.ledger._group_bytes_max = 1_000
     fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
     await connection.request(Command(RequestCode.STAGE, fields=fields, body=published(*[b"out/x"] * 20)))
-    run = app.broker.ledger.begin("s", 0, [(0, 0, 20)])
-    app.broker.ledger.step(run)
+    run = app.broker.sink.ledger.begin("s", 0, [(0, 0, 20)])
+    app.broker.sink.ledger.step(run)
     assert not run.finished
     await connection.close()
     await app.stop()
@@ -134,7 +134,7 @@ async def test_a_commit_that_a_stop_interrupted_is_finished_at_the_start(tmp_pat
     connection = await connect("127.0.0.1", again.port)
     commit = Command(RequestCode.COMMIT_BATCH, body=encode(CommitBatch("s", 0, [StageHandle(0, 9, 20)])))
     assert (await connection.request(commit)).code == 0
-    store = again.broker.store
+    store = again.broker.tools.store
     assert store.bounds(store.find_queue(names.light_queue_name(b"out/x")))[1] == 20
     await connection.close()
     await again.stop()

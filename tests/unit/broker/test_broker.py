@@ -19,8 +19,8 @@ class Peer:
 
 async def test_an_answer_waits_for_the_position_it_shows(running) -> None:
     peer = Peer()
-    running.broker.topics.ensure("t", 1)
-    running.broker.answers.reply_at(running.store.end_position, peer, Command(1).reply(body=b"shown"))
+    running.broker.topics.table.ensure("t", 1)
+    running.broker.tools.answers.reply_at(running.store.end_position, peer, Command(1).reply(body=b"shown"))
     assert not peer.sent
     await running.settle()
     assert [reply.body for reply in peer.sent] == [b"shown"]
@@ -29,8 +29,8 @@ async def test_an_answer_waits_for_the_position_it_shows(running) -> None:
 async def test_when_the_store_fails_the_refusal_is_the_answer(running) -> None:
     peer = Peer()
     running.faults.arm("log.fsync", OSError(errno.EIO, "the disk is gone"), times=None)
-    running.broker.topics.ensure("t", 1)
-    running.broker.answers.reply_at(running.store.end_position, peer, Command(1).reply(body=b"shown"))
+    running.broker.topics.table.ensure("t", 1)
+    running.broker.tools.answers.reply_at(running.store.end_position, peer, Command(1).reply(body=b"shown"))
     async with asyncio.timeout(5):
         while not peer.sent:
             await asyncio.sleep(0)
@@ -40,7 +40,7 @@ async def test_when_the_store_fails_the_refusal_is_the_answer(running) -> None:
 
 
 async def test_upkeep_expires_and_counts(running) -> None:
-    filters = running.broker.filters
+    filters = running.broker.subscriptions.filters
     filters.acquire(b"a/#")
     filters.release(b"a/#", running.clock.now_ms())
     running.clock.advance_ms(running.config.filter_expiry_s * 1_000)
@@ -51,10 +51,10 @@ async def test_upkeep_expires_and_counts(running) -> None:
 
 async def test_names_ends_and_ids(running) -> None:
     broker = running.broker
-    queue_id = broker.topics.queue_ids(broker.topics.ensure("t", 1).name)[0]
+    queue_id = broker.topics.table.queue_ids(broker.topics.table.ensure("t", 1).name)[0]
     light = running.store.open_queue(b"%LMQ%x")
-    assert [broker.visible.title(item) for item in (queue_id, light, 999)] == ["t/#", "x", ""]
-    assert broker.visible.end(999) == 0
-    ids = {broker.identity.unique_id() for _ in range(100)}
+    assert [broker.topics.visible.title(item) for item in (queue_id, light, 999)] == ["t/#", "x", ""]
+    assert broker.topics.visible.end(999) == 0
+    ids = {broker.tools.identity.unique_id() for _ in range(100)}
     assert len(ids) == 100
     assert {len(item) for item in ids} == {32}

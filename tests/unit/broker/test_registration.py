@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from broker.registration import Registration
 from remoting import inprocess
 from remoting.protocol.bodies.route_body import DataVersion, RegisterBrokerBody, TopicConfigTable, decode_body
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -71,7 +70,8 @@ async def answer_to_send(running, topic: str) -> Command:
 async def test_retry_register_change_loss_and_goodbye(running, monkeypatch) -> None:
     monkeypatch.setattr("broker.registration.RETRY_SECONDS", 0.01)
     controller = Controller()
-    registration = Registration(running.broker, make_connection=controller.connect)
+    running.connect_controller = controller.connect
+    registration = running.broker.registration
     assert registration.registered
     registration.start(("controller:1",))
     await asyncio.sleep(0.03)
@@ -79,7 +79,7 @@ async def test_retry_register_change_loss_and_goodbye(running, monkeypatch) -> N
     controller.away = False
     await controller.registered(1)
     assert controller.told(controller.requests[0]).topic_config_table["TBW102"].perm == 7
-    running.broker.topics.ensure("t", 3)
+    running.broker.topics.table.ensure("t", 3)
     await controller.registered(2)
     config = controller.told(controller.requests[-1]).topic_config_table["t"]
     assert config.write_queue_nums == 3
@@ -92,19 +92,20 @@ async def test_retry_register_change_loss_and_goodbye(running, monkeypatch) -> N
 
 async def test_a_change_tells_the_changed_topics_alone(running) -> None:
     for number in range(50):
-        running.broker.topics.ensure(f"old-{number}", 1)
+        running.broker.topics.table.ensure(f"old-{number}", 1)
     controller = Controller()
     controller.away = False
-    registration = Registration(running.broker, make_connection=controller.connect)
+    running.connect_controller = controller.connect
+    registration = running.broker.registration
     registration.start(("controller:1",))
     await controller.registered(1)
     assert len(controller.tables[0]) == 51
-    running.broker.topics.ensure("new-1", 1)
-    running.broker.topics.ensure("new-2", 1)
+    running.broker.topics.table.ensure("new-1", 1)
+    running.broker.topics.table.ensure("new-2", 1)
     await controller.heard(lambda: {"new-1", "new-2"} <= set().union(*controller.tables))
     assert all(table <= {"new-1", "new-2"} for table in controller.tables[1:])
-    running.broker.topics.delete("new-1")
-    running.broker.topics.ensure("new-3", 1)
+    running.broker.topics.table.delete("new-1")
+    running.broker.topics.table.ensure("new-3", 1)
     await controller.heard(lambda: {"new-3"} in controller.tables)
     await registration.stop()
 
@@ -114,9 +115,10 @@ async def test_everything_again_only_where_the_versions_differ(running) -> None:
     object.__setattr__(running.config, "heartbeat_interval_ms", 20)
     controller = Controller()
     controller.away = False
-    registration = Registration(running.broker, make_connection=controller.connect)
+    running.connect_controller = controller.connect
+    registration = running.broker.registration
     registration.start(("controller:1",))
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     queries = lambda: sum(command.code == RequestCode.QUERY_DATA_VERSION for command in controller.requests)  # noqa: E731
     await controller.heard(lambda: queries() >= 2)
     told = len(controller.tables)
@@ -131,7 +133,8 @@ async def test_a_first_send_is_answered_when_every_controller_has_the_route(runn
     first, second = Controller(), Controller()
     first.away = second.away = False
     by_address = {"controller:1": first, "controller:2": second}
-    registration = Registration(running.broker, make_connection=lambda address: by_address[address].connect(address))
+    running.connect_controller = lambda address: by_address[address].connect(address)
+    registration = running.broker.registration
     registration.start(tuple(by_address))
     await asyncio.gather(first.registered(1), second.registered(1))
     for number in range(20):
@@ -139,15 +142,16 @@ async def test_a_first_send_is_answered_when_every_controller_has_the_route(runn
         assert reply.code == ResponseCode.SUCCESS
         for controller in by_address.values():
             assert f"new-{number}" in set().union(*controller.tables)
-    assert not running.broker.publication.pending
+    assert not running.broker.topics.publication.pending
     await registration.stop()
 
 
 async def test_a_controller_that_does_not_answer_holds_one_new_topic_up_and_none_after(running) -> None:
-    object.__setattr__(running.broker.publication, "_wait_s", 0.2)
+    object.__setattr__(running.broker.topics.publication, "_wait_s", 0.2)
     controller = Controller()
     controller.away = False
-    registration = Registration(running.broker, make_connection=controller.connect)
+    running.connect_controller = controller.connect
+    registration = running.broker.registration
     registration.start(("controller:1",))
     await controller.registered(1)
     controller.silent = True
@@ -159,20 +163,21 @@ async def test_a_controller_that_does_not_answer_holds_one_new_topic_up_and_none
         took.append(loop.time() - began)
     assert took[0] >= 0.2
     assert max(took[1:]) < 0.2
-    assert running.broker.metrics.unpublished.child("timeout").value == 1
-    assert running.broker.metrics.unpublished.child("unreachable").value == 1
+    assert running.broker.tools.metrics.unpublished.child("timeout").value == 1
+    assert running.broker.tools.metrics.unpublished.child("unreachable").value == 1
     await registration.stop()
 
 
 async def test_with_every_controller_dead_new_topics_are_taken_at_once_and_counted(running, monkeypatch) -> None:
     monkeypatch.setattr("broker.registration.RETRY_SECONDS", 0.01)
     controller = Controller()
-    registration = Registration(running.broker, make_connection=controller.connect)
+    running.connect_controller = controller.connect
+    registration = running.broker.registration
     registration.start(("controller:1",))
     await asyncio.sleep(0)
     assert (await answer_to_send(running, "new-1")).code == ResponseCode.SUCCESS
     assert (await answer_to_send(running, "new-2")).code == ResponseCode.SUCCESS
-    assert running.broker.metrics.unpublished.child("unreachable").value >= 1
+    assert running.broker.tools.metrics.unpublished.child("unreachable").value >= 1
     controller.away = False
     await controller.heard(lambda: {"new-1", "new-2", "TBW102"} in controller.tables)
     await registration.stop()
@@ -184,7 +189,7 @@ async def test_messages_that_wait_for_replicas_do_not_hold_the_registration_up(r
     controller.away = False
     assert (await answer_to_send(running, "t")).code == ResponseCode.SUCCESS
     assert (await answer_to_send(running, "t")).code == ResponseCode.SUCCESS
-    store, topics = running.broker.store, running.broker.topics
+    store, topics = running.broker.tools.store, running.broker.topics.table
     newest = max(topics.position(config.name) for config in topics)
     assert newest < store.end_position
     real = store.when_confirmed
@@ -194,7 +199,8 @@ async def test_messages_that_wait_for_replicas_do_not_hold_the_registration_up(r
             real(position, done)
 
     monkeypatch.setattr(type(store), "when_confirmed", lambda _store, position, done: held(position, done))
-    registration = Registration(running.broker, make_connection=controller.connect)
+    running.connect_controller = controller.connect
+    registration = running.broker.registration
     registration.start(("c:1",))
     await controller.registered(1)
     assert "t" in controller.tables[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from broker.router import features, handlers
+from broker.router import handlers
 from remoting.protocol.bodies.session_body import SessionOpen, encode
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -17,8 +17,8 @@ async def test_every_private_code_a_broker_answers_has_a_handler(running) -> Non
     proxies_own |= {RequestCode.SIGN_CHALLENGE}  # answered by the server itself, before there is a broker to ask
     private = {value for value in vars(RequestCode).values() if isinstance(value, int) and 9_000 < value < 9_100}
     assert private - proxies_own <= set(table)
-    answered = [code for feature in features(running.broker) for code in feature.handlers()]
-    assert sorted([*answered, RequestCode.APPEND_MANY]) == sorted(table)
+    answered = [code for feature in (*running.broker.features, running.broker.status) for code in feature.handlers()]
+    assert sorted(answered) == sorted(table)
 
 
 async def test_a_full_disk_is_an_answer_in_every_handler(running) -> None:

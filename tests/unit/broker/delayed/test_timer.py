@@ -35,16 +35,16 @@ async def until(condition) -> None:
 
 async def test_it_delivers_when_the_time_has_come(running) -> None:
     """Acknowledged at once, seen later; the timer sleeps by itself in between."""
-    running.broker.delay_timer.start()
+    running.broker.delayed.start()
     reply = await running.connect().request(frame(b"a/b", b"40"))
     assert reply.code == 0
-    assert running.broker.delayed.waiting == 1
+    assert running.broker.delayed.messages.waiting == 1
     assert stored(running, b"a/b") == 0
     await asyncio.sleep(0.05)  # real time passes, the broker's clock stands still
     assert stored(running, b"a/b") == 0
     running.clock.advance_ms(40)
     await until(lambda: stored(running, b"a/b") == 1)
-    running.broker.delay_timer.stop()
+    running.broker.delayed.stop()
 
 
 async def test_a_pass_that_failed_comes_again(running, monkeypatch) -> None:
@@ -52,7 +52,7 @@ async def test_a_pass_that_failed_comes_again(running, monkeypatch) -> None:
     monkeypatch.setattr("broker.delayed.timer.RETRY_S", 0.01)
     await running.connect().request(frame(b"a/b", b"40"))
     running.clock.advance_ms(40)
-    due, calls = running.broker.delayed.due, []
+    due, calls = running.broker.delayed.messages.due, []
 
     def failing(now_ms: int) -> bool:
         calls.append(now_ms)
@@ -60,11 +60,11 @@ async def test_a_pass_that_failed_comes_again(running, monkeypatch) -> None:
             raise StoreFull("full")
         return due(now_ms)
 
-    monkeypatch.setattr(running.broker.delayed, "due", failing)
-    running.broker.delay_timer.start()
+    monkeypatch.setattr(running.broker.delayed.messages, "due", failing)
+    running.broker.delayed.start()
     await until(lambda: stored(running, b"a/b") == 1)
     assert running.registry.values()["rocketmq_delayed_failures_total"] == 2
-    running.broker.delay_timer.stop()
+    running.broker.delayed.stop()
 
 
 async def test_a_wish_that_cannot_be_granted_is_refused_alone(running) -> None:
@@ -79,9 +79,9 @@ async def test_a_wish_that_cannot_be_granted_is_refused_alone(running) -> None:
 async def test_waiting_messages_are_read_by_nobody(running) -> None:
     """Their queue does not exist for readers."""
     await running.connect().request(frame(b"a/b", b"40"))
-    (queue,) = running.broker.delayed.queues
-    assert running.broker.visible.hidden(queue)
-    assert running.broker.visible.end(queue) == 0
+    (queue,) = running.broker.delayed.messages.queues
+    assert running.broker.topics.visible.hidden(queue)
+    assert running.broker.topics.visible.end(queue) == 0
 
 
 async def test_what_became_due_while_the_broker_was_away_goes_first_of_all(running) -> None:
@@ -89,10 +89,10 @@ async def test_what_became_due_while_the_broker_was_away_goes_first_of_all(runni
     await running.connect().request(frame(b"a/b", b"40"))
     running.clock.advance_ms(1_000_000)
     await running.restart()
-    assert running.broker.delayed.waiting == 1
-    running.broker.delay_timer.start()
+    assert running.broker.delayed.messages.waiting == 1
+    running.broker.delayed.start()
     await until(lambda: stored(running, b"a/b") == 1)
-    running.broker.delay_timer.stop()
+    running.broker.delayed.stop()
 
 
 async def test_a_fault_of_ours_stops_nobodys_messages(running, monkeypatch) -> None:
@@ -102,15 +102,15 @@ async def test_a_fault_of_ours_stops_nobodys_messages(running, monkeypatch) -> N
     asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what["exception"]))
     await running.connect().request(frame(b"a/b", b"40"))
     running.clock.advance_ms(40)
-    due, faults = running.broker.delayed.due, [RuntimeError("a fault")]
+    due, faults = running.broker.delayed.messages.due, [RuntimeError("a fault")]
 
     def failing(now_ms: int) -> bool:
         if faults:
             raise faults.pop()
         return due(now_ms)
 
-    monkeypatch.setattr(running.broker.delayed, "due", failing)
-    running.broker.delay_timer.start()
+    monkeypatch.setattr(running.broker.delayed.messages, "due", failing)
+    running.broker.delayed.start()
     await until(lambda: stored(running, b"a/b") == 1)
     assert [str(error) for error in reported] == ["a fault"]
-    running.broker.delay_timer.stop()
+    running.broker.delayed.stop()

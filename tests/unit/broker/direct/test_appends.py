@@ -89,7 +89,7 @@ async def test_a_quota_closes_the_port_and_a_policy_does_not(running) -> None:
     port = DirectAppends(running.broker)
     running.judge_by(lambda *_: False)
     assert port.open
-    running.broker.retained_quota.active = True
+    running.broker.retained.quota.active = True
     assert not port.open
 
 

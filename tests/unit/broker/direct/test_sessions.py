@@ -40,7 +40,7 @@ async def test_a_new_clean_session_is_there_when_the_call_returns(running) -> No
     heard = Heard(running)
     opened = heard.open("a")
     assert (opened.present, opened.subscriptions) == (False, [])
-    assert running.broker.sessions.connected == 1
+    assert running.broker.sessions.table.connected == 1
 
 
 async def test_a_durable_one_is_there_when_it_is_confirmed(running) -> None:

@@ -33,7 +33,7 @@ async def test_members_hear_of_each_other(running) -> None:
     assert [(push.code, push.fields["consumerGroup"]) for push in pushes] == [
         (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, "g")
     ]
-    assert running.broker.topics.get("%RETRY%g") is not None
+    assert running.broker.topics.table.get("%RETRY%g") is not None
     await two.close()
     async with asyncio.timeout(5):
         while len(pushes) < 2:

@@ -13,7 +13,7 @@ async def ask(connection, code: int, **fields: str):
 
 async def test_group_offsets(running) -> None:
     connection = running.connect()
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     assert (await ask(connection, RequestCode.QUERY_CONSUMER_OFFSET)).fields["offset"] == "0"
     missing = await ask(connection, RequestCode.QUERY_CONSUMER_OFFSET, setZeroIfNotFound="false")
     assert missing.code == ResponseCode.QUERY_NOT_FOUND
@@ -36,7 +36,7 @@ async def test_ends_and_times(running) -> None:
     connection = running.connect()
     for code in (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET):
         assert (await ask(connection, code)).fields["offset"] == "0"
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     assert (await ask(connection, RequestCode.GET_EARLIEST_MSG_STORETIME)).fields["timestamp"] == "-1"
     for _ in range(3):
         await connection.request(Command(RequestCode.SEND_MESSAGE_V2, fields={"b": "t", "e": "0"}, body=b"m"))
@@ -53,7 +53,7 @@ async def test_ends_and_times(running) -> None:
 
 async def test_the_upper_boundary_is_the_last_message_stored_at_or_before_a_time(running) -> None:
     connection = running.connect()
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     asked = {"code": RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, "boundaryType": "UPPER"}
     assert (await ask(connection, **asked, timestamp="5")).fields["offset"] == "0"
     start_ms = running.clock.now_ms()

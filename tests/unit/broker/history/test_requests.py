@@ -88,7 +88,7 @@ async def test_what_was_before_the_queue_comes_in_steps(running, monkeypatch, wi
         Command(RequestCode.UNSUBSCRIBE, body=encode(Unsubscribe("c", again.epoch, True, [FILTER])))
     )
     assert gone.code == 0
-    assert running.broker.sessions.get("c").offsets == {}
+    assert running.broker.sessions.table.get("c").offsets == {}
 
 
 async def test_places_rise_and_survive_a_restart(running) -> None:
@@ -112,7 +112,7 @@ async def test_places_rise_and_survive_a_restart(running) -> None:
 async def test_what_cannot_be_asked_is_refused(running, monkeypatch) -> None:
     """An invalid filter, a queue that does not exist, too many queues."""
     connection = running.connect()
-    own = running.broker.filters.acquire(b"#")
+    own = running.broker.subscriptions.filters.acquire(b"#")
     await publish(running, 0, 1)
     monkeypatch.setattr(history, "QUEUES_MAX", 0)
     for request, code in (

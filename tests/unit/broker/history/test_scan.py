@@ -27,7 +27,7 @@ async def publish(running, count: int, seed: int = 1) -> list[tuple[int, bytes]]
     for start in range(0, count, 7):
         await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*chosen[start : start + 7])))
         running.clock.advance_ms(10)
-    topics = running.broker.topics
+    topics = running.broker.topics.table
     found = []
     for parent in ("plant", "other"):
         for queue_id in topics.queue_ids(parent):
@@ -38,7 +38,7 @@ async def publish(running, count: int, seed: int = 1) -> list[tuple[int, bytes]]
 
 
 def queues(running) -> list[int]:
-    return [queue_id for parent in ("plant", "other") for queue_id in running.broker.topics.queue_ids(parent)]
+    return [queue_id for parent in ("plant", "other") for queue_id in running.broker.topics.table.queue_ids(parent)]
 
 
 def everything(scan: HistoryScan, until: int, count_max: int = 5) -> tuple[list[int], int]:
@@ -83,7 +83,7 @@ async def test_forward_finds_what_matches_in_log_order(running, monkeypatch, top
 async def test_what_is_in_the_filters_own_queue_is_left_out(running) -> None:
     """It comes from there."""
     before = await publish(running, 50)
-    own = running.broker.filters.acquire(b"plant/+/t")
+    own = running.broker.subscriptions.filters.acquire(b"plant/+/t")
     await publish(running, 50, seed=2)
     found, _ = everything(
         HistoryScan(running.store, "plant/+/t", own, queues(running), 0, 0), running.store.confirm_position

@@ -57,7 +57,7 @@ async def test_filtered_as_at_the_broker(running, service) -> None:
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"a/1")))
     wanted = encode_row_filter(RowFilter(mqtt=("a/1",)))
-    for queue_id in running.broker.topics.queue_ids("a"):
+    for queue_id in running.broker.topics.table.queue_ids("a"):
         command = Command(RequestCode.FILTERED_PULL, body=encode_filtered_pull(queue_id, 0, 9, 99_999, wanted))
         here = service.filtered_pull(FakePeer(), command)
         assert here.body == handlers(running.broker)[RequestCode.FILTERED_PULL](FakePeer(), command).body
@@ -73,7 +73,7 @@ async def test_staged_rows_are_for_nobody(running, service) -> None:
     fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
     await connection.request(Command(RequestCode.STAGE, fields=fields, body=running.publish(b"out/x", b"out/x")))
     await running.settle()
-    (hidden,) = running.broker.stages.hidden
+    (hidden,) = running.broker.topics.hidden
     assert running.store.bounds(hidden)[1] == 2
     found = decode_range_pull_reply(service.range_pull(FakePeer(), asking(hidden, 0, 9)).body)
     assert (found.status, found.count, len(found.blob)) == (STATUS_NO_SUCH_QUEUE, 0, 0)
@@ -170,7 +170,7 @@ async def test_a_filter_wider_than_the_rights_is_thinned_as_at_the_broker(runnin
     authorizer = running.judge_by(Thinning())
     store = AttachedStore(running.config.data_directory)
     service = RangeService(store, pull_bytes_max=1_000_000, authorizer=authorizer)
-    for queue_id in running.broker.topics.queue_ids("a"):
+    for queue_id in running.broker.topics.table.queue_ids("a"):
 
         def pull(name: str, queue_id: int = queue_id) -> Command:
             body = encode_filtered_pull(queue_id, 0, 9, 99_999, encode_row_filter(RowFilter(mqtt=(name,))))
@@ -183,4 +183,4 @@ async def test_a_filter_wider_than_the_rights_is_thinned_as_at_the_broker(runnin
             service.filtered_pull(FakePeer(), pull("b/#"))
     assert service.report.records == 2
     assert service.report.withheld == {"no_rule": 1}
-    assert running.broker.metrics.withheld.child("no_rule").value == 1
+    assert running.broker.tools.metrics.withheld.child("no_rule").value == 1

@@ -42,7 +42,7 @@ async def test_a_wait_ends_with_news_of_a_queue(running) -> None:
     first = await ask(connection, topics=["a"])
     known = {"a": {str(item.queue): item.max for item in first.queues}}
     waiting = asyncio.ensure_future(ask(connection, topics=["a"], known=known, wait_ms=20_000))
-    while not len(running.broker.long_polls):
+    while not len(running.broker.reading.long_polls):
         await asyncio.sleep(0)
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1")))
     found = await asyncio.wait_for(waiting, 5)
@@ -52,7 +52,7 @@ async def test_a_wait_ends_with_news_of_a_queue(running) -> None:
 async def test_a_wait_for_a_topic_that_does_not_exist_yet_ends_with_it(running) -> None:
     connection = running.connect()
     waiting = asyncio.ensure_future(ask(connection, filter="new/#", known={}, wait_ms=20_000))
-    while not len(running.broker.long_polls):
+    while not len(running.broker.reading.long_polls):
         await asyncio.sleep(0)
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"new/1")))
     found = await asyncio.wait_for(waiting, 5)
@@ -76,7 +76,7 @@ async def test_an_invalid_filter_is_refused(running) -> None:
 async def test_readers_are_told_of_unless_a_policy_decides(running) -> None:
     connection = running.connect()
     assert (await ask(connection, topics=[])).readers is None
-    running.broker.identity.readers_address = lambda: "127.0.0.1:7"
+    running.broker.tools.identity.readers_address = lambda: "127.0.0.1:7"
     assert (await ask(connection, topics=[])).readers == "127.0.0.1:7"
     running.judge_by(lambda *_: True)
     assert (await ask(connection, topics=[])).readers is None

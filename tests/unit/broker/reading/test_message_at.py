@@ -133,7 +133,9 @@ async def test_each_message_is_viewed_and_sent_back_by_its_own_position(running)
             Command(RequestCode.VIEW_MESSAGE_BY_ID, fields={"topic": "t", "offset": str(wrong)})
         )
         assert gone.code == ResponseCode.SYSTEM_ERROR
-    assert message_at(running.store, running.broker.unpacker, 0) is None, "the broker's own records are no messages"
+    assert message_at(running.store, running.broker.reading.unpacker, 0) is None, (
+        "the broker's own records are no messages"
+    )
 
 
 async def test_ordinary_sends_to_a_batch_topic_stand_between_its_batches(running) -> None:
@@ -141,20 +143,20 @@ async def test_ordinary_sends_to_a_batch_topic_stand_between_its_batches(running
     sent = await connection.request(Command(RequestCode.SEND_MESSAGE_V2, fields={"b": "t", "e": "0"}, body=b"sent"))
     assert (sent.code, sent.fields["queueOffset"]) == (0, "1012")
     viewed = parse_offset_message_id(sent.fields["msgId"])[1]
-    assert bytes(message_at(running.store, running.broker.unpacker, viewed).body) == b"sent"
+    assert bytes(message_at(running.store, running.broker.reading.unpacker, viewed).body) == b"sent"
     assert decode_append_reply((await append(connection, entry_of(make_rows(5)))).body)[1][0][1] == 1_013
 
 
 async def test_private_pulls_pass_a_batch_on_as_it_is(running) -> None:
     connection = await filled(running)
-    (queue_id,) = running.broker.topics.queue_ids("t")
+    (queue_id,) = running.broker.topics.table.queue_ids("t")
     reply = await connection.request(Command(RequestCode.RANGE_PULL, body=encode_range_pull(queue_id, 4, 12, 1 << 20)))
     pulled = decode_range_pull_reply(reply.body)
     assert (pulled.count, pulled.first_offset, pulled.next_offset) == (3, 4, 1_011)
     view = RecordView(pulled.blob)
     assert (view.count, view.codec, view.dispatch()) == (10, CODEC_LZ4, [(queue_id, 0)])
     assert body.to_rows(body.decode(view.body, view.codec, 10), 0) == make_rows(10)
-    assert running.broker.metrics.messages_in.value == 1_012
+    assert running.broker.tools.metrics.messages_in.value == 1_012
 
 
 async def test_other_topics_take_no_batches(running) -> None:
@@ -174,7 +176,7 @@ async def test_other_topics_take_no_batches(running) -> None:
         assert (unknown.code, "no known format" in unknown.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
     large = encode_batch_entry(topic=b"batches", queue_index=0, born_ms=0, body=bytes(5 << 20), count=9, codec=1)
     assert (await append(connection, large)).code == ResponseCode.MESSAGE_ILLEGAL
-    assert running.store.bounds(running.broker.topics.queue_ids("batches")[0]) == (0, 0)
+    assert running.store.bounds(running.broker.topics.table.queue_ids("batches")[0]) == (0, 0)
 
 
 async def test_a_body_that_cannot_be_unpacked_is_an_error_and_hides_nothing_else(running) -> None:
@@ -191,10 +193,10 @@ async def test_a_body_that_cannot_be_unpacked_is_an_error_and_hides_nothing_else
         assert f"offset {offset} of queue t/0 cannot be unpacked" in reply.remark
     behind = await connection.request(pulling("t", 7))
     assert [message.body for message in iter_stored(behind.body)] == [b"body 7", b"body 8", b"body 9"]
-    (queue_id,) = running.broker.topics.queue_ids("t")
+    (queue_id,) = running.broker.topics.table.queue_ids("t")
     position = RecordView(running.store.read(queue_id, 3, 1, 1).records[0]).position
     with pytest.raises(Refused, match="cannot be unpacked"):
-        message_at(running.store, running.broker.unpacker, position)
+        message_at(running.store, running.broker.reading.unpacker, position)
 
 
 async def test_without_pyarrow_the_broker_says_so_and_serves_the_rest(running, monkeypatch: pytest.MonkeyPatch) -> None:

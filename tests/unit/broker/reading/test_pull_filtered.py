@@ -34,10 +34,10 @@ def offsets(pulled: PulledRange) -> list[int]:
 
 async def stored(running, *topics: bytes) -> int:
     """Publish into a parent topic of one queue; its id."""
-    running.broker.topics.ensure("a", 1)
+    running.broker.topics.table.ensure("a", 1)
     reply = await running.connect().request(Command(RequestCode.APPEND_MANY, body=running.publish(*topics)))
     assert reply.code == 0, reply.remark
-    (queue_id,) = running.broker.topics.queue_ids("a")
+    (queue_id,) = running.broker.topics.table.queue_ids("a")
     return queue_id
 
 
@@ -92,7 +92,7 @@ async def test_who_may_read_a_filter_may_read_what_passes_it(running, wanted: Ro
 
 
 def withheld_by(running) -> dict[str, int]:
-    return {reason: child.value for (reason,), child in running.broker.metrics.withheld.children.items()}
+    return {reason: child.value for (reason,), child in running.broker.tools.metrics.withheld.children.items()}
 
 
 class Thinning:

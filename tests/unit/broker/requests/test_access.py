@@ -14,7 +14,7 @@ from remoting.protocol.frames.commands import Command
 async def test_every_kind_of_request_asks(running) -> None:
     running.judge_by(lambda *_: False)
     connection = running.connect()
-    queue_id = running.broker.topics.queue_ids(running.broker.topics.ensure("t", 1).name)[0]
+    queue_id = running.broker.topics.table.queue_ids(running.broker.topics.table.ensure("t", 1).name)[0]
     requests = [
         Command(RequestCode.APPEND_MANY, body=running.publish(b"a")),
         Command(RequestCode.SESSION_OPEN, body=encode(SessionOpen("c", True, None, 0))),
@@ -52,7 +52,7 @@ async def test_a_part_of_this_process_is_not_asked(running) -> None:
 
 async def test_groups_and_sinks_are_asked_for(running) -> None:
     """Knowing a name is not enough to move another's offsets or to undo another's batch."""
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     running.judge_by(lambda _identity, _action, resource: resource == "t/#")
     connection = running.connect()
     group = {"consumerGroup": "g", "topic": "t", "queueId": "0", "commitOffset": "5"}

@@ -19,7 +19,7 @@ async def test_what_is_confirmed_is_answered_at_once(running) -> None:
 
 
 async def test_a_store_that_failed_is_a_refusal_and_counted(running) -> None:
-    metrics = running.broker.metrics
+    metrics = running.broker.tools.metrics
     refused = refusal_of(metrics, StoreError("broken"))
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert metrics.refused.child("log_failed").value == 1

@@ -32,7 +32,7 @@ async def test_topics(running) -> None:
 
 async def test_statistics_write_keys_as_the_asking_language_reads_them(running) -> None:
     connection = running.connect()
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     await connection.request(Command(RequestCode.SEND_MESSAGE_V2, fields={"b": "t", "e": "0"}, body=b"m"))
     java = await ask(connection, RequestCode.GET_TOPIC_STATS_INFO, language="JAVA", topic="t")
     assert java.body.startswith(
@@ -74,7 +74,7 @@ async def test_a_batch_topic_is_one_for_ever(running) -> None:
     assert (config["attributes"], config["writeQueueNums"]) == ({"queue.type": "BatchCQ"}, 4)
     listed = msgspec.json.decode((await ask(connection, RequestCode.TOPIC_LIST)).body)["topics"]
     assert [(item["topic"], item["type"]) for item in listed] == [("t", "BatchCQ")]
-    assert running.broker.topics.require("t").takes_batches
+    assert running.broker.topics.table.require("t").takes_batches
 
 
 async def test_a_topic_asked_for_to_be_written_to_is_created_by_use(running) -> None:
@@ -83,11 +83,11 @@ async def test_a_topic_asked_for_to_be_written_to_is_created_by_use(running) -> 
     for _ in range(2):
         made = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="n", forWrite="true")
         assert (made.code, msgspec.json.decode(made.body)["writeQueueNums"]) == (0, 4)
-    assert running.store.confirm_position >= running.broker.topics.position("n") > 0
+    assert running.store.confirm_position >= running.broker.topics.table.position("n") > 0
     assert (await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="n")).code == 0
     bad = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="a b/+", forWrite="true")
     assert bad.code != 0
-    running.broker.placement._auto_create = False
+    running.broker.publishing.placement._auto_create = False
     none = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="other", forWrite="true")
     assert none.code == ResponseCode.TOPIC_NOT_EXIST
 
@@ -101,7 +101,7 @@ async def test_rates_daily_counts_and_times_are_shown(running) -> None:
         assert reply.code == 0, reply.remark
         running.clock.advance_ms(1_000)
         broker.maintain(running.clock.now_ms())
-    assert broker.topics.get("t").write_queue_count == 8
+    assert broker.topics.table.get("t").write_queue_count == 8
     reply = await connection.request(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
     table = json.loads(reply.body)["table"]
     assert table["putTps"].split()[0] == "1.0"

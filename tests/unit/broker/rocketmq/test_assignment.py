@@ -51,7 +51,7 @@ def test_the_shares_are_those_of_rocketmqs_strategies() -> None:
 
 
 async def test_members_share_the_queues_and_a_stranger_gets_none(running) -> None:
-    running.broker.topics.ensure("t", 4)
+    running.broker.topics.table.ensure("t", 4)
     await join(running, "c1", "c2")
     assert (await assigned(running, "c1"))[1] == [("broker-a", 0), ("broker-a", 1)]
     assert (await assigned(running, "c2", strategyName=None))[1] == [("broker-a", 2), ("broker-a", 3)]
@@ -66,7 +66,7 @@ async def test_the_queues_of_other_broker_groups_are_among_them(running) -> None
             queue_datas=[QueueData("broker-b", 2, 2, 6), QueueData("broker-a", 1, 4, 6), QueueData("broker-c", 4, 4, 2)]
         )
 
-    running.broker.find_route = find_route
+    running.broker.registration.find_route = find_route
     await join(running, "c1")
     assert (await assigned(running, "c1"))[1] == [("broker-a", 0), ("broker-b", 0), ("broker-b", 1)]
 
@@ -89,8 +89,8 @@ async def test_what_cannot_be_allocated_is_refused(running, more, code) -> None:
 
 
 async def test_without_a_controller_nothing_is_taken_away(running) -> None:
-    running.broker.topics.ensure("t", 4)
-    running.broker.find_route = lost
+    running.broker.topics.table.ensure("t", 4)
+    running.broker.registration.find_route = lost
     await join(running, "c1")
     reply, _queues = await assigned(running, "c1")
     assert reply.code == ResponseCode.SYSTEM_BUSY

@@ -42,7 +42,7 @@ async def test_a_group_in_messages_and_times(running) -> None:
     connection = running.connect()
     await send(connection, 6)
     running.clock.advance_ms(1_500)
-    sizes = {index: running.broker.store.bounds(queue)[1] for index, queue in enumerate(ids(running, "plant"))}
+    sizes = {index: running.broker.tools.store.bounds(queue)[1] for index, queue in enumerate(ids(running, "plant"))}
     full = max(sizes, key=lambda index: sizes[index])
     await commit(connection, "g", "plant", full, 1)
     await commit(connection, "g", "%LMQ%plant%2F1", 0, 3)
@@ -76,17 +76,17 @@ async def test_all_groups_and_the_form_java_reads(running, monkeypatch: pytest.M
 async def test_topics_that_are_gone_or_forbidden_are_left_out(running, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = running.connect()
     await send(connection, 2)
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     await commit(connection, "g", "plant", 0, 0)
     await commit(connection, "g", "t", 0, 0)
-    running.broker.topics.delete("t")
+    running.broker.topics.table.delete("t")
     assert set(await queues_of(connection, "g")) == {("plant", 0)}
 
     def refuse(_peer: object, _command: object, action: str, _resource: str) -> None:
         if action != "locate":
             raise Refused(ResponseCode.NO_PERMISSION, "no")
 
-    monkeypatch.setattr(running.broker.authorizer, "authorize", refuse)
+    monkeypatch.setattr(running.broker.tools.authorizer, "authorize", refuse)
     assert await queues_of(connection, "g") == {}
 
 
@@ -96,4 +96,4 @@ def test_expired_messages_are_no_lag() -> None:
 
 
 def ids(running, topic: str) -> list[int]:
-    return list(running.broker.topics.queue_ids(topic))
+    return list(running.broker.topics.table.queue_ids(topic))

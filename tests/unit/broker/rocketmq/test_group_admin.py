@@ -126,7 +126,7 @@ async def test_an_unknown_topic_is_said(running) -> None:
 
 async def test_a_group_is_deleted_with_its_offsets_where_that_is_asked_for(running) -> None:
     connection, broker = running.connect(), running.broker
-    broker.topics.ensure("t", 2)
+    broker.topics.table.ensure("t", 2)
 
     async def delete(group: str, **more: str) -> Command:
         return await connection.request(

@@ -39,7 +39,7 @@ async def send(connection, tags: str = "", topic: str = "t") -> None:
 
 async def test_the_outcomes(running) -> None:
     connection = running.connect()
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     empty = await connection.request(pulling("t"))
     assert (empty.code, empty.remark) == (ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
     for tags in ("red", "blue"):
@@ -59,7 +59,7 @@ async def test_the_outcomes(running) -> None:
 async def test_an_sql_filter_looks_at_the_properties(running) -> None:
     """In the request, and as the group's heartbeats have it."""
     connection = running.connect()
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     for tags in ("red", "blue"):
         await send(connection, tags)
     chosen = await connection.request(pulling("t", tags="TAGS = 'blue'", expressionType="SQL92"))
@@ -74,7 +74,7 @@ async def test_an_sql_filter_looks_at_the_properties(running) -> None:
 
 async def test_refusals_carry_rocketmqs_codes(running) -> None:
     connection = running.connect()
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     assert (await connection.request(pulling("none"))).code == ResponseCode.TOPIC_NOT_EXIST
     assert (await connection.request(pulling("t", queue=1))).code == ResponseCode.INVALID_PARAMETER
     assert (await connection.request(pulling("t", expressionType="CLASS"))).code == ResponseCode.SYSTEM_ERROR
@@ -86,9 +86,9 @@ async def test_refusals_carry_rocketmqs_codes(running) -> None:
 
 async def test_a_long_poll_ends_with_the_message_or_on_time(running) -> None:
     connection = running.connect()
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     waiting = asyncio.ensure_future(connection.request(pulling("t", wait_ms=20_000)))
-    while not len(running.broker.long_polls):
+    while not len(running.broker.reading.long_polls):
         await asyncio.sleep(0)
     await send(connection)
     assert (await asyncio.wait_for(waiting, 5)).code == 0
@@ -101,7 +101,7 @@ async def test_a_long_poll_ends_with_the_message_or_on_time(running) -> None:
 async def test_a_light_queue_is_pulled_by_name_even_before_it_exists(running) -> None:
     connection = running.connect()
     waiting = asyncio.ensure_future(connection.request(pulling("%LMQ%a%2F1", wait_ms=20_000)))
-    while not len(running.broker.long_polls):
+    while not len(running.broker.reading.long_polls):
         await asyncio.sleep(0)
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", body=b"hot")))
     (message,) = iter_stored((await asyncio.wait_for(waiting, 5)).body)
@@ -131,10 +131,10 @@ async def test_named_light_queues_carry_their_offsets(running) -> None:
 async def test_damage_moves_the_offset_behind_it(running) -> None:
     """The answer says why; what stands before and behind the damage is served."""
     connection = running.connect()
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     for tags in ("red", "blue", "green"):
         await send(connection, tags)
-    (queue_id,) = running.broker.topics.queue_ids("t")
+    (queue_id,) = running.broker.topics.table.queue_ids("t")
     position = RecordView(running.store.read(queue_id, 1, 1, 1).records[0]).position
     path = next(path for path in (running.store.directory / "log").iterdir() if path.name.isdigit())
     with path.open("r+b") as file:

@@ -25,7 +25,7 @@ async def send(connection, body: bytes, topic: str = "t", queue: str = "0", **pr
 
 async def test_messages_are_found_by_every_key_and_by_the_unique_one(running) -> None:
     connection = running.connect()
-    running.broker.topics.ensure("t", 2)
+    running.broker.topics.table.ensure("t", 2)
     admin = AsyncAdmin(connection)
     await send(connection, b"one", KEYS="k1 k2", UNIQ_KEY="ID1", TAGS="a")
     running.clock.advance_ms(1_000)
@@ -49,7 +49,7 @@ async def test_messages_are_found_by_every_key_and_by_the_unique_one(running) ->
 
 async def test_the_answer_says_how_far_the_index_goes_and_what_it_could_not_read(running, monkeypatch) -> None:
     connection = running.connect()
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     for n in range(3):
         await send(connection, b"%d" % n, KEYS="k")
     fields = {"topic": "t", "key": "k", "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str(2**63 - 1)}
@@ -71,7 +71,7 @@ async def test_the_answer_says_how_far_the_index_goes_and_what_it_could_not_read
 
 async def test_what_may_not_be_asked_is_refused(running) -> None:
     connection = running.connect()
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     admin = AsyncAdmin(connection)
     sent = await send(connection, b"m", KEYS="k")
     with pytest.raises(Refused) as missing:
@@ -80,7 +80,7 @@ async def test_what_may_not_be_asked_is_refused(running) -> None:
     answer = await connection.request(Command(RequestCode.QUERY_MESSAGE, fields={"topic": "t"}))
     assert answer.code == ResponseCode.INVALID_PARAMETER
     asked = []
-    running.broker.authorizer._policy = lambda identity, action, resource: asked.append((action, resource))
+    running.broker.tools.authorizer._policy = lambda identity, action, resource: asked.append((action, resource))
     with pytest.raises(Refused) as refused:
         await admin.query("t", "k")
     assert refused.value.code == ResponseCode.NO_PERMISSION
@@ -92,7 +92,7 @@ async def test_what_may_not_be_asked_is_refused(running) -> None:
         answer = await connection.request(Command(code, fields=fields))
         assert answer.code == ResponseCode.NO_PERMISSION
     assert asked == [("consume", "t/#")] * 3
-    running.broker.authorizer._policy = None
+    running.broker.tools.authorizer._policy = None
     running.store.keys = None
     with pytest.raises(Refused, match="key_index is off"):
         await admin.query("t", "k")
@@ -100,16 +100,16 @@ async def test_what_may_not_be_asked_is_refused(running) -> None:
 
 async def test_a_deleted_topic_is_not_shown(running) -> None:
     connection = running.connect()
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     await send(connection, b"m", KEYS="k")
-    running.broker.topics.delete("t")
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.delete("t")
+    running.broker.topics.table.ensure("t", 1)
     assert await AsyncAdmin(connection).query("t", "k") == []
 
 
 async def test_one_message_by_its_position(running) -> None:
     connection = running.connect()
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     sent = await send(connection, b"m", KEYS="k")
     position = parse_offset_message_id(sent.fields["msgId"])[1]
     answer = await connection.request(Command(RequestCode.VIEW_MESSAGE_BY_ID, fields={"offset": str(position)}))
@@ -121,7 +121,7 @@ async def test_one_message_by_its_position(running) -> None:
 
 async def test_entries_of_a_queue(running) -> None:
     connection = running.connect()
-    running.broker.topics.ensure("t", 1)
+    running.broker.topics.table.ensure("t", 1)
     for tag in ("a", "tag with a negative hash", "b"):
         await send(connection, b"m", TAGS=tag)
 
@@ -131,7 +131,7 @@ async def test_entries_of_a_queue(running) -> None:
 
     found = await ask(index="1", count="10", consumerGroup="g")
     assert (found["minQueueIndex"], found["maxQueueIndex"], len(found["queueData"])) == (0, 3, 2)
-    queue_id = running.broker.topics.queue_ids("t")[0]
+    queue_id = running.broker.topics.table.queue_ids("t")[0]
     views = [RecordView(record) for record in running.store.read(queue_id, 1, 2, 1 << 20).records]
     assert [entry["physicOffset"] for entry in found["queueData"]] == [view.position for view in views]
     assert [entry["physicSize"] for entry in found["queueData"]] == [view.total for view in views]

@@ -34,7 +34,7 @@ async def test_a_request_is_answered_by_way_of_its_senders_connection(running) -
         Command(RequestCode.SEND_MESSAGE_V2, fields=SEND | {"b": "questions", "i": text(ASKED)}, body=b"?")
     )
     assert sent.code == ResponseCode.SUCCESS
-    assert running.broker.topics.get("DefaultCluster_REPLY_TOPIC").queue_count == 1
+    assert running.broker.topics.table.get("DefaultCluster_REPLY_TOPIC").queue_count == 1
     properties = ASKED | {b"MSG_TYPE": b"reply"}
     fields = SEND | {"b": "DefaultCluster_REPLY_TOPIC", "i": text(properties)}
     answered = await consumer.request(Command(RequestCode.SEND_REPLY_MESSAGE_V2, fields=fields, body=b"!"))

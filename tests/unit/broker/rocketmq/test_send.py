@@ -71,13 +71,13 @@ async def test_a_batch_is_stored_message_by_message_whatever_form_its_flag_has(r
 async def test_creation_queue_range_transactions_and_delays(running) -> None:
     connection = running.connect()
     assert (await connection.request(sending(topic="small", defaultTopicQueueNums="2"))).code == 0
-    assert running.broker.topics.get("small").write_queue_count == 2
+    assert running.broker.topics.table.get("small").write_queue_count == 2
     assert (await connection.request(sending(topic="small", queueId="2"))).code == ResponseCode.INVALID_PARAMETER
     assert (await connection.request(sending(topic="no/slash"))).code == ResponseCode.INVALID_PARAMETER
     assert (await connection.request(sending(sysFlag="4"))).code == ResponseCode.MESSAGE_ILLEGAL
     delayed = await connection.request(sending(properties="DELAY\x013\x02"))
     assert (delayed.code, delayed.remark) == (0, None)
-    assert running.broker.delayed.waiting == 1
+    assert running.broker.delayed.messages.waiting == 1
 
 
 async def test_a_message_that_could_not_be_consumed_comes_back_and_dies_in_the_end(running) -> None:

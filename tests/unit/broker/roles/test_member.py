@@ -106,7 +106,7 @@ async def test_who_waits_for_a_master_that_is_replaced_is_told_at_once(tmp_path:
         fields = {"a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": ""}
         append = asyncio.ensure_future(direct.request(Command(RequestCode.APPEND_MANY, body=body)))
         send = asyncio.ensure_future(client.request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"3")))
-        await until(lambda: member.store.end_position > end and member.serving.broker.topics.get("orders"))
+        await until(lambda: member.store.end_position > end and member.serving.broker.topics.table.get("orders"))
         moved = f"127.0.0.1:{other.port}"
         member.manager._told(View(steps.epoch + 1, other._member.manager.steps.broker_id, moved))
         for answer in (await append, await send):

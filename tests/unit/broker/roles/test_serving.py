@@ -41,7 +41,7 @@ async def test_it_works_until_it_rests_and_the_log_stays_open(tmp_path: Path) ->
     serving.start()
     serving.announce("h", 4711, ())
     serving.tell_address("h", 4712)
-    assert serving.broker.identity.address == "h:4712"
+    assert serving.broker.tools.identity.address == "h:4712"
     assert RequestCode.APPEND_MANY in serving.handlers
     await until(lambda: len(rounds) > 1)
     await serving.leave()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.sessions.record import ClientSession, Subscription
+from broker.sessions.client_session import ClientSession, Subscription
 from broker.sessions.sessions import describe
 from remoting.protocol.bodies.history_body import HISTORY_BIT
 from remoting.protocol.bodies.session_body import InflightEntry, SessionOpened, SessionSubscription

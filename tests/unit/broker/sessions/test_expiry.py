@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from broker.sessions.client_session import ClientSession
 from broker.sessions.expiry import NEVER_S, ExpiryQueue, due_ms
-from broker.sessions.record import ClientSession
 
 
 def closed(name: str, at_ms: int, expiry_s: int = 5) -> ClientSession:

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from broker.sessions import handover
+from broker.sessions.client_session import ClientSession
 from broker.sessions.handover import Handovers
-from broker.sessions.record import ClientSession
 from remoting.protocol.bodies.session_body import SessionFenced, decode
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

@@ -35,7 +35,7 @@ async def test_a_session_shows_user_subscriptions_backlog_and_what_it_lost(runni
     subscribe = Subscribe("c", epoch, True, [FilterRequest("a/+", 1, 0b11, 7), FilterRequest("b", 2)])
     await connection.request(Command(RequestCode.SUBSCRIBE, body=encode(subscribe)))
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"b")))
-    queue = running.broker.sessions.get("c").subscriptions["b"].queue_id
+    queue = running.broker.sessions.table.get("c").subscriptions["b"].queue_id
     flow = FlowBatch([SessionFlow("c", epoch, reserved=[(1, queue, 0)])])
     await connection.request(Command(RequestCode.SESSION_FLOW, body=encode(flow)))
     shown = (await listed(connection, client="c"))["session"]

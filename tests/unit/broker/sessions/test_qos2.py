@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.sessions import qos2 as session_flow
-from broker.sessions.record import ClientSession, split_block_key, unpack_inflight, unpack_offset, unpack_received
+from broker.sessions.client_session import LOG_POSITION_QUEUE, ClientSession
+from broker.sessions.record import split_block_key, unpack_inflight, unpack_offset, unpack_received
 from broker.store.state import state_kinds
 from remoting.protocol.bodies.session_body import PHASE_PUBLISH, PHASE_PUBREL, SessionFlow
 
@@ -47,11 +47,11 @@ class Table:
 
 def test_a_delivery_goes_through_its_phases_and_leaves_only_the_end_of_what_was_sent() -> None:
     session, table = make(), Table()
-    table.apply(session_flow.advance(session, SessionFlow("c", 1, reserved=[(1, 7, 3), (2, 7, 4)])))
+    table.apply(session.advance(SessionFlow("c", 1, reserved=[(1, 7, 3), (2, 7, 4)])))
     assert table.exact() == session.exact == {1: (7, 3, PHASE_PUBLISH), 2: (7, 4, PHASE_PUBLISH)}
-    table.apply(session_flow.advance(session, SessionFlow("c", 1, received=[2])))
+    table.apply(session.advance(SessionFlow("c", 1, received=[2])))
     assert table.exact()[2] == (7, 4, PHASE_PUBREL)
-    table.apply(session_flow.advance(session, SessionFlow("c", 1, completed=[1, 2])))
+    table.apply(session.advance(SessionFlow("c", 1, completed=[1, 2])))
     assert session.exact is None
     ((kind, _key), value), *others = table.records.items()
     assert not others
@@ -62,45 +62,45 @@ def test_a_delivery_goes_through_its_phases_and_leaves_only_the_end_of_what_was_
 
 def test_a_retained_delivery_and_one_of_a_dropped_subscription_raise_no_end() -> None:
     session = make()
-    places = [(1, session_flow.LOG_POSITION_QUEUE, 4096), (2, 99, 5)]
-    changes = session_flow.advance(session, SessionFlow("c", 1, reserved=places))
+    places = [(1, LOG_POSITION_QUEUE, 4096), (2, 99, 5)]
+    changes = session.advance(SessionFlow("c", 1, reserved=places))
     assert {change.kind for change in changes} == {state_kinds.SESSION_INFLIGHT}
     assert session.exact_below is None
 
 
 def test_an_id_used_again_names_its_new_message_and_comes_last() -> None:
     session = make()
-    session_flow.advance(session, SessionFlow("c", 1, reserved=[(1, 7, 3), (2, 7, 4)]))
-    session_flow.advance(session, SessionFlow("c", 1, completed=[1], reserved=[(1, 7, 9)]))
+    session.advance(SessionFlow("c", 1, reserved=[(1, 7, 3), (2, 7, 4)]))
+    session.advance(SessionFlow("c", 1, completed=[1], reserved=[(1, 7, 9)]))
     assert list(session.exact.items()) == [(2, (7, 4, 0)), (1, (7, 9, 0))]
 
 
 def test_a_pubrec_of_an_unknown_id_is_noted_so_that_its_pubrel_is_repeated() -> None:
     session = make()
-    session_flow.advance(session, SessionFlow("c", 1, received=[5]))
-    assert session.exact == {5: (session_flow.LOG_POSITION_QUEUE, 0, PHASE_PUBREL)}
+    session.advance(SessionFlow("c", 1, received=[5]))
+    assert session.exact == {5: (LOG_POSITION_QUEUE, 0, PHASE_PUBREL)}
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 65_535)), max_size=60))
 def test_received_ids_are_a_set_and_the_records_say_the_same(steps) -> None:
     session, table, model = make(), Table(), set()
     for taken, packet_id in steps:
-        assert session_flow.is_received(session, packet_id) == (packet_id in model)
+        assert session.is_received(packet_id) == (packet_id in model)
         if taken:
-            table.apply(session_flow.receive(session, [packet_id]))
+            table.apply(session.receive([packet_id]))
             model.add(packet_id)
         else:
-            table.apply(session_flow.advance(session, SessionFlow("c", 1, released=[packet_id])))
+            table.apply(session.advance(SessionFlow("c", 1, released=[packet_id])))
             model.discard(packet_id)
-    assert session_flow.received_ids(session) == sorted(model)
+    assert session.received_ids() == sorted(model)
     assert table.received() == (session.received or {})
 
 
 def test_a_session_that_ends_deletes_all_its_blocks() -> None:
     session, table = make(), Table()
-    table.apply(session_flow.receive(session, [1, 70, 65_535]))
-    table.apply(session_flow.advance(session, SessionFlow("c", 1, reserved=[(1, 8, 3), (40, 8, 4)])))
-    table.apply(session_flow.forget(session))
+    table.apply(session.receive([1, 70, 65_535]))
+    table.apply(session.advance(SessionFlow("c", 1, reserved=[(1, 8, 3), (40, 8, 4)])))
+    table.apply(session.forget_packet_ids())
     assert not table.records
 
 
@@ -108,11 +108,11 @@ def test_a_hundred_thousand_handshakes_leave_nothing() -> None:
     session, table = make(), Table()
     for number in range(100_000):
         packet_id = number % 65_535 + 1
-        table.apply(session_flow.receive(session, [packet_id]))
-        table.apply(session_flow.release(session, [packet_id]))
+        table.apply(session.receive([packet_id]))
+        table.apply(session.release([packet_id]))
         if number % 10 == 0:
-            table.apply(session_flow.advance(session, SessionFlow("c", 1, reserved=[(packet_id, 7, number)])))
-            table.apply(session_flow.advance(session, SessionFlow("c", 1, completed=[packet_id])))
+            table.apply(session.advance(SessionFlow("c", 1, reserved=[(packet_id, 7, number)])))
+            table.apply(session.advance(SessionFlow("c", 1, completed=[packet_id])))
     assert session.received is None
     assert session.exact is None
     assert len(table.records) == 1

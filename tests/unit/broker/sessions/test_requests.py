@@ -97,8 +97,8 @@ async def test_a_gone_proxy_takes_its_clean_sessions_with_it(running) -> None:
     await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", True, None, 0))
     await call(connection, RequestCode.SESSION_OPEN, SessionOpen("d", False, None, 60))
     await connection.close()
-    assert running.broker.sessions.get("c") is None
-    assert running.broker.sessions.get("d").owner is None
+    assert running.broker.sessions.table.get("c") is None
+    assert running.broker.sessions.table.get("d").owner is None
 
 
 @pytest.mark.parametrize(("handling", "first", "second"), [(0, 1, 1), (1, 1, 0), (2, 0, 0)])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from broker.sessions import qos2 as session_flow
 from broker.sessions.sessions import Sessions
 from broker.sessions.subscriptions import NOT_VALID, QUOTA
+from broker.shared.groups import SharedGroups
 from broker.store.errors import StoreFull
 from broker.store.state import state_kinds
 from broker.subscriptions.filters import Filters
+from broker.subscriptions.subscribers import Subscribers
+from broker.wills.wills import Wills
 from remoting.protocol.bodies.session_body import (
     EXPIRY_NEVER,
     FilterRequest,
@@ -27,10 +29,15 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names
 
 
-def make(store, now_ms: int = 0, **limits) -> tuple[Filters, Sessions]:
+def make(store, now_ms: int = 0, will_grace_ms: int = 0, **limits) -> tuple[Filters, Sessions]:
     filters = Filters(store, expiry_ms=1_000, filters_max=100, now_ms=now_ms)
+    parts = {
+        "shared": SharedGroups(store),
+        "wills": Wills(store, grace_ms=will_grace_ms, now_ms=now_ms),
+        "subscribers": Subscribers(),
+    }
     defaults = {"expiry_s_max": 100, "sessions_max": 100, "subscriptions_max": 100}
-    return filters, Sessions(store, filters, now_ms=now_ms, **(defaults | limits))
+    return filters, Sessions(store, filters, now_ms=now_ms, **parts, **(defaults | limits))
 
 
 def opening(client_id="c", *, clean=False, user=None, expiry_s=100, continues=0) -> SessionOpen:
@@ -275,7 +282,7 @@ def test_ids_of_qos_2_publishes_come_back_and_end_with_the_session(bench) -> Non
     epoch = sessions.open(opening(), "p", 0).reply.epoch
     assert sessions.owned("c", "p") is sessions.get("c")
     assert sessions.owned("c", "q") is None
-    bench.store.append_state(session_flow.receive(sessions.get("c"), [3, 900]))
+    bench.store.append_state(sessions.get("c").receive([3, 900]))
     sessions.flow(FlowBatch([SessionFlow("c", epoch, released=[900])]), "another")
     assert sessions.flows_fenced == 1
     sessions.flow(FlowBatch([SessionFlow("c", epoch, released=[3])]), "p")

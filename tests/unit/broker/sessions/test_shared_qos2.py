@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from broker.sessions import shared_qos2 as shared_exact
-from broker.sessions.record import ClientSession, Subscription
+from broker.sessions.client_session import ClientSession, Subscription
 from broker.sessions.sessions import Sessions
 from broker.shared.groups import SharedGroups
 from broker.store.errors import StoreFull
 from broker.store.store_message import StoreMessage
 from broker.subscriptions.filters import Filters
+from broker.subscriptions.subscribers import Subscribers
+from broker.wills.wills import Wills
 from remoting.protocol.bodies.session_body import (
     PHASE_PUBLISH,
     PHASE_PUBREL,
@@ -33,23 +34,28 @@ def session(*places: tuple[int, int, int], subscribed: tuple[str, ...] = ()) -> 
     return made
 
 
+def claim(noted: ClientSession, groups: SharedGroups) -> None:
+    """What a start does with a session that was read from the log."""
+    groups.pass_noted(noted.shared_places(), noted.subscriptions)
+
+
 def test_only_new_notes_of_a_group_are_taken_back() -> None:
     one = session((PLACE, 3, PHASE_PUBLISH), (7, 3, PHASE_PUBLISH))
     said = SessionFlow("c", 1, reserved=[(1, PLACE, 3), (2, 7, 3), (3, PLACE, 4), (4, 7, 4)])
-    assert shared_exact.begun(one, said) == [3]
-    assert shared_exact.begun(session(), said) == [1, 3]
-    shared_exact.take_back(one, [1, 9])
+    assert one.begun(said) == [3]
+    assert session().begun(said) == [1, 3]
+    one.take_back([1, 9])
     assert one.exact == {2: (7, 3, PHASE_PUBLISH)}
-    shared_exact.take_back(one, [2])
+    one.take_back([2])
     assert one.exact is None
-    shared_exact.take_back(one, [2])
+    one.take_back([2])
 
 
 def test_a_message_its_client_has_is_not_lost_with_the_session() -> None:
-    assert shared_exact.unfinished(session()) == 0
+    assert session().unfinished() == 0
     log_place = 0xFFFF_FFFF
     places = [(PLACE, 3, PHASE_PUBLISH), (PLACE, 4, PHASE_PUBREL), (7, 3, PHASE_PUBLISH), (log_place, 3, PHASE_PUBLISH)]
-    assert shared_exact.unfinished(session(*places)) == 1
+    assert session(*places).unfinished() == 1
 
 
 def test_a_claim_goes_to_the_group_that_must_have_given_it(bench) -> None:
@@ -60,27 +66,30 @@ def test_a_claim_goes_to_the_group_that_must_have_given_it(bench) -> None:
     one = groups.hold(NAME, "c", queue)
     bench.store.append([StoreMessage((queue,), 0, 0, 0, 0, 0, 0, 0, 0, b"", b"x", 0)] * 5)
     noted = session((place, 2, PHASE_PUBREL), (queue, 0, PHASE_PUBLISH), (place, 5, PHASE_PUBLISH))
-    shared_exact.claim(noted, groups, bench.store)
+    claim(noted, groups)
     assert (one.low, one.next, one.ranges()) == (0, 3, [(2, 3)])
     two = groups.hold("$share/h/x", "d", queue)
     two.low = two.next = 0
     noted = session((place, 3, PHASE_PUBLISH), subscribed=("$share/h/x", "y"))
-    shared_exact.claim(noted, groups, bench.store)
+    claim(noted, groups)
     assert (one.ranges(), two.ranges()) == ([(2, 3)], [(3, 4)])
     both = session((place, 4, PHASE_PUBLISH), subscribed=(NAME, "$share/h/x"))
-    shared_exact.claim(both, groups, bench.store)
+    claim(both, groups)
     assert (one.ranges(), two.ranges()) == ([(2, 3)], [(3, 4)])
     groups.release("$share/h/x", "d")
     bench.store.delete_queues([queue])
-    shared_exact.claim(both, groups, bench.store)
+    claim(both, groups)
     assert one.next == 3, "a queue that is gone has no end to claim below"
-    shared_exact.claim(session(), groups, bench.store)
+    claim(session(), groups)
 
 
 def test_a_full_disk_leaves_the_message_with_the_group_and_an_ended_session_takes_its_own_along(bench) -> None:
     sessions = Sessions(
         bench.store,
         Filters(bench.store, expiry_ms=1_000, filters_max=9, now_ms=0),
+        shared=SharedGroups(bench.store),
+        wills=Wills(bench.store, grace_ms=0, now_ms=0),
+        subscribers=Subscribers(),
         expiry_s_max=9,
         sessions_max=9,
         subscriptions_max=9,

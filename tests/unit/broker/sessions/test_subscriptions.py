@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker.sessions.record import ClientSession
+from broker.sessions.client_session import ClientSession
 from broker.sessions.subscriptions import NOT_SUPPORTED, NOT_VALID, QUOTA, SubscriptionBook
 from broker.shared.groups import SharedGroups
 from broker.store.state import state_kinds
 from broker.store.store_message import StoreMessage
 from broker.subscriptions.filters import Filters
-from broker.subscriptions.subscribers import NO_LOCAL
+from broker.subscriptions.subscribers import NO_LOCAL, Subscribers
 from remoting.protocol.bodies.append_body import mqtt_meta
 from remoting.protocol.bodies.session_body import FilterRequest, HistoryWish
 from remoting.protocol.records import names
@@ -24,7 +24,7 @@ def filters(bench) -> Filters:
 
 @pytest.fixture
 def book(bench, filters) -> SubscriptionBook:
-    return SubscriptionBook(bench.store, filters, SharedGroups(bench.store), subscriptions_max=2)
+    return SubscriptionBook(bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=2)
 
 
 def make() -> ClientSession:
@@ -55,14 +55,14 @@ def test_saying_it_again_changes_options_but_not_the_place(book) -> None:
 
 def test_every_subscription_counts_as_a_subscriber_of_its_queue(bench, filters) -> None:
     """Exact and wildcard, shared too, restored, said again with other options; until it is given back."""
-    book = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), subscriptions_max=5)
+    book = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5)
     session = make()
     _size, parent_len, props_len, meta = mqtt_meta(b"a/b", b"c")
     own = StoreMessage((), 0, FLAG_MQTT, 0, 2, parent_len, 0, 0, props_len, meta, b"")
     for topic_filter in ("a/b", "a/+", "$share/g/a/b", "$share/g/a/+"):
         own.queues = (0, book.subscribe(session, FilterRequest(topic_filter, 1), []).queue_id)
         assert book.subscribers.want(own)
-        restored = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), subscriptions_max=5)
+        restored = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5)
         restored.restore(session)
         assert restored.subscribers.want(own)
         if not topic_filter.startswith("$share"):
@@ -98,7 +98,7 @@ def test_a_session_read_from_the_log_holds_its_filters_and_gives_them_back(book,
 def test_a_shared_subscription_holds_its_inner_queue_and_its_group(bench, filters) -> None:
     """Its place is the group's: an ordinary subscription of the same filter keeps its own."""
     shared = SharedGroups(bench.store)
-    book = SubscriptionBook(bench.store, filters, shared, subscriptions_max=5)
+    book = SubscriptionBook(bench.store, filters, shared, Subscribers(), subscriptions_max=5)
     session = make()
     plain = book.subscribe(session, FilterRequest("a/+", 1), [])
     changes = []
@@ -108,7 +108,7 @@ def test_a_shared_subscription_holds_its_inner_queue_and_its_group(bench, filter
     assert filters.holders(b"a/+") == 2
     assert shared.holders("$share/g/a/+") == 1
     again = SharedGroups(bench.store)
-    SubscriptionBook(bench.store, filters, again, subscriptions_max=5).restore(session)
+    SubscriptionBook(bench.store, filters, again, Subscribers(), subscriptions_max=5).restore(session)
     assert again.holders("$share/g/a/+") == 1
     assert filters.holders(b"a/+") == 4
     book.forget(session, "$share/g/a/+", session.subscriptions.pop("$share/g/a/+"), 0, [])
@@ -119,7 +119,7 @@ def test_a_shared_subscription_holds_its_inner_queue_and_its_group(bench, filter
 
 def test_history_begins_lower_in_the_queue_and_moves_a_place_that_was_there(bench, filters) -> None:
     """Said again with a wish the subscription goes back; a shared one has no history."""
-    book = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), subscriptions_max=5)
+    book = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5)
     session = make()
     queue_id = book.subscribe(session, FilterRequest("a/b", 1), []).queue_id
     bench.store.append([StoreMessage((queue_id,), 0, 0, 0, 0, 0, 0, 0, 0, b"", b"x", 0)] * 5)

@@ -122,7 +122,7 @@ async def test_what_nobody_can_take_waits_for_room(running) -> None:
     assert [offset for _, offset, _ in await proxy.until(1)] == [0]
     proxy.settle(1, 2, [0])
     assert [offset for _, offset, _ in await proxy.until(2)] == [1, 2]
-    group = running.broker.shared_groups.get(NAME)
+    group = running.broker.shared.groups.get(NAME)
     assert group.low == 1
 
 
@@ -135,8 +135,8 @@ async def test_only_the_owner_of_the_open_session_may_take(running) -> None:
     assert not await one.take(1, "a", new, 5)
     assert not await two.take(1, "a", new, 5, name="$share/other/plant/1")
     assert not await two.take(1, "nobody", new, 5)
-    queue_id = running.broker.shared_groups.get(NAME).queue_id
-    running.broker.shared_groups.hold("$share/h/plant/1", "z", queue_id)
+    queue_id = running.broker.shared.groups.get(NAME).queue_id
+    running.broker.shared.groups.hold("$share/h/plant/1", "z", queue_id)
     assert not await two.take(1, "a", new, 5, name="$share/h/plant/1")
     assert await two.take(1, "a", new, 5)
 
@@ -152,7 +152,7 @@ async def test_what_a_lost_proxy_had_goes_to_members_elsewhere(running) -> None:
     await two.take(1, "b", b, 10)
     await one.connection.close()
     assert [offset for _, offset, _ in await two.until(3)] == [0, 2, 3]
-    assert running.broker.metrics.shared_returned.child("proxy_lost").value == 3
+    assert running.broker.tools.metrics.shared_returned.child("proxy_lost").value == 3
 
 
 async def test_a_member_that_leaves_is_forgotten_and_may_join_again(running) -> None:
@@ -166,13 +166,13 @@ async def test_a_member_that_leaves_is_forgotten_and_may_join_again(running) -> 
     await proxy.connection.request(Command(RequestCode.SESSION_CLOSE, body=body))
     proxy.settle(1, 5, [0, 1])
     await turn()
-    assert running.broker.metrics.dropped.child("shared_settle_late").value == 2
+    assert running.broker.tools.metrics.dropped.child("shared_settle_late").value == 2
     epoch = await proxy.open("a")
     assert await proxy.take(2, "a", epoch, 2)
     assert [(handle, offset) for handle, offset, _ in await proxy.until(2)] == [(2, 0), (2, 1)]
     assert await proxy.take(3, "a", epoch, 2, held=[0])
     assert [(handle, offset) for handle, offset, _ in await proxy.until(1)] == [(3, 1)]
-    assert running.broker.metrics.shared_returned.child("joined_again").value == 2
+    assert running.broker.tools.metrics.shared_returned.child("joined_again").value == 2
 
 
 async def test_unsubscribing_keeps_what_is_under_way(running) -> None:
@@ -189,8 +189,8 @@ async def test_unsubscribing_keeps_what_is_under_way(running) -> None:
     assert [(handle, offset) for handle, offset, _ in await proxy.until(1)] == [(2, 1)]
     proxy.settle(1, 0, [0])
     await turn()
-    assert running.broker.shared_groups.get(NAME).low == 1
-    assert [seat.owner.client_id for seat in running.broker.shared_groups.get(NAME).members] == ["b"]
+    assert running.broker.shared.groups.get(NAME).low == 1
+    assert [seat.owner.client_id for seat in running.broker.shared.groups.get(NAME).members] == ["b"]
 
 
 async def test_a_restart_repeats_only_what_was_not_yet_written(running) -> None:
@@ -202,7 +202,7 @@ async def test_a_restart_repeats_only_what_was_not_yet_written(running) -> None:
     await proxy.until(4)
     proxy.settle(1, 0, [0, 2])
     async with asyncio.timeout(5):
-        while running.broker.shared_groups.get(NAME).dirty:
+        while running.broker.shared.groups.get(NAME).dirty:
             await asyncio.sleep(0.01)
     await running.restart()
     again, other = Proxy(running), Proxy(running)
@@ -273,7 +273,7 @@ async def test_unreadable_and_expired_messages_are_passed_over_and_counted(runni
     proxy = Proxy(running)
     epoch = await proxy.open("a")
     await publish(running, 4)
-    store, queue_id = running.broker.store, running.broker.shared_groups.get(NAME).queue_id
+    store, queue_id = running.broker.tools.store, running.broker.shared.groups.get(NAME).queue_id
     read = store.read
 
     def damaged(queue, offset, *rest):
@@ -284,14 +284,14 @@ async def test_unreadable_and_expired_messages_are_passed_over_and_counted(runni
     monkeypatch.setattr(store, "read", damaged)
     await proxy.take(1, "a", epoch, 10)
     assert [offset for _, offset, _ in await proxy.until(2)] == [2, 3]
-    assert running.broker.metrics.dropped.child("shared_unreadable").value == 2
+    assert running.broker.tools.metrics.dropped.child("shared_unreadable").value == 2
     monkeypatch.setattr(store, "read", read)
     await publish(running, 3)
     await proxy.until(3)
     monkeypatch.setattr(store, "bounds", lambda queue: (9, 12) if queue == queue_id else (0, 0))
     proxy.settle(1, 0, [2, 3])
     await turn()
-    assert running.broker.metrics.dropped.child("shared_retention").value == 2
+    assert running.broker.tools.metrics.dropped.child("shared_retention").value == 2
 
 
 async def test_a_take_over_moves_what_the_old_connection_had(running) -> None:
@@ -320,7 +320,7 @@ async def test_a_group_of_durable_sessions_waits_and_one_of_clean_sessions_ends(
     epoch = await again.open("a")
     await again.take(1, "a", epoch, 5)
     assert len(await again.until(3)) == 3
-    assert running.broker.shared_groups.get("$share/clean/plant/1") is None
+    assert running.broker.shared.groups.get("$share/clean/plant/1") is None
 
 
 async def test_a_retained_message_is_not_sent_for_a_shared_subscription(running) -> None:
@@ -347,11 +347,11 @@ async def test_what_a_session_has_noted_is_its_own(running) -> None:
     await proxy.take(1, "a", a, 3)
     await publish(running, 3)
     await proxy.until(3)
-    place = running.broker.shared_groups.get(NAME).queue_id | SHARED_BIT
+    place = running.broker.shared.groups.get(NAME).queue_id | SHARED_BIT
     await note(proxy, "a", a, (1, place, 1))
     await note(proxy, "a", a - 1, (2, place, 2))
     await note(proxy, "b", b, (3, place, 2), (4, place & ~SHARED_BIT, 0))
-    assert running.broker.metrics.dropped.child("flow_fenced").value == 1
+    assert running.broker.tools.metrics.dropped.child("flow_fenced").value == 1
     await proxy.connection.request(Command(RequestCode.SESSION_CLOSE, body=encode(SessionClose("a", a, True, [], []))))
     await proxy.take(2, "b", b, 9)
     assert [offset for _, offset, _ in await proxy.until(2)] == [0, 2]
@@ -360,12 +360,12 @@ async def test_what_a_session_has_noted_is_its_own(running) -> None:
     again = Proxy(running)
     b = await again.open("b")
     await again.take(1, "b", b, 9)
-    running.broker.shared_groups.get(NAME).call_off()
+    running.broker.shared.groups.get(NAME).call_off()
     await publish(running, 1)
     given = [offset for _, offset, _ in await again.until(2)]
     assert given == [0, 3], "1 is noted by a, 2 by b"
     running.broker.maintain(running.clock.now_ms())
-    assert not running.broker.shared_groups.get(NAME).dirty
+    assert not running.broker.shared.groups.get(NAME).dirty
 
 
 async def test_what_was_being_sent_ends_with_its_session_and_is_counted(running) -> None:
@@ -380,10 +380,10 @@ async def test_what_was_being_sent_ends_with_its_session_and_is_counted(running)
     await proxy.take(2, "b", b, 9)
     await proxy.connection.request(Command(RequestCode.SESSION_CLOSE, body=encode(SessionClose("a", a, False, [], []))))
     assert [offset for _, offset, _ in await proxy.until(1)] == [1]
-    lost = running.broker.metrics.dropped.child(shared.SESSION_ENDED)
+    lost = running.broker.tools.metrics.dropped.child(shared.SESSION_ENDED)
     assert lost.value == 1
-    assert running.broker.metrics.shared_returned.child("member_left").value == 1
-    await note(proxy, "b", b, (1, running.broker.shared_groups.get(NAME).queue_id | SHARED_BIT, 1))
+    assert running.broker.tools.metrics.shared_returned.child("member_left").value == 1
+    await note(proxy, "b", b, (1, running.broker.shared.groups.get(NAME).queue_id | SHARED_BIT, 1))
     await proxy.open("b", durable=False)
     running.broker.maintain(running.clock.now_ms())
     assert lost.value == 2

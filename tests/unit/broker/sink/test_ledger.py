@@ -27,7 +27,7 @@ class Sink:
         dispatcher = Dispatcher(store, topics, filters, cached_topics_max=10, queue_count=1)
         limits = {"message_size_bytes_max": 1_000, "properties_bytes_max": 1_000}
         placement = Placement(topics, dispatcher, queue_count=1, auto_create=True, **limits)
-        self.stages = Stages(store, expiry_ms=1_000, attempts_max=100, now_ms=0)
+        self.stages = Stages(store, set(), expiry_ms=1_000, attempts_max=100, now_ms=0)
         self.ledger = SinkLedger(store, self.stages, placement, group_bytes_max=group_bytes_max)
 
     def stage(self, entries, batch: int, partition: int = 0, attempt: int = 0) -> tuple[int, int, int]:

@@ -33,4 +33,4 @@ async def test_without_a_list_everything_is_allowed(running) -> None:
     """And asking creates no topic."""
     reply = await running.connect().request(Command(RequestCode.CHECK_PUBLISH, fields={"topic": "brand-new"}))
     assert reply.code == 0
-    assert running.broker.topics.get("brand-new") is None
+    assert running.broker.topics.table.get("brand-new") is None

@@ -65,7 +65,7 @@ async def test_staged_rows_are_seen_only_after_the_commit_and_once(running) -> N
     reply = await connection.request(staging(running, 0, b"out/x", b"out/x"))
     assert decode(StageReply, reply.body).count == 2
     assert visible(running, b"out/x") == 0
-    (hidden,) = running.broker.stages.hidden
+    (hidden,) = running.broker.topics.hidden
     pulled = await connection.request(Command(RequestCode.MULTI_PULL, body=encode_multi_pull([(hidden, 0, 9, 9_999)])))
     assert decode_multi_pull_reply(pulled.body)[0].status == STATUS_NO_SUCH_QUEUE
     commit = CommitBatch("s", 0, [StageHandle(0, 0, 2)])
@@ -88,7 +88,7 @@ async def test_a_repeated_frame_stages_nothing_twice(running) -> None:
 
 async def test_a_commit_of_many_groups_answers_every_caller_and_stays_whole(running) -> None:
     connection = running.connect()
-    running.broker.ledger._group_bytes_max = 1_000
+    running.broker.sink.ledger._group_bytes_max = 1_000
     await connection.request(staging(running, 0, *[b"out/x"] * 30))
     commit = encode(CommitBatch("s", 0, [StageHandle(0, 0, 30)]))
     requests = [connection.request(Command(RequestCode.COMMIT_BATCH, body=commit)) for _ in range(2)]
@@ -104,7 +104,7 @@ async def test_staging_what_is_committed_or_cannot_be_written(running) -> None:
     await ask(connection, RequestCode.COMMIT_BATCH, CommitBatch("s", 3, [StageHandle(0, 0, 1)]), BatchCommitted)
     late = await connection.request(staging(running, 3, b"out/x"))
     assert decode(StageReply, late.body).count == 1
-    assert len(running.broker.stages) == 0
+    assert len(running.broker.sink.stages) == 0
     invalid = await connection.request(staging(running, 4, b"out/+"))
     assert invalid.code == ResponseCode.MESSAGE_ILLEGAL
     missing = await connection.request(Command(RequestCode.STAGE, body=running.publish(b"a")))
@@ -129,7 +129,7 @@ async def test_rows_go_to_the_queues_they_name_or_are_refused(running, monkeypat
     if twin == "compiled" and hot.choice.name != twin:
         pytest.skip(f"no compiled twin: {hot.choice.reason}")
     monkeypatch.setattr(hot, "core", hot.pure_core() if twin == "pure" else hot.compiled_core())
-    connection, topics = running.connect(), running.broker.topics
+    connection, topics = running.connect(), running.broker.topics.table
     topics.put(TopicSettings(name="t", read_queue_count=4, write_queue_count=3))
     ids = topics.queue_ids("t")
     fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
@@ -190,14 +190,14 @@ async def test_a_delayed_row_counts_from_its_commit_and_is_shown_once(running) -
         commit = CommitBatch("s", 0, [StageHandle(0, 0, 2)])
         assert (await ask(connection, RequestCode.COMMIT_BATCH, commit, BatchCommitted)).already is already
         assert visible(running, b"out/x") == 1
-        assert running.broker.delayed.waiting == 1
+        assert running.broker.delayed.messages.waiting == 1
     await running.restart()
     running.clock.advance_ms(499)
-    running.broker.delayed.due(running.clock.now_ms())
+    running.broker.delayed.messages.due(running.clock.now_ms())
     await running.settle()
     assert visible(running, b"out/x") == 1
     running.clock.advance_ms(1)
-    while running.broker.delayed.due(running.clock.now_ms()):
+    while running.broker.delayed.messages.due(running.clock.now_ms()):
         await running.settle()
     assert visible(running, b"out/x") == 2
 
@@ -213,7 +213,7 @@ async def test_retained_rows_count_for_the_quota(running) -> None:
     assert staged.code == 0
     refused = await connection.request(Command(RequestCode.STAGE, fields=fields, body=encode_entries(entries)))
     assert refused.code != 0, refused
-    assert running.broker.stages.staged(AttemptKey("s", 0, 0, 0)) == 1
+    assert running.broker.sink.stages.staged(AttemptKey("s", 0, 0, 0)) == 1
 
 
 async def test_a_batch_of_two_groups_is_prepared_here_or_decided_here(running) -> None:
@@ -256,7 +256,7 @@ async def test_a_sink_that_is_over_leaves_nothing_behind(running) -> None:
     forget = Command(RequestCode.ABORT_BATCH, body=encode(AbortBatch("s", -1)))
     for _ in range(2):
         assert (await connection.request(forget)).code == 0
-        assert len(running.broker.stages) == 0
+        assert len(running.broker.sink.stages) == 0
         await running.restart()
         connection = running.connect()
         assert (await ask(connection, RequestCode.LEDGER, Ledger("s"), LedgerState)).last_batch == -1
@@ -265,9 +265,9 @@ async def test_a_sink_that_is_over_leaves_nothing_behind(running) -> None:
 
 async def test_a_sink_whose_commit_has_begun_is_not_over(running) -> None:
     connection = running.connect()
-    running.broker.ledger._group_bytes_max = 1_000
+    running.broker.sink.ledger._group_bytes_max = 1_000
     await connection.request(staging(running, 0, *[b"out/x"] * 30))
-    running.broker.ledger.step(running.broker.ledger.begin("s", 0, [(0, 0, 30)]))
+    running.broker.sink.ledger.step(running.broker.sink.ledger.begin("s", 0, [(0, 0, 30)]))
     forget = Command(RequestCode.ABORT_BATCH, body=encode(AbortBatch("s", -1)))
     assert (await connection.request(forget)).code == ResponseCode.SYSTEM_BUSY
 
@@ -286,7 +286,7 @@ async def test_staged_batches_count_their_messages_and_are_shown_once(running) -
     assert decode(StageReply, (await stage(0, entries[0])).body).count == 5
     assert decode(StageReply, (await stage(0, *entries[:2])).body).count == 8, "what was staged is not staged again"
     assert decode(StageReply, (await stage(8, entries[2])).body).count == 9
-    (queue_id,) = running.broker.topics.queue_ids("out")
+    (queue_id,) = running.broker.topics.table.queue_ids("out")
     assert running.store.bounds(queue_id) == (0, 0)
     await running.restart()
     connection = running.connect()
@@ -326,17 +326,17 @@ async def test_a_large_commit_of_batches_takes_several_groups_and_goes_on_after_
     entries = [entry_of(make_rows(7, first=7 * n), topic=b"out") for n in range(6)]
     fields = {"sink": "s", "batch": "4", "partition": "0", "attempt": "0"}
     await connection.request(Command(RequestCode.STAGE, fields=fields, body=encode_entries(entries)))
-    run = bench.broker.ledger.begin("s", 4, [(0, 0, 42)])
-    bench.broker.ledger.step(run)
+    run = bench.broker.sink.ledger.begin("s", 4, [(0, 0, 42)])
+    bench.broker.sink.ledger.step(run)
     assert 0 < run.done < 42
     assert run.done % 7 == 0
     await bench.restart()
-    (resumed,) = bench.broker.ledger.unfinished()
+    (resumed,) = bench.broker.sink.ledger.unfinished()
     assert resumed.done == run.done
     while not resumed.finished:
-        bench.broker.ledger.step(resumed)
+        bench.broker.sink.ledger.step(resumed)
     await bench.settle()
-    (queue_id,) = bench.broker.topics.queue_ids("out")
+    (queue_id,) = bench.broker.topics.table.queue_ids("out")
     assert bench.store.bounds(queue_id) == (0, 42)
     pulled = await bench.connect().request(pulling("out", maxMsgNums="100"))
     assert [message.body for message in iter_stored(pulled.body)] == [b"body %d" % n for n in range(42)]

@@ -21,7 +21,7 @@ async def heard(pushes: list, queue_id: int, end: int) -> None:
 async def test_a_follower_hears_its_queues_and_nobody_elses(running) -> None:
     store = running.store
     mine = store.open_queue(names.light_queue_name(b"a/1"))
-    running.broker.dispatcher.mqtt(b"a/2")
+    running.broker.subscriptions.dispatcher.mqtt(b"a/2")
     connection, other = running.connect(), running.connect()
     pushes, strange = [], []
     connection.on_push(pushes.append)
@@ -46,7 +46,7 @@ async def test_leaving_and_closing_end_the_news(running) -> None:
     await other.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1")))
     assert not pushes
     await connection.close()
-    assert len(running.broker.followers) == 0
+    assert len(running.broker.subscriptions.followers) == 0
 
 
 async def test_a_follower_whose_output_is_full_is_told_the_newest_end_later(running) -> None:
@@ -68,7 +68,7 @@ async def test_a_follower_whose_output_is_full_is_told_the_newest_end_later(runn
 
     peer = SlowPeer()
     mine = running.store.open_queue(names.light_queue_name(b"a/1"))
-    running.broker.followers.handle(peer, Command(RequestCode.FOLLOW, body=encode_follow([mine])))
+    running.broker.subscriptions.followers.handle(peer, Command(RequestCode.FOLLOW, body=encode_follow([mine])))
     for _ in range(3):
         await running.connect().request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1")))
     assert not sent

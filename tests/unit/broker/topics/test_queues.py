@@ -12,9 +12,9 @@ from remoting.protocol.frames.codes import ResponseCode
 
 async def test_parent_and_light_queues(running) -> None:
     broker = running.broker
-    queues = ClientQueues(running.store, broker.topics)
-    broker.topics.put(TopicSettings(name="t", permission=2))
-    assert queues.find("t", 3) == broker.topics.queue_ids("t")[3]
+    queues = ClientQueues(running.store, broker.topics.table)
+    broker.topics.table.put(TopicSettings(name="t", permission=2))
+    assert queues.find("t", 3) == broker.topics.table.queue_ids("t")[3]
     assert is_light("%LMQ%x")
     assert queues.find("%LMQ%x", 0) is None
     queue_id = running.store.open_queue(b"%LMQ%x")

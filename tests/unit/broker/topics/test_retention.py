@@ -42,7 +42,7 @@ async def upkeep(running) -> None:
 
 def parents(running, topic: str) -> list[int]:
     """How many messages each parent queue still shows."""
-    found = [running.store.bounds(queue) for queue in running.broker.topics.queue_ids(topic)]
+    found = [running.store.bounds(queue) for queue in running.broker.topics.table.queue_ids(topic)]
     return [high - low for low, high in found]
 
 
@@ -50,7 +50,7 @@ async def test_a_topic_that_keeps_an_hour(running) -> None:
     """Older messages are gone from parent, exact and `plant/#` queues, not from those of other topics or of `#`."""
     await change(running, "plant", f"+retention.ms={HOUR_MS}")
     for topic_filter in (b"plant/#", b"#"):
-        running.broker.filters.acquire(topic_filter)
+        running.broker.subscriptions.filters.acquire(topic_filter)
     await publish(running, b"plant/a", b"plant/b", b"plant", b"line/a")
     running.clock.advance_ms(2 * HOUR_MS)
     await publish(running, b"plant/a", b"line/a")
@@ -81,7 +81,7 @@ async def test_a_topic_of_a_size_and_a_rule_for_what_is_there_already(running) -
     low = bounds(running, b"plant/a")[0]
     assert low > 5
     assert bounds(running, b"plant/new") == (0, 1)
-    running.broker.topics.delete("plant")
+    running.broker.topics.table.delete("plant")
     await running.settle()
     assert bounds(running, b"plant/a")[0] == low
     assert running.store.groups.rules == {}

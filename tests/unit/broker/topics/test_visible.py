@@ -6,7 +6,7 @@ from broker.topics.visible import VisibleQueues
 
 
 async def test_hidden_and_missing_queues_look_alike(running) -> None:
-    topics = running.broker.topics
+    topics = running.broker.topics.table
     topics.ensure("t", 1)
     (queue_id,) = topics.queue_ids("t")
     hidden: set[int] = set()

@@ -67,13 +67,13 @@ async def test_the_proxy_is_asked_and_the_message_has_all_the_will_said(running)
     record = RecordView(running.store.read(queue, 0, 1, 1 << 20).records[0])
     assert record.body == b"gone"
     assert dict(record.properties())[b"colour"] == b"red"
-    assert running.broker.retained.positions(b"state/pump") == [record.position]
+    assert running.broker.retained.table.positions(b"state/pump") == [record.position]
     assert record.flags & FLAG_RETAIN
     assert running.registry.values()["rocketmq_wills_due_total{published}"] == 1
     assert (await judge.verdict(due)).code == 0
     await running.restart()
     assert published(running) == [b"gone"]
-    assert len(running.broker.sessions.wills) == 0
+    assert len(running.broker.wills.table) == 0
 
 
 async def test_a_denied_will_is_counted_and_gone(running) -> None:
@@ -82,7 +82,7 @@ async def test_a_denied_will_is_counted_and_gone(running) -> None:
     await judge.verdict(await judge.due(), allowed=False)
     assert published(running) == []
     assert running.registry.values()["rocketmq_wills_due_total{denied}"] == 1
-    assert len(running.broker.sessions.wills) == 0
+    assert len(running.broker.wills.table) == 0
 
 
 async def test_a_will_that_cannot_be_stored_is_dropped_with_its_reason(running) -> None:
@@ -143,6 +143,6 @@ async def test_many_at_once_are_asked_about_in_portions(running, monkeypatch: py
 async def test_a_stopped_room_asks_nobody(running) -> None:
     judge = await Judge(running).watch()
     epoch = await judge.open()
-    running.broker.will_room.stop()
+    running.broker.wills.stop()
     await judge.close(epoch)
     assert judge.asked.empty()

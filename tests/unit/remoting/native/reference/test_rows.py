@@ -201,7 +201,7 @@ def test_rows_that_name_queues_go_where_the_careful_way_sends_them(bench, core: 
             if wanted and not isinstance(wanted[0], StoreMessage):
                 outcomes.add(wanted[0])
                 break
-        stages = Stages(bench.store, expiry_ms=1_000, attempts_max=9, now_ms=0)
+        stages = Stages(bench.store, set(), expiry_ms=1_000, attempts_max=9, now_ms=0)
         stages.abort(KEY.sink, KEY.batch)
         staged = outcome(staged_road, core, prepared(), stages, body)
         assert staged == outcome(staged_road, hot.pure_core(), prepared(), stages, body)
@@ -230,7 +230,7 @@ def test_plain_entries_are_staged_and_come_back(bench, core: Core) -> None:
     """Staged and read back by the twin they are what was sent, with their queues."""
     body = encode_entries(PLAIN)
     placement = placement_of(bench.store)
-    stages = Stages(bench.store, expiry_ms=1_000, attempts_max=9, now_ms=0)
+    stages = Stages(bench.store, set(), expiry_ms=1_000, attempts_max=9, now_ms=0)
     attempt = stages.open(KEY, 0)
     wanted = []
     for one in decode_entries(body):

@@ -1,9 +1,11 @@
-"""TOPIC_LIST and CLUSTER_STATUS as the command line reads them."""
+"""TOPIC_LIST and CLUSTER_STATUS as the command line reads them; what topics add to the status."""
 
 from __future__ import annotations
 
 import msgspec
+import pytest
 
+from broker.topics import feature
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 
@@ -27,3 +29,10 @@ async def test_the_status_has_positions_and_counts(running) -> None:
     assert status["broker"] == "broker-a"
     assert status["confirm"] == running.store.confirm_position
     assert status["sessions"] == 0
+
+
+async def test_messages_are_counted_while_there_are_few_topics(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    await running.connect().request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"b/1")))
+    assert running.broker.topics.status() == {"topics": 2, "messages_stored": 2}
+    monkeypatch.setattr(feature, "COUNTED_TOPICS_MAX", 1)
+    assert running.broker.topics.status() == {"topics": 2}

@@ -1,0 +1,52 @@
+"""Publishing as one feature: where a message goes, what gathers in a turn, and APPEND_MANY."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker.publishing.append import Appender, append_many
+from broker.publishing.placement import Placement
+from broker.requests.tools import Feature, RequestTools
+from remoting.protocol.frames.codes import RequestCode
+
+if TYPE_CHECKING:
+    from broker.publishing.append import PublisherSessions
+    from broker.retained.feature import RetainedFeature
+    from broker.subscriptions.feature import SubscriptionFeature
+    from broker.topics.feature import TopicFeature
+    from remoting.transport.contracts import Handler
+
+
+class PublishingFeature(Feature):
+    """From an append request to the log."""
+
+    def __init__(
+        self,
+        tools: RequestTools,
+        topics: TopicFeature,
+        subscriptions: SubscriptionFeature,
+        retained: RetainedFeature,
+        sessions: PublisherSessions,
+    ) -> None:
+        config, limits = tools.config, tools.config.limits
+        self.store, self.metrics = tools.store, tools.metrics
+        self.authorizer, self.answers = tools.authorizer, tools.answers
+        self.publication = topics.publication
+        self.subscribers = subscriptions.subscribers
+        self.retained_quota = retained.quota
+        self.sessions = sessions
+        self.placement = Placement(
+            topics.table,
+            subscriptions.dispatcher,
+            queue_count=config.default_queue_count,
+            auto_create=config.auto_create_topics,
+            message_size_bytes_max=limits.message_size_bytes_max,
+            properties_bytes_max=limits.properties_bytes_max,
+            retained_expiry=retained.note_expiry,
+        )
+        self.appender = Appender(self.store, self.metrics)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler: APPEND_MANY."""
+        return {RequestCode.APPEND_MANY: partial(append_many, self)}

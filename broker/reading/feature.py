@@ -1,0 +1,41 @@
+"""Reading as one feature: raw records by queue and offset, and the requests that wait until there are some."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.reading.bounds import BoundsRequests
+from broker.reading.long_poll import LongPolls
+from broker.reading.pull_filtered import FilteredPullRequests
+from broker.reading.pull_many import PullRequests
+from broker.requests.tools import Feature, RequestTools
+from remoting.batches.unpack import Unpacker
+
+if TYPE_CHECKING:
+    from broker.topics.feature import TopicFeature
+    from remoting.transport.contracts import Handler
+
+
+class ReadingFeature(Feature):
+    """What proxies and Spark read with."""
+
+    def __init__(self, tools: RequestTools, topics: TopicFeature) -> None:
+        limits = tools.config.limits
+        self.unpacker = Unpacker()
+        self.long_polls = LongPolls(waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max)
+        pulls = PullRequests(tools, visible=topics.visible)
+        self._requests = (
+            pulls,
+            FilteredPullRequests(tools, pulls=pulls, visible=topics.visible),
+            BoundsRequests(tools, topics=topics.table, long_polls=self.long_polls),
+        )
+        topics.table.on_change(lambda _name, _created: self.long_polls.wake_all())
+        tools.store.on_advance(self.long_polls.advanced, self.long_polls.waiters)
+
+    def handlers(self) -> dict[int, Handler]:
+        """MULTI_PULL, RANGE_PULL, RECORDS_AT, FILTERED_PULL, QUEUE_BOUNDS."""
+        return {code: handler for requests in self._requests for code, handler in requests.handlers().items()}
+
+    def status(self) -> dict[str, int]:
+        """How many requests wait."""
+        return {"long_polls": len(self.long_polls)}

@@ -1,0 +1,89 @@
+"""RocketMQ's own requests as one feature: what its clients send and pull, and what its tools ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.requests.tools import Feature, RequestTools
+from broker.rocketmq.admin import AdminRequests
+from broker.rocketmq.assignment import AssignmentRequests
+from broker.rocketmq.consume_stats import ConsumeStatsRequests
+from broker.rocketmq.group_admin import GroupAdminRequests
+from broker.rocketmq.pull import RocketmqPullRequests
+from broker.rocketmq.query import QueryRequests
+from broker.rocketmq.rates import Rates
+from broker.rocketmq.reply import ReplyRequests
+from broker.rocketmq.send import SendRequests
+from broker.rocketmq.traffic_stats import TrafficStatsRequests
+
+if TYPE_CHECKING:
+    from broker.groups.feature import ConsumerGroups
+    from broker.publishing.feature import PublishingFeature
+    from broker.reading.feature import ReadingFeature
+    from broker.rocketmq.assignment import RouteFinder
+    from broker.topics.feature import TopicFeature
+    from remoting.transport.contracts import Handler
+
+
+class RocketmqFeature(Feature):
+    """What only RocketMQ's clients and tools ask."""
+
+    def __init__(
+        self,
+        tools: RequestTools,
+        *,
+        topics: TopicFeature,
+        publishing: PublishingFeature,
+        reading: ReadingFeature,
+        groups: ConsumerGroups,
+        routes: RouteFinder,
+    ) -> None:
+        self._metrics = tools.metrics
+        self._rates_in, self._rates_out = Rates(), Rates()
+        placement = publishing.placement
+        replies = ReplyRequests(tools, topics=topics.table, clients=groups.clients)
+        self._requests = (
+            replies,
+            SendRequests(
+                tools,
+                topics=topics.table,
+                groups=groups.groups,
+                placement=placement,
+                publication=topics.publication,
+                appender=publishing.appender,
+                unpacker=reading.unpacker,
+                replies=replies,
+            ),
+            RocketmqPullRequests(
+                tools,
+                queues=topics.queues,
+                groups=groups,
+                long_polls=reading.long_polls,
+                unpacker=reading.unpacker,
+            ),
+            QueryRequests(
+                tools, topics=topics.table, queues=topics.queues, unpacker=reading.unpacker, visible=topics.visible
+            ),
+            AssignmentRequests(tools, topics=topics.table, clients=groups.clients, routes=routes),
+            AdminRequests(
+                tools,
+                topics=topics.table,
+                groups=groups.groups,
+                placement=placement,
+                rates_in=self._rates_in,
+                rates_out=self._rates_out,
+            ),
+            GroupAdminRequests(tools, topics=topics.table, groups=groups),
+            ConsumeStatsRequests(tools, queues=topics.queues, groups=groups),
+            TrafficStatsRequests(tools, topics=topics.table, group_traffic=groups.traffic),
+        )
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {code: handler for requests in self._requests for code, handler in requests.handlers().items()}
+
+    def maintain(self, now_ms: int) -> dict[str, int]:
+        """Take a sample of the rates that RocketMQ's tools show."""
+        self._rates_in.sample(now_ms, self._metrics.messages_in.value)
+        self._rates_out.sample(now_ms, self._metrics.messages_out.value)
+        return {}

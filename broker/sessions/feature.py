@@ -1,0 +1,74 @@
+"""MQTT sessions as one feature: their table, what proxies ask of it for their clients, and what operators are shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.requests.tools import Feature, RequestTools
+from broker.sessions.handover import Handovers
+from broker.sessions.listing import SessionListRequests
+from broker.sessions.requests import SessionRequests
+from broker.shared.requests import SESSION_ENDED
+
+if TYPE_CHECKING:
+    from broker.publishing.append import Appender
+    from broker.retained.retained import Retained
+    from broker.sessions.sessions import Sessions
+    from broker.shared.requests import SharedFeature
+    from broker.topics.visible import VisibleQueues
+    from broker.wills.requests import WillRoom
+    from remoting.transport.contracts import Handler
+
+
+class SessionFeature(Feature):
+    """What is kept for MQTT clients, and who owns it."""
+
+    def __init__(
+        self,
+        tools: RequestTools,
+        sessions: Sessions,
+        *,
+        retained: Retained,
+        shared: SharedFeature,
+        will_room: WillRoom,
+        appender: Appender,
+        visible: VisibleQueues,
+    ) -> None:
+        self.table = sessions
+        self._handovers = Handovers()
+        self.requests = SessionRequests(
+            tools,
+            sessions=sessions,
+            retained=retained,
+            shared=shared,
+            will_room=will_room,
+            handovers=self._handovers,
+            appender=appender,
+        )
+        """Also for a proxy in the same process, which calls them without frames."""
+        self._listing = SessionListRequests(tools, sessions=sessions, visible=visible)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Sessions, subscriptions, QoS 2 and offsets, and SESSION_LIST."""
+        return self.requests.handlers() | self._listing.handlers()
+
+    def stop(self) -> None:
+        """Wait for no proxy any more."""
+        self._handovers.stop()
+
+    def maintain(self, now_ms: int) -> dict[str, int]:
+        """End the sessions whose expiry has come."""
+        sessions = self.table
+        ended = sessions.expire(now_ms)
+        lost, sessions.shared_lost = sessions.shared_lost, 0
+        return {"session_expired": ended, SESSION_ENDED: lost}
+
+    def status(self) -> dict[str, int]:
+        """How many sessions there are, for people and for the `$SYS` topics of proxies."""
+        sessions = self.table
+        return {
+            "sessions": len(sessions),
+            "clients_total": len(sessions),
+            "clients_connected": sessions.connected,
+            "clients_expired": sessions.expired,
+        }

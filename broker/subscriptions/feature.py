@@ -1,0 +1,52 @@
+"""Subscriptions as one feature: wildcard filters with their queues, who wants a queue, and who is told that it grew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.requests.tools import Feature, RequestTools
+from broker.subscriptions.dispatch import Dispatcher
+from broker.subscriptions.filters import Filters
+from broker.subscriptions.follow import Followers
+from broker.subscriptions.subscribers import Subscribers
+
+if TYPE_CHECKING:
+    from broker.topics.feature import TopicFeature
+    from remoting.transport.contracts import Handler
+
+
+class SubscriptionFeature(Feature):
+    """Which queues a message is delivered through, and who follows them."""
+
+    def __init__(self, tools: RequestTools, topics: TopicFeature) -> None:
+        config, limits, store = tools.config, tools.config.limits, tools.store
+        self.filters = Filters(
+            store,
+            expiry_ms=config.filter_expiry_s * 1_000,
+            filters_max=limits.filters_max,
+            now_ms=tools.identity.started_ms,
+        )
+        self.dispatcher = Dispatcher(
+            store,
+            topics.table,
+            self.filters,
+            cached_topics_max=limits.cached_topics_max,
+            queue_count=config.default_queue_count,
+            auto_create=config.auto_create_topics,
+        )
+        self.subscribers = Subscribers()
+        self.followers = Followers(store, tools.authorizer, topics.visible, topics.hidden)
+        store.on_fresh(self.followers.confirmed)
+        store.on_advance(self.followers.advanced)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler: FOLLOW."""
+        return self.followers.handlers()
+
+    def maintain(self, now_ms: int) -> dict[str, int]:
+        """Delete the queues of wildcard filters that have had no subscriber for long."""
+        return {"filter_expired": self.filters.expire(now_ms)}
+
+    def status(self) -> dict[str, int]:
+        """How many wildcard filters and following proxies there are."""
+        return {"filters": len(self.filters), "followers": len(self.followers)}

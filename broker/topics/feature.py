@@ -1,0 +1,88 @@
+"""Topics as one feature: their table, their queues and who may see them, how long each keeps its messages.
+
+TOPIC_LIST (9030) is what the command line shows of them, as JSON for people and programs:
+`{"broker":..,"topics":[{"topic":..,"type":"SimpleCQ","queues":[..],"messages":9}]}`, a queue being
+`{"queue":0,"id":1,"min":0,"max":9}`. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from broker.requests.access import CONSUME
+from broker.requests.tools import Feature, RequestTools
+from broker.topics.attributes import BATCH_QUEUE, SIMPLE_QUEUE
+from broker.topics.queues import ClientQueues
+from broker.topics.retention import TopicRetention
+from broker.topics.topics import Topics
+from broker.topics.visible import VisibleQueues
+from remoting.access.resources import of_topic
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.transport.contracts import Handler, Peer
+
+if TYPE_CHECKING:
+    from broker.topics.publication import Publication
+
+COUNTED_TOPICS_MAX = 1_000
+"""With more topics the messages in them are not counted for the status: that would hold up everything else."""
+
+
+class TopicFeature(Feature):
+    """Everything a broker knows of its topics."""
+
+    def __init__(self, tools: RequestTools, publication: Publication) -> None:
+        """`publication`: which topics the controllers have still to learn; answers wait for it."""
+        self.publication = publication
+        self.table = Topics(tools.store, topics_max=tools.config.limits.topics_max)
+        self.retention = TopicRetention(tools.store, self.table)
+        self.queues = ClientQueues(tools.store, self.table)
+        self.hidden: set[int] = set()
+        """Queues no reader gets an answer for; other features add theirs."""
+        self.visible = VisibleQueues(tools.store, self.table, self.hidden)
+        self._store = tools.store
+        self._authorizer, self._answers, self._config = tools.authorizer, tools.answers, tools.config
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler: TOPIC_LIST."""
+        return {RequestCode.TOPIC_LIST: self.topic_list}
+
+    def topic_list(self, peer: Peer, command: Command) -> None:
+        """All topics the peer may read, with the bounds of their queues."""
+        topics = []
+        position = 0
+        for config in sorted(self.table, key=lambda item: item.name):
+            try:
+                self._authorizer.authorize(peer, command, CONSUME, of_topic(config.name))
+            except Refused:
+                continue
+            position = max(position, self.table.position(config.name))
+            topics.append(self._describe(config.name))
+        body = {"broker": self._config.broker_name, "epoch": self._store.epoch, "topics": topics}
+        self._answers.reply_at(position, peer, command.reply(body=msgspec.json.encode(body)))
+
+    def status(self) -> dict[str, int]:
+        """How many topics there are and, unless there are too many, how many messages they hold."""
+        numbers = {"topics": len(self.table)}
+        if len(self.table) <= COUNTED_TOPICS_MAX:
+            bounds = self._store.bounds
+            queues = (queue for config in self.table for queue in self.table.queue_ids(config.name))
+            numbers["messages_stored"] = sum(high - low for low, high in map(bounds, queues))
+        return numbers
+
+    def _describe(self, topic: str) -> dict[str, Any]:
+        queues = []
+        for index, queue_id in enumerate(self.table.queue_ids(topic)):
+            low, high = self._store.bounds(queue_id)
+            queues.append({"queue": index, "id": queue_id, "min": low, "max": high})
+        config = self.table.require(topic)
+        return {
+            "topic": topic,
+            "type": BATCH_QUEUE if config.takes_batches else SIMPLE_QUEUE,
+            "attributes": config.attributes,
+            "queues": queues,
+            "messages": sum(item["max"] - item["min"] for item in queues),
+        }
