@@ -27,7 +27,7 @@ def connected() -> Session:
     """A session past its CONNECT."""
     session = Session(SessionLimits(in_flight_max=1_000, receive_maximum=65_535), assigned_client_id=lambda: "bench")
     session.feed(encode(packets.Connect("bench", True, 60, level=LEVEL)), 0)
-    session.accept(False)
+    session.answers.accept(False)
     session.take_bytes()
     return session
 
@@ -56,7 +56,7 @@ def parse(qos: int, per_read: int) -> float:
 
     def run() -> None:
         feed = session.feed
-        pending = session.incoming.pending
+        pending = session.state.incoming.pending
         for _ in range(MESSAGES // per_read):
             feed(data, 1)
             pending.clear()
@@ -71,7 +71,7 @@ def parse_and_acknowledge(per_read: int) -> float:
     def run() -> None:
         for _ in range(MESSAGES // per_read):
             (batch,) = session.feed(data, 1)
-            session.acknowledge([publish.packet_id for publish in batch.publishes])  # type: ignore[union-attr]
+            session.answers.acknowledge([publish.packet_id for publish in batch.publishes])  # type: ignore[union-attr]
             session.take_bytes()
 
     return best(run)
@@ -80,17 +80,17 @@ def parse_and_acknowledge(per_read: int) -> float:
 def deliver(qos: int, per_turn: int, prepared: bool) -> float:
     """`deliver` and the join of the write, with a window that is always free."""
     session = connected()
-    window = session.outgoing.window
+    window = session.state.outgoing.window
     head = publish_head(TOPIC, len(PAYLOAD), qos, False, False, LEVEL)
 
     def run() -> None:
         for _ in range(MESSAGES // per_turn):
             if prepared:
                 for token in range(per_turn):
-                    session.deliver_prepared(head, PAYLOAD, qos, token)
+                    session.deliveries.deliver_prepared(head, PAYLOAD, qos, token)
             else:
                 for token in range(per_turn):
-                    session.deliver(TOPIC, PAYLOAD, qos, False, False, token)
+                    session.deliveries.deliver(TOPIC, PAYLOAD, qos, False, False, token)
             session.take_bytes()
             window.clear()
 
@@ -102,10 +102,11 @@ def take_acknowledgements(per_read: int) -> float:
     session = connected()
     data = b"".join(encode(packets.Puback(n + 1)) for n in range(per_read))
     filled = {n + 1: n for n in range(per_read)}
+    window = session.state.outgoing.window
 
     def run() -> None:
         for _ in range(MESSAGES // per_read):
-            session.outgoing.window.update(filled)
+            window.update(filled)
             session.feed(data, 1)
 
     return best(run)

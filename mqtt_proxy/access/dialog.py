@@ -62,7 +62,7 @@ class Dialog:
             exchange, self._again = self._again, None
             outcome = exchange.prove(event.data)
             if isinstance(outcome, Proven) and identity is not None and outcome.identity.name == identity.name:
-                self._wire.session.reauthenticated(outcome.proof)
+                self._wire.session.answers.reauthenticated(outcome.proof)
                 self._wire.flush()
             else:
                 self._refuse()
@@ -81,10 +81,10 @@ class Dialog:
             self._challenge(challenge)
 
     def _challenge(self, data: bytes) -> None:
-        self._wire.session.challenge(data)
+        self._wire.session.answers.challenge(data)
         self._wire.flush()
 
     def _refuse(self) -> None:
         self._again = None
-        self._wire.session.disconnect(ReasonCode.NOT_AUTHORIZED)
+        self._wire.session.answers.disconnect(ReasonCode.NOT_AUTHORIZED)
         self._wire.flush()

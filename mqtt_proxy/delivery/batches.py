@@ -15,32 +15,32 @@ from mqtt_proxy import hot
 from mqtt_proxy.delivery.record_cache import Chunk
 from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.mqtt.codec.limits import PACKET_SIZE_BYTES_MAX
-from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.mqtt.session.session_state import SessionState
 from remoting.native.packet_contracts import FULL, SPECIAL, Written
 
 Shared = tuple[tuple[int, int, int, int, int], Written]
 """What run it is (index, portion, QoS, level, bytes that may be begun) and its packets."""
 
 
-def send_run(session: Session, source: Source, chunk: Chunk, portion: int, budget: int) -> tuple[int, int, bool]:
+def send_run(session: SessionState, source: Source, chunk: Chunk, portion: int, budget: int) -> tuple[int, int, bool]:
     """Send up to `portion` plain messages at the source's cursor; (how many, payload bytes, whether the next is not
     plain).
     """
-    if session.aliases_out is not None or session.packet_size_out_max != PACKET_SIZE_BYTES_MAX:
+    terms, outgoing = session.terms, session.outgoing
+    if outgoing.aliases is not None or terms.packet_size_out_max != PACKET_SIZE_BYTES_MAX:
         return 0, 0, True  # its packets differ from those of others of its level
     offset = source.cursor
-    key = (offset - chunk.first, portion, source.qos, session.level, budget)
+    key = (offset - chunk.first, portion, source.qos, terms.level, budget)
     shared = cast("Shared | None", chunk.shared)
     if shared is not None and shared[0] == key:
         written = shared[1]
     else:
-        outgoing = session.outgoing
         free = max(0, outgoing.in_flight_max - len(outgoing.window))
         written = hot.core.write_run(
-            chunk.blob, chunk.starts, offset - chunk.first, portion, source.qos, session.level, free, budget,
-            outgoing._last_id, outgoing.window, source.unacked, source, offset,  # noqa: SLF001 - hot
+            chunk.blob, chunk.starts, offset - chunk.first, portion, source.qos, terms.level, free, budget,
+            outgoing.last_id, outgoing.window, source.unacked, source, offset,
         )  # fmt: skip
-        outgoing._last_id = written[4]  # noqa: SLF001
+        outgoing.last_id = written[4]
         if written[1] and not written[2] and written[5] != FULL:  # full is this session's window, not the next one's
             chunk.shared = key, written
     packets, taken, _with_qos, spent, _last_id, reason = written

@@ -75,7 +75,7 @@ class Delivery:
     )  # fmt: skip
 
     def __init__(self, session: Session, tools: DeliveryTools, out: Flushed, owner: DeliveryOwner) -> None:
-        self._session = session
+        self._session = session.state
         self._tools = tools
         self._pump = tools.pump
         self._cache = tools.cache
@@ -128,7 +128,7 @@ class Delivery:
     ) -> SharedSource:
         """A shared subscription begins; `judged`: some topics of its filter may not be read."""
         if self.memberships is None:
-            self.memberships = Memberships(self._tools.shared, self._session, self.wake)
+            self.memberships = Memberships(self._tools.shared, self._session.outgoing, self.wake)
         return self.memberships.add(topic_filter, queue_id, qos, client_id, epoch, judged=judged)
 
     def start(self) -> None:

@@ -63,13 +63,17 @@ def _all_topics(_topic: bytes) -> bool:
 class Outbound:
     """The sending half of one session."""
 
-    __slots__ = ("_clock", "_metrics", "_removed", "_session", "_sources", "budget_bytes", "may_be_given", "may_read")
+    __slots__ = (
+        "_clock", "_deliveries", "_metrics", "_removed", "_session", "_sources", "budget_bytes", "may_be_given",
+        "may_read",
+    )  # fmt: skip
 
     def __init__(
         self, session: Session, metrics: ProxyMetrics, clock: Clock, sources: Sequence[Source], removed: Removed
     ) -> None:
         """`sources` are the session's; they are looked at, never changed."""
-        self._session = session
+        self._session = session.state
+        self._deliveries = session.deliveries
         self._metrics = metrics
         self._clock = clock
         self._sources = sources
@@ -85,7 +89,7 @@ class Outbound:
 
     def is_own(self, record: RecordView) -> bool:
         """Whether this very client published it."""
-        return publisher_of(record) == self._session.client_id.encode()
+        return publisher_of(record) == self._session.terms.client_id.encode()
 
     def said(self, record: RecordView) -> tuple[MessageProperties | None, int | None]:
         """The message's properties, and the seconds it has left (None: it does not expire; 0 or less: it has)."""
@@ -94,7 +98,7 @@ class Outbound:
         left_s = None
         if expiry_s is not None:
             left_s = expiry_s - max(0, self._clock.now_ms() - record.store_ms) // 1_000
-        return from_pairs(pairs) if self._session.level == LEVEL_5 else None, left_s
+        return from_pairs(pairs) if self._session.terms.level == LEVEL_5 else None, left_s
 
     def send(
         self,
@@ -111,7 +115,7 @@ class Outbound:
         if left_s is not None and left_s <= 0:
             self._removed.count(EXPIRED)
             return False
-        sent = self._session.deliver(
+        sent = self._deliveries.deliver(
             topic, payload, qos, retain, False, token if qos else None, properties, subscription_ids, left_s
         )
         if sent == TOO_LARGE:
@@ -132,7 +136,7 @@ class Outbound:
         """Send a delivery in flight again; one whose expiry has passed meanwhile was begun in time, and is finished."""
         properties, left_s = self.said(record) if record is not None else (None, None)
         left_s = None if left_s is None else max(0, left_s)
-        sent = self._session.redeliver(
+        sent = self._deliveries.redeliver(
             packet_id, topic, payload, qos, retain, token, properties, subscription_ids, left_s
         )
         if sent == TOO_LARGE:
@@ -142,8 +146,8 @@ class Outbound:
     def _too_large(self, topic: bytes, payload: bytes | memoryview) -> None:
         self._removed.count(TOO_LARGE_FOR_CLIENT)
         LOG.info(
-            "message_too_large_for_client", client_id=self._session.client_id, topic=topic.decode(errors="replace"),
-            size_bytes=len(payload),
+            "message_too_large_for_client", client_id=self._session.terms.client_id,
+            topic=topic.decode(errors="replace"), size_bytes=len(payload),
         )  # fmt: skip
 
     # -- a slice of a source -------------------------------------------------------------------------------------------
@@ -152,7 +156,7 @@ class Outbound:
         """Send up to `portion` messages at the source's cursor, which is at `index` of the chunk; how many were.
         `alone`: the session has no other source.
         """
-        if not (alone and source.is_plain and self._session.is_plain):
+        if not (alone and source.is_plain and self._deliveries.is_plain):
             return self._send_merged(source, chunk, index, portion)
         sent, spent, special = send_run(self._session, source, chunk, portion, self.budget_bytes)
         self.budget_bytes -= spent
@@ -162,10 +166,9 @@ class Outbound:
 
     def _send_plain(self, source: Source, chunk: Chunk, index: int, portion: int) -> int:
         """Messages of which some are more than plain; a session with one subscription needs no look at overlaps."""
-        session = self._session
-        level = session.level
-        send = session.deliver_prepared
-        free = session.window_free
+        level = self._session.terms.level
+        send = self._deliveries.deliver_prepared
+        free = self._deliveries.window_free
         unacked = source.unacked
         qos_max = source.qos
         offset = source.cursor
@@ -198,7 +201,7 @@ class Outbound:
     def _send_merged(self, source: Source, chunk: Chunk, index: int, portion: int) -> int:
         """For sessions whose subscriptions may overlap or have options, and for clients with topic aliases."""
         by_queue = {one.queue_id: one for one in self._sources}
-        decorated = not self._session.is_plain or not all(one.is_plain for one in by_queue.values())
+        decorated = not self._deliveries.is_plain or not all(one.is_plain for one in by_queue.values())
         no_local = decorated and any(one.no_local for one in by_queue.values())
         sent = 0
         for topic, payload, flags, start in chunk.records[index : index + portion]:
@@ -217,7 +220,7 @@ class Outbound:
                 own = no_local and self.is_own(record)
                 granted = decide(dispatch, source, by_queue, offset, own=own)
                 qos = min(flags & 3, granted)
-                if granted == WAIT or (qos > 0 and self._session.window_free <= 0):
+                if granted == WAIT or (qos > 0 and self._deliveries.window_free <= 0):
                     break
                 if qos == QOS_2 and source.is_exact(offset):
                     own = False
@@ -241,8 +244,8 @@ class Outbound:
         return sent
 
     def _send_prepared(self, topic: bytes, payload: bytes | memoryview, qos: int, token: object) -> bool:
-        head = publish_head(topic, len(payload), qos, False, False, self._session.level)
-        sent = self._session.deliver_prepared(head, payload, qos, token) != TOO_LARGE
+        head = publish_head(topic, len(payload), qos, False, False, self._session.terms.level)
+        sent = self._deliveries.deliver_prepared(head, payload, qos, token) != TOO_LARGE
         if not sent:
             self._too_large(topic, payload)
         return sent
@@ -254,7 +257,7 @@ class Outbound:
         while run.ready and sent < portion and self.budget_bytes > 0:
             record = run.ready[0]
             qos = min(record.flags & 3, source.qos)
-            if qos and self._session.window_free <= 0:
+            if qos and self._deliveries.window_free <= 0:
                 break
             run.ready.popleft()
             topic = record.mqtt_topic
@@ -278,7 +281,7 @@ class Outbound:
         while run.ready and sent < portion and self.budget_bytes > 0:
             position, topic, payload, published_qos, record = run.ready[0]
             qos = min(published_qos, source.qos)
-            if qos and self._session.window_free <= 0:
+            if qos and self._deliveries.window_free <= 0:
                 break
             run.ready.popleft()
             if not self.may_be_given(topic):

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 from mqtt_proxy.delivery.record_cache import parse_records
 from mqtt_proxy.link.link import Link
-from mqtt_proxy.mqtt.codec.packets import PACKET_ID_MAX, QOS_2
+from mqtt_proxy.mqtt.codec.limits import PACKET_ID_MAX
+from mqtt_proxy.mqtt.codec.packets import QOS_2
 from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE
 from remoting.protocol.bodies.history_body import HISTORY_BIT
 from remoting.protocol.bodies.pull_body import decode_multi_pull_reply, encode_multi_pull, encode_records_at

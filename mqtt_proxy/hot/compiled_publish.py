@@ -220,19 +220,16 @@ def _scan_exact(
             if phases.get(packet_id) != PUBLISHED:
                 break
             phases[packet_id] = RECEIVED
-            session.receiving().append(packet_id)
+            session.gathered.receiving().append(packet_id)
         elif first == 0x62:
             if exactly_once.get(packet_id) != CONFIRMED:
                 break
             incoming.release(packet_id)
-            session.releasing().append(packet_id)
+            session.gathered.releasing().append(packet_id)
         else:
             if first != 0x70 or phases.get(packet_id) != RELEASED or packet_id not in window:
                 break
-            del phases[packet_id]
-            if session.exact is not None:
-                session.exact.finished.append(packet_id)
-            session.acknowledging().append(window.pop(packet_id))
+            outgoing.finish(packet_id, session.gathered.acknowledging())
         position += 4
     return position
 
@@ -248,7 +245,7 @@ def scan_exact(session: SessionState, data: bytes, position: cython.Py_ssize_t, 
 def consume_runs(session: SessionState, data: bytes, position: cython.Py_ssize_t, end: cython.Py_ssize_t):
     """The runs of plain PUBLISHes and acknowledgements at `position` into the session; where another packet begins."""
     before: cython.Py_ssize_t = -1
-    level_5: cython.bint = session.level != LEVEL_3
+    level_5: cython.bint = session.terms.level != LEVEL_3
     room: cython.Py_ssize_t
     first: cython.int
     at: cython.pointer(cython.uchar) = cython.cast(cython.pointer(cython.uchar), PyBytes_AS_STRING(data))
@@ -260,7 +257,7 @@ def consume_runs(session: SessionState, data: bytes, position: cython.Py_ssize_t
         if first == 0x40:
             outgoing: Outgoing = session.outgoing
             position = scan_acknowledgements(
-                data, position, end, outgoing.window, session.acknowledging(), outgoing.phases
+                data, position, end, outgoing.window, session.gathered.acknowledging(), outgoing.phases
             )
         elif first == 0x50 or first == 0x62 or first == 0x70:
             position = _scan_exact(session, at, position, end)
@@ -268,7 +265,7 @@ def consume_runs(session: SessionState, data: bytes, position: cython.Py_ssize_t
             limits, incoming = session.limits, session.incoming
             room = limits.receive_maximum - incoming.in_use if level_5 else end + 1
             position = _scan(
-                data, position, end, limits.packet_size_bytes_max, session.names.known, session.publishing(),
+                data, position, end, limits.packet_size_bytes_max, session.names.known, session.gathered.publishing(),
                 incoming, level_5, room,
             )  # fmt: skip
             session.publish_bytes += position - before

@@ -26,7 +26,7 @@ from mqtt_proxy.listening.peer import Peer
 from mqtt_proxy.mqtt.codec.reason_codes import VIOLATION_CODES, Reason
 from mqtt_proxy.mqtt.session.events import Disconnected, Event, Violated
 from mqtt_proxy.mqtt.session.session import Session
-from mqtt_proxy.mqtt.session.states import State
+from mqtt_proxy.mqtt.session.session_state import Status
 from runtime.logs import get_logger
 
 OUTPUT_STOP_FACTOR = 4
@@ -37,7 +37,7 @@ LOG = get_logger("mqtt_proxy.front")
 _PEER_CLOSED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 _UNDECIDED, _OWNER, _OUTPUT = 1, 2, 4  # why a socket is not read
-_DECIDING = State.DECIDING  # a member of an enumeration is looked up slowly
+_DECIDING = Status.DECIDING  # a member of an enumeration is looked up slowly
 
 
 class ConnectionHandler(Protocol):
@@ -188,22 +188,22 @@ class Connection(Written):
         if self._closing or transport is None:
             return
         self._closing = True
-        session = self.session
-        self.close_reason = reason if session.close_reason in (None, Reason.ENDED) else session.close_reason
-        self._will_due = session.will_due
+        session, state = self.session, self.session.state
+        self.close_reason = reason if state.close_reason in (None, Reason.ENDED) else state.close_reason
+        self._will_due = state.will_due
         session.close(reason)
         if not transport.is_closing():
             data = session.take_bytes()
             self._shared.bytes_out.value += len(data)
             transport.write(data)
-            part(transport, self._shared.loop, explained=bool(data) and session.close_reason in VIOLATION_CODES)
+            part(transport, self._shared.loop, explained=bool(data) and state.close_reason in VIOLATION_CODES)
         self._shared.loop.call_soon(self._report_closed)
 
     def send_away(self, code: int, server_reference: str) -> None:
         """Close because the proxy stops; a client of MQTT 5 is told with this code, and where to go."""
         if not self._closing:
-            self._will_due = self.session.will_due
-            self.session.disconnect(code, server_reference=server_reference)
+            self._will_due = self.session.state.will_due
+            self.session.answers.disconnect(code, server_reference=server_reference)
             self.close("server_stopping")
 
     # -- from the wire -------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Connection(Written):
 
     def _input_waits(self) -> bool:
         """Whether the client has sent something that lies unread in the kernel, although it is to be read."""
-        if self._pauses or self._transport is None or self.session.state is not State.CONNECTED:
+        if self._pauses or self._transport is None or self.session.state.status is not Status.CONNECTED:
             return False
         sock = self._transport.get_extra_info("socket")
         if sock is None or sock.fileno() < 0:
@@ -286,7 +286,7 @@ class Connection(Written):
         session = self.session
         if self._closing or transport is None:
             return
-        out = session.out
+        out = session.state.out
         if out:
             data = out[0]
             if len(out) == 1 and isinstance(data, bytes):  # most often
@@ -301,9 +301,9 @@ class Connection(Written):
             ):
                 self._host.counters.reads_paused.value += not self._pauses & _OUTPUT
                 self._pause(_OUTPUT)
-        if session.close_reason is not None:
-            self.close(session.close_reason)
-        elif self._pauses & _UNDECIDED and session.state is not _DECIDING:
+        if session.state.close_reason is not None:
+            self.close(session.state.close_reason)
+        elif self._pauses & _UNDECIDED and session.state.status is not _DECIDING:
             self._shared.ring.watch(self)
             self._resume(_UNDECIDED)
             if session.input_held:
@@ -312,16 +312,16 @@ class Connection(Written):
     def _process(self, data: bytes) -> None:
         session = self.session
         events = session.feed(data, self._shared.now_ms())
-        undecided = session.state is _DECIDING
+        undecided = session.state.status is _DECIDING
         if events:
             self._hand_on(events)
-        if session.out:
+        if session.state.out:
             self.flush()
         if not undecided:
             return
-        if session.state is _DECIDING:
+        if session.state.status is _DECIDING:
             self._pause(_UNDECIDED)
-        elif session.close_reason is None:  # decided within the call
+        elif session.state.close_reason is None:  # decided within the call
             self._shared.ring.watch(self)
             if session.input_held:
                 self._process(b"")
@@ -332,13 +332,12 @@ class Connection(Written):
             return
         last = events[-1]
         self.handler.on_events(events)
-        self.session.events = None  # or an idle client's last SUBSCRIBE would stay with it
-        if self.session.close_reason is None:  # most often: neither of the two that end a session
+        if self.session.state.close_reason is None:  # most often: neither of the two that end a session
             return
         if isinstance(last, Violated):
             self._host.counters.violations.child(last.reason).value += 1
             LOG.info(
-                "violation", peer=self.peer_address, client_id=self.session.client_id, reason=last.reason,
+                "violation", peer=self.peer_address, client_id=self.session.state.terms.client_id, reason=last.reason,
                 detail=last.detail,
             )  # fmt: skip
             self.close(last.reason)

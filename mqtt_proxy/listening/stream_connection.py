@@ -13,7 +13,7 @@ from mqtt_proxy.listening.connection import Connection, ConnectionHost
 from mqtt_proxy.listening.loop_state import LoopState
 from mqtt_proxy.listening.peer import Peer, direct_peer
 from mqtt_proxy.mqtt.session.session import Session
-from mqtt_proxy.mqtt.session.states import State
+from mqtt_proxy.mqtt.session.session_state import Status
 
 
 class Arrival(Protocol):
@@ -26,9 +26,9 @@ class Arrival(Protocol):
 
 def read_buffer(session: Session, shared: LoopState) -> memoryview:
     """Where to read for this session: the shared buffer, only the beginning of it before the client is accepted."""
-    if session.state is State.CONNECTED:
+    if session.state.status is Status.CONNECTED:
         return shared.buffer
-    return shared.buffer[: session.limits.unauthenticated_bytes_max]
+    return shared.buffer[: session.state.limits.unauthenticated_bytes_max]
 
 
 class StreamConnection(Connection, asyncio.BufferedProtocol):

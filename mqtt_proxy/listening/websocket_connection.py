@@ -19,7 +19,7 @@ from mqtt_proxy.listening.loop_state import LoopState
 from mqtt_proxy.listening.peer import Peer
 from mqtt_proxy.listening.stream_connection import read_buffer
 from mqtt_proxy.mqtt.codec.reason_codes import Reason
-from mqtt_proxy.mqtt.session.states import State
+from mqtt_proxy.mqtt.session.session_state import Status
 from mqtt_proxy.websocket import frames
 from mqtt_proxy.websocket.frames import FrameReader
 from mqtt_proxy.websocket.handshake import REQUEST_BYTES_MAX, Handshake
@@ -190,7 +190,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
             self.abort()
             return
         self._connection = arrival.connection()
-        self._frames = FrameReader(self._connection.session.limits.unauthenticated_bytes_max)
+        self._frames = FrameReader(self._connection.session.state.limits.unauthenticated_bytes_max)
         self._connection.begin(self, peer)
         if outcome.rest:
             self._receive(outcome.rest)
@@ -199,7 +199,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
         assert self._frames is not None
         assert self._connection is not None
         reader, connection = self._frames, self._connection
-        if reader.frame_size_bytes_max is not None and connection.session.state is State.CONNECTED:
+        if reader.frame_size_bytes_max is not None and connection.session.state.status is Status.CONNECTED:
             reader.frame_size_bytes_max = None
         connection.receive(reader.feed(data))
         if reader.ping is not None:
@@ -211,7 +211,9 @@ class WebSocketWire(asyncio.BufferedProtocol):
             return
         reason = f"websocket_{reader.close_code}"
         self._counters.violations.child(reason).value += 1
-        LOG.info("violation", peer=connection.peer_address, client_id=connection.session.client_id, reason=reason)
+        LOG.info(
+            "violation", peer=connection.peer_address, client_id=connection.session.state.terms.client_id, reason=reason
+        )
         connection.close(reason)
 
     def _answer_ping(self) -> None:

@@ -86,7 +86,7 @@ class Inbound:
     def begin(self, may: Permissions, client_id: str, user: str | None, *, exact: bool) -> None:
         """Whose publishes these are; `exact`: the session outlives its connection."""
         self._may, self.client_id, self.exact = may, client_id.encode(), exact
-        self.asks = self._parts.report_no_subscribers and self._session.level != LEVEL_3
+        self.asks = self._parts.report_no_subscribers and self._session.state.terms.level != LEVEL_3
         if self._rated:
             self._who = RatedPublisher(client_id, user, self._wire.peer_address)
 
@@ -107,13 +107,13 @@ class Inbound:
     def _count_bytes(self) -> None:
         """Count what the socket brought in PUBLISHes since the last time."""
         session = self._session
-        self._parts.metrics.published_bytes.value += session.publish_bytes
-        session.publish_bytes = 0
+        self._parts.metrics.published_bytes.value += session.state.publish_bytes
+        session.state.publish_bytes = 0
 
     def _sift(self, publishes: list[Publish]) -> list[Publish]:
         """Those that may be published; the others are refused."""
         assert self._may is not None
-        if self._session.level == LEVEL_3:
+        if self._session.state.terms.level == LEVEL_3:
             first = self._may.first_refused(publishes)
             if first is None:
                 return publishes
@@ -122,7 +122,7 @@ class Inbound:
         allowed, refused = self._may.sift(publishes)
         refused_ids = [one.packet_id for one in refused if one.qos]
         if refused_ids:
-            self._session.refuse_publishes(refused_ids, ReasonCode.NOT_AUTHORIZED)
+            self._session.answers.refuse_publishes(refused_ids, ReasonCode.NOT_AUTHORIZED)
             self._wire.flush()
         return allowed
 
@@ -132,12 +132,12 @@ class Inbound:
         if not large:
             return publishes
         self.count_refused(len(large), "retained_payload", f"{large[0].topic!r}: {len(large[0].payload)} bytes")
-        if self._session.level == LEVEL_3:
+        if self._session.state.terms.level == LEVEL_3:
             self._give_up(f"quota_exceeded: retained payloads have at most {self._retained_max} bytes")
             return []
         refused = [one.packet_id for one in large if one.qos]
         if refused:
-            self._session.refuse_publishes(
+            self._session.answers.refuse_publishes(
                 refused, ReasonCode.QUOTA_EXCEEDED, "the payload is too large to be retained"
             )
             self._wire.flush()
@@ -153,7 +153,7 @@ class Inbound:
         """The connection has ended."""
         self._count_bytes()
         self._ended = True
-        if self.exact and self._session.incoming.pending:
+        if self.exact and self._session.state.incoming.pending:
             # Before the session is given back, or the client has to send these QoS 2 messages again.
             self._publisher.hurry()
         self._pacing.stop()
@@ -175,21 +175,21 @@ class Inbound:
 
     def unwanted(self, packet_ids: list[int]) -> None:
         """Nobody has subscribed to these, which are about to be confirmed."""
-        self._session.say_unwanted(packet_ids)
+        self._session.answers.say_unwanted(packet_ids)
 
     def confirmed(self, packet_ids: list[int]) -> None:
         """The broker holds these durably: acknowledge them."""
         if packet_ids:
-            self._session.acknowledge(packet_ids)
+            self._session.answers.acknowledge(packet_ids)
             self._wire.flush()
 
     def refused(self, packet_id: int, code: int, reason: str) -> None:
         """The broker did not accept this one message: MQTT 5 has a word for that, 3.1.1 has not."""
-        if self._session.level == LEVEL_3:
+        if self._session.state.terms.level == LEVEL_3:
             self._give_up(reason)
         elif packet_id:
             said = REFUSAL_CODES.get(code, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
-            self._session.refuse_publishes((packet_id,), said, reason.partition(": ")[2])
+            self._session.answers.refuse_publishes((packet_id,), said, reason.partition(": ")[2])
             self._wire.flush()
 
     def rejected(self, reason: str) -> None:

@@ -165,7 +165,7 @@ class Client:
     @property
     def gone(self) -> bool:
         """Whether the connection has ended, also when it has not been reported yet."""
-        return self._ended or self._session.close_reason is not None
+        return self._ended or self._session.state.close_reason is not None
 
     def taken_meanwhile(self, epoch: int) -> bool:
         """Whether the session of this epoch has another owner by now; the connection ends then."""
@@ -213,7 +213,7 @@ class Client:
 
     def _grant(self, asked: PendingSubscribe, runs: list[tuple[Source, list[int]]]) -> None:
         assert self._subscriptions is not None
-        self._session.grant(asked.packet_id, asked.codes)
+        self._session.answers.grant(asked.packet_id, asked.codes)
         self._wire.flush()
         if runs:
             assert self._delivery is not None
@@ -250,7 +250,7 @@ class Client:
         assert self._subscriptions is not None
         codes = await self._subscriptions.unsubscribe(event.filters)
         if not self._ended:
-            self._session.unsubscribed(event.packet_id, codes)
+            self._session.answers.unsubscribed(event.packet_id, codes)
             self._wire.flush()
 
     async def _guarded(self, work: Callable[[Any], Any], event: object) -> None:
@@ -273,14 +273,14 @@ class Client:
         if self._exact is not None:
             self._exact.received(event.packet_ids)
         else:
-            self._session.release(event.packet_ids)
+            self._session.deliveries.release(event.packet_ids)
             self._wire.flush()
 
     def _released(self, event: Released) -> None:
         if self._exact is not None:
             self._exact.released(event.packet_ids)
         else:
-            self._session.complete(event.packet_ids)
+            self._session.answers.complete(event.packet_ids)
             self._wire.flush()
 
     def _authenticating(self, event: AuthReceived) -> None:
@@ -300,7 +300,7 @@ class Client:
         """End now, from our side."""
         if not self._ended:
             LOG.info("connection_ended", client_id=self._client_id, peer=self._wire.peer_address, reason=reason)
-            self._end(reason, will_due=self._session.will_due, fenced=fenced)
+            self._end(reason, will_due=self._session.state.will_due, fenced=fenced)
         self._wire.close(reason)
 
     def give_up(self, reason: str) -> None:

@@ -172,7 +172,7 @@ class Connecting:
     def _refuse(self, code: int, reason: str) -> None:
         self._services.metrics.refused_connects.child(reason).value += 1
         LOG.info("connect_refused", peer=self._wire.peer_address, client_id=self._event.client_id, reason=reason)
-        self._session.refuse(code)
+        self._session.answers.refuse(code)
         self._wire.flush()
 
     def _give_back(self, opened: SessionOpened) -> None:
@@ -205,7 +205,7 @@ class Connecting:
             again = may.still_readable(again)
             delivery.outbound.may_be_given = may.may_be_given
         may.expires(services.clock, self._client.give_up)
-        self._session.accept(
+        self._session.answers.accept(
             opened.present,
             [(one.packet_id, delivery.place(one), one.phase) for one in again],
             opened.received,

@@ -107,10 +107,10 @@ class SessionOwnership:
         closing.expiry_s = self._left_expiry_s
         closing.will = WILL_DUE if will_due else WILL_DISCARD
         if self.durable:
-            exact = session.outgoing.phases  # those of QoS 2, which the broker knows
+            exact = session.state.outgoing.phases  # those of QoS 2, which the broker knows
             again = [
                 resume.Again(packet_id, token[0].queue_id, token[1])  # type: ignore[index]  # every token of ours
-                for packet_id, token, _phase in session.inflight()
+                for packet_id, token, _phase in session.deliveries.inflight()
                 if packet_id not in exact and token[0].noted  # type: ignore[index]
             ]
             cursors = [(source.queue_id, source.cursor) for source in delivery.sources]

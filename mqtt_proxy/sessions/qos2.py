@@ -22,9 +22,8 @@ from mqtt_proxy.link.link import Link, LinkDownError
 from mqtt_proxy.listening.client_connection import ClientConnection
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import QOS_2
-from mqtt_proxy.mqtt.session.outgoing import RECEIVED
+from mqtt_proxy.mqtt.session.outgoing import RECEIVED, Qos2Steps
 from mqtt_proxy.mqtt.session.place import DeliveryOrigin
-from mqtt_proxy.mqtt.session.qos2_steps import Qos2Steps
 from remoting.protocol.bodies.session_body import FlowBatch, SessionFlow, encode
 from remoting.protocol.bodies.shared_body import is_shared_place
 from remoting.protocol.frames.codes import RequestCode
@@ -69,7 +68,7 @@ class Qos2Exchanges:
 
         `again` is what goes on of what was planned: the rest is forgotten.
         """
-        self._steps = self._session.take_steps()
+        self._steps = self._session.deliveries.take_steps()
         gone = [one.packet_id for one in planned.again if one.sent_qos == QOS_2 and one.packet_id not in again]
         self._steps.finished += [*planned.over, *gone]
         self.acknowledged()
@@ -126,18 +125,18 @@ class Qos2Exchanges:
     def done(self, flow: SessionFlow) -> None:
         """These steps are durable: take the next ones."""
         session = self._session
-        if session.close_reason is not None:
+        if session.state.close_reason is not None:
             return
         if flow.released:
-            session.complete(flow.released)
+            session.answers.complete(flow.released)
         if flow.received:
-            session.send_parked(flow.received)
-            phases = session.outgoing.phases
+            session.deliveries.send_parked(flow.received)
+            phases = session.state.outgoing.phases
             taken = [packet_id for packet_id in flow.received if phases.get(packet_id) == RECEIVED]
             if taken:
-                session.release(taken)
+                session.deliveries.release(taken)
         if flow.reserved:
-            session.send_parked([packet_id for packet_id, _queue_id, _offset in flow.reserved])
+            session.deliveries.send_parked([packet_id for packet_id, _queue_id, _offset in flow.reserved])
         self._wire.flush()
 
     def failed(self, flow: SessionFlow) -> None:

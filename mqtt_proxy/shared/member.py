@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from mqtt_proxy.mqtt.codec.packets import QOS_2
+from mqtt_proxy.mqtt.session.outgoing import Outgoing
 from mqtt_proxy.mqtt.session.place import DeliveryOrigin
-from mqtt_proxy.mqtt.session.session import Session
 from remoting.access.rules import READ_LIVE
 from remoting.protocol.bodies.shared_body import SHARED_BIT, SharedSettled
 from remoting.protocol.records.record import FLAG_RETAIN, RecordView
@@ -69,7 +69,7 @@ class SharedSource(DeliveryOrigin):
     __slots__ = (
         "_hub",
         "_identifiers",
-        "_session",
+        "_outgoing",
         "_wake",
         "back",
         "client_id",
@@ -92,10 +92,10 @@ class SharedSource(DeliveryOrigin):
         "writable",
     )
 
-    def __init__(self, hub: MemberCalls, session: Session, topic_filter: str, queue_id: int, qos: int) -> None:
+    def __init__(self, hub: MemberCalls, outgoing: Outgoing, topic_filter: str, queue_id: int, qos: int) -> None:
         super().__init__(queue_id)
         self._hub = hub
-        self._session = session
+        self._outgoing = outgoing
         self._wake: Callable[[], None] = lambda: None
         self.filter = topic_filter
         self.qos = qos
@@ -183,7 +183,7 @@ class SharedSource(DeliveryOrigin):
             begun = outbound.send(record, topic, payload, qos, retain, (self, offset), self._identifiers)
         if begun and qos:
             self.unacked[offset] = None
-            if qos == QOS_2 and self._session.exact is None:
+            if qos == QOS_2 and self._outgoing.steps is None:
                 self.exact[offset] = None
                 self.sent.append(offset)
         else:
@@ -235,7 +235,7 @@ class SharedSource(DeliveryOrigin):
     def _window(self) -> int:
         if not self.qos:
             return WINDOW_MAX
-        return min(WINDOW_MAX - len(self.unacked), -(-self._session.window_free // self.sharers))
+        return min(WINDOW_MAX - len(self.unacked), -(-self._outgoing.free // self.sharers))
 
     def settled(self) -> SharedSettled | None:
         """What there is to say, which counts as said then."""

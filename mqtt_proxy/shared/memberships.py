@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.mqtt.session.outgoing import Outgoing
 from mqtt_proxy.shared.hub import SharedHub
 from mqtt_proxy.shared.member import MessageSender, SharedSource
 from remoting.protocol.records.record import RecordView
@@ -16,11 +16,11 @@ from remoting.protocol.records.record import RecordView
 class Memberships:
     """The memberships of one session: they take turns in sending."""
 
-    __slots__ = ("_hub", "_session", "_turn", "_wake", "sources")
+    __slots__ = ("_hub", "_outgoing", "_turn", "_wake", "sources")
 
-    def __init__(self, hub: SharedHub, session: Session, wake: Callable[[], None]) -> None:
+    def __init__(self, hub: SharedHub, outgoing: Outgoing, wake: Callable[[], None]) -> None:
         self._hub = hub
-        self._session = session
+        self._outgoing = outgoing
         self._wake = wake
         self._turn = 0
         self.sources: list[SharedSource] = []
@@ -29,7 +29,7 @@ class Memberships:
         self, topic_filter: str, queue_id: int, qos: int, client_id: str, epoch: int, *, judged: bool = False
     ) -> SharedSource:
         """A subscription begins or is taken up again."""
-        source = SharedSource(self._hub, self._session, topic_filter, queue_id, qos)
+        source = SharedSource(self._hub, self._outgoing, topic_filter, queue_id, qos)
         source.judge(judged)
         self.sources.append(source)
         self._share()
@@ -78,7 +78,7 @@ class Memberships:
                 offset, raw = source.waiting[0]
                 record = RecordView(raw)
                 qos = min(record.flags & 3, source.qos)
-                if qos and self._session.window_free <= 0:
+                if qos and self._outgoing.free <= 0:
                     self._hub.watch(source)
                     break
                 sent += source.send(outbound, offset, record, qos)

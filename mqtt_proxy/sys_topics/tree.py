@@ -68,7 +68,7 @@ class SysFollower:
     @property
     def gone(self) -> bool:
         """Whether the session has ended."""
-        return self._session.close_reason is not None
+        return self._session.state.close_reason is not None
 
     @property
     def takes(self) -> bool:
@@ -80,7 +80,7 @@ class SysFollower:
         ids = [self.filters[topic_filter]] if self.filters[topic_filter] else []
         for topic, value in values:
             if matches(topic_filter, topic) and self._may_read(topic, READ_RETAINED):
-                self._session.deliver(topic, value, 0, True, False, None, None, ids)
+                self._session.deliveries.deliver(topic, value, 0, True, False, None, None, ids)
         self._flush()
 
     def send_changed(self, values: Iterable[tuple[bytes, bytes]]) -> None:
@@ -89,7 +89,7 @@ class SysFollower:
             found = [each for topic_filter, each in self.filters.items() if matches(topic_filter, topic)]
             if found and self._may_read(topic, READ_LIVE):
                 ids = [each for each in found if each]
-                self._session.deliver(topic, value, 0, False, False, None, None, ids)
+                self._session.deliveries.deliver(topic, value, 0, False, False, None, None, ids)
         self._flush()
 
 

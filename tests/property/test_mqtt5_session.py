@@ -22,7 +22,7 @@ from mqtt_proxy.mqtt.session.events import (
 )
 from mqtt_proxy.mqtt.session.outgoing import PHASE_PUBLISH
 from mqtt_proxy.mqtt.session.session import Session
-from mqtt_proxy.mqtt.session.states import State
+from mqtt_proxy.mqtt.session.session_state import Status
 from tests.unit.mqtt_proxy.mqtt.samples5 import EVERYTHING, PUBLISHES
 
 CONNECT = packets.Connect("dev", True, 10, will=packets.Will(b"w", b"gone", 1, True), level=5)
@@ -67,14 +67,14 @@ def run(pieces: list[bytes]) -> tuple[list[object], bytes, str | None]:
     output = b""
     for piece in pieces:
         new = session.feed(piece, 1_000)
-        if session.state is State.DECIDING:
-            session.accept(False)
+        if session.state.status is Status.DECIDING:
+            session.answers.accept(False)
             for qos in (1, 2, 2):
-                session.deliver(b"t", b"", qos, False, False, f"token-{qos}")
+                session.deliveries.deliver(b"t", b"", qos, False, False, f"token-{qos}")
             new = new + session.feed(b"", 1_000)
         events += new
         output += session.take_bytes()
-    return flat(events), output, session.close_reason
+    return flat(events), output, session.state.close_reason
 
 
 @given(PACKETS, st.binary(max_size=6), st.lists(st.integers(1, 40), max_size=30))
@@ -98,12 +98,12 @@ def test_damage_never_raises(sent: list[packets.Packet], damage: list[tuple[int,
         data[at % len(data)] = value
     session = fresh()
     events = session.feed(bytes(data), 1_000)
-    if session.state is State.DECIDING:
-        session.accept(False)
+    if session.state.status is Status.DECIDING:
+        session.answers.accept(False)
         events = events + session.feed(b"", 1_000)
     assert all(not isinstance(event, Violated | Disconnected) for event in events[:-1])
-    assert (session.state is State.CLOSED) == (bool(events) and isinstance(events[-1], Violated | Disconnected))
-    if session.state is State.CLOSED:
+    assert (session.state.status is Status.CLOSED) == (bool(events) and isinstance(events[-1], Violated | Disconnected))
+    if session.state.status is Status.CLOSED:
         assert session.feed(b"\xc0\x00", 1_000) == []
 
 
@@ -135,12 +135,12 @@ class Peers:
         self.session = fresh()
         found = {props.RECEIVE_MAXIMUM: self.receive_maximum, props.SESSION_EXPIRY: 100}
         self.feed(packets.Connect("dev", not resume, 0, level=5, properties=found))
-        self.session.accept(resume, self.inflight, self.received)
+        self.session.answers.accept(resume, self.inflight, self.received)
         self.waiting = []
         for packet_id, token, phase in self.inflight:
             if phase == PHASE_PUBLISH:
                 number, qos = token  # type: ignore[misc]
-                self.session.redeliver(packet_id, b"t", b"%d" % number, qos, False, token)
+                self.session.deliveries.redeliver(packet_id, b"t", b"%d" % number, qos, False, token)
         for packet_id, number in list(self.open.items()):
             self.feed(packets.Publish(b"up", b"%d" % number, 2, False, True, packet_id))
         for packet_id in sorted(self.releasing):
@@ -152,11 +152,11 @@ class Peers:
             assert not isinstance(event, Violated), event
             if isinstance(event, PublishBatch):
                 self.stored += [int(publish.payload) for publish in event.publishes]
-                self.session.acknowledge([publish.packet_id for publish in event.publishes])
+                self.session.answers.acknowledge([publish.packet_id for publish in event.publishes])
             elif isinstance(event, Received):
-                self.session.release(event.packet_ids)
+                self.session.deliveries.release(event.packet_ids)
             elif isinstance(event, Released):
-                self.session.complete(event.packet_ids)
+                self.session.answers.complete(event.packet_ids)
 
     def pump(self) -> None:
         """What the server put out reaches the client, which answers it later."""
@@ -206,14 +206,14 @@ class Peers:
 
     def deliver(self, qos: int) -> None:
         """The server has a message for the client."""
-        if self.session.window_free:
+        if self.session.deliveries.window_free:
             number = len(self.sent)
             self.sent.append((number, qos))
-            self.session.deliver(b"t", b"%d" % number, qos, False, False, (number, qos))
+            self.session.deliveries.deliver(b"t", b"%d" % number, qos, False, False, (number, qos))
 
     def publish(self) -> None:
         """The client publishes with QoS 2, within the server's Receive Maximum."""
-        if len(self.open) + len(self.releasing) < self.session.limits.receive_maximum:
+        if len(self.open) + len(self.releasing) < self.session.state.limits.receive_maximum:
             packet_id = next(n for n in range(1, 9) if n not in self.open and n not in self.releasing)
             self.open[packet_id] = self.published
             self.published += 1
@@ -223,7 +223,7 @@ class Peers:
         """The connection goes, perhaps with what was on its way; the session comes back and takes more or less."""
         if not output_lost:
             self.pump()
-        self.inflight, self.received = self.session.inflight(), self.session.received_ids()
+        self.inflight, self.received = self.session.deliveries.inflight(), self.session.answers.received_ids()
         self.session.close("peer_closed")
         self.receive_maximum = receive_maximum
         self.connect(resume=True)
@@ -272,7 +272,7 @@ def test_each_message_arrives_as_often_as_its_qos_says(steps: list[tuple[str, in
     assert set(peers.taken) == {number for number, _ in peers.sent}
     exactly_once = [number for number, qos in peers.sent if qos == 2]
     assert sorted(number for number in peers.taken if number in exactly_once) == exactly_once
-    assert peers.session.inflight() == []
+    assert peers.session.deliveries.inflight() == []
     assert sorted(peers.stored) == list(range(peers.published))
     assert not peers.releasing
     assert not peers.open

@@ -13,12 +13,11 @@ from collections.abc import Callable
 
 from mqtt_proxy.mqtt.codec import decode5 as codec5
 from mqtt_proxy.mqtt.codec import packets
-from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.packets import BRIDGE_BIT, LEVEL_3, LEVEL_5, Packet
 from mqtt_proxy.mqtt.codec.reason_codes import SUBSCRIBE_FAILURE, PacketViolation, Reason
 from mqtt_proxy.mqtt.codec.wire import fixed_header, read_binary, read_packet_id, read_string
 
-__all__ = ["PROTOCOL_NAMES", "UnsupportedLevel", "decode", "encode", "level_of", "split"]
+__all__ = ["PROTOCOL_NAMES", "UnsupportedLevel", "decode", "level_of", "split"]
 
 _LEVELS = {
     (b"MQTT", LEVEL_3): (LEVEL_3, False),

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mqtt_proxy.mqtt.codec.packets import PACKET_ID_MAX
 from remoting.protocol.records.topics import TOPIC_LEVELS_MAX, TOPIC_SIZE_BYTES_MAX
+
+PACKET_ID_MAX = 65_535
+"""Packet ids are 1..65,535; 0 is never valid [MQTT-2.3.1-1]."""
 
 REMAINING_LENGTH_MAX = 268_435_455
 """The most the four length bytes of a fixed header can say; the standard's own ceiling for a packet."""

@@ -60,8 +60,6 @@ PACKET_NAMES = {
 """Packet type -> its name in the standard; 0 is reserved and has none, 15 exists in MQTT 5 only."""
 
 QOS_2 = 2
-PACKET_ID_MAX = 65_535
-"""Packet ids are 1..65,535; 0 is never valid [MQTT-2.3.1-1]."""
 
 
 PROPERTY_REPEATS_MAX = 1_024

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
-from mqtt_proxy.mqtt.codec.limits import PACKET_SIZE_BYTES_MAX
-from mqtt_proxy.mqtt.codec.packets import PACKET_ID_MAX, Publish, Will
+from mqtt_proxy.mqtt.codec.limits import PACKET_ID_MAX, PACKET_SIZE_BYTES_MAX
+from mqtt_proxy.mqtt.codec.packets import Publish, Will
 
 __all__ = [
     "NEVER",

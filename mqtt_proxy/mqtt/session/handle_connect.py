@@ -7,14 +7,14 @@ code asks for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from mqtt_proxy.mqtt.codec import encode5
 from mqtt_proxy.mqtt.codec import properties as props
 from mqtt_proxy.mqtt.codec.decode import UnsupportedLevel
 from mqtt_proxy.mqtt.codec.encode import PINGRESP_BYTES, connack
-from mqtt_proxy.mqtt.codec.limits import PACKET_SIZE_BYTES_MAX
-from mqtt_proxy.mqtt.codec.packets import LEVEL_3, LEVEL_5, PACKET_ID_MAX, Connect, Disconnect, Packet
+from mqtt_proxy.mqtt.codec.limits import PACKET_ID_MAX, PACKET_SIZE_BYTES_MAX
+from mqtt_proxy.mqtt.codec.packets import LEVEL_3, LEVEL_5, Connect, Disconnect, Packet
 from mqtt_proxy.mqtt.codec.reason_codes import (
     DISCONNECT_REASONS_OF_CLIENTS,
     ConnectCode,
@@ -25,11 +25,8 @@ from mqtt_proxy.mqtt.codec.reason_codes import (
 from mqtt_proxy.mqtt.session import delayed_topics
 from mqtt_proxy.mqtt.session.aliases import IncomingAliases, OutgoingAliases
 from mqtt_proxy.mqtt.session.events import NEVER, ConnectRequested, Disconnected
-from mqtt_proxy.mqtt.session.states import State
+from mqtt_proxy.mqtt.session.session_state import SessionState, Status
 from mqtt_proxy.mqtt.session.topic_names import check_properties
-
-if TYPE_CHECKING:
-    from mqtt_proxy.mqtt.session.session import Session
 
 
 def level_refusal(violation: UnsupportedLevel) -> bytes:
@@ -39,13 +36,13 @@ def level_refusal(violation: UnsupportedLevel) -> bytes:
     return connack(False, ConnectCode.UNACCEPTABLE_PROTOCOL_LEVEL)
 
 
-def connect(session: Session, packet: Packet) -> None:
+def connect(session: SessionState, packet: Packet) -> None:
     """Ask the owner about a CONNECT; everything behind it waits."""
     packet = cast("Connect", packet)
     found = packet.properties or {}
-    session.bridge = packet.bridge
-    session.problem_information = found.get(props.REQUEST_PROBLEM_INFORMATION, 1) == 1
-    session.packet_size_out_max = found.get(props.MAXIMUM_PACKET_SIZE, PACKET_SIZE_BYTES_MAX)
+    session.terms.bridge = packet.bridge
+    session.terms.problem_information = found.get(props.REQUEST_PROBLEM_INFORMATION, 1) == 1
+    session.terms.packet_size_out_max = found.get(props.MAXIMUM_PACKET_SIZE, PACKET_SIZE_BYTES_MAX)
     client_id = _client_id(session, packet)
     if packet.will is not None:
         session.names.check_name(packet.will.topic, "will topic")
@@ -53,17 +50,17 @@ def connect(session: Session, packet: Packet) -> None:
         refusal = delayed_topics.refusal(session.limits, packet.will.properties)
         if refusal is not None:  # when the will is due nobody is there to be told
             raise PacketViolation(Reason.DELAY, f"will: {refusal[1]}")
-    session.client_id = client_id
-    session.clean = packet.clean
-    session.keep_alive_s = packet.keep_alive_s
-    session.will = packet.will
-    session.session_expiry_s = (
+    session.terms.client_id = client_id
+    session.terms.clean = packet.clean
+    session.terms.keep_alive_s = packet.keep_alive_s
+    session.terms.will = packet.will
+    session.terms.session_expiry_s = (
         found.get(props.SESSION_EXPIRY, 0) if packet.level == LEVEL_5 else 0 if packet.clean else NEVER
     )
     method = found.get(props.AUTH_METHOD)
-    session.auth_method = None if method is None else method.decode()
+    session.terms.auth_method = None if method is None else method.decode()
     _take_quotas(session, packet)
-    session.state = State.DECIDING
+    session.status = Status.DECIDING
     session.emit(
         ConnectRequested(
             client_id=client_id,
@@ -73,57 +70,57 @@ def connect(session: Session, packet: Packet) -> None:
             password=packet.password,
             will=packet.will,
             protocol_level=packet.level,
-            server_made_id=session.client_id_assigned,
-            session_expiry_s=session.session_expiry_s,
+            server_made_id=session.terms.client_id_assigned,
+            session_expiry_s=session.terms.session_expiry_s,
             receive_maximum=found.get(props.RECEIVE_MAXIMUM, PACKET_ID_MAX),
-            packet_size_bytes_max=session.packet_size_out_max,
+            packet_size_bytes_max=session.terms.packet_size_out_max,
             topic_alias_maximum=found.get(props.TOPIC_ALIAS_MAXIMUM, 0),
             request_response_information=found.get(props.REQUEST_RESPONSE_INFORMATION, 0) == 1,
-            request_problem_information=session.problem_information,
+            request_problem_information=session.terms.problem_information,
             user=found.get(props.USER, []),
-            auth_method=session.auth_method,
+            auth_method=session.terms.auth_method,
             auth_data=found.get(props.AUTH_DATA),
             bridge=packet.bridge,
         )
     )
 
 
-def _take_quotas(session: Session, packet: Connect) -> None:
+def _take_quotas(session: SessionState, packet: Connect) -> None:
     """How much may be under way in each direction, and how many aliases may be used."""
     if packet.level == LEVEL_3:
         return
     found = packet.properties or {}
     session.outgoing.in_flight_max = min(session.limits.in_flight_max, found.get(props.RECEIVE_MAXIMUM, PACKET_ID_MAX))
-    session.aliases_in = IncomingAliases(session.limits.topic_alias_maximum)
+    session.incoming.aliases = IncomingAliases(session.limits.topic_alias_maximum)
     alias_maximum = min(found.get(props.TOPIC_ALIAS_MAXIMUM, 0), session.limits.topic_alias_maximum)
     if alias_maximum:
-        session.aliases_out = OutgoingAliases(alias_maximum)
+        session.outgoing.aliases = OutgoingAliases(alias_maximum)
 
 
-def _client_id(session: Session, packet: Connect) -> str:
+def _client_id(session: SessionState, packet: Connect) -> str:
     """The client's id, or one made for it."""
     if not packet.client_id:
         if not packet.clean and packet.level == LEVEL_3:
             _reject_client_id(session, "empty client id without a clean session [MQTT-3.1.3-8]")
-        session.client_id_assigned = True
+        session.terms.client_id_assigned = True
         return session.assigned_client_id()
     if len(packet.client_id.encode()) > session.limits.client_id_bytes_max:
         _reject_client_id(session, f"client id longer than {session.limits.client_id_bytes_max} bytes [MQTT-3.1.3-9]")
     return packet.client_id
 
 
-def _reject_client_id(session: Session, detail: str) -> None:
-    if session.level == LEVEL_3:
+def _reject_client_id(session: SessionState, detail: str) -> None:
+    if session.terms.level == LEVEL_3:
         session.out.append(connack(False, ConnectCode.IDENTIFIER_REJECTED))
     raise PacketViolation(Reason.CLIENT_ID, detail)
 
 
-def ping(session: Session, _: Packet) -> None:
+def ping(session: SessionState, _: Packet) -> None:
     """Answer PINGREQ [MQTT-3.12.4-1]."""
     session.out.append(PINGRESP_BYTES)
 
 
-def disconnect(session: Session, packet: Packet) -> None:
+def disconnect(session: SessionState, packet: Packet) -> None:
     """The client leaves properly: its will is discarded without being published [MQTT-3.14.4-3], unless it says that
     something is wrong, or asks for its will.
     """
@@ -131,9 +128,9 @@ def disconnect(session: Session, packet: Packet) -> None:
     expiry_s = (packet.properties or {}).get(props.SESSION_EXPIRY)
     if packet.reason not in DISCONNECT_REASONS_OF_CLIENTS:
         raise PacketViolation(Reason.PROTOCOL, f"DISCONNECT of a client with reason code {packet.reason:#x}")
-    if expiry_s and not session.session_expiry_s:
+    if expiry_s and not session.terms.session_expiry_s:
         raise PacketViolation(Reason.PROTOCOL, "DISCONNECT extends a session that was to end [3.14.2.2.2]")
     if packet.reason == ReasonCode.SUCCESS:
-        session.will = None
+        session.terms.will = None
     session.emit(Disconnected(packet.reason, expiry_s, session.will_due))
     session.close(Reason.DISCONNECT)

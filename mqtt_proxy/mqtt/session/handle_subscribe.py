@@ -7,29 +7,27 @@ Rule: every filter of a packet must be valid, or the connection is closed and no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from mqtt_proxy.mqtt.codec import properties as props
 from mqtt_proxy.mqtt.codec.decode5 import RETAIN_HANDLING_SHIFT
 from mqtt_proxy.mqtt.codec.packets import LEVEL_3, Packet, Subscribe, Unsubscribe
 from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation, Reason
 from mqtt_proxy.mqtt.session.events import SubscribeRequested, SubscriptionRequest, UnsubscribeRequested
+from mqtt_proxy.mqtt.session.session_state import SessionState
 from remoting.protocol.records.share_names import SHARE_PREFIX
-
-if TYPE_CHECKING:
-    from mqtt_proxy.mqtt.session.session import Session
 
 _NO_LOCAL, _RETAIN_AS_PUBLISHED = 0x04, 0x08
 
 
-def subscribe(session: Session, packet: Packet) -> None:
+def subscribe(session: SessionState, packet: Packet) -> None:
     """Ask the owner for subscriptions."""
     packet = cast("Subscribe", packet)
     _check_filters(session, [topic_filter for topic_filter, _ in packet.filters])
     for topic_filter, options in packet.filters:
         if options & _NO_LOCAL and topic_filter.startswith(SHARE_PREFIX):
             raise PacketViolation(Reason.PROTOCOL, "no local on a shared subscription")  # [MQTT-3.8.3-4]
-    is_bridge = session.bridge and session.level == LEVEL_3  # one of MQTT 5 has its own say
+    is_bridge = session.terms.bridge and session.terms.level == LEVEL_3  # one of MQTT 5 has its own say
     requests = [
         SubscriptionRequest(
             topic_filter,
@@ -46,7 +44,7 @@ def subscribe(session: Session, packet: Packet) -> None:
     )
 
 
-def unsubscribe(session: Session, packet: Packet) -> None:
+def unsubscribe(session: SessionState, packet: Packet) -> None:
     """Ask the owner to give up subscriptions."""
     packet = cast("Unsubscribe", packet)
     _check_filters(session, packet.filters)
@@ -54,7 +52,7 @@ def unsubscribe(session: Session, packet: Packet) -> None:
     session.emit(UnsubscribeRequested(packet.packet_id, packet.filters, user))
 
 
-def _check_filters(session: Session, filters: list[str]) -> None:
+def _check_filters(session: SessionState, filters: list[str]) -> None:
     if len(filters) > session.limits.filters_per_packet_max:
         detail = f"{len(filters)} filters in one packet, at most {session.limits.filters_per_packet_max}"
         raise PacketViolation(Reason.TOO_LARGE, detail)

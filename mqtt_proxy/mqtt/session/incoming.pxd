@@ -5,6 +5,7 @@ cdef dict _NONE
 cdef class Incoming:
     cdef public list pending
     cdef public dict exactly_once
+    cdef public object aliases
     cdef Py_ssize_t _taken
     cdef dict _early
     cdef dict _said

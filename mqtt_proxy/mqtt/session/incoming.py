@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from mqtt_proxy.mqtt.codec.encode import PUBACK_WORD, PUBCOMP_WORD, PUBREC_WORD, acknowledgements
 from mqtt_proxy.mqtt.codec.reason_codes import FAILURE_MIN
+from mqtt_proxy.mqtt.session.aliases import IncomingAliases
 from remoting.protocol.errors import LocalMisuse
 
 TAKEN, CONFIRMED, RELEASED = 0, 1, 2
@@ -25,7 +26,7 @@ _NONE: dict[int, int] = {}
 class Incoming:
     """The receiver's half of QoS 1 and QoS 2."""
 
-    __slots__ = ("_early", "_said", "_taken", "exactly_once", "pending")
+    __slots__ = ("_early", "_said", "_taken", "aliases", "exactly_once", "pending")
 
     def __init__(self) -> None:
         self.pending: list[int] = []
@@ -37,6 +38,8 @@ class Incoming:
         self._early: dict[int, int] | None = None
         self._said: dict[int, bytes] | None = None
         """Packet id -> reason code, perhaps with properties, of its acknowledgement, until that has left."""
+        self.aliases: IncomingAliases | None = None
+        """There when the client may use topic aliases."""
 
     @property
     def in_use(self) -> int:

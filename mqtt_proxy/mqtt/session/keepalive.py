@@ -1,4 +1,4 @@
-"""Silence: when a session is overdue, and a ring that finds the overdue ones at O(1) per slot however many there are.
+"""Silence: a ring that finds the overdue sessions at O(1) per slot however many there are.
 
     slot   0   1   2  ...  n-1        an item sits in the slot of its deadline when it was last looked at
            .   x   xx      x          each step of time visits the slots it passed, nothing else
@@ -13,13 +13,7 @@ at most one slot later. Pure: time comes in as an argument. Loop rule: one owner
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
-
-from mqtt_proxy.mqtt.codec.reason_codes import Reason
-from mqtt_proxy.mqtt.session.states import State
-
-if TYPE_CHECKING:
-    from mqtt_proxy.mqtt.session.session import Session
+from typing import Generic, Protocol, TypeVar
 
 SLOT_MS = 100
 """Width of a slot: how much later than its deadline an item may be reported. The shortest keep-alive is 1 s, due after
@@ -88,17 +82,3 @@ class ExpiryRing(Generic[T]):
                 else:
                     self.watch(item)
         return due
-
-
-def deadline_ms(session: Session) -> int | None:
-    """When the session is overdue: one and a half times its keep-alive [MQTT-3.1.2-24], or the deadline for CONNECT."""
-    if session.state is State.CONNECTED:
-        return session.last_packet_ms + session.keep_alive_s * 1_500 if session.keep_alive_s else None
-    return None if session.state is State.CLOSED else session.last_packet_ms + session.limits.connect_deadline_ms
-
-
-def overdue(session: Session) -> tuple[str, str]:
-    """Reason and detail for ending an overdue session."""
-    if session.state is State.CONNECTED:
-        return Reason.KEEP_ALIVE, f"silent for 1.5 x {session.keep_alive_s} s [MQTT-3.1.2-24]"
-    return Reason.CONNECT_TIMEOUT, f"no accepted CONNECT within {session.limits.connect_deadline_ms} ms"

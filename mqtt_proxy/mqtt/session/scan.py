@@ -163,19 +163,16 @@ def scan_exact(session: SessionState, data: bytes, position: int, end: int) -> i
             if phases.get(packet_id) != PUBLISHED:
                 break
             phases[packet_id] = RECEIVED
-            session.receiving().append(packet_id)
+            session.gathered.receiving().append(packet_id)
         elif first == _PUBREL:
             if exactly_once.get(packet_id) != CONFIRMED:
                 break
             session.incoming.release(packet_id)
-            session.releasing().append(packet_id)
+            session.gathered.releasing().append(packet_id)
         else:
             if first != _PUBCOMP or phases.get(packet_id) != RELEASED or packet_id not in window:
                 break
-            del phases[packet_id]
-            if session.exact is not None:
-                session.exact.finished.append(packet_id)
-            session.acknowledging().append(window.pop(packet_id))
+            session.outgoing.finish(packet_id, session.gathered.acknowledging())
         position += 4
     return position
 
@@ -190,7 +187,7 @@ def consume_runs(session: SessionState, data: bytes, position: int, end: int) ->
         first = data[position]
         if first == _PUBACK:
             window, phases = session.outgoing.window, session.outgoing.phases
-            position = scan_acknowledgements(data, position, end, window, session.acknowledging(), phases)
+            position = scan_acknowledgements(data, position, end, window, session.gathered.acknowledging(), phases)
             continue
         if first in (_PUBREC, _PUBREL, _PUBCOMP):
             position = scan_exact(session, data, position, end)
@@ -198,10 +195,10 @@ def consume_runs(session: SessionState, data: bytes, position: int, end: int) ->
         wanted = {
             "packet_size_bytes_max": session.limits.packet_size_bytes_max,
             "known_topics": session.names.known,
-            "publishes": session.publishing(),
+            "publishes": session.gathered.publishing(),
             "incoming": session.incoming,
         }
-        if session.level == LEVEL_3:
+        if session.terms.level == LEVEL_3:
             position = scan_publishes(data, position, end, **wanted)  # type: ignore[arg-type]
         else:
             room = session.limits.receive_maximum - session.incoming.in_use

@@ -5,10 +5,11 @@
                     challenge() v  | AUTH
                               AUTHENTICATING                                                  (MQTT 5 only)
 
-This file has the input; `answers` and `deliveries` have what the owner says, `session_state` what all of them know.
+A session is put together here: this file has the input, `answers` and `deliveries` what the owner says, and all of them
+hold the same `session_state`.
 
-Which packet is allowed in which state is `_TABLE`, nothing else; a pair that is not in it is a violation. Each handler
-lives in the `handle_*` module named after its rule.
+Which packet is allowed in which status is `_TABLE`, nothing else; a pair that is not in it is a violation. Each handler
+lives in the `handle_*` module named after its rule and is given the state.
 
 Invariants: `feed` never raises on what a peer sends: a violation becomes the last event and the session is closed.
 While a CONNECT is being decided nothing behind it is looked at [MQTT-3.1.4-5]; the bytes wait, bounded. Output comes
@@ -23,26 +24,49 @@ from collections.abc import Callable
 
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.decode import UnsupportedLevel, decode, level_of
+from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.packets import LEVEL_5, PACKET_NAMES, Packet
 from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation, Reason
 from mqtt_proxy.mqtt.codec.wire import encode_length, fixed_header
-from mqtt_proxy.mqtt.session import handle_auth, handle_connect, handle_publish, handle_subscribe, keepalive
+from mqtt_proxy.mqtt.session import handle_auth, handle_connect, handle_publish, handle_subscribe
 from mqtt_proxy.mqtt.session.answers import Answers
+from mqtt_proxy.mqtt.session.deliveries import Deliveries
 from mqtt_proxy.mqtt.session.events import Event
 from mqtt_proxy.mqtt.session.scan import IN_USE
-from mqtt_proxy.mqtt.session.states import State
+from mqtt_proxy.mqtt.session.session_state import SessionState, Status
+from mqtt_proxy.mqtt.session.topic_names import TopicNames
 
-Handler = Callable[["Session", Packet], None]
+Handler = Callable[[SessionState, Packet], None]
 
 # Members of an enumeration are looked up slowly.
-_EXPECT_CONNECT, _DECIDING, _AUTHENTICATING = State.EXPECT_CONNECT, State.DECIDING, State.AUTHENTICATING
-_CONNECTED, _CLOSED = State.CONNECTED, State.CLOSED
+_EXPECT_CONNECT, _DECIDING, _AUTHENTICATING = Status.EXPECT_CONNECT, Status.DECIDING, Status.AUTHENTICATING
+_CONNECTED, _CLOSED = Status.CONNECTED, Status.CLOSED
 
 
-class Session(Answers):
-    """One client connection."""
+class Session:
+    """One client connection. `assigned_client_id` makes the id of a client that sends none; `opened_ms` starts the
+    deadline.
+    """
 
-    __slots__ = ()
+    __slots__ = ("_held", "_needed_bytes", "answers", "deliveries", "state")
+
+    def __init__(
+        self,
+        limits: SessionLimits,
+        *,
+        assigned_client_id: Callable[[], str],
+        names: TopicNames | None = None,
+        opened_ms: int = 0,
+    ) -> None:
+        names = TopicNames(limits) if names is None else names
+        self.state = SessionState(limits, assigned_client_id, names, opened_ms)
+        self.answers = Answers(self.state)
+        """What the owner says to requests."""
+        self.deliveries = Deliveries(self.state)
+        """What the owner sends."""
+        self._held: bytearray | None = None
+        """Input that waits: the beginning of a packet, or what came behind a CONNECT that is being decided."""
+        self._needed_bytes = 0
 
     # -- input ---------------------------------------------------------------------------------------------------------
 
@@ -51,67 +75,64 @@ class Session(Answers):
 
         After `accept` call it with b"" when `input_held` is true. Never raises on peer data.
         """
+        state = self.state
         if self._held is not None:
             self._held += data
-            if len(self._held) < self._needed_bytes or self.state is _DECIDING:
+            if len(self._held) < self._needed_bytes or state.status is _DECIDING:
                 self._heard(now_ms)
-                return self._bounded_wait()
+                self._bound_wait()
+                return state.take_events()
             data = bytes(self._held)
             self._held = None
-        if self.state is _CLOSED or not data:
+        if state.status is _CLOSED or not data:
             return []
-        events: list[Event] = []
-        self.events = events
-        position = IN_USE.runs(self, data, 0, len(data)) if self.state is _CONNECTED else 0
+        position = IN_USE.runs(state, data, 0, len(data)) if state.status is _CONNECTED else 0
         if position == len(data):  # nothing but plain publishes and acknowledgements
-            self.last_packet_ms = now_ms
-            self.end_run()
-            return events
+            state.last_packet_ms = now_ms
+            return state.take_events()
         try:
             position = self._consume(data, position)
         except PacketViolation as violation:
             if isinstance(violation, UnsupportedLevel):
-                self.out.append(handle_connect.level_refusal(violation))
-            self.end_run()
-            self.fail(violation.reason, violation.detail)
-            return events
-        self.end_run()
+                state.out.append(handle_connect.level_refusal(violation))
+            state.end_run()
+            state.fail(violation.reason, violation.detail)
+            return state.take_events()
+        state.end_run()
         if position:
-            self.last_packet_ms = now_ms
+            state.last_packet_ms = now_ms
         else:
             self._heard(now_ms)
-        if position < len(data) and self.close_reason is None:
+        if position < len(data) and state.close_reason is None:
             self._held = bytearray(data[position:] if position else data)
-            if self.state is _DECIDING:
-                events += self._bounded_wait()
-        return events
+            self._bound_wait()
+        return state.take_events()
 
     def _heard(self, now_ms: int) -> None:
         """A piece of a packet has come: an accepted client that is in the middle of a large one is not silent."""
-        if self.state is _CONNECTED:
-            self.last_packet_ms = now_ms
+        if self.state.status is _CONNECTED:
+            self.state.last_packet_ms = now_ms
 
-    def _bounded_wait(self) -> list[Event]:
-        """Hold input back while there is too little of it or a CONNECT is being decided."""
+    def _bound_wait(self) -> None:
+        """End a session that sends too much while its CONNECT is being decided."""
+        state = self.state
         held_bytes = len(self._held or b"")
-        if self.state is _DECIDING and held_bytes > self.limits.unauthenticated_bytes_max:
-            events: list[Event] = []
-            self.events = events
-            self.fail(Reason.UNACCEPTED_INPUT, f"{held_bytes} bytes sent before CONNACK")
-            return events
-        return []
+        if state.status is _DECIDING and held_bytes > state.limits.unauthenticated_bytes_max:
+            self._held = None
+            state.fail(Reason.UNACCEPTED_INPUT, f"{held_bytes} bytes sent before CONNACK")
 
     def _consume(self, data: bytes, position: int) -> int:
         """Handle every complete packet from `position` on; where the first incomplete or held back one begins."""
         end = len(data)
+        state = self.state
         self._needed_bytes = 0
         while position < end:
-            state = self.state
-            if state is _CONNECTED:
-                position = IN_USE.runs(self, data, position, end)
+            status = state.status
+            if status is _CONNECTED:
+                position = IN_USE.runs(state, data, position, end)
                 if position == end:
                     break
-            elif state is _DECIDING or state is _CLOSED:
+            elif status is _DECIDING or status is _CLOSED:
                 break
             header = fixed_header(data, position, end)
             if header is None:
@@ -123,83 +144,85 @@ class Session(Answers):
             if stop > end:
                 self._needed_bytes = stop - position
                 break
-            if state is _EXPECT_CONNECT:
-                self.level = level_of(data[body:stop])
-            if self.level == LEVEL_5 and body - position - 1 != len(encode_length(length)):
+            if status is _EXPECT_CONNECT:
+                state.terms.level = level_of(data[body:stop])
+            if state.terms.level == LEVEL_5 and body - position - 1 != len(encode_length(length)):
                 raise PacketViolation(Reason.LENGTH, "remaining length is longer than it need be [MQTT-1.5.5-1]")
             if data[position] >> 4 == packets.PUBLISH:
-                self.publish_bytes += stop - position
+                state.publish_bytes += stop - position
             self._handle(data[position], data[body:stop])
             position = stop
         return position
 
     def _check_size(self, first: int, size_bytes: int) -> None:
         """Judge a packet, header included [3.1.2.11.4], by its header alone, before any of it is kept."""
-        if self.state is _EXPECT_CONNECT:
+        state = self.state
+        if state.status is _EXPECT_CONNECT:
             if first >> 4 != packets.CONNECT:
                 name = PACKET_NAMES.get(first >> 4, "a reserved packet type")
                 raise PacketViolation(Reason.UNEXPECTED, f"{name} before CONNECT [MQTT-3.1.0-1]")
-            size_bytes_max = self.limits.unauthenticated_bytes_max
-        elif self.state is _AUTHENTICATING:
-            size_bytes_max = self.limits.unauthenticated_bytes_max
+            size_bytes_max = state.limits.unauthenticated_bytes_max
+        elif state.status is _AUTHENTICATING:
+            size_bytes_max = state.limits.unauthenticated_bytes_max
         else:
-            size_bytes_max = self.limits.packet_size_bytes_max
+            size_bytes_max = state.limits.packet_size_bytes_max
         if size_bytes > size_bytes_max:
             raise PacketViolation(Reason.TOO_LARGE, f"packet of {size_bytes} bytes, at most {size_bytes_max}")
 
     def _handle(self, first: int, body: bytes) -> None:
-        handler = _TABLE[self.state].get(first >> 4)
+        state = self.state
+        handler = _TABLE[state.status].get(first >> 4)
         if handler is None and first >> 4 in PACKET_NAMES:
             name = PACKET_NAMES[first >> 4]
             clause = " [MQTT-3.1.0-2]" if first >> 4 == packets.CONNECT else ""
-            raise PacketViolation(Reason.UNEXPECTED, f"{name} from a client in state {self.state.name}{clause}")
-        packet = decode(first, body, self.level)
+            raise PacketViolation(Reason.UNEXPECTED, f"{name} from a client with status {state.status.name}{clause}")
+        packet = decode(first, body, state.terms.level)
         assert handler is not None, first  # decode refuses the reserved types
-        handler(self, packet)
-
-    # -- output and time -----------------------------------------------------------------------------------------------
-
-    def take_bytes(self) -> bytes:
-        """Everything to be written now, joined; leaves nothing behind."""
-        joined = b"".join(self.out)
-        self.out.clear()
-        return joined
+        handler(state, packet)
 
     @property
     def input_held(self) -> bool:
         """Whether bytes wait inside: `feed(b"", now_ms)` goes on with them after `accept`."""
-        return self._held is not None
+        return self._held is not None and self.state.status is not _CLOSED
 
-    @property
-    def will_due(self) -> bool:
-        """Whether a will has to be published if the connection ends now."""
-        return self.will is not None and self.state not in (_DECIDING, _AUTHENTICATING)
+    # -- output, time and the end --------------------------------------------------------------------------------------
+
+    def take_bytes(self) -> bytes:
+        """Everything to be written now, joined; leaves nothing behind."""
+        out = self.state.out
+        joined = b"".join(out)
+        out.clear()
+        return joined
 
     def next_deadline_ms(self) -> int | None:
         """When `tick` has something to say if nothing arrives until then; None = never."""
-        return keepalive.deadline_ms(self)
+        return self.state.deadline_ms()
 
     def tick(self, now_ms: int) -> list[Event]:
         """Violated when the deadline has passed, else nothing."""
-        due_ms = keepalive.deadline_ms(self)
+        due_ms = self.state.deadline_ms()
         if due_ms is None or now_ms < due_ms:
             return []
-        events: list[Event] = []
-        self.events = events
-        reason, detail = keepalive.overdue(self)
-        self.fail(reason, detail)
-        return events
+        reason, detail = self.state.overdue()
+        self.state.fail(reason, detail)
+        self._held = None
+        return self.state.take_events()
 
     def excuse_silence(self, now_ms: int) -> None:
         """Restart the keep-alive: it was this side that did not read."""
-        self.last_packet_ms = now_ms
+        self.state.last_packet_ms = now_ms
+
+    def close(self, reason: str) -> None:
+        """The connection ends: as `SessionState.close`, and input that waited is let go."""
+        self.state.close(reason)
+        self._held = None
 
 
-_TABLE: dict[State, dict[int, Handler]] = {
-    State.EXPECT_CONNECT: {packets.CONNECT: handle_connect.connect},
-    State.DECIDING: {},
-    State.AUTHENTICATING: {packets.AUTH: handle_auth.answer, packets.DISCONNECT: handle_connect.disconnect},
-    State.CONNECTED: {
+_TABLE: dict[Status, dict[int, Handler]] = {
+    Status.EXPECT_CONNECT: {packets.CONNECT: handle_connect.connect},
+    Status.DECIDING: {},
+    Status.AUTHENTICATING: {packets.AUTH: handle_auth.answer, packets.DISCONNECT: handle_connect.disconnect},
+    Status.CONNECTED: {
         packets.PUBLISH: handle_publish.publish,
         packets.PUBACK: handle_publish.acknowledged,
         packets.PUBREC: handle_publish.received,
@@ -211,6 +234,6 @@ _TABLE: dict[State, dict[int, Handler]] = {
         packets.DISCONNECT: handle_connect.disconnect,
         packets.AUTH: handle_auth.answer,
     },
-    State.CLOSED: {},
+    Status.CLOSED: {},
 }
-"""state -> packet type -> handler; what is not here closes the connection."""
+"""status -> packet type -> handler; what is not here closes the connection."""

@@ -1,6 +1,12 @@
-"""What a session knows, and the two ways it ends: the ground that `deliveries`, `answers` and `session` stand on.
+"""What a session knows: the ground that `session`, `answers`, `deliveries` and the handlers work on; each of them is
+given it.
 
-Invariant: after `close` the state is CLOSED and stays so; what was put out before may still be written. A client of
+    SessionState   where the connection stands, its two windows, its output
+      .terms       what CONNECT asked for and CONNACK granted
+      .gathered    events of the read that is being taken
+
+Which packet each status allows is the table in `session`; nothing else decides it.
+Invariant: after `close` the status is CLOSED and stays so; what was put out before may still be written. A client of
 MQTT 5 is told why the server ends the connection, by CONNACK before it was accepted and by DISCONNECT after.
 Loop rule: one event loop, no locks.
 """
@@ -8,77 +14,41 @@ Loop rule: one event loop, no locks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 
 from mqtt_proxy.mqtt.codec import encode5
 from mqtt_proxy.mqtt.codec.limits import PACKET_SIZE_BYTES_MAX, SessionLimits
 from mqtt_proxy.mqtt.codec.packets import LEVEL_3, LEVEL_5, Publish, Will
 from mqtt_proxy.mqtt.codec.properties import Properties
-from mqtt_proxy.mqtt.codec.reason_codes import CLOSE_CODES, VIOLATION_CODES, ReasonCode
-from mqtt_proxy.mqtt.session.aliases import IncomingAliases, OutgoingAliases
+from mqtt_proxy.mqtt.codec.reason_codes import CLOSE_CODES, VIOLATION_CODES, Reason, ReasonCode
 from mqtt_proxy.mqtt.session.events import Acknowledged, Event, PublishBatch, Received, Released, Violated
 from mqtt_proxy.mqtt.session.incoming import Incoming
 from mqtt_proxy.mqtt.session.outgoing import Outgoing
-from mqtt_proxy.mqtt.session.qos2_steps import Qos2Steps
-from mqtt_proxy.mqtt.session.states import State
 from mqtt_proxy.mqtt.session.topic_names import TopicNames
 from remoting.protocol.errors import LocalMisuse
 
 
-class SessionState:
-    """The fields of a session. `assigned_client_id` makes the id of a client that sends none; `opened_ms` starts the
-    deadline.
-    """
+class Status(Enum):
+    """Where a connection is between its opening and its end."""
+
+    EXPECT_CONNECT = "nothing has come yet, only CONNECT may"
+    DECIDING = "CONNECT is with the owner, who accepts or refuses"
+    AUTHENTICATING = "the owner has asked for more before it decides, only AUTH may come"
+    CONNECTED = "accepted"
+    CLOSED = "ended; input is discarded"
+
+
+class Terms:
+    """What CONNECT asked for and CONNACK granted; of meaning once CONNECT was read."""
 
     __slots__ = (
-        "_held",
-        "_needed_bytes",
-        "acknowledged",
-        "aliases_in",
-        "aliases_out",
-        "assigned_client_id",
-        "auth_method",
-        "bridge",
-        "challenged",
-        "clean",
-        "client_id",
-        "client_id_assigned",
-        "close_reason",
-        "events",
-        "exact",
-        "incoming",
-        "keep_alive_s",
-        "last_packet_ms",
-        "level",
-        "limits",
-        "names",
-        "out",
-        "outgoing",
-        "packet_size_out_max",
-        "problem_information",
-        "publish_bytes",
-        "publishes",
-        "received",
-        "released",
-        "session_expiry_s",
-        "state",
-        "stray_acknowledgements",
-        "will",
-    )
+        "auth_method", "bridge", "clean", "client_id", "client_id_assigned", "keep_alive_s", "level",
+        "packet_size_out_max", "problem_information", "session_expiry_s", "will",
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        limits: SessionLimits,
-        *,
-        assigned_client_id: Callable[[], str],
-        names: TopicNames | None = None,
-        opened_ms: int = 0,
-    ) -> None:
-        self.limits = limits
-        self.names = TopicNames(limits) if names is None else names
-        self.assigned_client_id = assigned_client_id
-        self.state = State.EXPECT_CONNECT
+    def __init__(self) -> None:
         self.level = LEVEL_3
-        """Protocol level, 4 or 5; of meaning once CONNECT was read."""
+        """Protocol level, 4 or 5."""
         self.client_id = ""
         self.client_id_assigned = False
         self.clean = True
@@ -89,43 +59,27 @@ class SessionState:
         self.auth_method: str | None = None
         self.bridge = False
         """Whether the client is another broker: it is not sent what it published itself, and sees the retain flags."""
-        self.challenged = False
-        """Whether the owner waits for the client's AUTH."""
         self.problem_information = True
         """Whether the client wants reason strings and user properties with every answer."""
         self.packet_size_out_max = PACKET_SIZE_BYTES_MAX
-        self.close_reason: str | None = None
-        self.publish_bytes = 0
-        """Bytes of the PUBLISH packets received, headers included, since the owner took them last."""
-        self.stray_acknowledgements = 0
-        """Acknowledgements of deliveries that were not in flight: ignored, counted."""
-        self.incoming = Incoming()
-        self.outgoing = Outgoing(limits.in_flight_max)
-        self.aliases_in: IncomingAliases | None = None
-        self.aliases_out: OutgoingAliases | None = None
-        self.out: list[bytes | memoryview] = []
+
+
+class Gathered:
+    """The events of one read, and what is gathered until it becomes an event. Each list is there while it has something
+    to say: between reads there is none.
+    """
+
+    __slots__ = ("acknowledged", "events", "publishes", "received", "released")
+
+    def __init__(self) -> None:
         self.events: list[Event] | None = None
-        """Those of the read that is being taken; like the lists below there while there is something to be said."""
-        self.exact: Qos2Steps | None = None
-        """There when the owner makes the steps of QoS 2 deliveries durable."""
         self.publishes: list[Publish] | None = None
         self.acknowledged: list[object] | None = None
         self.received: list[int] | None = None
-        """Packet ids of QoS 2 deliveries whose PUBREC came in this read."""
         self.released: list[int] | None = None
-        """Packet ids of QoS 2 publishes whose PUBREL came in this read."""
-        self._held: bytearray | None = None
-        self._needed_bytes = 0
-        self.last_packet_ms = opened_ms
 
-    # -- what the handlers use -----------------------------------------------------------------------------------------
-
-    def emit(self, event: Event) -> None:
-        """Add an event that must stay behind the publishes before it."""
-        self.end_run()
-        self._add(event)
-
-    def _add(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
+        """Add an event behind those of this read."""
         if self.events is None:
             self.events = []
         self.events.append(event)
@@ -143,40 +97,89 @@ class SessionState:
         return self.acknowledged
 
     def receiving(self) -> list[int]:
-        """Where the packet ids of this read's PUBRECs go."""
+        """Where the packet ids of QoS 2 deliveries go whose PUBREC came in this read."""
         if self.received is None:
             self.received = []
         return self.received
 
     def releasing(self) -> list[int]:
-        """Where the packet ids of this read's PUBRELs go."""
+        """Where the packet ids of QoS 2 publishes go whose PUBREL came in this read."""
         if self.released is None:
             self.released = []
         return self.released
 
+
+class SessionState:
+    """The state of one connection. `assigned_client_id` makes the id of a client that sends none; `opened_ms` starts
+    the deadline.
+    """
+
+    __slots__ = (
+        "assigned_client_id", "challenged", "close_reason", "gathered", "incoming", "last_packet_ms", "limits", "names",
+        "out", "outgoing", "publish_bytes", "status", "terms",
+    )  # fmt: skip
+
+    def __init__(
+        self, limits: SessionLimits, assigned_client_id: Callable[[], str], names: TopicNames, opened_ms: int
+    ) -> None:
+        self.limits = limits
+        self.names = names
+        self.assigned_client_id = assigned_client_id
+        self.status = Status.EXPECT_CONNECT
+        self.close_reason: str | None = None
+        self.terms = Terms()
+        self.challenged = False
+        """Whether the owner waits for the client's AUTH."""
+        self.incoming = Incoming()
+        self.outgoing = Outgoing(limits.in_flight_max)
+        self.out: list[bytes | memoryview] = []
+        self.gathered = Gathered()
+        self.publish_bytes = 0
+        """Bytes of the PUBLISH packets received, headers included, since the owner took them last."""
+        self.last_packet_ms = opened_ms
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def emit(self, event: Event) -> None:
+        """Add an event that must stay behind the publishes before it."""
+        self.end_run()
+        self.gathered.add(event)
+
     def end_run(self) -> None:
         """Make events of what was gathered."""
-        if self.publishes is not None:
-            if self.publishes:
-                self._add(PublishBatch(self.publishes))
-            self.publishes = None
-        if self.acknowledged is not None:
-            if self.acknowledged:
-                self._add(Acknowledged(self.acknowledged))
+        gathered = self.gathered
+        if gathered.publishes is not None:
+            if gathered.publishes:
+                gathered.add(PublishBatch(gathered.publishes))
+            gathered.publishes = None
+        if gathered.acknowledged is not None:
+            if gathered.acknowledged:
+                gathered.add(Acknowledged(gathered.acknowledged))
                 self.out += self.outgoing.resend()
-            self.acknowledged = None
-        if self.received is not None:
+            gathered.acknowledged = None
+        if gathered.received is not None:
             window = self.outgoing.window
-            self._add(Received([window[packet_id] for packet_id in self.received], self.received))
-            self.received = None
-        if self.released is not None:
-            self._add(Released(self.released))
-            self.released = None
+            tokens = [window[packet_id] for packet_id in gathered.received]
+            gathered.add(Received(tokens, gathered.received))
+            gathered.received = None
+        if gathered.released is not None:
+            gathered.add(Released(gathered.released))
+            gathered.released = None
+
+    def take_events(self) -> list[Event]:
+        """The events of a read that is over; leaves nothing behind."""
+        self.end_run()
+        gathered = self.gathered
+        events = gathered.events
+        gathered.events = None
+        return [] if events is None else events
+
+    # -- the end -------------------------------------------------------------------------------------------------------
 
     def fail(self, reason: str, detail: str) -> None:
         """End the session because of its peer; adds the Violated event."""
-        self._add(Violated(reason, detail))
-        if self.level == LEVEL_5:
+        self.gathered.add(Violated(reason, detail))
+        if self.terms.level == LEVEL_5:
             self.say_why(VIOLATION_CODES.get(reason, ReasonCode.UNSPECIFIED_ERROR), detail)
         self.close(reason)
 
@@ -185,40 +188,60 @@ class SessionState:
 
         A `reason` whose first word is one of `CLOSE_CODES` is told to a client of MQTT 5.
         """
-        if self.state is State.CONNECTED and self.level == LEVEL_5:
+        if self.status is Status.CONNECTED and self.terms.level == LEVEL_5:
             code = CLOSE_CODES.get(reason.partition(":")[0])
             if code is not None:
                 self.say_why(code, "")
-        if self.state in (State.DECIDING, State.AUTHENTICATING):
-            self.will = None  # a connection that was never accepted leaves no will
-        if self.state is not State.CLOSED:
-            self.state = State.CLOSED
+        if self.status in (Status.DECIDING, Status.AUTHENTICATING):
+            self.terms.will = None  # a connection that was never accepted leaves no will
+        if self.status is not Status.CLOSED:
+            self.status = Status.CLOSED
             self.close_reason = reason
-            self._held = None
 
     def say_why(self, code: int, reason_string: str, server_reference: Properties | None = None) -> None:
         """The last packet of a session of MQTT 5; nothing when it has ended already."""
         properties = encode5.reason_properties(reason_string) | (server_reference or {})
-        if self.state is State.CONNECTED:
+        if self.status is Status.CONNECTED:
             packet = encode5.disconnect(code, properties)
             bare = encode5.disconnect(code, server_reference)
-        elif self.state is not State.CLOSED:
+        elif self.status is not Status.CLOSED:
             packet = encode5.connack(False, code, properties)
             bare = encode5.connack(False, code, server_reference)
         else:
             return
         # A reason string must be left out when it would make the packet too large for its receiver [MQTT-3.14.2-3].
-        packet = packet if len(packet) <= self.packet_size_out_max else bare
-        if len(packet) <= self.packet_size_out_max:
+        packet = packet if len(packet) <= self.terms.packet_size_out_max else bare
+        if len(packet) <= self.terms.packet_size_out_max:
             self.out.append(packet)
 
-    def explained(self, reason_string: str, user: list[tuple[bytes, bytes]] | None = None) -> Properties:
-        """Reason string and user properties of an acknowledgement, unless the client wants none [MQTT-3.1.2-29]."""
-        return encode5.reason_properties(reason_string, user or ()) if self.problem_information else {}
+    @property
+    def will_due(self) -> bool:
+        """Whether a will has to be published if the connection ends now."""
+        return self.terms.will is not None and self.status not in (Status.DECIDING, Status.AUTHENTICATING)
 
-    def answers(self, *states: State) -> bool:
-        """Whether an answer is wanted: an ended session takes none, in another state it is our own bug."""
-        if self.state not in states and self.state is not State.CLOSED:
-            names = " or ".join(state.name for state in states)
-            raise LocalMisuse(f"this call needs state {names}, the session is {self.state.name}")
-        return self.state in states
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def expects(self, *statuses: Status) -> bool:
+        """Whether an answer is wanted: an ended session takes none, in another status it is our own bug."""
+        if self.status not in statuses and self.status is not Status.CLOSED:
+            names = " or ".join(status.name for status in statuses)
+            raise LocalMisuse(f"this call needs status {names}, the session is {self.status.name}")
+        return self.status in statuses
+
+    def explained(self, reason_string: str) -> Properties:
+        """The reason string of an acknowledgement, unless the client wants none [MQTT-3.1.2-29]."""
+        return encode5.reason_properties(reason_string) if self.terms.problem_information else {}
+
+    # -- silence -------------------------------------------------------------------------------------------------------
+
+    def deadline_ms(self) -> int | None:
+        """When it is overdue: one and a half times its keep-alive [MQTT-3.1.2-24], or the deadline for CONNECT."""
+        if self.status is Status.CONNECTED:
+            return self.last_packet_ms + self.terms.keep_alive_s * 1_500 if self.terms.keep_alive_s else None
+        return None if self.status is Status.CLOSED else self.last_packet_ms + self.limits.connect_deadline_ms
+
+    def overdue(self) -> tuple[str, str]:
+        """Reason and detail for ending an overdue session."""
+        if self.status is Status.CONNECTED:
+            return Reason.KEEP_ALIVE, f"silent for 1.5 x {self.terms.keep_alive_s} s [MQTT-3.1.2-24]"
+        return Reason.CONNECT_TIMEOUT, f"no accepted CONNECT within {self.limits.connect_deadline_ms} ms"

@@ -22,7 +22,7 @@ from mqtt_proxy.mqtt.session.events import (
     UnsubscribeRequested,
 )
 from mqtt_proxy.mqtt.session.session import Session
-from mqtt_proxy.mqtt.session.states import State
+from mqtt_proxy.mqtt.session.session_state import Status
 from remoting.protocol.records.topics import matches
 from tests.conformance.wire import whole_packet
 
@@ -65,9 +65,9 @@ class CoreTarget:
     def publish(self, publish: Publish) -> None:
         for client in self.clients:
             granted = [qos for name, qos in client.filters.items() if matches(name.encode(), publish.topic)]
-            if granted and client.session.state is State.CONNECTED:
+            if granted and client.session.state.status is Status.CONNECTED:
                 qos = min(publish.qos, max(granted))
-                client.session.deliver(
+                client.session.deliveries.deliver(
                     publish.topic, publish.payload, qos, False, False, None, getattr(publish, "properties", None)
                 )
                 client.settle()
@@ -86,41 +86,41 @@ class CoreClient:
     def send(self, data: bytes) -> None:
         for event in self.session.feed(data, self.target.now_ms):
             self.on_event(event)
-        if self.session.input_held and self.session.state is State.CONNECTED:
+        if self.session.input_held and self.session.state.status is Status.CONNECTED:
             for event in self.session.feed(b"", self.target.now_ms):
                 self.on_event(event)
         self.settle()
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, ConnectRequested):
-            self.session.accept(False)
+            self.session.answers.accept(False)
         elif isinstance(event, PublishBatch):
-            self.session.acknowledge([publish.packet_id for publish in event.publishes if publish.qos])
+            self.session.answers.acknowledge([publish.packet_id for publish in event.publishes if publish.qos])
             for publish in event.publishes:
                 self.target.publish(publish)
         elif isinstance(event, SubscribeRequested):
             self.filters.update({request.filter: request.qos for request in event.filters})
-            self.session.grant(event.packet_id, [request.qos for request in event.filters])
+            self.session.answers.grant(event.packet_id, [request.qos for request in event.filters])
         elif isinstance(event, Received):
-            self.session.release(event.packet_ids)
+            self.session.deliveries.release(event.packet_ids)
         elif isinstance(event, Released):
-            self.session.complete(event.packet_ids)
+            self.session.answers.complete(event.packet_ids)
         elif isinstance(event, UnsubscribeRequested):
             codes = [0x11 if self.filters.pop(name, None) is None else 0 for name in event.filters]
-            self.session.unsubscribed(event.packet_id, codes)
+            self.session.answers.unsubscribed(event.packet_id, codes)
 
     def settle(self) -> None:
         """Take the output; when the session has ended publish its will, once."""
         self.received += self.session.take_bytes()
-        if self.session.state is State.CLOSED and not self.ended:
+        if self.session.state.status is Status.CLOSED and not self.ended:
             self.ended = True
-            will = self.session.will
-            if self.session.will_due and will is not None:
+            will = self.session.state.terms.will
+            if self.session.state.will_due and will is not None:
                 self.target.publish(Publish(will.topic, will.payload, will.qos, will.retain, False, 0))
 
     def next_packet(self) -> bytes:
         stop = whole_packet(self.received)
-        assert stop or self.session.state is State.CLOSED, "nothing has come and nothing is closed"
+        assert stop or self.session.state.status is Status.CLOSED, "nothing has come and nothing is closed"
         packet, self.received = self.received[:stop], self.received[stop:]
         return packet
 

@@ -125,7 +125,7 @@ def fresh() -> Session:
 def connected() -> Session:
     session = fresh()
     session.feed(bytes.fromhex(CONNECT), 0)
-    session.accept(False)
+    session.answers.accept(False)
     session.take_bytes()
     return session
 
@@ -170,7 +170,7 @@ def test_the_largest_packet_is_what_connack_says() -> None:
     """One of exactly that size is taken, header included [3.1.2.11.4]."""
     session = fresh()
     session.feed(bytes.fromhex(CONNECT), 0)
-    session.accept(False)
+    session.answers.accept(False)
     assert b"\x27\0\0\0\xc8" in session.take_bytes()
     packet = bytes.fromhex("30 c5 01 000161 00") + bytes(193)
     assert len(packet) == 200

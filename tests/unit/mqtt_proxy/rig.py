@@ -117,13 +117,13 @@ class Wire:
         if self.closed is None:
             self.closed = reason
             self.flush()
-            will_due = self.session.will_due
+            will_due = self.session.state.will_due
             self.session.close(reason)
             self.handler.on_closed(reason, will_due)
 
     def send(self, *sent: Any) -> None:
         """What the client puts on the wire, in one read."""
-        events = self.session.feed(b"".join(encode(one, self.session.level) for one in sent), 0)
+        events = self.session.feed(b"".join(encode(one, self.session.state.terms.level) for one in sent), 0)
         if events:
             self.handler.on_events(events)
 
@@ -137,7 +137,7 @@ class Wire:
             header = fixed_header(data, at, len(data))
             assert header is not None
             body, length = header
-            found.append(decode(data[at], data[body : body + length], self.session.level))
+            found.append(decode(data[at], data[body : body + length], self.session.state.terms.level))
             at = body + length
         return found
 

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 
 from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt.session.outgoing import Outgoing
 from mqtt_proxy.shared.hub import SharedHub
 from mqtt_proxy.shared.member import SharedSource
 from remoting.protocol.bodies.shared_body import (
@@ -63,19 +64,11 @@ class FakeLink:
         return said
 
 
-class FakeSession:
-    """A window of a size."""
-
-    def __init__(self, free: int = 10) -> None:
-        self.window_free = free
-        self.exact: object | None = None
-
-
 class FakeOutbound:
     """Notes what is sent; a message with a QoS takes a place of the window."""
 
-    def __init__(self, session: FakeSession) -> None:
-        self._session = session
+    def __init__(self, window: Outgoing) -> None:
+        self._window = window
         self.budget_bytes = 100
         self.sent: list[tuple[bytes, int, tuple[int, ...]]] = []
         self.retained: list[bool] = []
@@ -87,7 +80,8 @@ class FakeOutbound:
             return False
         self.sent.append((topic, qos, identifiers))
         self.retained.append(retain)
-        self._session.window_free -= 1 if qos else 0
+        if qos:
+            self._window.assign(token)
         return True
 
 
@@ -114,19 +108,19 @@ class World:
         self.hub = SharedHub(self.link, self.metrics)
         self.wakes = 0
 
-    def member(self, free: int = 10, qos: int = 1, epoch: int = 1) -> tuple[SharedSource, FakeSession]:
-        session = FakeSession(free)
-        source = SharedSource(self.hub, session, "$share/g/a", 7, qos)
+    def member(self, free: int = 10, qos: int = 1, epoch: int = 1) -> tuple[SharedSource, Outgoing]:
+        window = Outgoing(free)
+        source = SharedSource(self.hub, window, "$share/g/a", 7, qos)
         source.join("c", epoch, self._wake)
-        return source, session
+        return source, window
 
     def _wake(self) -> None:
         self.wakes += 1
 
 
-def send_all(source: SharedSource, session: FakeSession, qos: int = 1) -> list[int]:
+def send_all(source: SharedSource, window: Outgoing, qos: int = 1) -> list[int]:
     """What a delivery does with what waits."""
-    outbound, sent = FakeOutbound(session), [offset for offset, _ in source.waiting]
+    outbound, sent = FakeOutbound(window), [offset for offset, _ in source.waiting]
     for offset in sent:
         assert source.send(outbound, offset, RecordView(message(qos)), qos) == 1
     return sent

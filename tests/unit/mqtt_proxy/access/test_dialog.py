@@ -119,7 +119,7 @@ async def test_failing_to_prove_it_again(client: ScramClient) -> None:
     async with running() as rig:
         wire, told = await again(rig, client)
         assert (type(told[0]), told[0].reason) == (packets.Disconnect, ReasonCode.NOT_AUTHORIZED)
-        assert wire.session.close_reason is not None
+        assert wire.session.state.close_reason is not None
 
 
 async def test_a_method_that_is_no_longer_offered() -> None:

@@ -28,14 +28,14 @@ def source(chunk: Chunk, qos: int = 1, cursor: int = 100) -> Source:
 def test_qos_1_moves_cursor_and_window() -> None:
     chunk, one = chunk_of(3, 9), session(2)
     reader = source(chunk)
-    assert send_run(one, reader, chunk, 10, AMPLE) == (2, 4, False)
-    assert (reader.cursor, list(reader.unacked), one.outgoing.window) == (
+    assert send_run(one.state, reader, chunk, 10, AMPLE) == (2, 4, False)
+    assert (reader.cursor, list(reader.unacked), one.state.outgoing.window) == (
         102, [100, 101], {1: (reader, 100), 2: (reader, 101)},
     )  # fmt: skip
     assert one.take_bytes() == b"\x32\x07\x00\x01t\x00\x01xy\x32\x07\x00\x01t\x00\x02xy"
-    assert send_run(one, reader, chunk, 10, AMPLE) == (0, 0, False)
-    one.outgoing.window.clear()
-    assert send_run(one, reader, chunk, 10, AMPLE) == (1, 2, False)
+    assert send_run(one.state, reader, chunk, 10, AMPLE) == (0, 0, False)
+    one.state.outgoing.window.clear()
+    assert send_run(one.state, reader, chunk, 10, AMPLE) == (1, 2, False)
     assert one.take_bytes()[-4:-2] == b"\x00\x03"
     assert chunk.shared is None
 
@@ -44,10 +44,10 @@ def test_qos_0_packets_are_made_once() -> None:
     chunk = chunk_of(3, 8)
     sessions = [session() for _ in range(3)]
     for one in sessions:
-        assert send_run(one, source(chunk), chunk, 10, AMPLE) == (3, 6, False)
-    assert sessions[0].out[0] is sessions[1].out[0] is sessions[2].out[0]
+        assert send_run(one.state, source(chunk), chunk, 10, AMPLE) == (3, 6, False)
+    assert sessions[0].state.out[0] is sessions[1].state.out[0] is sessions[2].state.out[0]
     late = session()
-    assert send_run(late, source(chunk, cursor=101), chunk, 10, AMPLE) == (2, 4, False)
+    assert send_run(late.state, source(chunk, cursor=101), chunk, 10, AMPLE) == (2, 4, False)
     assert late.take_bytes() == sessions[0].take_bytes()[7:]
 
 
@@ -56,16 +56,16 @@ def test_a_full_window_is_one_sessions_own() -> None:
     records = make_mqtt_record(b"t", b"x", flags=8) + make_mqtt_record(b"t", b"y", flags=9)
     chunk = Chunk(Feed(1), 100, memoryview(records))
     full, free = session(1), session()
-    full.outgoing.assign(None)
-    assert send_run(full, source(chunk), chunk, 10, AMPLE) == (1, 1, False)
-    assert send_run(free, source(chunk), chunk, 10, AMPLE) == (2, 2, False)
+    full.state.outgoing.assign(None)
+    assert send_run(full.state, source(chunk), chunk, 10, AMPLE) == (1, 1, False)
+    assert send_run(free.state, source(chunk), chunk, 10, AMPLE) == (2, 2, False)
 
 
 def test_what_is_not_plain_stops_the_run() -> None:
     records = make_mqtt_record(b"t", b"x", flags=8) + make_mqtt_record(b"t", b"y", flags=8, keys=b"k")
     special = Chunk(Feed(1), 100, memoryview(records + make_mqtt_record(b"t", b"z", flags=0)))
     reader = source(special)
-    assert send_run(session(), reader, special, 10, AMPLE) == (2, 2, True)
+    assert send_run(session().state, reader, special, 10, AMPLE) == (2, 2, True)
     assert reader.cursor == 102
 
 
@@ -74,12 +74,12 @@ def test_levels_do_not_share_and_special_sessions_do_not_run() -> None:
     chunk = chunk_of(1, 8)
     old, new, small, aliasing = (session() for _ in range(4))
     for one in (new, small, aliasing):
-        one.level = 5
-    small.packet_size_out_max = 100
-    aliasing.aliases_out = OutgoingAliases(3)
-    assert send_run(old, source(chunk), chunk, 10, AMPLE) == (1, 2, False)
-    assert send_run(new, source(chunk), chunk, 10, AMPLE) == (1, 2, False)
+        one.state.terms.level = 5
+    small.state.terms.packet_size_out_max = 100
+    aliasing.state.outgoing.aliases = OutgoingAliases(3)
+    assert send_run(old.state, source(chunk), chunk, 10, AMPLE) == (1, 2, False)
+    assert send_run(new.state, source(chunk), chunk, 10, AMPLE) == (1, 2, False)
     assert old.take_bytes() == b"\x30\x05\x00\x01txy"
     assert new.take_bytes() == b"\x30\x06\x00\x01t\x00xy"
     for one in (small, aliasing):
-        assert send_run(one, source(chunk), chunk, 10, AMPLE) == (0, 0, True)
+        assert send_run(one.state, source(chunk), chunk, 10, AMPLE) == (0, 0, True)

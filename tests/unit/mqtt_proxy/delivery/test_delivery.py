@@ -50,7 +50,7 @@ async def test_the_window_holds_deliveries_back_in_the_log() -> None:
     async with running(in_flight_max=4) as rig:
         client = await rig.subscriber("s", ("t", 1))
         await send(rig, *numbered("t", 50))
-        assert len(client.session.inflight()) == 4
+        assert len(client.session.deliveries.inflight()) == 4
         assert await drain(client) == [b"%d" % index for index in range(50)]
 
 
@@ -62,18 +62,19 @@ async def test_who_acknowledges_quickly_may_have_more_under_way(monkeypatch: pyt
         await send(rig, *numbered("t", 100))
         sizes = []
         for portion in (4, 8, 10, 1, 10):
-            sizes.append(len(client.session.inflight()))
-            client.send(*[packets.Puback(packet_id) for packet_id, *_ in client.session.inflight()[:portion]])
+            inflight = client.session.deliveries.inflight()
+            sizes.append(len(inflight))
+            client.send(*[packets.Puback(packet_id) for packet_id, *_ in inflight[:portion]])
             await settle()
         assert sizes == [4, 8, 10, 10, 10]
         client.handler.on_writable(False)
         client.handler.on_writable(True)
-        client.send(*[packets.Puback(packet_id) for packet_id, *_ in client.session.inflight()])
+        client.send(*[packets.Puback(packet_id) for packet_id, *_ in client.session.deliveries.inflight()])
         await settle()
-        assert len(client.session.inflight()) == 4
-        client.send(packets.Puback(client.session.inflight()[0][0]))
+        assert len(client.session.deliveries.inflight()) == 4
+        client.send(packets.Puback(client.session.deliveries.inflight()[0][0]))
         await settle()
-        assert len(client.session.inflight()) == 4
+        assert len(client.session.deliveries.inflight()) == 4
 
 
 async def test_a_slow_socket_stops_deliveries_until_it_is_writable() -> None:

@@ -82,6 +82,6 @@ def test_an_end_beyond_the_bytes_is_refused() -> None:
     with pytest.raises(IndexError):
         core.scan_acknowledgements(b"x", 0, 9, {}, [])
     with pytest.raises(IndexError):
-        core.scan_exact(Session(SessionLimits(), assigned_client_id=str), b"x", 0, 9)
+        core.scan_exact(Session(SessionLimits(), assigned_client_id=str).state, b"x", 0, 9)
     with pytest.raises(IndexError):
-        core.consume_runs(Session(SessionLimits(), assigned_client_id=str), b"x", 0, 9)
+        core.consume_runs(Session(SessionLimits(), assigned_client_id=str).state, b"x", 0, 9)

@@ -14,9 +14,10 @@ from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.mqtt.session import events, scan
+from mqtt_proxy.mqtt.session.outgoing import Qos2Steps
 from mqtt_proxy.mqtt.session.place import DeliveryOrigin
-from mqtt_proxy.mqtt.session.qos2_steps import Qos2Steps
 from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.mqtt.session.session_state import SessionState
 from remoting.native.packet_contracts import Core
 from remoting.protocol.records.mqtt_properties import MessageProperties
 
@@ -62,21 +63,22 @@ def test_sessions_call_the_twin_in_use() -> None:
 def test_runs_into_a_session(core: Core, level: int) -> None:
     """Both kinds in turn, up to the first packet that is neither; level 5 up to the Receive Maximum."""
     session = Session(SessionLimits(receive_maximum=2), assigned_client_id=lambda: "made")
-    session.level = level
-    session.names.known[b"t"] = b"t"
-    session.outgoing.window = {1: "one", 2: "two", 3: "three"}
+    session.state.terms.level = level
+    session.state.names.known[b"t"] = b"t"
+    session.state.outgoing.window = {1: "one", 2: "two", 3: "three"}
     publish = encode(Publish(b"t", b"x", 1, False, False, 9), level)
     acknowledgements = b"\x40\x02\x00\x01\x40\x02\x00\x02"
     data = publish + acknowledgements + publish + b"\xc0\x00" + publish
-    assert core.consume_runs(session, data, 0, len(data)) == 2 * len(publish) + 8
-    assert (len(session.publishes), session.incoming.pending) == (2, [9, 9])
-    assert (session.acknowledged, list(session.outgoing.window)) == (["one", "two"], [3])
-    stop = core.consume_runs(session, publish, 0, len(publish))
+    assert core.consume_runs(session.state, data, 0, len(data)) == 2 * len(publish) + 8
+    gathered = session.state.gathered
+    assert (len(gathered.publishes or ()), session.state.incoming.pending) == (2, [9, 9])
+    assert (gathered.acknowledged, list(session.state.outgoing.window)) == (["one", "two"], [3])
+    stop = core.consume_runs(session.state, publish, 0, len(publish))
     assert stop == (len(publish) if level == 4 else 0)
-    assert core.consume_runs(session, b"", 0, 0) == 0
+    assert core.consume_runs(session.state, b"", 0, 0) == 0
 
 
-Runs = Callable[[Session, bytes, int, int], int]
+Runs = Callable[[SessionState, bytes, int, int], int]
 
 
 def exchange(runs: Runs, level: int, seed: int) -> list[object]:
@@ -84,14 +86,14 @@ def exchange(runs: Runs, level: int, seed: int) -> list[object]:
     rng = random.Random(seed)
     session = Session(SessionLimits(receive_maximum=30, in_flight_max=8), assigned_client_id=lambda: "made")
     session.feed(encode(packets.Connect("c", True, 0, level=level)), 0)
-    session.accept(False)
+    session.answers.accept(False)
     if seed % 2:
-        session.exact = Qos2Steps()
+        session.state.outgoing.steps = Qos2Steps()
     seen: list[object] = []
     for turn in range(60):
-        if session.window_free and rng.random() < 0.7:
-            packet_id = session.deliver(b"down", b"x", rng.choice((1, 2)), False, False, turn)
-            session.send_parked([packet_id])
+        if session.deliveries.window_free and rng.random() < 0.7:
+            packet_id = session.deliveries.deliver(b"down", b"x", rng.choice((1, 2)), False, False, turn)
+            session.deliveries.send_parked([packet_id])
         some = [
             rng.choice((
                 packets.Publish(b"up", b"y", 0, False, False, 0),
@@ -106,14 +108,15 @@ def exchange(runs: Runs, level: int, seed: int) -> list[object]:
         for one in session.feed(data, turn):
             seen.append(one)
             if isinstance(one, events.PublishBatch):
-                session.acknowledge([publish.packet_id for publish in one.publishes if publish.qos])
+                session.answers.acknowledge([publish.packet_id for publish in one.publishes if publish.qos])
             elif isinstance(one, events.Received):
-                session.release(one.packet_ids)
+                session.deliveries.release(one.packet_ids)
             elif isinstance(one, events.Released):
-                session.complete(one.packet_ids)
-        seen += [session.take_bytes(), session.stray_acknowledgements, session.incoming.in_use, session.publish_bytes]
-        seen += [dict(session.outgoing.window), dict(session.outgoing.phases), dict(session.incoming.exactly_once)]
-    return [*seen, session.exact.finished if session.exact is not None else None]
+                session.answers.complete(one.packet_ids)
+        incoming, outgoing = session.state.incoming, session.state.outgoing
+        seen += [session.take_bytes(), outgoing.stray, incoming.in_use, session.state.publish_bytes]
+        seen += [dict(outgoing.window), dict(outgoing.phases), dict(incoming.exactly_once)]
+    return [*seen, outgoing.steps.finished if outgoing.steps is not None else None]
 
 
 @pytest.mark.parametrize("level", [4, 5])
@@ -138,7 +141,7 @@ def test_bytes_of_publishes_are_those_received(core: Core, level: int, monkeypat
     for step in (1, 7, 1_000, len(data)):
         session = Session(SessionLimits(), assigned_client_id=lambda: "made")
         session.feed(encode(packets.Connect("c", True, 0, level=level)), 0)
-        session.accept(False)
+        session.answers.accept(False)
         for at in range(0, len(data), step):
             session.feed(data[at : at + step], 0)
-        assert session.publish_bytes == sum(map(len, encoded))
+        assert session.state.publish_bytes == sum(map(len, encoded))

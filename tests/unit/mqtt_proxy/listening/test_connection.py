@@ -72,7 +72,7 @@ async def test_refusal_is_written_before_the_close() -> None:
         await _until(lambda: here.handlers)
         handler = here.handlers[0]
         await handler.wait(ConnectRequested)
-        handler.connection.session.refuse(0x87)
+        handler.connection.session.answers.refuse(0x87)
         handler.connection.flush()
         assert await reader.read() == b"\x20\x02\x00\x05"
         assert await asyncio.wait_for(handler.closed, 5) == ("connect_refused", False)
@@ -89,7 +89,7 @@ async def test_undecided_client_is_not_read() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert here.counters.bytes_in.value <= 65_536
-        handler.connection.session.accept(False)
+        handler.connection.session.answers.accept(False)
         handler.connection.flush()
         assert await answer(reader, 4 + 4 * 1000)
         assert sum(len(e.publishes) for e in handler.events if isinstance(e, PublishBatch)) == 1000
@@ -105,7 +105,7 @@ async def test_slow_reader_stops_deliveries_and_the_rest_waits() -> None:
         connection = handler.connection
         sent = 0
         while connection.writable:
-            connection.session.deliver(b"t", bytes(60_000), 0, False, False, None)
+            connection.session.deliveries.deliver(b"t", bytes(60_000), 0, False, False, None)
             connection.flush()
             sent += 1
             await asyncio.sleep(0)
@@ -189,7 +189,7 @@ async def test_acknowledgements_and_deliveries_leave_in_one_write() -> None:
         assert await answer(reader, 4)
         connection = here.handlers[0].connection
         for n in range(3):
-            connection.session.deliver(b"t", b"%d" % n, 1, False, False, n)
+            connection.session.deliveries.deliver(b"t", b"%d" % n, 1, False, False, n)
             connection.flush()
         assert await asyncio.wait_for(reader.read(1000), 5) == b"".join(
             encode(packets.Publish(b"t", b"%d" % n, 1, False, False, n + 1)) for n in range(3)

@@ -41,7 +41,7 @@ async def test_an_unaccepted_client_has_the_beginning_of_the_buffer() -> None:
         assert isinstance(connection, StreamConnection)
         assert isinstance(connection, asyncio.BufferedProtocol)
         assert len(read_buffer(connection.session, shared)) == len(connection.get_buffer(-1)) == 1_000
-        connection.session.accept(False)
+        connection.session.answers.accept(False)
         connection.flush()
         assert await asyncio.wait_for(reader.readexactly(4), 5) == b"\x20\x02\x00\x00"
         assert len(connection.get_buffer(-1)) == READ_BUFFER_BYTES

@@ -102,7 +102,7 @@ async def test_connect_publish_and_deliver() -> None:
         assert await browser.answer(4) == b"\x40\x02\x00\x07"
         connection = here.handlers[0].connection
         assert (connection.listener, connection.peer_address, connection.is_loopback) == ("ws", "127.0.0.1", True)
-        connection.session.deliver(b"out", bytes(70_000), 0, False, False, None)
+        connection.session.deliveries.deliver(b"out", bytes(70_000), 0, False, False, None)
         connection.flush()
         expected = encode(packets.Publish(b"out", bytes(70_000), 0, False, False, 0))
         assert await browser.answer(len(expected)) == expected
@@ -233,7 +233,7 @@ async def test_pings_of_a_client_that_does_not_read_are_bounded() -> None:
         assert await browser.answer(4) == CONNACK
         connection = here.handlers[0].connection
         while connection.writable:
-            connection.session.deliver(b"t", bytes(3_000), 0, False, False, None)
+            connection.session.deliveries.deliver(b"t", bytes(3_000), 0, False, False, None)
             connection.flush()
             await asyncio.sleep(0)
         waiting = connection._transport.get_write_buffer_size()

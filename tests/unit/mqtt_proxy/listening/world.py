@@ -42,10 +42,10 @@ class Recorder:
         for event in events:
             self.events.append(event)
             if isinstance(event, ConnectRequested) and self.accept:
-                self.connection.session.accept(False)
+                self.connection.session.answers.accept(False)
                 self.connection.flush()
             if isinstance(event, PublishBatch):
-                self.connection.session.acknowledge([p.packet_id for p in event.publishes if p.qos])
+                self.connection.session.answers.acknowledge([p.packet_id for p in event.publishes if p.qos])
                 self.connection.flush()
         self.came.set()
 

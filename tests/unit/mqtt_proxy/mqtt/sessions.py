@@ -16,7 +16,7 @@ def connected(**limits: int) -> Session:
     """A session whose CONNECT has been accepted and answered."""
     session = Session(SessionLimits(**limits), assigned_client_id=lambda: "made-1")
     session.feed(encode(packets.Connect("dev", True, 0)), 0)
-    session.accept(False)
+    session.answers.accept(False)
     session.take_bytes()
     return session
 
@@ -32,7 +32,7 @@ def deciding5(properties: dict[int, Any] | None = None, **limits: int) -> Sessio
 def connected5(properties: dict[int, Any] | None = None, **limits: int) -> Session:
     """A session of MQTT 5 whose CONNECT has been accepted and answered."""
     session = deciding5(properties, **limits)
-    session.accept(False)
+    session.answers.accept(False)
     session.take_bytes()
     return session
 

@@ -60,7 +60,7 @@ async def test_a_longer_keep_alive_is_cut_short() -> None:
     async with running(quotas=QuotaConfig(keep_alive_s_max=20)) as rig:
         client = await rig.client("a")
         assert client.session.tick(30_000)
-        assert client.session.close_reason == "keep_alive_timeout"
+        assert client.session.state.close_reason == "keep_alive_timeout"
 
 
 async def test_a_client_of_mqtt_5_is_told_its_keep_alive() -> None:
@@ -69,7 +69,7 @@ async def test_a_client_of_mqtt_5_is_told_its_keep_alive() -> None:
         client = await rig.client("a", level=5)
         (connack,) = client.received()
         assert connack.properties[SERVER_KEEP_ALIVE] == 20
-        assert client.session.keep_alive_s == 20
+        assert client.session.state.terms.keep_alive_s == 20
 
 
 async def test_a_filter_that_is_too_wide_has_a_code_of_its_own() -> None:

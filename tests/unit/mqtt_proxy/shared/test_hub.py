@@ -17,12 +17,12 @@ async def test_what_cannot_be_sent_for_long_goes_back(monkeypatch: pytest.Monkey
     """A full socket: what waits goes out when there is room; if that lasts, others get it, and nothing is asked for."""
     monkeypatch.setattr(shared, "STUCK_S", 0.0)
     world = World()
-    source, session = world.member(3)
+    source, window = world.member(3)
     await settle()
     source.set_writable(False)
     world.link.give((source.handle, 1))
     source.set_writable(True)
-    assert send_all(source, session) == [1]
+    assert send_all(source, window) == [1]
     await settle()
     assert world.link.said() == [], "it got away in time"
     source.set_writable(False)
@@ -39,11 +39,11 @@ async def test_a_head_that_moves_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -
     """Slow is not stuck: the order of what is under way matters more than speed."""
     monkeypatch.setattr(shared, "STUCK_S", 0.05)
     world = World()
-    source, session = world.member(3)
+    source, window = world.member(3)
     await settle()
     world.link.give((source.handle, 1), (source.handle, 2))
     source.set_writable(False)
-    source.send(FakeOutbound(session), 1, RecordView(message(1)), 1)
+    source.send(FakeOutbound(window), 1, RecordView(message(1)), 1)
     await asyncio.sleep(0.07)
     assert world.link.said() == []
     await asyncio.sleep(0.07)
@@ -53,11 +53,11 @@ async def test_a_head_that_moves_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -
 async def test_after_a_loss_a_member_joins_again_with_what_it_has() -> None:
     """What was not sent others get; what is unacknowledged, or acknowledged and not said, is claimed."""
     world = World()
-    source, session = world.member(5)
+    source, window = world.member(5)
     await settle()
     old = source.handle
     world.link.give((old, 1), (old, 2))
-    send_all(source, session)
+    send_all(source, window)
     world.link.give((old, 3))
     world.link.lose()
     source.acknowledge(1)
@@ -78,10 +78,10 @@ async def test_after_a_loss_a_member_joins_again_with_what_it_has() -> None:
 async def test_leaving_gives_back_what_waits_and_stays_for_what_is_under_way() -> None:
     """[MQTT-3.10.4-3] then the member is forgotten."""
     world = World()
-    source, session = world.member(5)
+    source, window = world.member(5)
     await settle()
     world.link.give((source.handle, 1), (source.handle, 2))
-    source.send(FakeOutbound(session), 1, RecordView(message(1)), 1)
+    source.send(FakeOutbound(window), 1, RecordView(message(1)), 1)
     source.leave()
     world.hub.flush()
     assert world.link.said() == [SharedSettled(source.handle, 0, [], [2])]
@@ -98,7 +98,7 @@ async def test_leaving_gives_back_what_waits_and_stays_for_what_is_under_way() -
 async def test_a_session_that_ended_is_forgotten() -> None:
     """The broker learns it by the session's close."""
     world = World()
-    source, _session = world.member(5)
+    source, _window = world.member(5)
     await settle()
     world.hub.mark(source)
     world.hub.forget(source)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_proxy.mqtt.codec import packets
-from mqtt_proxy.mqtt.codec.decode import UnsupportedLevel, decode, encode, level_of, split
+from mqtt_proxy.mqtt.codec.decode import UnsupportedLevel, decode, level_of, split
+from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_proxy.mqtt.codec import packets
-from mqtt_proxy.mqtt.codec.decode import decode, encode, split
+from mqtt_proxy.mqtt.codec.decode import decode, split
+from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation
 from tests.unit.mqtt_proxy.mqtt.samples5 import EVERYTHING, PUBLISHES
 

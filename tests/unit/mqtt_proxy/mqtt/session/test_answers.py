@@ -22,7 +22,9 @@ def test_what_connack_grants() -> None:
     (event,) = session.feed(encode(asked), 0)
     assert isinstance(event, ConnectRequested)
     assert (event.session_expiry_s, event.server_made_id, event.protocol_level) == (100, True, 5)
-    session.accept(False, session_expiry_s=50, server_keep_alive_s=30, response_information="r/", user=[(b"a", b"b")])
+    session.answers.accept(
+        False, session_expiry_s=50, server_keep_alive_s=30, response_information="r/", user=[(b"a", b"b")]
+    )
     (said,) = answers5(session)
     assert said == packets.Connack(
         False,
@@ -44,7 +46,7 @@ def test_what_connack_grants() -> None:
 def test_the_largest_packet_taken_is_what_was_announced() -> None:
     """To the byte."""
     session = deciding5(packet_size_bytes_max=200)
-    session.accept(False)
+    session.answers.accept(False)
     (said,) = answers5(session)
     announced = said.properties[props.MAXIMUM_PACKET_SIZE]  # type: ignore[union-attr, index]
     publish = packets.Publish(b"a", bytes(announced - 7), 0, False, False, 0)
@@ -57,14 +59,14 @@ def test_the_largest_packet_taken_is_what_was_announced() -> None:
 def test_refusals() -> None:
     """The code itself at level 5, its nearest word at level 4."""
     session = deciding5()
-    session.refuse(ReasonCode.USE_ANOTHER_SERVER, reason_string="full", server_reference="other:1883")
+    session.answers.refuse(ReasonCode.USE_ANOTHER_SERVER, reason_string="full", server_reference="other:1883")
     expected = {props.REASON_STRING: b"full", props.SERVER_REFERENCE: b"other:1883"}
     assert answers5(session) == [packets.Connack(False, 0x9C, expected)]
-    assert session.close_reason == "connect_refused"
+    assert session.state.close_reason == "connect_refused"
     for code, word in ((0x84, 1), (0x85, 2), (0x89, 3), (0x97, 3), (0x86, 4), (0x87, 5), (0x8C, 5)):
         old = Session(SessionLimits(), assigned_client_id=lambda: "made-1")
         old.feed(encode(packets.Connect("dev", True, 0)), 0)
-        old.refuse(code)
+        old.answers.refuse(code)
         assert old.take_bytes() == bytes((0x20, 2, 0, word))
 
 
@@ -72,9 +74,9 @@ def test_publishes_refused_in_order() -> None:
     """A code for each, between those that are accepted."""
     session = connected5()
     send5(session, *[packets.Publish(b"a", b"", qos, False, False, n) for n, qos in ((1, 1), (2, 2), (3, 1))])
-    session.acknowledge([3])
-    session.refuse_publishes([2], ReasonCode.QUOTA_EXCEEDED, "much")
-    session.refuse_publishes([1], ReasonCode.NOT_AUTHORIZED)
+    session.answers.acknowledge([3])
+    session.answers.refuse_publishes([2], ReasonCode.QUOTA_EXCEEDED, "much")
+    session.answers.refuse_publishes([1], ReasonCode.NOT_AUTHORIZED)
     assert answers5(session) == [
         packets.Puback(1, 0x87),
         packets.Pubrec(2, 0x97, {props.REASON_STRING: b"much"}),
@@ -83,17 +85,17 @@ def test_publishes_refused_in_order() -> None:
     send5(session, packets.Pubrel(2))
     assert answers5(session) == [packets.Pubcomp(2, 0x92)]
     with pytest.raises(LocalMisuse):
-        connected().refuse_publishes([1], 0x87)
+        connected().answers.refuse_publishes([1], 0x87)
     with pytest.raises(LocalMisuse):
-        connected().say_unwanted([1])
+        connected().answers.say_unwanted([1])
 
 
 def test_no_matching_subscribers() -> None:
     """A success with a code of its own; a QoS 2 exchange goes on."""
     session = connected5()
     send5(session, *[packets.Publish(b"a", b"", qos, False, False, n) for n, qos in ((1, 1), (2, 2), (3, 1))])
-    session.say_unwanted([1, 2])
-    session.acknowledge([1, 2, 3])
+    session.answers.say_unwanted([1, 2])
+    session.answers.acknowledge([1, 2, 3])
     assert answers5(session) == [packets.Puback(1, 0x10), packets.Pubrec(2, 0x10), packets.Puback(3)]
     assert send5(session, packets.Pubrel(2)) == [Released([2])]
 
@@ -102,25 +104,25 @@ def test_no_reasons_for_who_wants_none() -> None:
     """[MQTT-3.1.2-29]: only CONNACK, PUBLISH and DISCONNECT may have them."""
     session = connected5({props.REQUEST_PROBLEM_INFORMATION: 0})
     send5(session, packets.Publish(b"a", b"", 1, False, False, 1))
-    session.refuse_publishes([1], 0x87, "why")
-    session.grant(5, [0x87], "why")
-    session.unsubscribed(6, [0x87], "why")
-    session.disconnect(ReasonCode.MESSAGE_RATE_TOO_HIGH, "why")
+    session.answers.refuse_publishes([1], 0x87, "why")
+    session.answers.grant(5, [0x87], "why")
+    session.answers.unsubscribed(6, [0x87], "why")
+    session.answers.disconnect(ReasonCode.MESSAGE_RATE_TOO_HIGH, "why")
     assert answers5(session) == [
         packets.Puback(1, 0x87),
         packets.Suback(5, [0x87]),
         packets.Unsuback(6, [0x87]),
         packets.Disconnect(0x96, {props.REASON_STRING: b"why"}),
     ]
-    assert session.close_reason == "ended_by_server"
+    assert session.state.close_reason == "ended_by_server"
 
 
 def test_reasons_for_who_does() -> None:
     """And they give way when they do not fit."""
     session = connected5({props.MAXIMUM_PACKET_SIZE: 20})
-    session.grant(5, [0, 0x87], "why")
-    session.grant(5, [0, 0x87], "w" * 30)
-    session.unsubscribed(5, [0, 0x11], "w" * 30)
+    session.answers.grant(5, [0, 0x87], "why")
+    session.answers.grant(5, [0, 0x87], "w" * 30)
+    session.answers.unsubscribed(5, [0, 0x11], "w" * 30)
     assert answers5(session) == [
         packets.Suback(5, [0, 0x87], {props.REASON_STRING: b"why"}),
         packets.Suback(5, [0, 0x87]),
@@ -135,11 +137,11 @@ def test_more_than_the_receive_maximum() -> None:
     second = packets.Publish(b"a", b"", 2, False, False, 2)
     third = packets.Publish(b"a", b"", 1, False, False, 3)
     assert len(send5(session, first, second, second, packets.Publish(b"a", b"", 0, False, False, 0))) == 1
-    session.acknowledge([1, 2])
+    session.answers.acknowledge([1, 2])
     assert len(send5(session, third)) == 1
     assert send5(session, packets.Pubrel(2)) == [Released([2])]
-    session.acknowledge([3])
-    session.complete([2])
+    session.answers.acknowledge([3])
+    session.answers.complete([2])
     assert len(send5(session, first, second)[0].publishes) == 2
     events = send5(session, third)
     assert isinstance(events[-1], Violated)
@@ -150,11 +152,11 @@ def test_a_client_that_takes_less_than_a_connack() -> None:
     """[MQTT-3.1.2-24] it is refused in as few bytes as it takes, or left without a word; nothing is delivered to it."""
     for packet_size_bytes_max, said in ((15, [packets.Connack(False, 0x95)]), (4, [])):
         session = deciding5({props.MAXIMUM_PACKET_SIZE: packet_size_bytes_max})
-        session.accept(False)
+        session.answers.accept(False)
         assert answers5(session) == said
-        assert session.close_reason == "connect_refused"
-        assert session.deliver(b"t", b"", 1, False, False, "x") == 0
-        assert not session.will_due
+        assert session.state.close_reason == "connect_refused"
+        assert session.deliveries.deliver(b"t", b"", 1, False, False, "x") == 0
+        assert not session.state.will_due
     session = deciding5({props.MAXIMUM_PACKET_SIZE: 16})
-    session.accept(False, reason_string="welcome")
+    session.answers.accept(False, reason_string="welcome")
     assert len(session.take_bytes()) == 16

@@ -85,7 +85,7 @@ def test_a_wish_that_is_not_granted_is_refused_in_the_acknowledgement(
     assert [type(event) for event in events] == [PublishBatch, PublishRefused, PublishBatch]
     assert (events[1].publish.payload, events[1].reason) == (b"2", "delay")
     assert answers5(session) == []
-    session.acknowledge([1, 3])
+    session.answers.acknowledge([1, 3])
     got = answers5(session)
     assert [(one.packet_id, one.reason) for one in got] == [(1, 0), (2, code), (3, 0)]  # type: ignore[union-attr]
     assert REASON_STRING in (got[1].properties or {})  # type: ignore[union-attr]
@@ -99,8 +99,8 @@ def test_a_refused_exactly_once_message_frees_its_id() -> None:
     (answer,) = answers5(session)
     assert isinstance(answer, packets.Pubrec)
     assert answer.reason == 0x97
-    assert session.received_ids() == []
-    assert session.incoming.in_use == 0
+    assert session.answers.received_ids() == []
+    assert session.state.incoming.in_use == 0
 
 
 def test_where_no_answer_can_say_it_the_connection_ends() -> None:

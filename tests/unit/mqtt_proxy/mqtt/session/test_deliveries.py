@@ -19,7 +19,7 @@ def test_everything_a_message_can_carry() -> None:
     """Its properties, what is left of its expiry, the identifiers of its subscriptions."""
     session = connected5()
     message = MessageProperties(1, 60, b"t", b"r", b"c", [(b"k", b"1"), (b"k", b"2")])
-    assert session.deliver(b"t/x", b"p", 1, True, False, "token", message, (3, 9), 41) == 1
+    assert session.deliveries.deliver(b"t/x", b"p", 1, True, False, "token", message, (3, 9), 41) == 1
     (sent,) = answers5(session)
     expected = MessageProperties(1, 41, b"t", b"r", b"c", [(b"k", b"1"), (b"k", b"2")])
     assert sent == packets.Publish(b"t/x", b"p", 1, True, False, 1, expected, 0, (3, 9))
@@ -28,7 +28,7 @@ def test_everything_a_message_can_carry() -> None:
 def test_a_client_of_3_1_1_gets_the_message_alone() -> None:
     """The same call, without what it could not read."""
     session = connected()
-    session.deliver(b"t", b"p", 0, False, False, None, MessageProperties(1), (3,), 5)
+    session.deliveries.deliver(b"t", b"p", 0, False, False, None, MessageProperties(1), (3,), 5)
     assert session.take_bytes() == b"\x30\x04\0\x01tp"
 
 
@@ -36,21 +36,21 @@ def test_prepared_heads_of_level_5() -> None:
     """The id and an empty property block are put in."""
     session = connected5()
     for qos in (0, 1, 2):
-        session.deliver_prepared(publish_head(b"t", 1, qos, False, False, 5), b"p", qos, qos)
+        session.deliveries.deliver_prepared(publish_head(b"t", 1, qos, False, False, 5), b"p", qos, qos)
     assert answers5(session) == [
         packets.Publish(b"t", b"p", qos, False, False, packet_id) for qos, packet_id in ((0, 0), (1, 1), (2, 2))
     ]
-    assert session.is_plain
+    assert session.deliveries.is_plain
 
 
 def test_aliases() -> None:
     """Name and number first, then the number; a message too large tells no alias."""
     session = connected5({props.TOPIC_ALIAS_MAXIMUM: 1, props.MAXIMUM_PACKET_SIZE: 30})
-    assert not session.is_plain
-    assert session.deliver(b"long/topic", bytes(50), 0, False, False, None) == TOO_LARGE
+    assert not session.deliveries.is_plain
+    assert session.deliveries.deliver(b"long/topic", bytes(50), 0, False, False, None) == TOO_LARGE
     for _ in range(2):
-        session.deliver(b"long/topic", b"p", 0, False, False, None)
-    session.deliver(b"other/topic", b"p", 0, False, False, None)
+        session.deliveries.deliver(b"long/topic", b"p", 0, False, False, None)
+    session.deliveries.deliver(b"other/topic", b"p", 0, False, False, None)
     assert answers5(session) == [
         packets.Publish(b"long/topic", b"p", 0, False, False, 0, None, 1),
         packets.Publish(b"", b"p", 0, False, False, 0, None, 1),
@@ -64,37 +64,37 @@ def test_the_largest_packet(qos: int, most: int) -> None:
     session = connected5({props.MAXIMUM_PACKET_SIZE: 20})
     head = publish_head(b"t", most, qos, False, False, 5)
     too_long = publish_head(b"t", most + 1, qos, False, False, 5)
-    assert session.deliver_prepared(head, bytes(most), qos, "x") != TOO_LARGE
-    assert session.deliver(b"t", bytes(most), qos, False, False, "x") != TOO_LARGE
-    assert session.deliver_prepared(too_long, bytes(most + 1), qos, "x") == TOO_LARGE
-    assert session.deliver(b"t", bytes(most + 1), qos, False, False, "x") == TOO_LARGE
+    assert session.deliveries.deliver_prepared(head, bytes(most), qos, "x") != TOO_LARGE
+    assert session.deliveries.deliver(b"t", bytes(most), qos, False, False, "x") != TOO_LARGE
+    assert session.deliveries.deliver_prepared(too_long, bytes(most + 1), qos, "x") == TOO_LARGE
+    assert session.deliveries.deliver(b"t", bytes(most + 1), qos, False, False, "x") == TOO_LARGE
     assert len(session.take_bytes()) == 40
-    assert len(session.inflight()) == (2 if qos else 0)
+    assert len(session.deliveries.inflight()) == (2 if qos else 0)
 
 
 def test_the_receive_maximum_is_the_window() -> None:
     """[MQTT-3.3.4-9] QoS 2 counts until PUBCOMP, QoS 0 not at all."""
     session = connected5({props.RECEIVE_MAXIMUM: 2})
-    assert session.window_free == 2
-    session.deliver(b"t", b"", 1, False, False, "a")
-    session.deliver(b"t", b"", 2, False, False, "b")
-    session.deliver(b"t", b"", 0, False, False, None)
+    assert session.deliveries.window_free == 2
+    session.deliveries.deliver(b"t", b"", 1, False, False, "a")
+    session.deliveries.deliver(b"t", b"", 2, False, False, "b")
+    session.deliveries.deliver(b"t", b"", 0, False, False, None)
     assert send5(session, packets.Pubrec(2)) == [Received(["b"], [2])]
-    session.release([2])
+    session.deliveries.release([2])
     with pytest.raises(LocalMisuse):
-        session.deliver(b"t", b"", 1, False, False, "c")
+        session.deliveries.deliver(b"t", b"", 1, False, False, "c")
     assert send5(session, packets.Pubcomp(2), packets.Puback(1, 0x10)) == [Acknowledged(["b", "a"])]
-    assert session.window_free == 2
+    assert session.deliveries.window_free == 2
 
 
 def test_a_client_that_refuses_a_qos_2_message() -> None:
     """PUBREC from 0x80 on ends the exchange; there is no PUBREL [4.3.3]."""
     session = connected5()
-    session.deliver(b"t", b"", 2, False, False, "a")
+    session.deliveries.deliver(b"t", b"", 2, False, False, "a")
     session.take_bytes()
     assert send5(session, packets.Pubrec(1, 0x83)) == [Acknowledged(["a"])]
     assert session.take_bytes() == b""
-    assert session.inflight() == []
+    assert session.deliveries.inflight() == []
     send5(session, packets.Pubrec(1))
     assert answers5(session) == [packets.Pubrel(1, 0x92)]
 
@@ -102,51 +102,51 @@ def test_a_client_that_refuses_a_qos_2_message() -> None:
 def test_an_owner_that_takes_steps_has_every_publish_of_qos_2_parked() -> None:
     """However it was delivered; others go at once, and no alias is told by what waits."""
     session = connected5({props.TOPIC_ALIAS_MAXIMUM: 5})
-    steps = session.take_steps()
-    assert session.deliver(b"long/topic", b"1", 2, False, False, "a") == 1
-    assert session.deliver_prepared(publish_head(b"t", 1, 2, False, False, 5), b"2", 2, "b") == 2
-    session.deliver(b"long/topic", b"3", 1, False, False, "c")
+    steps = session.deliveries.take_steps()
+    assert session.deliveries.deliver(b"long/topic", b"1", 2, False, False, "a") == 1
+    assert session.deliveries.deliver_prepared(publish_head(b"t", 1, 2, False, False, 5), b"2", 2, "b") == 2
+    session.deliveries.deliver(b"long/topic", b"3", 1, False, False, "c")
     assert answers5(session) == [packets.Publish(b"long/topic", b"3", 1, False, False, 3, None, 1)]
     assert steps.take_reserved() == [(1, "a"), (2, "b")]
     assert steps.take_reserved() == []
-    assert session.inflight() == [(1, "a", 0), (2, "b", 0), (3, "c", 0)]
-    session.send_parked([2, 1, 9])
+    assert session.deliveries.inflight() == [(1, "a", 0), (2, "b", 0), (3, "c", 0)]
+    session.deliveries.send_parked([2, 1, 9])
     assert answers5(session) == [
         packets.Publish(b"t", b"2", 2, False, False, 2),
         packets.Publish(b"long/topic", b"1", 2, False, False, 1),
     ]
     send5(session, packets.Pubrec(1), packets.Pubrec(2, 0x83))
     assert steps.take_finished() == [2]
-    session.release([1])
+    session.deliveries.release([1])
     send5(session, packets.Pubcomp(1))
     assert steps.take_finished() == [1]
 
 
 def test_a_client_of_3_1_1_too() -> None:
     session = connected()
-    steps = session.take_steps()
-    session.deliver(b"t", b"m", 2, False, False, "a")
+    steps = session.deliveries.take_steps()
+    session.deliveries.deliver(b"t", b"m", 2, False, False, "a")
     assert session.take_bytes() == b""
-    session.send_parked([packet_id for packet_id, _token in steps.take_reserved()])
+    session.deliveries.send_parked([packet_id for packet_id, _token in steps.take_reserved()])
     assert session.take_bytes() == b"\x34\x06\0\x01t\0\x01m"
-    session.deliver(b"t", b"m", 2, False, False, "b")
+    session.deliveries.deliver(b"t", b"m", 2, False, False, "b")
     session.close("gone")
-    session.send_parked([2])
+    session.deliveries.send_parked([2])
     assert session.take_bytes() == b""
 
 
 def resumed(properties: dict[int, int], inflight: list[tuple[int, object, int]]) -> Session:
     session = deciding5(properties)
-    session.clean = False
-    session.accept(True, inflight)
+    session.state.terms.clean = False
+    session.answers.accept(True, inflight)
     return session
 
 
 def test_a_resumed_session() -> None:
     """[MQTT-4.4.0-1] PUBLISH again with DUP, PUBREL again without being asked; no aliases in what may have to wait."""
     session = resumed({props.TOPIC_ALIAS_MAXIMUM: 5}, [(5, "a", 0), (7, "b", 1), (9, "c", 0)])
-    session.redeliver(5, b"long/topic", b"x", 2, False, "A")
-    session.redeliver(9, b"long/topic", b"y", 1, False, "C", MessageProperties(1))
+    session.deliveries.redeliver(5, b"long/topic", b"x", 2, False, "A")
+    session.deliveries.redeliver(9, b"long/topic", b"y", 1, False, "C", MessageProperties(1))
     assert answers5(session)[1:] == [
         packets.Pubrel(7),
         packets.Publish(b"long/topic", b"x", 2, False, True, 5),
@@ -159,10 +159,10 @@ def test_resending_keeps_within_the_receive_maximum() -> None:
     """The rest follows as acknowledgements come, in order."""
     session = resumed({props.RECEIVE_MAXIMUM: 1}, [(1, "a", 0), (2, "b", 0), (3, "c", 0)])
     for packet_id in (1, 2, 3):
-        session.redeliver(packet_id, b"t", b"%d" % packet_id, 1, False, packet_id)
+        session.deliveries.redeliver(packet_id, b"t", b"%d" % packet_id, 1, False, packet_id)
     answers = answers5(session)[1:]
     assert [one.packet_id for one in answers] == [1]  # type: ignore[union-attr]
-    assert session.window_free == 0
+    assert session.deliveries.window_free == 0
     for packet_id in (1, 2):
         send5(session, packets.Puback(packet_id))
         assert [one.packet_id for one in answers5(session)] == [packet_id + 1]  # type: ignore[union-attr]
@@ -172,7 +172,7 @@ def test_a_resend_that_does_not_fit() -> None:
     """The new connection takes less than the old one: said, and forgotten."""
     session = resumed({props.MAXIMUM_PACKET_SIZE: 20}, [(1, "a", 0)])
     session.take_bytes()
-    assert session.redeliver(1, b"t", bytes(30), 1, False, "a") == TOO_LARGE
-    assert session.inflight() == []
+    assert session.deliveries.redeliver(1, b"t", bytes(30), 1, False, "a") == TOO_LARGE
+    assert session.deliveries.inflight() == []
     with pytest.raises(LocalMisuse):
-        session.redeliver(1, b"t", b"", 0, False, "a")
+        session.deliveries.redeliver(1, b"t", b"", 0, False, "a")

@@ -9,7 +9,7 @@ from mqtt_proxy.mqtt.codec import properties as props
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.session.events import AuthReceived, ConnectRequested, PublishBatch, Violated
 from mqtt_proxy.mqtt.session.session import Session
-from mqtt_proxy.mqtt.session.states import State
+from mqtt_proxy.mqtt.session.session_state import Status
 from remoting.protocol.errors import LocalMisuse
 from tests.unit.mqtt_proxy.mqtt.sessions import answers5, connected5, deciding5, send5
 
@@ -20,12 +20,12 @@ STEP = packets.Auth(0x18, METHOD | {props.AUTH_DATA: b"two"})
 def test_a_challenge_before_acceptance() -> None:
     """Only AUTH may come, what follows it waits for the decision; the method is named in every answer."""
     session = deciding5(METHOD | {props.AUTH_DATA: b"one"})
-    session.challenge(b"now")
-    assert session.state is State.AUTHENTICATING
+    session.answers.challenge(b"now")
+    assert session.state.status is Status.AUTHENTICATING
     assert answers5(session) == [packets.Auth(0x18, METHOD | {props.AUTH_DATA: b"now"})]
     publish = packets.Publish(b"a", b"", 0, False, False, 0)
     assert send5(session, STEP, publish) == [AuthReceived(0x18, "M", b"two")]
-    session.accept(False, auth_data=b"fine")
+    session.answers.accept(False, auth_data=b"fine")
     (said,) = answers5(session)
     assert said.properties[props.AUTH_METHOD] == b"M"  # type: ignore[union-attr, index]
     assert said.properties[props.AUTH_DATA] == b"fine"  # type: ignore[union-attr, index]
@@ -36,9 +36,9 @@ def test_authenticating_again() -> None:
     """Begun by the client, while everything else goes on."""
     session = connected5(METHOD)
     assert send5(session, packets.Auth(0x19, METHOD)) == [AuthReceived(0x19, "M", None)]
-    session.challenge(None)
+    session.answers.challenge(None)
     assert send5(session, STEP)[0].data == b"two"
-    session.reauthenticated(b"ok")
+    session.answers.reauthenticated(b"ok")
     assert answers5(session) == [packets.Auth(0x18, METHOD), packets.Auth(0, METHOD | {props.AUTH_DATA: b"ok"})]
 
 
@@ -61,20 +61,20 @@ def test_other_packets_while_challenged() -> None:
     """0x82 in CONNACK; the client may also leave. No will in either case."""
     for sent, kind in ((packets.Pingreq(), packets.Connack), (packets.Disconnect(), None)):
         session = deciding5(METHOD)
-        session.challenge(None)
+        session.answers.challenge(None)
         session.take_bytes()
         events = send5(session, sent)
         assert isinstance(events[0], Violated) == (kind is not None)
         assert [type(one) for one in answers5(session)] == [kind] * (kind is not None)
-        assert not session.will_due
+        assert not session.state.will_due
 
 
 def test_a_client_without_a_method_is_not_challenged() -> None:
     """[MQTT-4.12.0-6]"""
     session = deciding5()
     with pytest.raises(LocalMisuse):
-        session.challenge(None)
-    event = Session(session.limits, assigned_client_id=str).feed(
+        session.answers.challenge(None)
+    event = Session(session.state.limits, assigned_client_id=str).feed(
         encode(packets.Connect("dev", True, 0, level=5, properties=METHOD)), 0
     )[0]
     assert isinstance(event, ConnectRequested)

@@ -25,9 +25,13 @@ def test_everything_of_a_connect_is_handed_on() -> None:
     assert session.feed(encode(sent), 0) == [
         ConnectRequested("dev", False, 77, "ann", b"\0\xff", WILL, 4, server_made_id=False, session_expiry_s=NEVER)
     ]
-    assert (session.client_id, session.keep_alive_s, session.will_due) == ("dev", 77, False)
-    session.accept(True)
-    assert session.will_due
+    assert (session.state.terms.client_id, session.state.terms.keep_alive_s, session.state.will_due) == (
+        "dev",
+        77,
+        False,
+    )
+    session.answers.accept(True)
+    assert session.state.will_due
 
 
 def test_an_empty_id_is_made_here() -> None:
@@ -76,7 +80,12 @@ def test_bridges_are_known_by_the_high_bit(head: bytes, properties: bytes, level
     body = head + b"\x02\0\0" + properties + b"\0\x01a"
     event = session.feed(bytes((0x10, len(body))) + body, 0)[-1]
     assert isinstance(event, ConnectRequested)
-    assert (event.bridge, event.protocol_level, session.bridge, session.level) == (True, level, True, level)
+    assert (event.bridge, event.protocol_level, session.state.terms.bridge, session.state.terms.level) == (
+        True,
+        level,
+        True,
+        level,
+    )
     sent = packets.Connect("a", True, 0, level=level, bridge=True)
     assert fresh().feed(encode(sent), 0)[-1].bridge  # type: ignore[union-attr]
     sent = packets.Connect("a", True, 0, level=level)
@@ -111,9 +120,9 @@ def test_disconnect_drops_the_will_and_what_follows() -> None:
     """Nothing behind DISCONNECT is looked at."""
     session = fresh()
     session.feed(encode(packets.Connect("dev", True, 9, will=WILL)), 0)
-    session.accept(False)
+    session.answers.accept(False)
     session.take_bytes()
     sent = [packets.Pingreq(), packets.Disconnect(), packets.Pingreq()]
     assert session.feed(b"".join(map(encode, sent)), 0) == [Disconnected()]
     assert session.take_bytes() == b"\xd0\x00"
-    assert (session.will_due, session.close_reason) == (False, "disconnect")
+    assert (session.state.will_due, session.state.close_reason) == (False, "disconnect")

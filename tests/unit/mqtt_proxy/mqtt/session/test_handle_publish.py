@@ -23,14 +23,14 @@ def test_qos_2_is_handed_on_once() -> None:
     again = packets.Publish(b"a", b"m", 2, False, True, 7)
     assert send(session, message, again) == [PublishBatch([message])]
     assert session.take_bytes() == b""
-    session.acknowledge([7])
+    session.answers.acknowledge([7])
     assert session.take_bytes() == encode(packets.Pubrec(7))
     assert send(session, again) == []
     assert session.take_bytes() == encode(packets.Pubrec(7))
-    assert session.received_ids() == [7]
+    assert session.answers.received_ids() == [7]
     assert send(session, packets.Pubrel(7), packets.Pubrel(7)) == [Released([7])]
     assert session.take_bytes() == b""
-    session.complete([7])
+    session.answers.complete([7])
     assert session.take_bytes() == encode(packets.Pubcomp(7))
     assert send(session, packets.Pubrel(7)) == []
     assert session.take_bytes() == encode(packets.Pubcomp(7))
@@ -43,7 +43,7 @@ def test_first_use_of_a_topic_and_long_bodies_take_the_complete_path() -> None:
     first = packets.Publish(b"a", bytes(40_000), 1, True, True, 1)
     second = packets.Publish(b"a", b"", 1, False, False, 2)
     assert send(session, first, second) == [PublishBatch([first, second])]
-    session.acknowledge([1, 2])
+    session.answers.acknowledge([1, 2])
     assert session.take_bytes() == encode(packets.Puback(1)) + encode(packets.Puback(2))
 
 
@@ -60,35 +60,35 @@ def test_the_publishes_before_a_violation_count() -> None:
 def test_stray_acknowledgements_are_counted() -> None:
     """PUBACK, PUBREC and PUBCOMP of nothing in flight; the PUBREC is answered so that its sender can go on."""
     session = connected()
-    session.deliver(b"t", b"", 1, False, False, "token")
+    session.deliveries.deliver(b"t", b"", 1, False, False, "token")
     events = send(
         session, packets.Puback(9), packets.Puback(1), packets.Pubrec(1), packets.Pubcomp(1), packets.Puback(1)
     )
     assert events == [Acknowledged(["token"])]
-    assert session.stray_acknowledgements == 4
+    assert session.state.outgoing.stray == 4
     assert session.take_bytes().endswith(encode(packets.Pubrel(1)))
 
 
 def test_a_qos_2_delivery() -> None:
     """PUBLISH, PUBREC, PUBREL when the owner says so, PUBCOMP; a repeated PUBREC repeats the PUBREL."""
     session = connected()
-    assert session.deliver(b"t", b"m", 2, False, False, "token") == 1
+    assert session.deliveries.deliver(b"t", b"m", 2, False, False, "token") == 1
     assert session.take_bytes() == encode(packets.Publish(b"t", b"m", 2, False, False, 1))
     assert send(session, packets.Pubrec(1), packets.Pubrec(1)) == [Received(["token"], [1])]
     assert session.take_bytes() == b""
-    session.release([1])
+    session.deliveries.release([1])
     assert send(session, packets.Pubrec(1)) == []
     assert session.take_bytes() == encode(packets.Pubrel(1)) * 2
-    assert session.window_free == session.limits.in_flight_max - 1
+    assert session.deliveries.window_free == session.state.limits.in_flight_max - 1
     assert send(session, packets.Pubcomp(1)) == [Acknowledged(["token"])]
-    assert session.window_free == session.limits.in_flight_max
+    assert session.deliveries.window_free == session.state.limits.in_flight_max
 
 
 @pytest.mark.parametrize(("qos", "wrong"), [(1, packets.Pubrec(1)), (2, packets.Puback(1))])
 def test_the_acknowledgement_of_the_other_qos_ends_it(qos: int, wrong: packets.Packet) -> None:
     """The client is confused about what it got."""
     session = connected()
-    session.deliver(b"t", b"m", qos, False, False, "token")
+    session.deliveries.deliver(b"t", b"m", qos, False, False, "token")
     assert [event.reason for event in send(session, wrong)] == ["protocol_error"]  # type: ignore[attr-defined]
 
 
@@ -106,7 +106,7 @@ def test_the_acknowledgement_of_the_other_qos_ends_it(qos: int, wrong: packets.P
 def test_the_wrong_acknowledgement_ends_it(level: int, qos: int, steps: list[packets.Packet]) -> None:
     """It is a protocol error [4.3.2] [4.3.3] [4.13]; passed over, it would leave a window of one full for ever."""
     session = connected() if level == 4 else connected5({props.RECEIVE_MAXIMUM: 1})
-    session.deliver(b"t", b"", qos, False, False, "token")
+    session.deliveries.deliver(b"t", b"", qos, False, False, "token")
     session.take_bytes()
     events = session.feed(b"".join(encode(packet, level) for packet in steps), 0)
     assert isinstance(events[-1], Violated)

@@ -19,9 +19,9 @@ def test_requests_and_answers() -> None:
             5, [SubscriptionRequest("a/#", 2), SubscriptionRequest("a/#", 0), SubscriptionRequest("b", 1)]
         )
     ]
-    session.grant(5, [1, 0, 0x87])
+    session.answers.grant(5, [1, 0, 0x87])
     assert session.feed(encode(packets.Unsubscribe(6, ["b", "c"])), 0) == [UnsubscribeRequested(6, ["b", "c"])]
-    session.unsubscribed(6)
+    session.answers.unsubscribed(6)
     assert session.take_bytes() == b"\x90\x05\0\x05\x01\x00\x80" + b"\xb0\x02\0\x06"
 
 
@@ -56,7 +56,7 @@ def test_no_local_on_a_shared_subscription_is_a_protocol_error() -> None:
 def test_a_bridge_means_no_local_and_retain_as_published(level: int, wanted: bool) -> None:
     """With 3.1.1 it cannot say so, with MQTT 5 it can; a shared subscription has no no-local."""
     session = connected() if level == 4 else connected5()
-    session.bridge = True
+    session.state.terms.bridge = True
     (event,) = session.feed(encode(packets.Subscribe(5, [("a", 1), ("$share/g/a", 1)]), level), 0)
     assert event.filters == [
         SubscriptionRequest("a", 1, wanted, wanted),

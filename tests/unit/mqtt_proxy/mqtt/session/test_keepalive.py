@@ -1,14 +1,11 @@
-"""The expiry ring against a naive search, and the deadlines of a session."""
+"""The expiry ring against a naive search."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_proxy.mqtt.codec.limits import SessionLimits
-from mqtt_proxy.mqtt.session.keepalive import SLOT_MS, SLOTS, ExpiryRing, deadline_ms, overdue
-from mqtt_proxy.mqtt.session.session import Session
-from mqtt_proxy.mqtt.session.states import State
+from mqtt_proxy.mqtt.session.keepalive import SLOT_MS, SLOTS, ExpiryRing
 
 
 class Item:
@@ -84,20 +81,6 @@ def test_watch_again_and_forget() -> None:
     assert len(ring) == 0
     ring.watch(item)
     assert len(ring) == 0
-
-
-def test_deadlines_by_state() -> None:
-    """CONNECT deadline, keep-alive times 1.5, none."""
-    session = Session(SessionLimits(connect_deadline_ms=700), assigned_client_id=str, opened_ms=5)
-    assert deadline_ms(session) == 705
-    assert overdue(session)[0] == "connect_timeout"
-    session.state = State.CONNECTED
-    assert deadline_ms(session) is None
-    session.keep_alive_s = 3
-    assert deadline_ms(session) == 4_505
-    assert overdue(session)[0] == "keep_alive_timeout"
-    session.close("x")
-    assert deadline_ms(session) is None
 
 
 def test_the_shortest_keep_alive_is_one_and_a_half_times_its_interval() -> None:

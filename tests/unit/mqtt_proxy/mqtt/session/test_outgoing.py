@@ -14,6 +14,7 @@ from mqtt_proxy.mqtt.session.outgoing import (
     RELEASED,
     RESERVED,
     Outgoing,
+    Qos2Steps,
 )
 from remoting.protocol.errors import LocalMisuse
 
@@ -96,3 +97,15 @@ def test_the_phases_of_one_session_are_no_other_ones() -> None:
     resumed.restore([(9, "token", PHASE_PUBREL)])
     assert (one.phases, resumed.phases) == ({1: PUBLISHED}, {9: RELEASED})
     assert Outgoing(4).phases == {}
+
+
+def test_steps_are_handed_out_once() -> None:
+    steps = Qos2Steps()
+    steps.park(1, "a", (b"x", b"y"))
+    steps.park(2, "b", (b"z",))
+    steps.finished.append(7)
+    assert steps.take_reserved() == [(1, "a"), (2, "b")]
+    assert steps.take_finished() == [7]
+    assert (steps.take_reserved(), steps.take_finished()) == ([], [])
+    assert steps.unpark([2, 3]) == [(2, (b"z",))]
+    assert steps.unpark([1, 2]) == [(1, (b"x", b"y"))]

@@ -19,8 +19,8 @@ from mqtt_proxy.mqtt.session.events import (
     SubscriptionRequest,
     Violated,
 )
-from mqtt_proxy.mqtt.session.session import Session
-from mqtt_proxy.mqtt.session.states import State
+from mqtt_proxy.mqtt.session.session import _TABLE, Session
+from mqtt_proxy.mqtt.session.session_state import Status
 from remoting.protocol.errors import LocalMisuse
 
 CONNECT = packets.Connect("dev", True, 10, will=packets.Will(b"w", b"gone", 1, True))
@@ -33,7 +33,7 @@ def fresh(**limits: int) -> Session:
 def connected(**limits: int) -> Session:
     session = fresh(**limits)
     assert isinstance(session.feed(encode(CONNECT), 1_000)[0], ConnectRequested)
-    session.accept(False)
+    session.answers.accept(False)
     assert session.take_bytes() == b"\x20\x02\x00\x00"
     return session
 
@@ -59,7 +59,7 @@ def flat(events: list[Event]) -> list[object]:
 def test_one_batch_per_run() -> None:
     """Acknowledgements and pings do not end a run of publishes; a SUBSCRIBE does."""
     session = connected()
-    session.deliver(b"t", b"", 1, False, False, "token")
+    session.deliveries.deliver(b"t", b"", 1, False, False, "token")
     session.take_bytes()
     sent = [
         publish(1),
@@ -101,13 +101,13 @@ def run(pieces: list[bytes]) -> tuple[list[object], bytes, str | None]:
     output = b""
     for piece in pieces:
         new = session.feed(piece, 1_000)
-        if session.state is State.DECIDING:
-            session.accept(False)
-            session.deliver(b"t", b"", 1, False, False, "token")
+        if session.state.status is Status.DECIDING:
+            session.answers.accept(False)
+            session.deliveries.deliver(b"t", b"", 1, False, False, "token")
             new = new + session.feed(b"", 1_000)
         events += new
         output += session.take_bytes()
-    return flat(events), output, session.close_reason
+    return flat(events), output, session.state.close_reason
 
 
 @given(PACKETS, st.binary(max_size=6), st.lists(st.integers(1, 40), max_size=30))
@@ -128,10 +128,10 @@ def test_any_bytes_never_raise(pieces: list[bytes], accepted: bool) -> None:
     """Before and after CONNECT; after a violation nothing more comes."""
     session = connected() if accepted else fresh()
     for piece in pieces:
-        was_closed = session.state is State.CLOSED
+        was_closed = session.state.status is Status.CLOSED
         events = session.feed(piece, 2_000)
-        if session.state is State.DECIDING:
-            session.accept(False)
+        if session.state.status is Status.DECIDING:
+            session.answers.accept(False)
         assert not (was_closed and events)
         assert all(not isinstance(event, Violated | Disconnected) for event in events[:-1])
 
@@ -144,13 +144,13 @@ def test_input_behind_connect_waits() -> None:
         assert session.input_held
         assert session.feed(encode(publish(2)), 1_000) == []
         if accepted:
-            session.accept(False)
+            session.answers.accept(False)
             assert session.feed(b"", 1_000) == [PublishBatch([publish(1), publish(2)])]
         else:
-            session.refuse(0x87)
+            session.answers.refuse(0x87)
             assert session.feed(b"", 1_000) == []
             assert session.take_bytes() == b"\x20\x02\x00\x05"
-            assert not session.will_due
+            assert not session.state.will_due
         assert not session.input_held
 
 
@@ -163,7 +163,7 @@ def test_input_behind_connect_is_bounded() -> None:
         for _ in range(70_000 // piece):
             events += session.feed(bytes(piece), 1_000)
         assert [event.reason for event in events if isinstance(event, Violated)] == ["input_before_connack"]
-        assert not session.will_due
+        assert not session.state.will_due
     session = fresh()
     assert isinstance(session.feed(encode(CONNECT) + bytes(70_000), 1_000)[-1], Violated)
 
@@ -181,7 +181,7 @@ def test_too_large_is_said_at_the_header() -> None:
     """Before the body has come, both before and after CONNECT."""
     session = connected(packet_size_bytes_max=1_000)
     assert session.feed(b"\x30\xe9\x07", 1_000)[0].reason == "packet_too_large"  # type: ignore[union-attr]
-    assert session.will_due
+    assert session.state.will_due
     session = fresh(unauthenticated_bytes_max=100)
     assert session.feed(b"\x10\x65", 1_000)[0].reason == "packet_too_large"  # type: ignore[union-attr]
     session = fresh()
@@ -206,68 +206,79 @@ def test_deadlines() -> None:
     session.excuse_silence(10_000)
     assert session.tick(24_999) == []
     assert session.tick(25_000)[0].reason == "keep_alive_timeout"  # type: ignore[union-attr]
-    assert session.will_due
+    assert session.state.will_due
     assert session.next_deadline_ms() is None
 
 
 def test_deliveries_and_window() -> None:
     """The window fills, acknowledgements free it, QoS 0 does not need it."""
     session = connected(in_flight_max=2)
-    assert [session.deliver(b"t", b"p", 1, True, False, n) for n in range(2)] == [1, 2]
-    assert session.window_free == 0
+    assert [session.deliveries.deliver(b"t", b"p", 1, True, False, n) for n in range(2)] == [1, 2]
+    assert session.deliveries.window_free == 0
     with pytest.raises(LocalMisuse):
-        session.deliver(b"t", b"p", 1, False, False, 3)
-    assert session.deliver(b"t", memoryview(b"p"), 0, False, False, None) == 0
-    assert session.deliver_prepared(publish_head(b"t", 1, 0, False), b"p", 0, None) == 0
-    assert session.inflight() == [(1, 0, 0), (2, 1, 0)]
+        session.deliveries.deliver(b"t", b"p", 1, False, False, 3)
+    assert session.deliveries.deliver(b"t", memoryview(b"p"), 0, False, False, None) == 0
+    assert session.deliveries.deliver_prepared(publish_head(b"t", 1, 0, False), b"p", 0, None) == 0
+    assert session.deliveries.inflight() == [(1, 0, 0), (2, 1, 0)]
     assert session.take_bytes() == (
         b"\x33\x06\0\x01t\0\x01p" + b"\x33\x06\0\x01t\0\x02p" + b"\x30\x04\0\x01tp" + b"\x30\x04\0\x01tp"
     )
     assert session.take_bytes() == b""
     assert session.feed(encode(packets.Puback(2)), 2_000) == [Acknowledged([1])]
-    assert session.window_free == 1
+    assert session.deliveries.window_free == 1
 
 
 def test_resume() -> None:
     """What was in flight is sent again with DUP and its id, in order; what is gone is forgotten."""
     session = fresh()
     session.feed(encode(packets.Connect("dev", False, 0)), 1_000)
-    session.accept(True, [(7, "old", 0), (3, "older", 0), (5, "gone", 0)], received_ids=[9])
-    session.redeliver(7, b"t", b"p", 1, False, "new")
-    session.redeliver(3, b"t", b"q", 1, False, "newer")
-    session.forget(5)
+    session.answers.accept(True, [(7, "old", 0), (3, "older", 0), (5, "gone", 0)], received_ids=[9])
+    session.deliveries.redeliver(7, b"t", b"p", 1, False, "new")
+    session.deliveries.redeliver(3, b"t", b"q", 1, False, "newer")
+    session.deliveries.forget(5)
     assert session.take_bytes() == b"\x20\x02\x01\x00" + b"\x3a\x06\0\x01t\0\x07p" + b"\x3a\x06\0\x01t\0\x03q"
-    assert session.inflight() == [(7, "new", 0), (3, "newer", 0)]
-    assert session.received_ids() == [9]
+    assert session.deliveries.inflight() == [(7, "new", 0), (3, "newer", 0)]
+    assert session.answers.received_ids() == [9]
     assert session.feed(encode(publish(9, qos=2)), 1_000) == []
     assert session.take_bytes() == encode(packets.Pubrec(9))
     assert session.next_deadline_ms() is None
     with pytest.raises(LocalMisuse):
-        session.redeliver(99, b"t", b"", 1, False, None)
+        session.deliveries.redeliver(99, b"t", b"", 1, False, None)
 
 
 def test_answers_need_their_state() -> None:
     """A call at the wrong time is our own bug; answers that come after the end are ignored."""
     session = fresh()
     with pytest.raises(LocalMisuse):
-        session.accept(False)
+        session.answers.accept(False)
     with pytest.raises(LocalMisuse):
-        session.deliver(b"t", b"", 0, False, False, None)
+        session.deliveries.deliver(b"t", b"", 0, False, False, None)
     session.feed(encode(CONNECT), 1_000)
     with pytest.raises(LocalMisuse):
-        session.accept(True)
+        session.answers.accept(True)
     with pytest.raises(LocalMisuse):
-        session.refuse(0)
-    session.accept(False)
+        session.answers.refuse(0)
+    session.answers.accept(False)
     session.close("taken_over")
     session.take_bytes()
-    session.acknowledge([1])
-    session.grant(1, [0])
-    session.unsubscribed(1)
-    session.accept(False)
-    session.refuse(0x88)
-    session.redeliver(1, b"t", b"", 1, False, None)
-    assert session.deliver(b"t", b"", 1, False, False, None) == 0
+    session.answers.acknowledge([1])
+    session.answers.grant(1, [0])
+    session.answers.unsubscribed(1)
+    session.answers.accept(False)
+    session.answers.refuse(0x88)
+    session.deliveries.redeliver(1, b"t", b"", 1, False, None)
+    assert session.deliveries.deliver(b"t", b"", 1, False, False, None) == 0
     assert session.take_bytes() == b""
-    assert session.inflight() == []
-    assert session.close_reason == "taken_over"
+    assert session.deliveries.inflight() == []
+    assert session.state.close_reason == "taken_over"
+
+
+def test_the_table_is_complete() -> None:
+    """Each status has a row; server-to-client packets are in none."""
+    assert set(_TABLE) == set(Status)
+    allowed = {packet_type for row in _TABLE.values() for packet_type in row}
+    assert allowed <= set(packets.PACKET_NAMES)
+    assert not allowed & {packets.CONNACK, packets.SUBACK, packets.UNSUBACK, packets.PINGRESP}
+    assert list(_TABLE[Status.EXPECT_CONNECT]) == [packets.CONNECT]
+    assert not _TABLE[Status.DECIDING]
+    assert not _TABLE[Status.CLOSED]

@@ -6,9 +6,11 @@ import pytest
 
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec import properties as props
+from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.reason_codes import CLOSE_CODES, ReasonCode
 from mqtt_proxy.mqtt.session.events import Disconnected, Violated
-from mqtt_proxy.mqtt.session.states import State
+from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.mqtt.session.session_state import Status
 from remoting.protocol.errors import LocalMisuse
 from tests.unit.mqtt_proxy.mqtt.sessions import answers5, connected, connected5, deciding5, send5
 
@@ -39,7 +41,7 @@ def test_a_broken_rule_is_answered_with_its_code(data: bytes, code: int) -> None
     assert isinstance(said, packets.Disconnect)
     assert said.reason == code
     assert said.properties
-    assert session.will_due
+    assert session.state.will_due
 
 
 def test_before_acceptance_the_code_is_in_connack() -> None:
@@ -49,7 +51,7 @@ def test_before_acceptance_the_code_is_in_connack() -> None:
     (said,) = answers5(session)
     assert isinstance(said, packets.Connack)
     assert said.code == ReasonCode.UNSPECIFIED_ERROR
-    assert not session.will_due
+    assert not session.state.will_due
 
 
 def test_silence() -> None:
@@ -76,7 +78,7 @@ def test_a_socket_that_broke_is_told_nothing() -> None:
     session = connected5()
     session.close("peer_closed")
     assert session.take_bytes() == b""
-    assert session.will_due
+    assert session.state.will_due
 
 
 def test_the_reason_string_gives_way_to_the_packet_size() -> None:
@@ -90,27 +92,43 @@ def test_disconnect_with_the_will() -> None:
     """0x04 publishes it, 0 drops it; the session's expiry may be changed but not begun."""
     session = connected5({props.SESSION_EXPIRY: 10})
     assert send5(session, packets.Disconnect(4, {props.SESSION_EXPIRY: 5})) == [Disconnected(4, 5, will_due=True)]
-    assert session.will_due
+    assert session.state.will_due
     session = connected5()
     assert send5(session, packets.Disconnect()) == [Disconnected(0, None, will_due=False)]
     session = connected5()
     assert isinstance(send5(session, packets.Disconnect(0, {props.SESSION_EXPIRY: 5}))[0], Violated)
-    assert session.will_due
+    assert session.state.will_due
 
 
 def test_answers_need_their_state() -> None:
     """A call at the wrong time is our own bug."""
     session = connected5()
     with pytest.raises(LocalMisuse, match="DECIDING"):
-        session.answers(State.DECIDING)
+        session.state.expects(Status.DECIDING)
     session.close("x")
-    assert not session.answers(State.DECIDING)
+    assert not session.state.expects(Status.DECIDING)
 
 
 def test_a_read_leaves_no_list_behind() -> None:
     """What a read brought is handed on with its events; between reads a session holds no list for the next one."""
     session = connected()
-    packet_id = session.deliver(b"a", b"x", 1, False, False, "token")
+    packet_id = session.deliveries.deliver(b"a", b"x", 1, False, False, "token")
     for data in (b"\x30\x04\0\x01ab", b"\x40\x02" + packet_id.to_bytes(2, "big"), b"\x82\x06\0\x01\0\x01a\0"):
         assert len(session.feed(data, 0)) == 1
-        assert [session.publishes, session.acknowledged, session.received, session.released] == [None] * 4
+        gathered = session.state.gathered
+        assert [gathered.events, gathered.publishes, gathered.acknowledged] == [None] * 3
+        assert [gathered.received, gathered.released] == [None] * 2
+
+
+def test_deadlines_by_status() -> None:
+    """CONNECT deadline, keep-alive times 1.5, none."""
+    session = Session(SessionLimits(connect_deadline_ms=700), assigned_client_id=str, opened_ms=5)
+    assert session.next_deadline_ms() == 705
+    assert session.state.overdue()[0] == "connect_timeout"
+    session.state.status = Status.CONNECTED
+    assert session.next_deadline_ms() is None
+    session.state.terms.keep_alive_s = 3
+    assert session.next_deadline_ms() == 4_505
+    assert session.state.overdue()[0] == "keep_alive_timeout"
+    session.close("x")
+    assert session.next_deadline_ms() is None
