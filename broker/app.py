@@ -20,8 +20,7 @@ from broker.readers.pool import ReaderPool
 from broker.requests.access import Authorizer
 from broker.roles.durability import log_promise
 from broker.roles.member import GroupMember
-from broker.roles.serving import Serving, client_host, make_server
-from broker.roles.vip_port import open_vip_port
+from broker.roles.serving import Serving, client_host, make_server, open_vip_port
 from broker.store.log.confirm import NEVER
 from broker.store.log_store import LogStore
 from remoting.access.key_policy import KeyPolicy

@@ -20,8 +20,7 @@ from broker.reading.feature import ReadingFeature
 from broker.registration import Registration
 from broker.requests.access import ADMIN, Authorizer
 from broker.requests.answers import ConfirmedAnswers
-from broker.requests.identity import BrokerIdentity
-from broker.requests.tools import Feature, RequestTools
+from broker.requests.tools import BrokerIdentity, Feature, RequestTools
 from broker.retained.feature import RetainedFeature
 from broker.rocketmq.feature import RocketmqFeature
 from broker.sessions.feature import SessionFeature

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.publishing.placement import KIND_MQTT, MQTT_DELAY, property_value
-from broker.store.store_message import StoreMessage
+from broker.publishing.placement import KIND_MQTT, MQTT_DELAY
+from broker.store.store_message import StoreMessage, property_value
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 

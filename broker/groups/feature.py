@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.groups.client_requests import ClientRequests
+from broker.groups.client_requests import ClientRequests, QueueLocks
 from broker.groups.clients import Clients
 from broker.groups.groups import Groups
-from broker.groups.locks import QueueLocks
-from broker.groups.offset_gather import OffsetGather
 from broker.groups.offset_requests import OffsetRequests
-from broker.groups.offsets import GroupOffsets
+from broker.groups.offsets import GroupOffsets, OffsetGather
 from broker.groups.traffic import GroupTraffic
 from broker.requests.tools import Feature, RequestTools
 from remoting.protocol.frames.codes import RequestCode

@@ -21,8 +21,7 @@ from remoting.protocol.records.record import RecordView
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.groups.offset_gather import OffsetGather
-    from broker.groups.offsets import GroupOffsets
+    from broker.groups.offsets import GroupOffsets, OffsetGather
     from broker.requests.tools import RequestTools
     from broker.topics.queues import ClientQueues
     from broker.topics.topics import Topics

@@ -3,20 +3,24 @@
 ```
 GROUP_OFFSET  key = group, 0x00, topic, 0x00, queue index as decimal text    value = offset i64 LE
 ```
-Commits of one loop turn are gathered by the caller and written as one record. Offsets may move back (an administrator
-resets a group), so the last write wins. Loop thread only.
+Offsets may move back (an administrator resets a group), so the last write wins. Clients commit often, queue by queue;
+what arrives in one turn of the loop is one record (`OffsetGather`), the last commit of a queue wins.
+Invariant: a query in the same turn sees the commits before it (they are written first). Loop thread only.
 """
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from broker.store.errors import StoreError
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
 
 if TYPE_CHECKING:
+    from broker.metrics import BrokerMetrics
     from broker.store.log_store import LogStore
 
 _OFFSET = struct.Struct("<q")
@@ -71,3 +75,46 @@ class GroupOffsets:
                 group, topic, index = raw.split(b"\x00")
                 found.setdefault(group.decode(), {})[topic.decode(), int(index)] = _OFFSET.unpack(value)[0]
         return found
+
+
+Done = Callable[[Exception | None], None]
+
+
+class OffsetGather:
+    """Collects commits and writes them at the end of the turn."""
+
+    def __init__(self, offsets: GroupOffsets, store: LogStore, metrics: BrokerMetrics) -> None:
+        self._offsets = offsets
+        self._store = store
+        self._metrics = metrics
+        self._items: dict[tuple[str, str, int], int] = {}
+        self._waiting: list[Done] = []
+
+    def add(self, group: str, topic: str, index: int, offset: int, done: Done | None = None) -> None:
+        """Commit an offset; `done` is called when it is confirmed, or with what went wrong."""
+        if not self._items:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._items[group, topic, index] = offset
+        if done is not None:
+            self._waiting.append(done)
+
+    def flush(self) -> None:
+        """Write what has gathered."""
+        if not self._items:
+            return
+        items, self._items = self._items, {}
+        waiting, self._waiting = self._waiting, []
+        try:
+            position = self._offsets.commit((*key, offset) for key, offset in items.items())
+        except StoreError as error:
+            self._metrics.dropped.child("offset_not_written").value += len(items)
+            for done in waiting:
+                done(error)
+            return
+
+        def confirmed(error: Exception | None) -> None:
+            for done in waiting:
+                done(error)
+
+        if waiting:
+            self._store.when_confirmed(position, confirmed)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from broker.metrics import BrokerMetrics
     from broker.publishing.feature import PublishingFeature as Broker
     from broker.requests.access import Authorizer
-    from broker.retained.quota import RetainedQuota
+    from broker.retained.retained import RetainedQuota
     from broker.store.log_store import LogStore
 
 Done = Callable[[Appended | None, int, Refused | None], None]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.meta.hot import Way
-from broker.store.store_message import StoreMessage, mqtt_topic
+from broker.store.store_message import StoreMessage, mqtt_topic, property_value
 from broker.subscriptions.dispatch import INNER_MULTI_DISPATCH
 from broker.topics.topics import PERMISSION_WRITE
 from remoting.protocol.errors import Refused
@@ -208,18 +208,3 @@ def names_a_time(message: StoreMessage, kind: int) -> bool:
     if kind == KIND_MQTT:
         return message.n_props > MQTT_OWN_PROPERTIES and MQTT_DELAY in message.meta
     return kind == KIND_QUEUE and (DELAY in message.meta or TIMER_DELIVER in message.meta)
-
-
-def property_value(message: StoreMessage, wanted: bytes) -> bytes:
-    """Value of a property, b"" when it is not there."""
-    meta = message.meta
-    at = 4 * message.n_props + message.topic_len + message.keys_len + message.tags_len
-    for index in range(message.n_props):
-        key_len, value_len = (
-            int.from_bytes(meta[4 * index : 4 * index + 2], "little"),
-            int.from_bytes(meta[4 * index + 2 : 4 * index + 4], "little"),
-        )
-        if meta[at : at + key_len] == wanted:
-            return meta[at + key_len : at + key_len + value_len]
-        at += key_len + value_len
-    return b""

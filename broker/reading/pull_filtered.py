@@ -36,7 +36,7 @@ from remoting.transport.contracts import Handler, Peer
 if TYPE_CHECKING:
     from broker.reading.pull_many import PullRequests
     from broker.requests.tools import RequestTools
-    from broker.topics.visible import VisibleQueues
+    from broker.topics.queues import VisibleQueues
 
 UNREADABLE = "unreadable"
 """Why a record was withheld whose sizes contradict each other: what topic it has is unknown."""

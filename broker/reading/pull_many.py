@@ -35,7 +35,7 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.requests.tools import RequestTools
-    from broker.topics.visible import VisibleQueues
+    from broker.topics.queues import VisibleQueues
 
 QUEUES_PER_PULL_MAX = 100_000
 """Queues of one MULTI_PULL; more are refused."""

@@ -3,41 +3,197 @@
     connection --Hello--> Leader.hello --Welcome--> Ready --> parts of the log as they are written, Ack back
                                             |-- Refusal: not the master, another group, no proof, expired
 
-It listens in every role and refuses while nobody leads, so that a replica learns at once to look elsewhere. Written
+It listens in every role and refuses while it does not lead, so that a replica learns at once to ask elsewhere. Written
 bytes are sent before they are flushed here: the disks work at the same time, and nothing counts before enough said so.
+Replicas that lack the same part of the log get the same one, its checksum taken once (`Pieces`). `ReplicaConnection` is
+the master's end of one replica's socket.
 Invariant: what a store may confirm follows `Leader.limit` and nothing else while it leads; no connection outlives the
-leadership it was made in. Loop rule: all on the loop's thread.
+leadership it was made in; a piece is kept only until all that asked for it are served, because it keeps its log file
+mapped. Loop rule: all on the loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
+from broker.replication.decoder import Decoder
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.frames import (
+    FROM_REPLICA,
     NO_PROOF_GIVEN,
     NOT_MASTER,
     Ack,
+    Frame,
+    Greeting,
     Hello,
     Ready,
     Refusal,
     Transfer,
     Welcome,
+    encode_greeting,
+    encode_refusal,
     encode_transfer_head,
+    encode_welcome,
 )
-from broker.replication.ha_connection import ReplicaConnection
 from broker.replication.leader import Leader
-from broker.replication.pieces import Pieces
-from broker.replication.proof import proved
+from broker.replication.proof import NONCE_BYTES, prove, proved
 from broker.replication.tls_detection import Doors
 from broker.store.log_store import LogStore
+from broker.store.replica.raw_part import RawPart
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.server.peer import is_loopback
 from remoting.server.tls import ServerTls
-from remoting.transport.turn import soon
+from remoting.transport.turn import soon, turn_of
 from runtime.clock import Clock
+
+
+class ReplicaConnection(asyncio.Protocol):
+    """One socket of a replica."""
+
+    def __init__(self, server: HaServer) -> None:
+        self.number = server.next_id()
+        self.address = ""
+        self.broker = 0
+        self.access_key = ""
+        self.since_ms = server.now_ms()
+        self.nonce = secrets.token_bytes(NONCE_BYTES)
+        self.secret: str | None = None
+        self.is_replica = False
+        """Whether it has been welcomed."""
+        self.has_room = True
+        self._server = server
+        self._decoder = Decoder(FROM_REPLICA)
+        self._transport: asyncio.Transport | None = None
+        self._reason = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say the first word."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=0)  # at once, and what the socket does not take is the last
+        name = transport.get_extra_info("peername")
+        self.address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "local"
+        if not self._server.has_room():
+            self._server.refused += 1
+            self.abort("too many connections")
+            return
+        self._server.connections.add(self)
+        self.send(encode_greeting(Greeting(self.nonce)))
+
+    def data_received(self, data: bytes) -> None:
+        """Frames of the replica; one that breaks the rules ends its connection."""
+        turn = turn_of(asyncio.get_running_loop())
+        turn.hold()
+        has_acknowledged = False
+        try:
+            for frame in self._decoder.feed(data):
+                if isinstance(frame, Ack):
+                    self._server.acknowledged(self, frame)
+                    has_acknowledged = True
+                else:
+                    self._received(frame)
+            if has_acknowledged:
+                self._server.advance(self)
+        except RemoteViolation as violation:
+            self.abort(violation.reason)
+        finally:
+            turn.run()
+
+    def _received(self, frame: Frame) -> None:
+        if isinstance(frame, Hello):
+            self._hello(frame)
+        elif isinstance(frame, Ready):
+            refusal = self._server.ready(self, frame)
+            if refusal is not None:
+                self.refuse(refusal)
+
+    def _hello(self, hello: Hello) -> None:
+        if self.is_replica:
+            raise RemoteViolation("a second hello")
+        self.broker, self.access_key = hello.broker, hello.access_key
+        answer = self._server.greet(self, hello)
+        if isinstance(answer, Refusal):
+            self.refuse(answer)
+            return
+        self.is_replica = True
+        self._server.log_welcome(self, hello)
+        self.send(encode_welcome(answer, lambda content: prove(self.secret, hello.nonce, content)))
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Say why there is no stream, and close."""
+        self._server.refused += 1
+        if refusal.reason == NO_PROOF_GIVEN:
+            self._server.unproven_refused(self, refusal.remark)
+        self._reason = refusal.remark
+        self.send(encode_refusal(refusal))
+        if self._transport is not None:
+            self._transport.close()
+
+    def send(self, head: bytes, data: bytes | memoryview = b"") -> None:
+        """Queue bytes; those of the log are not copied, a file that is dropped meanwhile stays mapped until then."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines((head, data)) if len(data) else self._transport.write(head)
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        self._reason = self._reason or reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_writing(self) -> None:
+        """The socket takes no more for now."""
+        self.has_room = False
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self.has_room = True
+        self._server.refill(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It has ended."""
+        self._transport = None
+        self._server.gone(self)
+        if self.is_replica:
+            self._server.log_gone(self, self._reason or str(error or "closed by the replica"))
+
+
+class Piece:
+    """One of them: the head of its frame, and the bytes of the log, which are those of the mapped file."""
+
+    __slots__ = ("data", "head")
+
+    def __init__(self, part: RawPart, epoch_start: int, confirm: int) -> None:
+        self.data = part.data
+        self.head = encode_transfer_head(
+            Transfer(part.epoch, epoch_start, part.position, confirm, part.segment_base, part.segment_size, part.data)
+        )
+
+
+class Pieces:
+    """Remembers the last one."""
+
+    def __init__(self) -> None:
+        self._asked = (-1, 0, 0, 0)
+        self._last: Piece | None = None
+
+    def at(self, store: LogStore, epochs: Epochs, position: int, bytes_max: int) -> Piece | None:
+        """Return what stands at `position`, None at the end. Raises LocalMisuse when it has expired."""
+        confirm = store.confirm_position
+        asked = (position, bytes_max, store.end_position, confirm)
+        if self._last is None or asked != self._asked:
+            part = store.raw(position, bytes_max)
+            if part is None:
+                return None
+            _, start = epochs.at(position) or (part.epoch, position)
+            self._asked, self._last = asked, Piece(part, start, confirm)
+        return self._last
+
+    def forget(self) -> None:
+        """Hold nothing."""
+        self._last = None
+
 
 TICK_S = 0.1  # how often silence is counted
 CONNECTIONS_MAX = 64

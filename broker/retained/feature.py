@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from broker.requests.tools import Feature, RequestTools
 from broker.retained.expiry import RetainedExpiry
-from broker.retained.quota import RetainedQuota
-from broker.retained.retained import Retained
+from broker.retained.retained import Retained, RetainedQuota
 
 
 class RetainedFeature(Feature):

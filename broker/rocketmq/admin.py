@@ -3,11 +3,16 @@
 Bodies are RocketMQ's JSON. Where RocketMQ writes an object as a key (`{{"topic":..}:{..}}`), a client of language JAVA
 gets exactly that, everybody else standard JSON with the queue as text. Configuration is read-only at run time: 25 is
 refused and says so.
+
+`Rates`: messages per second over the last 10 s, 60 s and 600 s, and per day, from counters that are sampled now and
+then. Invariant: at most one sample a second is kept, for `SPAN_S`; a rate counts what came between the oldest sample of
+its span and the newest, so it is right whatever the pauses between samples were.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,9 +39,48 @@ if TYPE_CHECKING:
     from broker.groups.groups import Groups
     from broker.publishing.placement import Placement
     from broker.requests.tools import RequestTools
-    from broker.rocketmq.rates import Rates
     from broker.store.log_store import LogStore
     from broker.topics.topics import Topics
+
+SPANS_S = (10, 60, 600)
+SPAN_S = SPANS_S[-1]
+DAY_MS = 86_400_000
+
+
+class Rates:
+    """Rates of one counter since the start of the process."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, int]] = deque(maxlen=SPAN_S + 1)
+        self._day = 0
+        self.yesterday_morning = 0
+        """The counter when yesterday began (UTC), 0 before the start."""
+        self.today_morning = 0
+        """The same of today."""
+
+    def sample(self, now_ms: int, count: int) -> None:
+        """The counter as it is now."""
+        day = now_ms // DAY_MS
+        if self._samples and day != self._day:
+            self.yesterday_morning = self.today_morning if day == self._day + 1 else count
+            self.today_morning = count
+        self._day = day
+        if not self._samples or now_ms - self._samples[-1][0] >= 1_000 or now_ms < self._samples[-1][0]:
+            self._samples.append((now_ms, count))
+
+    def per_second(self) -> tuple[float, ...]:
+        """One rate for each of `SPANS_S`."""
+        return tuple(self._over(span_s) for span_s in SPANS_S)
+
+    def _over(self, span_s: int) -> float:
+        if len(self._samples) < 2:
+            return 0.0
+        newest_ms, newest = self._samples[-1]
+        for at_ms, count in self._samples:
+            if 0 < newest_ms - at_ms <= span_s * 1_000:
+                return (newest - count) * 1_000 / (newest_ms - at_ms)
+        return 0.0
+
 
 QUEUES_PER_TOPIC_MAX = 1_024
 SECRET_KEYS = ("access_keys",)

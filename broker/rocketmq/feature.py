@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.requests.tools import Feature, RequestTools
-from broker.rocketmq.admin import AdminRequests
+from broker.rocketmq.admin import AdminRequests, Rates
 from broker.rocketmq.assignment import AssignmentRequests
 from broker.rocketmq.consume_stats import ConsumeStatsRequests
 from broker.rocketmq.group_admin import GroupAdminRequests
 from broker.rocketmq.pull import RocketmqPullRequests
 from broker.rocketmq.query import QueryRequests
-from broker.rocketmq.rates import Rates
 from broker.rocketmq.reply import ReplyRequests
 from broker.rocketmq.send import SendRequests
 from broker.rocketmq.traffic_stats import TrafficStatsRequests

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.reading.message_at import message_at
 from broker.requests.access import CONSUME
 from broker.requests.fields import flag, number, text
-from broker.rocketmq.stored_message import ipv4_host, origin_of, stored_message
+from broker.rocketmq.stored_message import ipv4_host, message_at, origin_of, stored_message
 from broker.store.keys.key_reader import KeyQuestion
 from broker.topics.queues import is_light
 from remoting.access.resources import of_record, of_topic
@@ -28,9 +27,8 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.requests.tools import RequestTools
-    from broker.topics.queues import ClientQueues
+    from broker.topics.queues import ClientQueues, VisibleQueues
     from broker.topics.topics import Topics
-    from broker.topics.visible import VisibleQueues
     from remoting.batches.unpack import Unpacker
 
 UNIQUE_FIELD = "_UNIQUE_KEY_QUERY"

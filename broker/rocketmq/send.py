@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 from broker.groups.groups import dead_letter_topic, retry_topic
 from broker.publishing.append import Done
 from broker.publishing.placement import KIND_QUEUE
-from broker.reading.message_at import message_at
 from broker.requests.access import CONSUME, PUBLISH
 from broker.requests.fields import number, text
 from broker.rocketmq.send_body import SendRequest, build_message, check_flags, check_properties, parse_send, split_batch
-from broker.rocketmq.stored_message import HIDDEN_PREFIX, NO_HOST, RECONSUME_KEY, REGION, ipv4_host
+from broker.rocketmq.stored_message import HIDDEN_PREFIX, NO_HOST, RECONSUME_KEY, REGION, ipv4_host, message_at
 from broker.store.store_message import Appended, StoreMessage
 from remoting.access.resources import of_group
 from remoting.protocol.errors import Refused

@@ -6,7 +6,9 @@ are not zero as properties with the prefix `__rmq.`; they are taken out again he
 
 Invariant: every record can be shown, whoever wrote it, because one that cannot would stop a consumer for good: bytes
 that RocketMQ's text form of properties reserves (01, 02) are shown as `?`, a property that would pass its size is left
-out, hidden properties that are malformed count as absent. Pure functions.
+out, hidden properties that are malformed count as absent. Pure functions, but for `message_at`: one message by its
+position in the log, a record or one row of a batch, whose position says the row. It finds nothing at or above the
+confirm position, and no state of the broker's own.
 
 What RocketMQ's broker writes into every message (`origin`: region, trace switch, cluster) is said here and takes no
 room in the log.
@@ -16,12 +18,19 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import chain
+from typing import TYPE_CHECKING
 
-from remoting.protocol.errors import RemoteViolation
+from remoting.batches.unpack import ArrowMissing, is_batch, split_position
+from remoting.protocol.errors import CorruptRecord, Refused, RemoteViolation
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.message_id import HOSTS_KEPT_MAX, Host, unpack_host
 from remoting.protocol.records.properties import PROPERTIES_SIZE_BYTES_MAX
-from remoting.protocol.records.record import FLAG_MQTT, FLAG_QOS_MASK, RecordView
+from remoting.protocol.records.record import FLAG_MQTT, FLAG_QOS_MASK, MESSAGE, RecordView
 from remoting.protocol.records.stored_message import encode_stored, from_record
+
+if TYPE_CHECKING:
+    from broker.store.log_store import LogStore
+    from remoting.batches.unpack import Unpacker
 
 HIDDEN_PREFIX = b"__rmq."
 FLAG_KEY = b"__rmq.flag"
@@ -114,3 +123,20 @@ def _host(value: bytes) -> Host:
         return unpack_host(bytes.fromhex(value.decode()))
     except (ValueError, RemoteViolation):
         return NO_HOST
+
+
+def message_at(store: LogStore, unpacker: Unpacker, position: int) -> RecordView | None:
+    """The message, None when there is none; Refused when it stands in a batch that cannot be unpacked."""
+    if position < 0:
+        return None
+    start, row = split_position(position)
+    record = store.read_at(start) if start < store.confirm_position else None
+    if record is None:
+        return None
+    view = RecordView(record)
+    if view.type != MESSAGE & 0xFF and not is_batch(view):
+        return None
+    try:
+        return unpacker.message(view, row)
+    except (CorruptRecord, ArrowMissing) as error:
+        raise Refused(ResponseCode.SYSTEM_ERROR, f"the batch at {start} cannot be unpacked: {error}") from error

@@ -1,12 +1,14 @@
-"""Who this broker is in its group, and the newest master epoch it has heard of: one small file, replaced as a whole.
+"""Who this broker is in its group, and the newest master epoch it knows of: one small file, replaced as a whole.
 
     GROUP   {"crc": n, "state": {cluster, group, broker_id, check_code, is_applied, epoch, clean, machine_boot, flush}}
 
 The id is written before it is applied for (`is_applied` false), so that a crash in between applies for the same one
 again with the same check code. `clean` says that the process before stopped in order, with everything on the disk;
-`machine_boot` and `flush` say in which start of the machine, and how durably, the last process wrote that registered.
+`machine_boot` and `flush` say in which start of the machine, and how durably, the last process wrote that registered:
+what a killed process had written is still there, unless the machine went too.
 Invariant: what `save` was given is on the disk when it returns; a file that is not whole is refused, never guessed at:
-a second broker under one id would be worse than one that does not start. Blocks.
+a second broker under one id would be worse than one that does not start. Two starts of the machine never have the same
+text. Blocks.
 """
 
 from __future__ import annotations
@@ -19,6 +21,17 @@ import msgspec
 
 from remoting.protocol.errors import LocalMisuse
 from runtime.files import atomic_replace, make_directory
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def machine_boot(source: Path = BOOT_ID) -> str:
+    """The kernel's id of this start; empty where it tells none, so that nothing is taken for granted."""
+    try:
+        return source.read_text().strip()
+    except OSError:
+        return ""
+
 
 FILE_NAME = "GROUP"
 

@@ -30,9 +30,8 @@ from broker.roles.member_state import (
     unready_reason,
 )
 from broker.roles.replicas_manager import ReplicasManager
-from broker.roles.serving import Serving, client_host, make_server, upkeep
+from broker.roles.serving import Serving, client_host, make_server, open_vip_port, upkeep
 from broker.roles.steps import Role, View
-from broker.roles.vip_port import open_vip_port
 from broker.store.errors import GivenUp, StoreFailed
 from broker.store.log.confirm import NEVER
 from broker.store.log.role import UNLIMITED

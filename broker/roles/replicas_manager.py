@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from broker.roles.controllers import Controllers, view_of, with_set
-from broker.roles.identity_file import Identity, IdentityFile
-from broker.roles.machine_boot import machine_boot
+from broker.roles.identity_file import Identity, IdentityFile, machine_boot
 from broker.roles.pause_watch import PauseWatch, pause_limit_ms
 from broker.roles.steps import Ask, ReplicaSteps, Role, SetNews, Stage, View
 from remoting.protocol.bodies.controller_body import (

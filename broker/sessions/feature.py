@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.requests.tools import Feature, RequestTools
-from broker.sessions.handover import Handovers
 from broker.sessions.listing import SessionListRequests
-from broker.sessions.requests import SessionRequests
+from broker.sessions.requests import Handovers, SessionRequests
 from broker.shared.requests import SESSION_ENDED
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from broker.retained.retained import Retained
     from broker.sessions.sessions import Sessions
     from broker.shared.requests import SharedFeature
-    from broker.topics.visible import VisibleQueues
+    from broker.topics.queues import VisibleQueues
     from broker.wills.requests import WillRoom
     from remoting.transport.contracts import Handler
 

@@ -12,7 +12,7 @@ from remoting.protocol.errors import LightMQError
 
 if TYPE_CHECKING:
     from broker.publishing.placement import Placement
-    from broker.retained.quota import RetainedQuota
+    from broker.retained.retained import RetainedQuota
     from broker.topics.feature import TopicFeature
     from remoting.transport.contracts import Handler
 

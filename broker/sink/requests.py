@@ -48,7 +48,7 @@ from remoting.transport.contracts import Handler, Peer
 if TYPE_CHECKING:
     from broker.publishing.placement import Placement
     from broker.requests.tools import RequestTools
-    from broker.retained.quota import RetainedQuota
+    from broker.retained.retained import RetainedQuota
     from broker.sink.ledger import SinkLedger
     from broker.sink.stages import Stages
     from broker.topics.publication import Publication

@@ -53,3 +53,18 @@ def mqtt_topic(message: StoreMessage) -> bytes | None:
     if meta[at : at + key_len] != MQTT_TOPIC_KEY:
         return None
     return bytes(meta[at + key_len : at + key_len + value_len])
+
+
+def property_value(message: StoreMessage, wanted: bytes) -> bytes:
+    """Value of a property, b"" when it is not there."""
+    meta = message.meta
+    at = 4 * message.n_props + message.topic_len + message.keys_len + message.tags_len
+    for index in range(message.n_props):
+        key_len, value_len = (
+            int.from_bytes(meta[4 * index : 4 * index + 2], "little"),
+            int.from_bytes(meta[4 * index + 2 : 4 * index + 4], "little"),
+        )
+        if meta[at : at + key_len] == wanted:
+            return meta[at + key_len : at + key_len + value_len]
+        at += key_len + value_len
+    return b""

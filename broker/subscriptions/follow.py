@@ -26,7 +26,7 @@ from remoting.transport.direct import NEWS_ATTRIBUTE, News
 if TYPE_CHECKING:
     from broker.requests.access import Authorizer
     from broker.store.log_store import LogStore
-    from broker.topics.visible import VisibleQueues
+    from broker.topics.queues import VisibleQueues
 
 PUSHED_BYTES_MAX = 64 * 1024
 """Bytes of records in one NOTIFY; the rest is pulled."""

@@ -8,8 +8,7 @@ Invariant: a queue has a number exactly while a subscription wants it. Loop thre
 
 from __future__ import annotations
 
-from broker.publishing.placement import property_value
-from broker.store.store_message import StoreMessage
+from broker.store.store_message import StoreMessage, property_value
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT
 
 NO_LOCAL = 1

@@ -14,10 +14,9 @@ import msgspec
 from broker.requests.access import CONSUME
 from broker.requests.tools import Feature, RequestTools
 from broker.topics.attributes import BATCH_QUEUE, SIMPLE_QUEUE
-from broker.topics.queues import ClientQueues
+from broker.topics.queues import ClientQueues, VisibleQueues
 from broker.topics.retention import TopicRetention
 from broker.topics.topics import Topics
-from broker.topics.visible import VisibleQueues
 from remoting.access.resources import of_topic
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode

@@ -1,14 +1,19 @@
-"""Which store queue a RocketMQ client means by (topic, queue id): a parent queue, or a light queue by its name.
+"""Which store queue a client means, which queues readers get an answer for, and under which name rights are asked.
 
-A topic that begins with %LMQ% is a light queue's own name and has the single queue 0; such a queue need not exist yet.
+RocketMQ's clients name a queue by (topic, queue id): a parent queue, or a light queue by its name. A topic that begins
+with %LMQ% is a light queue's own name and has the single queue 0; such a queue need not exist yet.
+
+Invariant: staged rows, waiting messages and queues that do not exist look alike: nothing is there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from broker.topics.topics import PERMISSION_READ
-from remoting.protocol.errors import Refused
+from remoting.access.resources import of_topic
+from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names
 
@@ -50,3 +55,33 @@ class ClientQueues:
         """Refused(NO_PERMISSION) when a parent topic may not be read."""
         if not is_light(topic) and not self._topics.require(topic).permission & PERMISSION_READ:
             raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+
+
+class VisibleQueues:
+    """Every queue but those in `hidden`, which others keep."""
+
+    def __init__(self, store: LogStore, topics: Topics, hidden: Collection[int]) -> None:
+        self._store = store
+        self._topics = topics
+        self._hidden = hidden
+
+    def hidden(self, queue_id: int) -> bool:
+        """True for queue ids no reader gets an answer for: staged rows, and ids that do not exist."""
+        if queue_id in self._hidden:
+            return True
+        try:
+            self._store.queue_name(queue_id)
+        except LocalMisuse:
+            return True
+        return False
+
+    def end(self, queue_id: int) -> int:
+        """Confirmed end of a queue that readers may see; 0 for a queue that does not exist or is hidden."""
+        return 0 if self.hidden(queue_id) else self._store.bounds(queue_id)[1]
+
+    def title(self, queue_id: int) -> str:
+        """The resource a queue is, for authorisation; empty for one that nobody may see."""
+        owner = self._topics.owner(queue_id)
+        if owner is not None:
+            return of_topic(owner[0])
+        return of_topic(self._store.queue_name(queue_id).decode()) if not self.hidden(queue_id) else ""

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.app import BrokerApp
-from broker.roles.serving import intake_limits
-from broker.roles.vip_port import open_vip_port
+from broker.roles.serving import intake_limits, open_vip_port
 from controller.app import ControllerApp
 from lightmq.configuration import Configuration
 from lightmq.servers.greeting import client_host

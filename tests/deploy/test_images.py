@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.roles.vip_port import vip_port_of
+from broker.roles.serving import vip_port_of
 from lightmq.cli.application import NAMES
 from lightmq.configuration import Configuration, load_configuration
 from tests.deploy.dockerfile import DOCKERFILE, Stage, stages

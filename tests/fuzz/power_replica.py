@@ -17,8 +17,7 @@ from typing import Any, cast
 from broker.replication.decoder import Decoder
 from broker.replication.follower import Identity
 from broker.replication.frames import FROM_MASTER, FROM_REPLICA, Ack, Ready
-from broker.replication.ha_client import HaClient
-from broker.replication.ha_link import MasterLink
+from broker.replication.ha_client import HaClient, MasterLink
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from runtime.clock import ManualClock

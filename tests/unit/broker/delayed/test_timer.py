@@ -49,7 +49,7 @@ async def test_it_delivers_when_the_time_has_come(running) -> None:
 
 async def test_a_pass_that_failed_comes_again(running, monkeypatch) -> None:
     """Counted; nothing is lost."""
-    monkeypatch.setattr("broker.delayed.timer.RETRY_S", 0.01)
+    monkeypatch.setattr("broker.delayed.feature.RETRY_S", 0.01)
     await running.connect().request(frame(b"a/b", b"40"))
     running.clock.advance_ms(40)
     due, calls = running.broker.delayed.messages.due, []
@@ -97,7 +97,7 @@ async def test_what_became_due_while_the_broker_was_away_goes_first_of_all(runni
 
 async def test_a_fault_of_ours_stops_nobodys_messages(running, monkeypatch) -> None:
     """It is reported, and the next pass comes."""
-    monkeypatch.setattr("broker.delayed.timer.RETRY_S", 0.01)
+    monkeypatch.setattr("broker.delayed.feature.RETRY_S", 0.01)
     reported = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what["exception"]))
     await running.connect().request(frame(b"a/b", b"40"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.groups.locks import LOCK_EXPIRY_MS, QueueLocks
+from broker.groups.client_requests import LOCK_EXPIRY_MS, QueueLocks
 
 
 def test_lock_renew_refuse_expire_and_unlock() -> None:

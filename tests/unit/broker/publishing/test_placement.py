@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.publishing.append import entry_message
-from broker.publishing.placement import ANY_QUEUE, KIND_BATCH, KIND_MQTT, KIND_QUEUE, Placement, property_value
+from broker.publishing.placement import ANY_QUEUE, KIND_BATCH, KIND_MQTT, KIND_QUEUE, Placement
+from broker.store.store_message import property_value
 from broker.subscriptions.dispatch import Dispatcher
 from broker.subscriptions.filters import Filters
 from broker.topics.topics import Topics, TopicSettings

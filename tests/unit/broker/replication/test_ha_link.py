@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from broker.replication.frames import Ack, Frame, Greeting, encode_ack, encode_greeting
-from broker.replication.ha_link import MasterLink
+from broker.replication.ha_client import MasterLink
 from remoting.protocol.errors import RemoteViolation
 from remoting.transport.turn import soon
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from broker.replication.decoder import Decoder
 from broker.replication.epochs import Epochs
 from broker.replication.frames import FROM_MASTER, Transfer
-from broker.replication.pieces import Piece, Pieces
+from broker.replication.ha_server import Piece, Pieces
 from broker.store.log_store import LogStore
 from tests.support.replication import append, open_store
 

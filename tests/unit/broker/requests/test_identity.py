@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.requests.identity import BrokerIdentity
+from broker.requests.tools import BrokerIdentity
 
 
 def test_the_address_follows_the_port() -> None:

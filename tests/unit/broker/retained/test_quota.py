@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.retained.quota import RetainedQuota
-from broker.retained.retained import Retained
+from broker.retained.retained import Retained, RetainedQuota
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
 from remoting.protocol.errors import Refused

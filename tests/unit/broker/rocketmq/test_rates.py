@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.rocketmq.rates import DAY_MS, Rates
+from broker.rocketmq.admin import DAY_MS, Rates
 
 
 def test_each_span_has_its_own_rate() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.roles.machine_boot import machine_boot
+from broker.roles.identity_file import machine_boot
 
 
 def test_the_same_while_the_machine_runs(tmp_path: Path) -> None:

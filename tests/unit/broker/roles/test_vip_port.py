@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from broker.config import BrokerConfig, ReplicationConfig
-from broker.roles.vip_port import open_vip_port, vip_port_of
+from broker.roles.serving import open_vip_port, vip_port_of
 from remoting.server.server import RemotingServer
 
 MEMBER = ReplicationConfig(enabled=True, port=10_909)

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from broker.sessions import handover
+from broker.sessions import requests
 from broker.sessions.client_session import ClientSession
-from broker.sessions.handover import Handovers
+from broker.sessions.requests import Handovers
 from remoting.protocol.bodies.session_body import SessionFenced, decode
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
@@ -42,7 +42,7 @@ async def test_the_holder_is_asked_once_and_all_go_on_when_it_has_answered() -> 
 
 
 async def test_nobody_waits_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handover, "HANDOVER_MS", 1)
+    monkeypatch.setattr(requests, "HANDOVER_MS", 1)
     _holder, session = held()
     handovers, late = Handovers(), asyncio.Event()
     handovers.ask(session, late.set)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.sessions import handover
+from broker.sessions import requests
 from remoting.protocol.bodies.offsets_body import encode_offsets
 from remoting.protocol.bodies.pull_body import encode_records_at
 from remoting.protocol.bodies.session_body import (
@@ -155,7 +155,7 @@ async def test_a_holder_hands_the_session_in_before_another_proxy_has_it(running
 
 
 async def test_a_holder_that_does_not_answer_loses_the_session(running, monkeypatch) -> None:
-    monkeypatch.setattr(handover, "HANDOVER_MS", 1)
+    monkeypatch.setattr(requests, "HANDOVER_MS", 1)
     one, two = running.connect(), running.connect()
     first = await call(one, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
     second = await call(two, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)

@@ -40,7 +40,7 @@ from remoting.protocol.records.record import FLAG_STAGED, MQTT_TOPIC_KEY, Record
 from remoting.protocol.records.stored_message import iter_stored
 from runtime.clock import ManualClock
 from tests.support.batches import make_rows
-from tests.unit.broker.reading.test_message_at import entry_of, make_topic
+from tests.unit.broker.rocketmq.test_message_at import entry_of, make_topic
 from tests.unit.broker.rocketmq.test_pull import pulling
 
 

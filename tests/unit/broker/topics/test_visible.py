@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.topics.visible import VisibleQueues
+from broker.topics.queues import VisibleQueues
 
 
 async def test_hidden_and_missing_queues_look_alike(running) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from broker.reading.message_at import message_at
+from broker.rocketmq.stored_message import message_at
 from remoting.batches import body
 from remoting.batches.unpack import row_position
 from remoting.client.admin import topic_fields
