@@ -15,17 +15,61 @@ import logging
 from collections.abc import Callable, Sequence
 
 from remoting.client.master_link import DialMaster, MasterLink
-from remoting.client.route import Routes
 from remoting.client.route_watch import RouteWatch
 from remoting.protocol.bodies.controller_body import PushedRoutes
-from remoting.protocol.errors import LightMQError
+from remoting.protocol.bodies.route_body import ClusterInfo, decode_body
+from remoting.protocol.errors import LightMQError, LocalMisuse
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Connection, Dial
-from remoting.transport.failures import NotMaster
+from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout, checked
 
 LOG = logging.getLogger("remoting")
 
+ASK_TIMEOUT_MS = 3_000
+"""How long one controller may take before the next is asked."""
+
 Moved = Callable[[str], None]
 """Called with the address of a new master; with an empty one when a master may be found that was missing."""
+
+
+class _Controllers:
+    """Whoever of them answers is asked; it is asked first the next time. One question is under way at a time."""
+
+    def __init__(self, addresses: Sequence[str], dial: Dial) -> None:
+        if not addresses:
+            raise LocalMisuse("a master is found by the address of at least one controller")
+        self._addresses = list(addresses)
+        self._dial = dial
+        self._connections: dict[str, Connection] = {}
+        self._asking = asyncio.Lock()
+
+    async def cluster(self) -> ClusterInfo:
+        """Every broker group and its addresses; `ConnectionLost` names all that did not answer."""
+        async with self._asking:
+            failures: list[str] = []
+            for address in list(self._addresses):
+                try:
+                    connection = await self._connection(address)
+                    answer = await connection.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO), ASK_TIMEOUT_MS)
+                except (ConnectionLost, RequestTimeout) as error:
+                    failures.append(str(error))
+                    continue
+                self._addresses.remove(address)
+                self._addresses.insert(0, address)
+                return decode_body(checked(answer).body, ClusterInfo)
+        raise ConnectionLost("no controller answers: " + "; ".join(failures))
+
+    async def close(self) -> None:
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            await connection.close()
+
+    async def _connection(self, address: str) -> Connection:
+        connection = self._connections.get(address)
+        if connection is None or connection.closed:
+            connection = self._connections[address] = await self._dial(address)
+        return connection
 
 
 class Masters:
@@ -33,7 +77,7 @@ class Masters:
 
     def __init__(self, controllers: Sequence[str], broker_name: str = "", *, dial: Dial) -> None:
         self._link = MasterLink(broker_name, asked=", ".join(controllers))
-        self._routes = Routes(controllers, dial=dial)
+        self._controllers = _Controllers(controllers, dial)
         self._watch = RouteWatch(controllers, self._heard, dial=dial)
         self._dial = dial
         self._moved: list[Moved] = []
@@ -64,7 +108,7 @@ class Masters:
         if self._checking is not None:
             self._checking.cancel()
             await asyncio.gather(self._checking, return_exceptions=True)
-        await self._routes.close()
+        await self._controllers.close()
 
     def on_moved(self, callback: Moved) -> None:
         """Call `callback(address)` when somebody else has become the master."""
@@ -106,7 +150,7 @@ class Masters:
 
     async def _check(self) -> None:
         try:
-            self.told(self._link.choose(await self._routes.cluster(refresh=True)), self.epoch)
+            self.told(self._link.choose(await self._controllers.cluster()), self.epoch)
         except LightMQError as error:
             LOG.info("nobody says who is the master of %s: %s", self._group, error)
 
@@ -121,7 +165,7 @@ class Masters:
                     connection = await self._dial(step.address)
                     link.reached(step.address)
                     return connection
-                link.found(await self._routes.cluster(refresh=True))
+                link.found(await self._controllers.cluster())
             except LightMQError as error:
                 link.failed(error)
         assert link.failure is not None

@@ -10,8 +10,7 @@ from controller.app import ControllerApp
 from controller.config import ControllerConfig
 from remoting import inprocess
 from remoting.client.admin import AsyncAdmin
-from remoting.client.connection import connect, dial
-from remoting.client.route import Routes
+from remoting.client.connection import connect
 from remoting.protocol.bodies.route_body import RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
 from remoting.protocol.frames.commands import Command
 from remoting.server.router import Router
@@ -36,15 +35,16 @@ async def test_broker_and_client_meet_over_sockets(tmp_path):
     assert app.ready()
     broker = await connect("127.0.0.1", app.port)
     assert (await broker.request(registration())).code == 0
-    routes = Routes([f"127.0.0.1:{app.port}"], dial=dial)
-    assert (await routes.cluster()).broker_addr_table["b"].master() == "127.0.0.1:10911"
-    assert (await routes.topic("t")).queue_datas[0].read_queue_nums == 4
+    asking = await connect("127.0.0.1", app.port)
+    client = AsyncAdmin(asking)
+    assert (await client.cluster()).broker_addr_table["b"].master() == "127.0.0.1:10911"
+    assert (await client.route("t")).queue_datas[0].read_queue_nums == 4
     assert app.status()["brokers"] == {"b": [0]}
     assert registry.values()["rocketmq_controller_brokers"] == 1
     await broker.close()
-    while (await routes.cluster(refresh=True)).broker_addr_table:
+    while (await client.cluster()).broker_addr_table:
         await asyncio.sleep(0.01)
-    await routes.close()
+    await asking.close()
     await app.stop()
     assert not app.ready()
 

@@ -10,10 +10,10 @@ from remoting import inprocess
 from remoting.client.masters import Masters
 from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes
 from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
-from remoting.transport.failures import NotMaster, Unreachable
+from remoting.transport.failures import ConnectionLost, NotMaster, Unreachable
 
 
 class Cluster:
@@ -80,6 +80,43 @@ async def test_nobody_anywhere_is_said_with_the_controllers():
         await Masters(["c:1"], dial=cluster.dial).dial()
     with pytest.raises(Refused, match="no master"):
         await Masters(["c:1"], "a", dial=cluster.dial).dial()
+
+
+async def test_the_next_controller_answers_and_is_asked_first_from_then_on():
+    """One that is dead, or dies, is passed over; all of them dead are named."""
+    cluster = Cluster(a="a1:1")
+    cluster.dead.add("c1:1")
+    masters = Masters(["c1:1", "c2:1"], "a", dial=cluster.dial)
+    assert (await masters.dial()).address == "a1:1"
+    cluster.dead.clear()
+
+    def dialled(name):
+        return [each for each in cluster.connections if each.address == name]
+
+    async def find():
+        """With nobody there to be dialled, the controllers are asked."""
+        masters.told("", 1)
+        assert (await masters.dial()).address == "a1:1"
+
+    await find()
+    assert len(dialled("c2:1")) == 1
+    assert not dialled("c1:1")
+    cluster.dead.add("c2:1")
+    await dialled("c2:1")[0].close()
+    masters.check()
+    await find()
+    assert len(dialled("c1:1")) == 1, "one question is under way at a time"
+    cluster.dead.add("c1:1")
+    await dialled("c1:1")[0].close()
+    masters.told("", 1)
+    with pytest.raises(ConnectionLost, match=r"no controller answers: cannot reach c1:1.*c2:1"):
+        await masters.dial()
+    await masters.stop()
+
+
+def test_without_controllers_there_is_nobody_to_ask():
+    with pytest.raises(LocalMisuse):
+        Masters([], dial=Cluster().dial)
 
 
 async def test_who_was_told_is_dialled_first_and_asked_for_when_away():
