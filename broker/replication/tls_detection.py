@@ -11,7 +11,7 @@ here. Invariant: nothing is said without TLS where it is enforced. Loop rule: al
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import cast
 
 from remoting.server.peer import TLS_HANDSHAKE_BYTE
@@ -63,22 +63,6 @@ class Doors:
             door.abort()
 
 
-class SecureTransport(TlsTransport):
-    """What a connection writes to, where its socket speaks TLS."""
-
-    def is_closing(self) -> bool:
-        """Whether nothing can be written any more."""
-        return self._ended or self._transport.is_closing()
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When the protocol is told to pause, in encrypted bytes."""
-        self._transport.set_write_buffer_limits(high, low)
-
-    def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
-        """Encrypt and send one after the other."""
-        self.write(b"".join(parts))
-
-
 class Door(asyncio.BufferedProtocol):
     """One socket, until it is known how it is spoken on; afterwards what decrypts for the connection behind it."""
 
@@ -87,7 +71,7 @@ class Door(asyncio.BufferedProtocol):
         self._listener_tls = tls
         self._address = "?"
         self._transport: asyncio.Transport | None = None
-        self._secure: SecureTransport | None = None
+        self._secure: TlsTransport | None = None
         self._inner: asyncio.Protocol | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -170,7 +154,7 @@ class Door(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         assert self._transport is not None
-        self._secure = SecureTransport(
+        self._secure = TlsTransport(
             self._transport, self._listener_tls.context, self._doors.buffer, plain=self._arrived, failed=self._failed
         )
         self._secure.done.add_done_callback(self._shaken)

@@ -30,10 +30,10 @@ from remoting.protocol.bodies.controller_body import (
     GroupHeader,
     Header,
     Heartbeat,
+    MasterHeader,
     NextBrokerId,
     RegisterReplica,
     ReplicaInfoRequest,
-    RoleChanged,
     SyncStateSet,
     from_fields,
     to_fields,
@@ -342,7 +342,7 @@ class ReplicasManager:
     def _pushed(self, command: Command) -> None:
         if command.code != RequestCode.NOTIFY_BROKER_ROLE_CHANGED:
             return
-        header = from_fields(command.fields, RoleChanged)
+        header = from_fields(command.fields, MasterHeader)
         if header.broker_name in (None, self._config.broker_name):
             self._told(view_of(command))
 

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import cast
 
+import msgspec
+
 from controller.control_plane.controller_api import master_header, set_body
 from controller.control_plane.masters import Masters
 from controller.name_server.name_server import NameServer
@@ -19,7 +21,6 @@ from controller.replicas.group import GroupView
 from remoting.protocol.bodies.controller_body import (
     PushedGroup,
     PushedRoutes,
-    RoleChanged,
     RouteSubscription,
     to_fields,
 )
@@ -157,15 +158,5 @@ def pushed_group(group: Group | None, view: GroupView | None) -> PushedGroup:
 
 def role_command(view: GroupView) -> Command:
     """1008: who is master now, and who is in sync."""
-    header = master_header(view)
-    changed = RoleChanged(
-        header.master_epoch,
-        header.sync_state_set_epoch,
-        header.master_broker_id,
-        header.master_address,
-        header.master_ha_address,
-        view.name,
-    )
-    return Command(
-        RequestCode.NOTIFY_BROKER_ROLE_CHANGED, flag=FLAG_ONEWAY, fields=to_fields(changed), body=set_body(view)
-    )
+    fields = to_fields(msgspec.structs.replace(master_header(view), broker_name=view.name))
+    return Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, flag=FLAG_ONEWAY, fields=fields, body=set_body(view))

@@ -58,13 +58,14 @@ class Authorizer:
     """Asks the policy; without one everything is allowed at the cost of one comparison."""
 
     def __init__(self, policy: Policy | None = None) -> None:
-        self._policy = policy
+        self.policy = policy
+        """What decides from now on; None: everything is allowed."""
         self.refused = 0
 
     @property
     def open(self) -> bool:
         """True when nothing can be refused: hot paths then skip collecting the resources."""
-        return self._policy is None
+        return self.policy is None
 
     def authorize(self, peer: Peer, command: Command, action: str, resource: str) -> None:
         """Return when the peer may do `action` on `resource`.
@@ -72,18 +73,18 @@ class Authorizer:
         Raises:
             Refused: NO_PERMISSION.
         """
-        if self._policy is None or TRUSTED_ATTRIBUTE in peer.attributes:
+        if self.policy is None or TRUSTED_ATTRIBUTE in peer.attributes:
             return
         identity = self.identity(peer, command)
-        if not self._policy(identity, action, resource):
+        if not self.policy(identity, action, resource):
             self.refused += 1
             raise Refused(ResponseCode.NO_PERMISSION, f"{identity} may not {action} {resource!r}")
 
     def allows(self, peer: Peer, command: Command, action: str, resource: str) -> bool:
         """Whether the peer may do `action` on `resource`; a "no" is no refusal yet."""
-        if self._policy is None or TRUSTED_ATTRIBUTE in peer.attributes:
+        if self.policy is None or TRUSTED_ATTRIBUTE in peer.attributes:
             return True
-        return self._policy(self.identity(peer, command), action, resource)
+        return self.policy(self.identity(peer, command), action, resource)
 
     def readable(self, peer: Peer, command: Command, topic_filters: Sequence[str]) -> TopicJudge | None:
         """What judges whether the peer may read a topic; None when it may read all topics of these filters.
@@ -95,7 +96,7 @@ class Authorizer:
         for one in topic_filters:
             if self.allows(peer, command, CONSUME, one):
                 continue
-            policy = self._policy
+            policy = self.policy
             found = policy.readable(self.identity(peer, command), one) if isinstance(policy, Readable) else None
             if found is None:
                 self.authorize(peer, command, CONSUME, one)
@@ -104,7 +105,7 @@ class Authorizer:
 
     def permits(self, identity: str, action: str, resource: str, *, counted: bool = True) -> bool:
         """The same for an identity proved elsewhere than by a request; empty: none was proved. A no is `counted`."""
-        if self._policy is None or self._policy(identity or ANONYMOUS, action, resource):
+        if self.policy is None or self.policy(identity or ANONYMOUS, action, resource):
             return True
         self.refused += counted
         return False

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from remoting.transport.failures import reason_of
@@ -112,6 +112,18 @@ class TlsTransport:
     def lost(self) -> None:
         """The socket is gone."""
         self._end()
+
+    def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
+        """Encrypt and send one after the other."""
+        self.write(b"".join(parts))
+
+    def is_closing(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._ended or self._transport.is_closing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """When the protocol is told to pause, in encrypted bytes."""
+        self._transport.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
         """Bytes that wait for the socket, or for the handshake."""

@@ -113,12 +113,8 @@ class MasterHeader(Header, frozen=True):
     master_broker_id: int | None = None
     master_address: str | None = None
     master_ha_address: str | None = msgspec.field(name="haAddress", default=None)
-
-
-class RoleChanged(MasterHeader, frozen=True):
-    """1008: as `MasterHeader`, with the group, for brokers of several groups behind one address."""
-
     broker_name: str | None = None
+    """The group, in the push alone: for brokers of several groups behind one address."""
 
 
 class ControllerMetadata(Header, frozen=True):

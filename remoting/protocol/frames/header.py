@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -37,7 +38,11 @@ _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
 
 
-class _JsonHeader(msgspec.Struct, omit_defaults=True):
+_Scalar = str | int | float | bool | None
+Value = TypeVar("Value")
+
+
+class _JsonHeader(msgspec.Struct, Generic[Value], omit_defaults=True):
     """The JSON header as it stands on the wire; absent members take RocketMQ's defaults."""
 
     code: int
@@ -46,7 +51,7 @@ class _JsonHeader(msgspec.Struct, omit_defaults=True):
     opaque: int = 0
     flag: int = 0
     remark: str | None = None
-    extFields: Mapping[str, str | int | float | bool | None] | None = None  # noqa: N815 - the wire's own name
+    extFields: dict[str, Value] | None = None  # noqa: N815 - the wire's own name
     serializeTypeCurrentRPC: str = ""  # noqa: N815
 
 
@@ -65,15 +70,10 @@ class _WrittenHeader(msgspec.Struct, omit_defaults=True):
 
 _encode_json = msgspec.json.Encoder().encode
 
-
-class _PlainHeader(_JsonHeader, omit_defaults=True):
-    """The same header as most peers write it: every field value a string."""
-
-    extFields: dict[str, str] | None = None  # noqa: N815
-
-
-_decode_plain = msgspec.json.Decoder(_PlainHeader).decode
-_decode_lenient = msgspec.json.Decoder(_JsonHeader).decode
+_decode_plain = msgspec.json.Decoder(_JsonHeader[str]).decode
+"""As most peers write it: every field value a string."""
+_decode_lenient = msgspec.json.Decoder(_JsonHeader[_Scalar]).decode
+"""As C++ clients mix them."""
 
 
 def encode_header(command: Command) -> bytes:
@@ -108,7 +108,7 @@ def decode_header(serialize_type: int, data: bytes | memoryview, body: bytes = b
 
 
 def _decode_json_header(data: bytes | memoryview, body: bytes) -> Command:
-    header: _JsonHeader
+    header: _JsonHeader[str] | _JsonHeader[_Scalar]
     try:
         header = plain = _decode_plain(data)
         fields = plain.extFields or {}
@@ -121,7 +121,7 @@ def _decode_json_header(data: bytes | memoryview, body: bytes) -> Command:
     )  # fmt: skip
 
 
-def _lenient_header(data: bytes | memoryview) -> _JsonHeader:
+def _lenient_header(data: bytes | memoryview) -> _JsonHeader[_Scalar]:
     """Return a header whose field values are any JSON scalars, as C++ clients mix them."""
     try:
         return _decode_lenient(data)

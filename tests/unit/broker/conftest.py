@@ -102,7 +102,7 @@ class BrokerBench:
 
     def judge_by(self, policy: Policy) -> Authorizer:
         """Ask this policy who may do what from now on."""
-        self.broker.tools.authorizer._policy = policy
+        self.broker.tools.authorizer.policy = policy
         return self.broker.tools.authorizer
 
     def connect(self) -> Connection:

@@ -80,7 +80,7 @@ async def test_what_may_not_be_asked_is_refused(running) -> None:
     answer = await connection.request(Command(RequestCode.QUERY_MESSAGE, fields={"topic": "t"}))
     assert answer.code == ResponseCode.INVALID_PARAMETER
     asked = []
-    running.broker.tools.authorizer._policy = lambda identity, action, resource: asked.append((action, resource))
+    running.broker.tools.authorizer.policy = lambda identity, action, resource: asked.append((action, resource))
     with pytest.raises(Refused) as refused:
         await admin.query("t", "k")
     assert refused.value.code == ResponseCode.NO_PERMISSION
@@ -92,7 +92,7 @@ async def test_what_may_not_be_asked_is_refused(running) -> None:
         answer = await connection.request(Command(code, fields=fields))
         assert answer.code == ResponseCode.NO_PERMISSION
     assert asked == [("consume", "t/#")] * 3
-    running.broker.tools.authorizer._policy = None
+    running.broker.tools.authorizer.policy = None
     running.store.keys = None
     with pytest.raises(Refused, match="key_index is off"):
         await admin.query("t", "k")

@@ -17,7 +17,7 @@ from broker.roles.steps import Role, View
 from controller.app import ControllerApp
 from controller.config import ControllerConfig
 from remoting.client.connection import dial
-from remoting.protocol.bodies.controller_body import RoleChanged, to_fields
+from remoting.protocol.bodies.controller_body import MasterHeader, to_fields
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
@@ -203,7 +203,7 @@ async def test_a_push_over_any_connection_is_a_role(tmp_path: Path) -> None:
     one.manager.start()
 
     def push(epoch: int, master: int, group: str | None = None) -> None:
-        header = RoleChanged(epoch, 1, master, "h:1", "h:2", broker_name=group)
+        header = MasterHeader(epoch, 1, master, "h:1", "h:2", broker_name=group)
         one.manager.pushed(Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields=to_fields(header)))
 
     push(2, 1)

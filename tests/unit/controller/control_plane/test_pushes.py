@@ -6,7 +6,7 @@ import asyncio
 
 from controller.control_plane.pushes import role_command
 from remoting import inprocess
-from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes, RoleChanged, SyncStateSet, from_fields
+from remoting.protocol.bodies.controller_body import MasterHeader, PushedGroup, PushedRoutes, SyncStateSet, from_fields
 from remoting.protocol.bodies.route_body import decode_body
 from remoting.protocol.frames.commands import Command
 from tests.unit.controller.control_plane.test_controller_api import alter, elect
@@ -28,7 +28,7 @@ async def test_roles_are_pushed_over_the_connection_of_the_heartbeats(world):
     await group_of(world, 2, connections)
     await connections[0].close()
     await settle(world, lambda: told and told[-1].fields.get("masterBrokerId") == "2")
-    assert from_fields(told[-1].fields, RoleChanged) == RoleChanged(2, 3, 2, "h:2", "ha:2", "g")
+    assert from_fields(told[-1].fields, MasterHeader) == MasterHeader(2, 3, 2, "h:2", "ha:2", "g")
     assert decode_body(told[-1].body, SyncStateSet) == SyncStateSet([1, 2], 3)
 
 
