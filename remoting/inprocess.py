@@ -28,8 +28,8 @@ from remoting.transport.contracts import (
     PushCallback,
 )
 from remoting.transport.direct import NEWS_ATTRIBUTE, DirectPort, News, PlainRun, Said, Stored
+from remoting.transport.ending import run_close_callback
 from remoting.transport.failures import ConnectionLost
-from remoting.transport.link import run_close_callback
 from remoting.transport.turn import soon
 
 LOG = logging.getLogger("remoting")

@@ -20,6 +20,7 @@ from remoting.transport.contracts import (
     IN_FLIGHT_BYTES_MAX,
     REQUEST_TIMEOUT_MS,
     Answered,
+    CloseCallback,
     Connection,
     PushCallback,
 )
@@ -30,7 +31,8 @@ from remoting.transport.failures import (
     checked,
     split_address,
 )
-from remoting.transport.link import OUTPUT_BYTES_MAX, FrameLink, LinkSettings
+from remoting.transport.link import FrameLink
+from remoting.transport.output import OUTPUT_BYTES_MAX, LinkSettings
 from remoting.transport.signature import BoundSigner, Signer
 
 __all__ = [
@@ -50,13 +52,13 @@ CONNECT_TIMEOUT_MS = 3_000
 """How long making a connection may take."""
 
 
-class SocketConnection(FrameLink):
+class SocketConnection:
     """A `Connection` on a socket; made by `connect`."""
 
     def __init__(self, address: str, settings: LinkSettings, in_flight_bytes_max: int, signer: Signer | None) -> None:
-        super().__init__(settings)
         self.address = address
-        self._name = address
+        self.link = FrameLink(settings, self)
+        """The socket's protocol."""
         self._unbound = signer
         self._signer: Signer | BoundSigner | None = None
         self._calls = Calls(address, in_flight_bytes_max)
@@ -64,26 +66,28 @@ class SocketConnection(FrameLink):
         self._ended = asyncio.Event()
 
     @property
-    def calls(self) -> Calls:
-        """The requests without an answer."""
-        return self._calls
+    def closed(self) -> bool:
+        """True as soon as it is closing."""
+        return self.link.closing is not None
+
+    @property
+    def writable(self) -> bool:
+        """False while more output waits than the limit allows."""
+        return self.link.writable
 
     async def request(self, command: Command, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
         """Send a request and wait for its answer, whatever its code (`checked` turns refusals into exceptions)."""
-        if self.closed:
-            raise ConnectionLost(f"connection to {self.address} is closed: {self._closing or self._lost}")
+        self._check_open()
         return await self._calls.call(command, timeout_ms, self._transmit)
 
     def call(self, command: Command, answered: Answered, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
         """Send a request; `answered(response, None)` or `answered(None, error)` follows, never inside this call."""
-        if self.closed:
-            raise ConnectionLost(f"connection to {self.address} is closed: {self._closing or self._lost}")
+        self._check_open()
         self._calls.begin(command, timeout_ms, self._transmit, answered)
 
     def oneway(self, command: Command) -> None:
         """Send a request that gets no answer."""
-        if self.closed:
-            raise ConnectionLost(f"connection to {self.address} is closed: {self._closing or self._lost}")
+        self._check_open()
         command.opaque = self._calls.next_opaque()
         command.flag |= 2
         self._transmit(command)
@@ -92,9 +96,17 @@ class SocketConnection(FrameLink):
         """Call `callback(command)` for each command the server sends on its own."""
         self._push_callbacks.append(callback)
 
+    def on_close(self, callback: CloseCallback) -> None:
+        """Call `callback(reason)` once when it is gone; next turn if it already is."""
+        self.link.on_close(callback)
+
+    def abort(self, reason: str) -> None:
+        """Close at once and forget what is queued."""
+        self.link.abort(reason)
+
     async def close(self) -> None:
         """Close and wait until it is closed."""
-        self.end("closed by this side")
+        self.link.end("closed by this side")
         await self._ended.wait()
 
     async def bind(self, timeout_ms: int) -> None:
@@ -103,9 +115,9 @@ class SocketConnection(FrameLink):
             answer = await self.request(Command(RequestCode.SIGN_CHALLENGE), timeout_ms)
             self._signer = self._unbound.bound(answer) or self._unbound
 
-    def link_made(self) -> None:
+    def link_made(self, own_address: tuple[str, int] | None) -> None:  # noqa: ARG002 - a server wants to know it
         """Keep the name that was asked for: it says more than the socket's numbers."""
-        self.address = self._name
+        self.link.address = self.address
 
     def command_received(self, command: Command) -> None:
         """An answer goes to its request, anything else to those who listen."""
@@ -119,14 +131,18 @@ class SocketConnection(FrameLink):
                 LOG.exception("a callback failed on push %d from %s", command.code, self.address)
 
     def link_lost(self, reason: str) -> None:
-        """Fail what waits."""
+        """Fail the requests that wait for an answer."""
         self._calls.fail(reason)
         self._ended.set()
+
+    def _check_open(self) -> None:
+        if self.link.closing is not None:
+            raise ConnectionLost(f"connection to {self.address} is closed: {self.link.closing}")
 
     def _transmit(self, command: Command) -> None:
         if self._signer is not None:
             self._signer.sign(command)
-        self.send(command)
+        self.link.send(command)
 
 
 async def connect(
@@ -145,11 +161,10 @@ async def connect(
     settings = LinkSettings(frame_size_bytes_max, output_bytes_max)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     context = tls.context() if tls is not None else None
+    connection = SocketConnection(address, settings, in_flight_bytes_max, signer)
     try:
         async with asyncio.timeout(timeout_ms / 1000):
-            _, connection = await loop.create_connection(
-                lambda: SocketConnection(address, settings, in_flight_bytes_max, signer), host, port
-            )
+            await loop.create_connection(lambda: connection.link, host, port)
             if tls is not None and context is not None:
                 await _secured(connection, context, tls.name_for(host), (host, port))
             await _bound(connection, timeout_ms)
@@ -162,7 +177,7 @@ async def _secured(connection: SocketConnection, context: ssl.SSLContext, name: 
     """Do the handshake; whatever ends it early, cancellation included, ends the connection."""
     try:
         with handshake_with(*place):
-            await connection.start_tls(context, name)
+            await connection.link.start_tls(context, name)
     except BaseException:
         connection.abort("no TLS")
         raise

@@ -17,8 +17,8 @@ from remoting.client.master_link import Backoff, full
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Answered, CloseCallback, Connection, PushCallback
+from remoting.transport.ending import Ending, run_close_callback
 from remoting.transport.failures import ConnectionLost, RequestTimeout
-from remoting.transport.link import run_close_callback
 
 LOG = logging.getLogger("remoting")
 
@@ -27,6 +27,8 @@ PAUSE_FIRST_MS = 50
 
 PAUSE_MS_MAX = 5_000
 """Longest pause between two attempts."""
+
+CLOSED = "closed by this side"
 
 UpCallback = Callable[[Connection], None]
 
@@ -50,14 +52,13 @@ class ReconnectingConnection:
         self._backoff = Backoff(pause_first_ms, pause_ms_max, spread=spread)
         self._current: Connection | None = None
         self._up = asyncio.Event()
-        self._closed = False
+        self._ending = Ending()
         self._task: asyncio.Task[None] | None = None
         self._dialling: asyncio.Future[Connection] | None = None
         self._wanted = asyncio.Event()
         self._reason = "not connected yet"
         self._up_callbacks: list[UpCallback] = []
         self._down_callbacks: list[CloseCallback] = []
-        self._close_callbacks: list[CloseCallback] = []
         self._push_callbacks: list[PushCallback] = []
 
     @property
@@ -73,7 +74,7 @@ class ReconnectingConnection:
     @property
     def closed(self) -> bool:
         """True after `close`; a connection that is merely down is not closed."""
-        return self._closed
+        return self._ending.closing is not None
 
     @property
     def writable(self) -> bool:
@@ -82,7 +83,7 @@ class ReconnectingConnection:
 
     def start(self) -> None:
         """Begin to connect."""
-        if self._task is None and not self._closed:
+        if self._task is None and not self.closed:
             self._task = asyncio.get_running_loop().create_task(self._keep_up())
 
     def on_up(self, callback: UpCallback, *, at_once: bool = True) -> None:
@@ -97,10 +98,7 @@ class ReconnectingConnection:
 
     def on_close(self, callback: CloseCallback) -> None:
         """Call `callback(reason)` when it is closed for good."""
-        if self._closed:
-            asyncio.get_running_loop().call_soon(callback, self._reason)
-        else:
-            self._close_callbacks.append(callback)
+        self._ending.on_close(callback)
 
     def on_push(self, callback: PushCallback) -> None:
         """Call `callback(command)` for each push, on this connection and on all later ones."""
@@ -148,7 +146,7 @@ class ReconnectingConnection:
 
         While it is down it is dialled without the pause that is left, and an attempt under way begins anew.
         """
-        if self._closed:
+        if self.closed:
             return
         self._wanted.set()
         if self._dialling is not None:
@@ -162,28 +160,26 @@ class ReconnectingConnection:
             self._current.abort(reason)
 
     async def close(self) -> None:
-        """Close for good."""
-        if self._closed:
+        """Close for good, and wait until it is closed."""
+        if self.closed:
             return
-        self._closed = True
+        self._ending.closing = CLOSED
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         if self._current is not None:
             await self._current.close()
-        self._reason = "closed by this side"
+        self._reason = CLOSED
         self._up.set()  # whoever waits finds it closed
-        callbacks, self._close_callbacks = self._close_callbacks, []
-        for callback in callbacks:
-            run_close_callback(callback, self._reason)
+        self._ending.finish()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise ConnectionLost(f"connection to {self.address} is closed: {self._reason}")
 
     async def _keep_up(self) -> None:
-        while not self._closed:
+        while not self.closed:
             self.attempts += 1
             connection = await self._attempt()
             if connection is None:

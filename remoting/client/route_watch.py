@@ -54,7 +54,7 @@ class RouteWatch:
         self._tasks = self._tasks or [loop.create_task(self._watch(address)) for address in self._controllers]
 
     async def stop(self) -> None:
-        """Hear no more."""
+        """End the subscriptions and their connections."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

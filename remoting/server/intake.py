@@ -64,12 +64,12 @@ class Reader(Protocol):
         """Whether the header of the unfinished frame is there and names a key that is known."""
         ...
 
-    def hold_reading(self) -> None:
-        """Read nothing more until `go_on`."""
+    def pause_reading(self) -> None:
+        """Read nothing more until `resume_reading`."""
         ...
 
-    def go_on(self) -> None:
-        """Read again."""
+    def resume_reading(self) -> None:
+        """Read from it again, after it was paused."""
         ...
 
 
@@ -132,7 +132,7 @@ class Intake:
             waiting.waits = False
             waiting.begun_s = waiting.judged_s = now_s
             self._charge(waiting, waiting.size)
-            waiting_reader.go_on()
+            waiting_reader.resume_reading()
 
     def overdue(self, now_s: float) -> Iterator[tuple[Reader, str]]:
         """Yield and count whose frame takes too long or comes too slowly."""
@@ -169,7 +169,7 @@ class Intake:
             return BUDGET
         frame.waits = True
         self._waiting[reader] = frame
-        reader.hold_reading()
+        reader.pause_reading()
         return ""
 
     def _has_room(self, frame: _Frame) -> bool:

@@ -9,30 +9,26 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 
-from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.server.access import PROVED_ATTRIBUTE, Access
+from remoting.server.access import Access
 from remoting.server.foreign import FIRST_BYTES, foreign
-from remoting.server.intake import REFUSALS, Intake
+from remoting.server.intake import Intake
+from remoting.server.peer_frames import PeerFrames
 from remoting.server.tls import ENFORCING, ServerTls
 from remoting.transport.answering import answer
-from remoting.transport.contracts import Handler, Peer
-from remoting.transport.link import LOG, FrameLink, LinkSettings
+from remoting.transport.contracts import CloseCallback, Handler, Peer
+from remoting.transport.link import FrameLink
+from remoting.transport.output import LinkSettings
 
 __all__ = ["Handler", "Peer", "SocketPeer"]
 
-REFUSALS_MAX = 100
-"""Refusals sent to a peer that has to authenticate and has not; one more closes the connection. They cost memory while
-they wait to be read."""
 TLS_HANDSHAKE_BYTE = 0x16
 """First byte of a TLS connection. A frame cannot start with it: that would be a length above 368 MB."""
 
 
-class SocketPeer(FrameLink):
+class SocketPeer:
     """A `Peer` on a socket. `made` and `lost` tell the server about its coming and going."""
-
-    pauses_reading = True
 
     def __init__(
         self,
@@ -44,130 +40,90 @@ class SocketPeer(FrameLink):
         intake: Intake | None = None,
         access: Access | None = None,
     ) -> None:
-        super().__init__(settings)
-        self._intake = intake or Intake()
-        self._access = access or Access()
-        self.begun = False
-        """Whether a frame has begun and not ended."""
-        self.frames_in = 0
-        """Whole frames so far."""
-        self._refusals_left = REFUSALS_MAX
+        self.address = "?"
         self.loopback = False
         self.reached_at: tuple[str, int] | None = None
         """Our own end of the connection; None for sockets without a port."""
         self.attributes: dict[str, object] = {}
         self.unasked_answers = 0
+        self.link = FrameLink(settings, self, pauses_reading=True)
+        """The socket's protocol."""
+        self.link.on_first_bytes = self._first_bytes
+        self._access = access or Access()
+        self.frames = PeerFrames(self.attributes, self.link, intake or Intake(), self._access)
+        self._counters = settings.counters
         self._handler = handler
         self._made = made
-        self._lost_callback = lost
-        self._first_byte_due = True
-        self._listener_tls = tls
+        self._lost = lost
+        self._tls = tls
         self._plain_refused = tls is not None and tls.mode == ENFORCING
 
-    def link_made(self) -> None:
-        """Find out where the peer is, then ask the server whether there is room for it."""
-        self.loopback = is_loopback(self.address)
-        name = None if self._transport is None else self._transport.get_extra_info("sockname")
-        self.reached_at = (name[0], name[1]) if isinstance(name, tuple) else None
-        if not self._made(self):
-            self.abort("too many connections")
+    @property
+    def writable(self) -> bool:
+        """False while more output waits than the limit allows."""
+        return self.link.writable
+
+    def send(self, command: Command) -> None:
+        """Queue a reply or a push; everything of one loop turn leaves in one write."""
+        self.link.send(command)
 
     def close(self, reason: str) -> None:
         """Send what is queued, then close."""
-        self.end(reason)
+        self.link.end(reason)
 
-    def buffer_updated(self, nbytes: int) -> None:
-        """Look at the first byte of all, then read frames."""
-        if self._first_byte_due:
-            self._first_byte_due = False
-            if self._receive_buffer[0] == TLS_HANDSHAKE_BYTE:
-                self.tls_requested()
-            elif reason := foreign(bytes(self._receive_buffer[: min(nbytes, FIRST_BYTES)])):
-                self._counters.foreign += 1
-                self.violated(reason)
-        super().buffer_updated(nbytes)
+    def abort(self, reason: str) -> None:
+        """Close at once and forget what is queued."""
+        self.link.abort(reason)
 
-    @property
-    def proved(self) -> bool:
-        """Whether its requests carry a proof, or need none."""
-        return PROVED_ATTRIBUTE in self.attributes or self._access.trusts(self)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is read from it now."""
-        return self._reading_held or not self._writable
-
-    def host(self) -> str:
-        """Its address without the port."""
-        return self.address.rpartition(":")[0]
-
-    def names_key(self) -> bool:
-        """Whether the unfinished frame has a header that names a known key."""
-        try:
-            head = self._decoder.unfinished_head()
-        except RemoteViolation:
-            return False
-        return head is not None and self._access.knows(head)
+    def on_close(self, callback: CloseCallback) -> None:
+        """Call `callback(reason)` once when it is gone; next turn if it already is."""
+        self.link.on_close(callback)
 
     def refused(self) -> None:
-        """A request was refused for lack of a right; who has proved no key is refused so often and no more."""
-        if self.proved or self.closed:
-            return
-        if not self._refusals_left:
-            self._intake.refused[REFUSALS] += 1
-            self.cut(f"{REFUSALS}: {REFUSALS_MAX} requests refused and no key proved")
-        self._refusals_left -= 1
+        """A request was refused for lack of a right; the connection may end of it."""
+        self.frames.refused()
 
-    def cut(self, reason: str) -> None:
-        """Close at once a connection whose frame costs too much."""
-        LOG.warning("connection with %s cut: %s", self.address, reason)
-        self.abort(reason)
-
-    def _bytes_received(self, nbytes: int) -> None:
-        before = self._counters.frames_in
-        super()._bytes_received(nbytes)
-        frames = self._counters.frames_in - before
-        self.frames_in += frames
-        held = self._decoder.buffered_bytes
-        if held or self.begun:
-            self._account(held, whole=frames > 0)
-
-    def _account(self, held: int, *, whole: bool) -> None:
-        """So many bytes of a frame are held, after others or this one became whole."""
-        now_s = self._loop.time()
-        if self.begun and (whole or not held):
-            self._intake.finished(self, now_s)
-        self.begun = bool(held) and not self.closed
-        if self.begun:
-            reason = self._intake.progress(self, held, self._decoder.frame_bytes, now_s)
-            if reason:
-                self.cut(f"{reason}: {held} bytes of an unfinished frame of {self._decoder.frame_bytes}")
-
-    def tls_requested(self) -> None:
-        """The peer starts a TLS handshake."""
-        if self._listener_tls is None:
-            self.violated("the peer speaks TLS, but this port has no certificate configured")
-            return
-        self._plain_refused = False
-        self.start_tls(self._listener_tls.context)
+    def link_made(self, own_address: tuple[str, int] | None) -> None:
+        """Find out where the peer is, then ask the server whether there is room for it."""
+        self.address = self.link.address
+        self.loopback = is_loopback(self.address)
+        self.reached_at = own_address
+        self.frames.needs_no_proof = self._access.trusts(self)
+        if not self._made(self):
+            self.abort("too many connections")
 
     def command_received(self, command: Command) -> None:
         """Answer a request; answers to requests nobody made are counted and dropped."""
-        if self._closing is not None:
+        if self.link.closing is not None:
             return  # it came in the same read as the request that ended the connection
         if command.is_response:
             self.unasked_answers += 1
             return
         if self._plain_refused:
             self.send(command.reply(ResponseCode.NO_PERMISSION, "this port takes TLS only: connect with TLS"))
-            self.violated("the peer does not speak TLS, which this port wants")
+            self.link.violated("the peer does not speak TLS, which this port wants")
             return
         answer(self._handler, self, command)
 
     def link_lost(self, reason: str) -> None:
-        """Tell the server."""
-        self._intake.finished(self, self._loop.time())
-        self._lost_callback(self, reason)
+        """Free what its frames held, then tell the server."""
+        self.frames.ended()
+        self._lost(self, reason)
+
+    def _first_bytes(self, data: memoryview) -> None:
+        """Whether it begins with TLS, or is another protocol's peer."""
+        if data[0] == TLS_HANDSHAKE_BYTE:
+            self._begin_tls()
+        elif reason := foreign(bytes(data[:FIRST_BYTES])):
+            self._counters.foreign += 1
+            self.link.violated(reason)
+
+    def _begin_tls(self) -> None:
+        if self._tls is None:
+            self.link.violated("the peer speaks TLS, but this port has no certificate configured")
+            return
+        self._plain_refused = False
+        self.link.start_tls(self._tls.context)
 
 
 def is_loopback(address: str) -> bool:

@@ -16,15 +16,13 @@ from remoting.protocol.frames.frame import FRAME_SIZE_BYTES_MAX
 from remoting.server.access import Access
 from remoting.server.intake import Intake, IntakeLimits
 from remoting.server.peer import SocketPeer
+from remoting.server.peer_frames import PeerFrames
 from remoting.server.strangers import SILENT, Strangers
 from remoting.server.tls import ServerTls
 from remoting.transport.certificates import LOOK_INTERVAL_MS
 from remoting.transport.contracts import Handler
-from remoting.transport.link import (
-    OUTPUT_BYTES_MAX,
-    LinkCounters,
-    LinkSettings,
-)
+from remoting.transport.link import FrameLink
+from remoting.transport.output import OUTPUT_BYTES_MAX, LinkCounters, LinkSettings
 
 LOG = logging.getLogger("remoting")
 
@@ -150,18 +148,19 @@ class RemotingServer:
         self._listeners.append(listener)
         return int(listener.sockets[0].getsockname()[1])
 
-    def _make_peer(self) -> SocketPeer:
-        return SocketPeer(
+    def _make_peer(self) -> FrameLink:
+        peer = SocketPeer(
             self._handler, self._settings, self._peer_made, self._peer_lost, self._tls, self.intake, self._access
         )
+        return peer.link
 
     def _sweep(self) -> None:
         """Cut the connections whose frames take too long, and those that prove nothing and say nothing."""
         loop = asyncio.get_running_loop()
         for reader, reason in self.intake.overdue(loop.time()):
-            cast("SocketPeer", reader).cut(f"{reason}: a frame that began was not finished in time")
+            cast("PeerFrames", reader).cut(f"{reason}: a frame that began was not finished in time")
         for stranger in self.strangers.overdue(loop.time()):
-            cast("SocketPeer", stranger).cut(f"{SILENT}: it has proved no key and said nothing for too long")
+            cast("PeerFrames", stranger).cut(f"{SILENT}: it has proved no key and said nothing for too long")
         self._sweep_timer = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def _look(self) -> None:
@@ -179,14 +178,14 @@ class RemotingServer:
             LOG.warning("connection of %s refused: there are %d already", peer.address, self._connections_max)
             return False
         self.counters.accepted += 1
-        self.strangers.came(peer, asyncio.get_running_loop().time())
+        self.strangers.came(peer.frames, asyncio.get_running_loop().time())
         if self._on_connection is not None:
             self._on_connection(peer)
         return True
 
     def _peer_lost(self, peer: SocketPeer, reason: str) -> None:
         self.peers.discard(peer)
-        self.strangers.gone(peer)
+        self.strangers.gone(peer.frames)
         self.counters.lost += 1
         if not self.peers:
             self._empty.set()

@@ -55,7 +55,7 @@ class Strangers:
             self._heard[stranger] = now_s, 0
 
     def gone(self, stranger: Stranger) -> None:
-        """It has ended."""
+        """Its connection has ended; it is not watched any more."""
         self._heard.pop(stranger, None)
 
     def overdue(self, now_s: float) -> Iterator[Stranger]:

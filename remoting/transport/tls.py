@@ -105,7 +105,7 @@ class TlsTransport:
         self._transport.close()
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close at once, without a word to the other side."""
         self._end()
         self._transport.abort()
 
@@ -134,7 +134,7 @@ class TlsTransport:
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read from the socket again."""
         self._transport.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

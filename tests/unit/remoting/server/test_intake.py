@@ -21,10 +21,10 @@ class Socket:
     def names_key(self) -> bool:
         return self._named
 
-    def hold_reading(self) -> None:
+    def pause_reading(self) -> None:
         self.held = self.idle = True
 
-    def go_on(self) -> None:
+    def resume_reading(self) -> None:
         self.held = self.idle = False
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 
 import pytest
 
@@ -14,7 +16,8 @@ from remoting.protocol.frames.commands import Command
 from remoting.protocol.frames.frame import FrameDecoder, encode_frame
 from remoting.server import peer as peer_module
 from remoting.server.access import CHALLENGES_MAX, Access
-from remoting.server.peer import REFUSALS_MAX, is_loopback
+from remoting.server.peer import is_loopback
+from remoting.server.peer_frames import REFUSALS_MAX
 from remoting.server.router import Router
 from remoting.transport.failures import ConnectionLost
 from remoting.transport.signature import Signer
@@ -135,3 +138,38 @@ async def test_the_route_that_leads_to_a_refusal_is_one(serve):
     with pytest.raises(ConnectionLost):
         await connection.request(Command(105, fields=dict(lookup)))
     await connection.close()
+
+
+async def test_a_peer_that_has_ended_is_freed_at_once(serve):
+    """It may hold most of a large frame; no search for cycles is waited for."""
+    server = await serve(lambda peer, command: command.reply())
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(encode_frame(Command(1, body=bytes(3_000)))[:2_000])
+    while not any(peer.frames.begun for peer in server.peers):
+        await asyncio.sleep(0)
+    held = [weakref.ref(each) for peer in server.peers for each in (peer, peer.link, peer.frames)]
+    gc.disable()
+    try:
+        writer.close()
+        while server.peers:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert [each() for each in held] == [None] * 3
+    finally:
+        gc.enable()
+
+
+async def test_a_connection_that_has_ended_is_freed_at_once(serve):
+    """As its peer is."""
+    server = await serve(lambda peer, command: command.reply())
+    connection = await connect("127.0.0.1", server.port)
+    await connection.request(Command(1))
+    held = [weakref.ref(each) for each in (connection, connection.link)]
+    gc.disable()
+    try:
+        await connection.close()
+        del connection
+        await asyncio.sleep(0)
+        assert [each() for each in held] == [None] * 2
+    finally:
+        gc.enable()
