@@ -23,9 +23,9 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies import append_body
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from remoting.transport.failures import split_address
 from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.avro import AvroDecoder, plan_avro
@@ -166,10 +166,10 @@ def measure_births(nodes: int) -> None:
 def _ask_births(address: str, nodes: int) -> None:
     topics = [f"spBv1.0/g/{kind}" for n in range(nodes) for kind in (f"NBIRTH/n{n}", f"DBIRTH/n{n}/d")]
     body = sparkplug_body(20, is_birth=True)
-    entries = [append_body.encode_mqtt_entry(topic.encode(), body, 0, 0, b"x") for topic in topics]
+    entries = [image.encode_mqtt_image(topic.encode(), body, 0, 0, b"x") for topic in topics]
     with BlockingConnection.dial(address) as connection:
         for begin in range(0, len(entries), 500):
-            part = append_body.encode_entries(entries[begin : begin + 500])
+            part = b"".join(entries[begin : begin + 500])
             assert connection.request(Command(RequestCode.APPEND_MANY, body=part)).code == 0
     births = Births(parse_read({"mqttFilter": "#", "nameServer": address}), {"b": split_address(address)})
     now_ms = time.time_ns() // 1_000_000

@@ -21,11 +21,11 @@ import pyarrow as pa
 from benchmarks.spark_read import check, lightmq_ports
 from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies import append_body
 from remoting.protocol.bodies.batch_body import BatchMessage, encode_batch
 from remoting.protocol.bodies.sink_body import CommitBatch, StageHandle, encode
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from remoting.protocol.records.record import BATCH, DISPATCH_SIZE, HEADER_SIZE, MESSAGE
 from spark_connector.writing.batch_encoder import encode_batches
 
@@ -43,7 +43,7 @@ PARTS = ("head", "queues", "names", "properties", "body", "padding", "state", "i
 def device(first: int, count: int) -> list[bytes]:
     """Publishes of devices with a topic of their own."""
     return [
-        append_body.encode_mqtt_entry(b"disk/%d/temp" % (number % DEVICES), BODY, 1, 0, b"disk")
+        image.encode_mqtt_image(b"disk/%d/temp" % (number % DEVICES), BODY, 1, 0, b"disk")
         for number in range(first, first + count)
     ]
 
@@ -51,7 +51,7 @@ def device(first: int, count: int) -> list[bytes]:
 def publishes(messages: int) -> Iterable[Command]:
     """What a proxy sends of them."""
     for first in range(0, messages, A_REQUEST):
-        yield Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(device(first, A_REQUEST)))
+        yield Command(RequestCode.APPEND_MANY, body=b"".join(device(first, A_REQUEST)))
 
 
 def rocketmq(messages: int) -> Iterable[Command]:
@@ -73,7 +73,7 @@ def staged(messages: int) -> Iterable[Command]:
     """Rows of a Spark sink, exactly once: staged, then committed."""
     fields = {"sink": SINK, "batch": "0", "partition": "0", "attempt": "0"}
     for first in range(0, messages, A_REQUEST):
-        entries = append_body.encode_entries(device(first, A_REQUEST))
+        entries = b"".join(device(first, A_REQUEST))
         yield Command(RequestCode.STAGE, fields=dict(fields), body=entries)
     commit = CommitBatch(SINK, 0, [StageHandle(0, 0, messages)])
     yield Command(RequestCode.COMMIT_BATCH, body=encode(commit))
@@ -87,7 +87,7 @@ def batches(messages: int) -> Iterable[Command]:
     columns = {"body": pa.array([BODY] * BATCH_ROWS), "key": pa.array([f"d{n % DEVICES}" for n in range(BATCH_ROWS)])}
     raw = bytes(encode_batches(columns, TOPIC, "lz4", BATCH_ROWS, 0).data)
     for _ in range(max(1, messages // BATCH_ROWS)):
-        yield Command(RequestCode.APPEND_MANY, body=append_body.encode_entries([raw]))
+        yield Command(RequestCode.APPEND_MANY, body=b"".join([raw]))
 
 
 KINDS: dict[str, Callable[[int], Iterable[Command]]] = {

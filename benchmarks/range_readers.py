@@ -28,9 +28,9 @@ from benchmarks.stores import MIB, StoreBench, messages
 from broker.store.attached.store import AttachedStore
 from remoting.client.blocking import BlockingConnection
 from remoting.client.connection import connect
-from remoting.protocol.bodies import append_body
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from spark_connector.options.read_write import parse_read
 from spark_connector.queues import QueueRange
 from spark_connector.reading.bounds import BoundsWatch
@@ -114,18 +114,18 @@ def fill(port: int, rows: int) -> None:
     with BlockingConnection("127.0.0.1", port) as connection:
         for first in range(0, rows, 2_000):
             entries = [
-                append_body.encode_mqtt_entry(b"%s/%d" % (TOPIC.encode(), n % 8), bytes(100), 1, 0, b"bench")
+                image.encode_mqtt_image(b"%s/%d" % (TOPIC.encode(), n % 8), bytes(100), 1, 0, b"bench")
                 for n in range(first, first + 2_000)
             ]
-            reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+            reply = connection.request(Command(RequestCode.APPEND_MANY, body=b"".join(entries)))
             assert reply.code == 0, reply.remark
 
 
 async def take(port: int, seconds: float) -> list[float]:
     """Send `RATE_PER_S` messages a second in small batches; how long each acknowledgement took, in ms."""
     connection = await connect("127.0.0.1", port)
-    entry = append_body.encode_mqtt_entry(b"new/1", bytes(100), 1, 0, b"bench")
-    body = append_body.encode_entries([entry] * ENTRIES_AT_ONCE)
+    entry = image.encode_mqtt_image(b"new/1", bytes(100), 1, 0, b"bench")
+    body = b"".join([entry] * ENTRIES_AT_ONCE)
     took: list[float] = []
 
     async def one() -> None:

@@ -25,10 +25,10 @@ from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from remoting import inprocess
 from remoting.client.connection import Connection
-from remoting.protocol.bodies.append_body import KIND_QUEUE, QUEUE_INDEX_ANY, encode_entries, encode_entry
 from remoting.protocol.bodies.sink_body import CommitBatch, StageHandle, encode
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import QUEUE_INDEX_ANY, encode_image
 from remoting.server.router import Router
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
@@ -42,10 +42,10 @@ Round = Callable[[Connection, bytes, int], Awaitable[None]]
 
 def body_of(*, has_queue: bool, is_full: bool) -> bytes:
     """A request's body."""
-    return encode_entries(
+    return b"".join(
         [
-            encode_entry(
-                kind=KIND_QUEUE, flags=0, queue_index=row * 7 % QUEUES if has_queue else QUEUE_INDEX_ANY,
+            encode_image(
+                flags=0, queue_index=row * 7 % QUEUES if has_queue else QUEUE_INDEX_ANY,
                 born_ms=1_769_853_600_000, topic=b"orders", keys=b"device-%04d" % (row % 100) if is_full else b"",
                 tags=b"reading" if is_full else b"", properties=PROPERTIES if is_full else (), body=b"x" * 100,
             )

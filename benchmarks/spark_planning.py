@@ -19,9 +19,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from benchmarks.spark_read import check, lightmq_server
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies import append_body
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from spark_connector.options.read_write import parse_read
 from spark_connector.reading.stream_reader import RocketMQStreamReader
 
@@ -37,10 +37,8 @@ def publish(server: str, topics: list[bytes]) -> None:
     """One message per MQTT topic."""
     with BlockingConnection.dial(server, 60_000) as connection:
         for begin in range(0, len(topics), BATCH_ENTRIES):
-            raw = [
-                append_body.encode_mqtt_entry(one, b"x", 1, 0, b"b") for one in topics[begin : begin + BATCH_ENTRIES]
-            ]
-            check(connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(raw))))
+            raw = [image.encode_mqtt_image(one, b"x", 1, 0, b"b") for one in topics[begin : begin + BATCH_ENTRIES]]
+            check(connection.request(Command(RequestCode.APPEND_MANY, body=b"".join(raw))))
 
 
 def plan(reader: RocketMQStreamReader, start: str) -> str:

@@ -30,9 +30,9 @@ from pyspark.sql.types import _parse_datatype_string
 from lightmq.spark import session
 from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies import append_body
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from spark_connector.columns.arrow import arrow_schema
 from spark_connector.columns.batches import decode_range
 from spark_connector.options.read_write import parse_read
@@ -87,12 +87,10 @@ def lightmq_ports(data: Path | None = None) -> Iterator[tuple[dict[str, int], in
 def fill(server: str, rows: int) -> None:
     """Store the backlog, a few requests on the way at once."""
     body = b"x" * 100
-    raw = [
-        append_body.encode_mqtt_entry(b"bench/%d" % (n % TOPICS), body, 1, 0, b"bench") for n in range(BATCH_ENTRIES)
-    ]
+    raw = [image.encode_mqtt_image(b"bench/%d" % (n % TOPICS), body, 1, 0, b"bench") for n in range(BATCH_ENTRIES)]
     with BlockingConnection.dial(server, 60_000) as connection:
         for begin in range(0, rows, BATCH_ENTRIES):
-            entries = append_body.encode_entries(raw[: min(BATCH_ENTRIES, rows - begin)])
+            entries = b"".join(raw[: min(BATCH_ENTRIES, rows - begin)])
             connection.send(Command(RequestCode.APPEND_MANY, body=entries))
             while connection.in_flight > IN_FLIGHT_MAX:
                 check(connection.receive())
@@ -110,7 +108,7 @@ def fill_batches(server: str, rows: int) -> None:
         fields = topic_fields(BATCH_TOPIC, 4, attributes={"queue.type": "BatchCQ"})
         check(connection.request(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields)))
         raw = bytes(encode_batches(columns, BATCH_TOPIC, "lz4", BATCH_ROWS, 0).data)
-        entries = append_body.encode_entries([raw] * 8)
+        entries = b"".join([raw] * 8)
         for _ in range(-(-rows // (8 * BATCH_ROWS))):
             check(connection.request(Command(RequestCode.APPEND_MANY, body=entries)))
 

@@ -1,4 +1,4 @@
-"""From a record of our log to what is published at the peer, and from a message of the peer to an append entry.
+"""From a record of our log to what is published at the peer, and from a message of the peer to a record image.
 
 Invariant: with MQTT 5 every property of a message arrives at the other side, with what is left of its expiry; with
 3.1.1 there are none. Pure functions; the time comes from outside.
@@ -22,7 +22,7 @@ import msgspec
 
 from mqtt_bridge.config import CLIENT_ID_PREFIX, ConnectionConfig
 from mqtt_bridge.mapping import OutMapping, Target
-from remoting.protocol.bodies.append_body import KIND_MQTT, QUEUE_INDEX_ANY, encode_entry
+from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.mqtt_properties import BRIDGE_KEY, MessageProperties, from_pairs, to_pairs
 from remoting.protocol.records.names import parent_topic
 from remoting.protocol.records.record import (
@@ -161,18 +161,16 @@ def outgoing(record: RecordView, mapping: OutMapping, place: Place, now_ms: int)
     return [Outgoing(target, payload, said if place.is_v5 else None) for target in targets], ""
 
 
-def entry(
+def to_image(
     target: Target, payload: bytes, properties: MessageProperties | None, place: Place, *, client: bytes, now_ms: int
 ) -> bytes:
-    """The append entry of a message that came from the peer; LocalMisuse if a part of it does not fit."""
+    """The record image of a message that came from the peer; LocalMisuse if a part of it does not fit."""
     pairs = [(MQTT_TOPIC_KEY, target.topic), (CLIENT_ID_KEY, client)]
     if properties is not None:
         pairs += to_pairs(properties)
     pairs.append((CAME_BY_KEY, place.connection))
-    return encode_entry(
-        kind=KIND_MQTT,
+    return encode_image(
         flags=FLAG_MQTT | target.qos | (FLAG_RETAIN if target.retain else 0),
-        queue_index=QUEUE_INDEX_ANY,
         born_ms=now_ms,
         topic=parent_topic(target.topic),
         properties=pairs,

@@ -18,11 +18,10 @@ from paho.mqtt.packettypes import PacketTypes
 from mqtt_bridge.config import IN, ConnectionConfig
 from mqtt_bridge.in_flight import Arrived, Inbox
 from mqtt_bridge.mapping import InMapping, wrong_topic
-from mqtt_bridge.message import client_id, entry, place_of, why_not_in
+from mqtt_bridge.message import client_id, place_of, to_image, why_not_in
 from mqtt_bridge.metrics import BridgeMetrics
 from mqtt_bridge.paho_client import FAILURE, code_in_words, from_paho
 from mqtt_bridge.peer import Peer, PeerLostError, Welcome
-from remoting.protocol.bodies.append_body import encode_entries
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -125,15 +124,15 @@ class Receiver:
     def _take(self, peer: Peer, message: MQTTMessage) -> None:
         size_bytes = len(message.payload) + len(message.topic)
         arrived = self._inbox.arrive(message.mid if message.qos else 0, size_bytes)
-        made = self._entry(message)
+        made = self._image(message)
         if made is None:
             self._done(peer, arrived)
         else:
             self._waiting.append((arrived, made))
             self._arrived.set()
 
-    def _entry(self, message: MQTTMessage) -> bytes | None:
-        """The append entry of a message; None, counted and said, when there is none to be stored."""
+    def _image(self, message: MQTTMessage) -> bytes | None:
+        """The record image of a message; None, counted and said, when there is none to be stored."""
         topic = message.topic.encode()
         said = from_paho(getattr(message, "properties", None))
         reason = why_not_in(self._place, said.user) if said is not None else ""
@@ -151,7 +150,7 @@ class Receiver:
             return None
         try:
             now_ms = self._clock.now_ms()
-            return entry(target, bytes(message.payload), said, self._place, client=self._client, now_ms=now_ms)
+            return to_image(target, bytes(message.payload), said, self._place, client=self._client, now_ms=now_ms)
         except LocalMisuse as error:
             self._drop("too_large", message.topic, str(error))
             return None
@@ -169,7 +168,7 @@ class Receiver:
             await self._append(peer, batch)
 
     async def _append(self, peer: Peer, batch: list[tuple[Arrived, bytes]]) -> None:
-        body = encode_entries([made for _, made in batch])
+        body = b"".join([made for _, made in batch])
         try:
             checked(await self._line.request(Command(RequestCode.APPEND_MANY, body=body), REQUEST_TIMEOUT_MS))
         except Refused as error:

@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable
 
 from remoting.native.checksum import crc32c
-from remoting.protocol.bodies import append_body
 from remoting.protocol.frames import frame, header
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records import names, record, topics
+from remoting.protocol.records import image, names, record, topics
 
 ROUNDS = 7
 PAYLOAD = bytes(100)
@@ -34,28 +33,20 @@ def cpu_us(run: Callable[[], object], calls: int, each: int = 1) -> float:
 
 
 def _message() -> bytes:
-    (entry,) = append_body.decode_entries(
-        append_body.encode_entries([append_body.encode_mqtt_entry(TOPIC, PAYLOAD, 1, 1, CLIENT)])
-    )
-    return _record(entry)
+    (found,) = image.image_views(image.encode_mqtt_image(TOPIC, PAYLOAD, 1, 1, CLIENT))
+    return _record(found)
 
 
-def _record(entry: append_body.AppendEntry) -> bytes:
-    return record.encode_record(
-        magic_type=record.MESSAGE, epoch=1, position=0, born_ms=entry.born_ms, store_ms=2, flags=entry.flags, count=1,
-        dispatch=((1, 10), (2, 20), (3, 30)),
-        counts=(entry.n_props, entry.topic_len, entry.keys_len, entry.tags_len, entry.props_len),
-        tag_hash=0, producer_seq=0, meta=entry.meta, body=entry.body,
-    )  # fmt: skip
+def _record(found: record.RecordView) -> bytes:
+    return image.stamp(found, epoch=1, position=0, store_ms=2, dispatch=((1, 10), (2, 20), (3, 30)))
 
 
 def rows() -> list[tuple[str, float]]:
     """Return (what, µs CPU per message) of every hot function."""
-    entry = append_body.encode_mqtt_entry(TOPIC, PAYLOAD, 1, 1, CLIENT)
+    one = image.encode_mqtt_image(TOPIC, PAYLOAD, 1, 1, CLIENT)
     fresh = iter([b"%d/temp" % number for number in range(2_000_000)])
-    body = append_body.encode_entries([entry] * BATCH)
-    single = append_body.encode_entries([entry])
-    decoded = append_body.decode_entries(body)[0]
+    body = one * BATCH
+    decoded = image.image_views(body)[0]
     raw = memoryview(_message() * BATCH)
     trie: topics.FilterTrie[int] = topics.FilterTrie()
     for number in range(1000):
@@ -68,19 +59,19 @@ def rows() -> list[tuple[str, float]]:
         ("yardstick: dict look-up", cpu_us(lambda: table[TOPIC], 50_000)),
         ("yardstick: crc32c of 300 bytes", cpu_us(lambda: crc32c(raw[:300]), 20_000)),
         (
-            "encode_mqtt_entry, topic seen",
-            cpu_us(lambda: append_body.encode_mqtt_entry(TOPIC, PAYLOAD, 1, 1, CLIENT), 20_000),
+            "encode_mqtt_image, topic seen",
+            cpu_us(lambda: image.encode_mqtt_image(TOPIC, PAYLOAD, 1, 1, CLIENT), 20_000),
         ),
         (
-            "encode_mqtt_entry, topic new",
-            cpu_us(lambda: append_body.encode_mqtt_entry(next(fresh), PAYLOAD, 1, 1, CLIENT), 20_000),
+            "encode_mqtt_image, topic new",
+            cpu_us(lambda: image.encode_mqtt_image(next(fresh), PAYLOAD, 1, 1, CLIENT), 20_000),
         ),
-        (f"decode_entries, {BATCH} a body", cpu_us(lambda: append_body.decode_entries(body), 500, BATCH)),
+        (f"image_views, {BATCH} a body", cpu_us(lambda: image.image_views(body), 500, BATCH)),
         (
-            "decode_entries, 1 a body",
-            cpu_us(lambda: append_body.decode_entries(single), 20_000),
+            "image_views, 1 a body",
+            cpu_us(lambda: image.image_views(one), 20_000),
         ),
-        ("encode_record, 3 queues", cpu_us(lambda: _record(decoded), 20_000)),
+        ("stamp, 3 queues", cpu_us(lambda: _record(decoded), 20_000)),
         ("check_record", cpu_us(lambda: record.check_record(raw, 0, 0), 20_000)),
         ("publish_fields", cpu_us(lambda: record.publish_fields(raw, 0), 20_000)),
         (f"iter_records, {BATCH} a blob", cpu_us(lambda: [None for _ in record.iter_records(raw)], 500, BATCH)),

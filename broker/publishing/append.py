@@ -12,22 +12,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from broker.meta import hot
+from broker.publishing.placement import kind_of
 from broker.requests.access import PUBLISH
 from broker.requests.refusals import refusal_of
 from broker.store.errors import StoreError
 from broker.store.state.state_log import StateChange
 from broker.store.store_message import Appended, StoreMessage
-from remoting.protocol.bodies.append_body import (
-    KIND_BATCH,
-    KIND_MQTT,
-    SUBSCRIBERS_FIELD,
-    AppendEntry,
-    decode_entries,
-    encode_append_reply,
-)
+from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE
+from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD, encode_append_reply
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.record import FLAG_FORMAT_SHIFT, FLAG_MQTT, FLAG_RETAIN, tag_hash
+from remoting.protocol.records.image import client_id_of, image_views, iter_images, packet_id_of, wanted_queue
+from remoting.protocol.records.record import FLAG_MQTT, RecordView, tag_hash
 from remoting.transport.contracts import Peer
 from remoting.transport.direct import Stored
 from remoting.transport.turn import soon
@@ -71,7 +67,7 @@ ExactIds = Sequence[tuple[PublisherSession, int]]
 """(session, packet id) of QoS 2 publishes."""
 NO_EXACT_IDS: ExactIds = ()
 NOT_STORED = (0, -1)
-"""Place of an entry that was left out."""
+"""Place of an image that was left out."""
 Waiting = tuple[int, Done, ExactIds]
 
 
@@ -171,41 +167,40 @@ def _forgotten(exact: ExactIds) -> None:
         session.release((packet_id,))
 
 
-def entry_message(entry: AppendEntry) -> StoreMessage:
-    """A store message from an append entry; queues are filled in by the placement."""
+def image_message(image: RecordView) -> StoreMessage:
+    """A store message from a checked image; queues are filled in by the placement."""
+    n_props, topic_len, keys_len, tags_len, props_len = image.counts
     return StoreMessage(
         (),
-        entry.born_ms,
-        entry.flags << FLAG_FORMAT_SHIFT if entry.kind == KIND_BATCH else entry.flags,
-        tag_hash(entry.tags) if entry.tags_len else 0,
-        entry.n_props,
-        entry.topic_len,
-        entry.keys_len,
-        entry.tags_len,
-        entry.props_len,
-        entry.meta,
-        entry.body,
+        image.born_ms,
+        image.flags,
+        tag_hash(image.tags) if tags_len else 0,
+        n_props,
+        topic_len,
+        keys_len,
+        tags_len,
+        props_len,
+        bytes(image.meta),
+        bytes(image.body),
         0,
-        entry.count,
+        image.count,
     )
 
 
 def authorize_body(authorizer: Authorizer, peer: Peer, command: Command) -> None:
-    """Refused unless the peer may publish to every topic of the request's entries."""
+    """Refused unless the peer may publish to every topic of the request's images."""
     if authorizer.open:
         return
     topics = hot.core.topics(command.body)
     if topics is None:
-        topics = {entry.mqtt_topic or entry.topic for entry in decode_entries(command.body)}
+        topics = {image.mqtt_topic or image.topic for image in iter_images(command.body)}
     for topic in topics:
         authorizer.authorize(peer, command, PUBLISH, topic.decode("utf-8", "replace"))
 
 
-def admit_retained(quota: RetainedQuota, metrics: BrokerMetrics, entries: list[AppendEntry]) -> None:
+def admit_retained(quota: RetainedQuota, metrics: BrokerMetrics, images: list[RecordView]) -> None:
     """Refused when there would be too many retained messages; counted."""
-    wanted = [
-        (one.mqtt_topic or b"", len(one.body)) for one in entries if one.kind == KIND_MQTT and one.flags & FLAG_RETAIN
-    ]
+    wanted = [(one.mqtt_topic or b"", len(one.body)) for one in images if one.flags & RETAINED_MASK == RETAINED_VALUE]
     try:
         quota.admit(wanted)
     except Refused:
@@ -220,23 +215,23 @@ def append_many(broker: Broker, peer: Peer, command: Command) -> None:
     if plain is not None:
         _append(broker, peer, command, plain, NO_EXACT_IDS, ())
         return
-    entries = decode_entries(command.body)
+    images = image_views(command.body)
     if broker.retained_quota.active:
-        admit_retained(broker.retained_quota, broker.metrics, entries)
+        admit_retained(broker.retained_quota, broker.metrics, images)
     place = broker.placement.place
     exact: ExactIds = NO_EXACT_IDS
     left_out: list[int] = []
-    if any(entry.packet_id for entry in entries):
-        exact, left_out = exact_ids(broker, peer, entries)
-    if len(left_out) == len(entries) > 0:
+    if any(packet_id_of(image) for image in images):
+        exact, left_out = exact_ids(broker, peer, images)
+    if len(left_out) == len(images) > 0:
         broker.appender.flush_exact()  # what is stored already may be a repetition of what gathers
         end = broker.store.end_position
-        broker.answers.reply_at(end, peer, command.reply(body=encode_append_reply(end, [NOT_STORED] * len(entries))))
+        broker.answers.reply_at(end, peer, command.reply(body=encode_append_reply(end, [NOT_STORED] * len(images))))
         return
-    wanted = list(entries) if left_out else entries
+    wanted = list(images) if left_out else images
     for at in reversed(left_out):
         del wanted[at]
-    messages = [place(entry_message(entry), entry.kind, entry.queue_index) for entry in wanted]
+    messages = [place(image_message(image), kind_of(image.flags), wanted_queue(image)) for image in wanted]
     _append(broker, peer, command, messages, exact, left_out)
 
 
@@ -274,7 +269,7 @@ def _append(
 
 
 def _unwanted(broker: Broker, messages: list[StoreMessage], left_out: Sequence[int]) -> list[bool]:
-    """Whether nobody has subscribed to a message's topic, for every entry of the request; unknown of those left out."""
+    """Whether nobody has subscribed to a message's topic, for every image of the request; unknown of those left out."""
     want = broker.subscribers.want
     unwanted = [not want(message) for message in messages]
     for at in left_out:
@@ -290,8 +285,8 @@ def _queue_topics(messages: list[StoreMessage]) -> set[str]:
     return {message.meta[place].decode("utf-8", "replace") for message, place in zip(messages, places, strict=True)}
 
 
-def exact_ids(broker: Broker, peer: Peer, entries: list[AppendEntry]) -> tuple[ExactIds, list[int]]:
-    """The packet ids to note, and the entries that are not to be stored.
+def exact_ids(broker: Broker, peer: Peer, images: list[RecordView]) -> tuple[ExactIds, list[int]]:
+    """The packet ids to note, and the images that are not to be stored.
 
     Left out is what is stored already, and what came from a proxy that has lost the session: its client sends it again
     through the proxy that has it, and was told nothing else meanwhile.
@@ -299,18 +294,18 @@ def exact_ids(broker: Broker, peer: Peer, entries: list[AppendEntry]) -> tuple[E
     exact: list[tuple[PublisherSession, int]] = []
     left_out = []
     taken = set()
-    for at, entry in enumerate(entries):
-        packet_id = entry.packet_id
-        if not packet_id:
+    for at, image in enumerate(images):
+        noted = packet_id_of(image)
+        if not noted:
             continue
-        session = broker.sessions.owned(entry.client_id.decode("utf-8", "replace"), peer)
+        session = broker.sessions.owned(client_id_of(image).decode("utf-8", "replace"), peer)
         if session is None:
             broker.metrics.dropped.child("publish_fenced").value += 1
             left_out.append(at)
-        elif session.is_received(packet_id) or (session.client_id, packet_id) in taken:
+        elif session.is_received(noted) or (session.client_id, noted) in taken:
             broker.metrics.dropped.child("publish_repeated").value += 1
             left_out.append(at)
         else:
-            taken.add((session.client_id, packet_id))
-            exact.append((session, packet_id))
+            taken.add((session.client_id, noted))
+            exact.append((session, noted))
     return exact, left_out

@@ -15,12 +15,14 @@ from broker.subscriptions.dispatch import INNER_MULTI_DISPATCH
 from broker.topics.topics import PERMISSION_WRITE
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records.image import QUEUE_INDEX_ANY
 from remoting.protocol.records.mqtt_properties import EXPIRY
 from remoting.protocol.records.record import (
     CODEC_LZ4,
     CODEC_NONE,
     CODEC_ZSTD,
     FLAG_CODEC_SHIFT,
+    FLAG_FORMAT_MASK,
     FLAG_FORMAT_SHIFT,
     FLAG_MQTT,
     FLAG_QOS_MASK,
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 KIND_MQTT = 0
 KIND_QUEUE = 1
 KIND_BATCH = 2
-ANY_QUEUE = 0xFFFF
-"""Queue index of an entry whose queue the broker picks, in turn."""
 MQTT_OWN_PROPERTIES = 1
 """Properties every MQTT entry has: its topic. A device's has its client id too, a row of Spark has not."""
 MQTT_DELAY, DELAY, TIMER_DELIVER = b"delay-ms", b"DELAY", b"TIMER_DELIVER_MS"
@@ -144,10 +144,10 @@ class Placement:
         return config
 
     def queue_index(self, config: TopicConfig, wanted: int) -> int:
-        """The queue a message goes to: the wanted one, or the next in turn for a negative or ANY_QUEUE wish."""
+        """The queue a message goes to: the wanted one, or the next in turn for a negative or QUEUE_INDEX_ANY wish."""
         if 0 <= wanted < config.write_queue_count:
             return wanted
-        if 0 <= wanted != ANY_QUEUE:
+        if 0 <= wanted != QUEUE_INDEX_ANY:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId {wanted} of topic [{config.name}] is not in 0..{config.write_queue_count - 1}",
@@ -201,6 +201,11 @@ class Placement:
         self.topic_for_write(name)
         message.queues = self._dispatcher.queue(name, self.queue_index(config, queue_index))
         return message
+
+
+def kind_of(flags: int) -> int:
+    """Which of the KIND_* a message with these flags is."""
+    return KIND_BATCH if flags & FLAG_FORMAT_MASK else KIND_MQTT if flags & FLAG_MQTT else KIND_QUEUE
 
 
 def names_a_time(message: StoreMessage, kind: int) -> bool:

@@ -7,7 +7,7 @@ there already is then not staged twice. COMMIT_BATCH with `prepare` shows nothin
 it decides the batch for other broker groups too, and every later answer about that batch says the plan that counts.
 Invariant: STAGE and COMMIT_BATCH are answered when what they did is confirmed; a commit also when every topic created
 before it has its route. Loop thread only.
-CHECK_PUBLISH, with the fields `topic` (as in entries) and `sink`, each optional, says before there is anything whether
+CHECK_PUBLISH, with the fields `topic` (as in images) and `sink`, each optional, says before there is anything whether
 its rows would be refused, by the same authorize() with the same resources as STAGE and APPEND_MANY.
 """
 
@@ -17,7 +17,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from broker.meta import hot
-from broker.publishing.append import admit_retained, authorize_body, entry_message
+from broker.publishing.append import admit_retained, authorize_body, image_message
+from broker.publishing.placement import KIND_BATCH, kind_of
 from broker.requests.access import PUBLISH
 from broker.requests.refusals import refusal_of
 from broker.sink.ledger import CommitRun, Handle, Plan
@@ -25,7 +26,6 @@ from broker.sink.stages import Attempt, AttemptKey
 from broker.store.errors import StoreError
 from broker.store.store_message import StoreMessage
 from remoting.access.resources import of_sink
-from remoting.protocol.bodies.append_body import KIND_BATCH, AppendEntry, decode_entries
 from remoting.protocol.bodies.sink_body import (
     NO_BATCH,
     AbortBatch,
@@ -43,6 +43,8 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import image_views, wanted_queue
+from remoting.protocol.records.record import RecordView
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
@@ -95,11 +97,11 @@ class SinkRequests:
         authorize_body(self._authorizer, peer, command)
         self._authorizer.authorize(peer, command, PUBLISH, of_sink(key.sink))
         if self._quota.active:
-            admit_retained(self._quota, self._metrics, decode_entries(command.body))
+            admit_retained(self._quota, self._metrics, image_views(command.body))
         last, position = self._ledger.last_batch(key.sink)
         if key.batch <= last:
             # The batch is visible already: nothing may be added, and nothing needs to be.
-            count = sum(entry.count for entry in decode_entries(command.body))
+            count = sum(image.count for image in image_views(command.body))
             self._answers.reply_at(position, peer, command.reply(body=encode(StageReply(count))))
             return
         attempt = self._stages.open(key, self._clock.now_ms())
@@ -111,7 +113,7 @@ class SinkRequests:
         if staged == first:
             messages = hot.core.staged(command.body, self._placement.way, (attempt.queue_id,))
         if messages is None:
-            messages = self._staged(_behind(decode_entries(command.body), staged - first), attempt)
+            messages = self._staged(_behind(image_views(command.body), staged - first), attempt)
         try:
             end = self._store.append(messages).end_position if messages else self._store.end_position
         except StoreError as error:
@@ -119,15 +121,15 @@ class SinkRequests:
         reply = command.reply(body=encode(StageReply(self._stages.staged(key))))
         self._answers.reply_at(end, peer, reply)
 
-    def _staged(self, entries: list[AppendEntry], attempt: Attempt) -> list[StoreMessage]:
-        """The entries as messages of the attempt's hidden queue, each placed once to see that it can be."""
+    def _staged(self, images: list[RecordView], attempt: Attempt) -> list[StoreMessage]:
+        """The images as messages of the attempt's hidden queue, each placed once to see that it can be."""
         messages = []
         place, hide = self._placement.place_staged, self._stages.stage
-        for entry in entries:
-            kind, queue_index = entry.kind, entry.queue_index
-            message = place(entry_message(entry), kind, queue_index)
+        for image in images:
+            kind, queue_index = kind_of(image.flags), wanted_queue(image)
+            message = place(image_message(image), kind, queue_index)
             if kind != KIND_BATCH:
-                message.flags = entry.flags
+                message.flags = image.flags
             messages.append(hide(message, kind, queue_index, attempt))
         return messages
 
@@ -210,15 +212,15 @@ class SinkRequests:
             peer.send(command.reply(refused.code, refused.remark, refused.fields))
 
 
-def _behind(entries: list[AppendEntry], rows: int) -> list[AppendEntry]:
-    """The entries behind so many rows, which are staged already; they end where an entry ends."""
+def _behind(images: list[RecordView], rows: int) -> list[RecordView]:
+    """The images behind so many rows, which are staged already; they end where an image ends."""
     at = 0
-    while rows > 0 and at < len(entries):
-        rows -= entries[at].count
+    while rows > 0 and at < len(images):
+        rows -= images[at].count
         at += 1
     if rows < 0:
         raise Refused(ResponseCode.INVALID_PARAMETER, "the rows that are staged already end inside a batch")
-    return entries[at:] if at else entries
+    return images[at:] if at else images
 
 
 def _numbers(handles: list[StageHandle]) -> list[Handle]:

@@ -24,7 +24,6 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.record import (
     DISPATCH_SIZE,
-    FLAG_CODEC_MASK,
     FLAG_FORMAT_MASK,
     FLAG_FORMAT_SHIFT,
     FLAG_STAGED,
@@ -40,7 +39,6 @@ KEPT_EXPIRY_FACTOR = 7
 """What is prepared for a commit is kept so many times as long as other staged rows: it may be decided already."""
 _STAGED = struct.Struct("<24xq8xIIIIHHHHHHIQ")
 """What a commit needs of a record's header, born_ms to producer_seq."""
-BATCH_MASK = FLAG_FORMAT_MASK | FLAG_CODEC_MASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +121,10 @@ class Stages:
 
     def stage(self, message: StoreMessage, kind: int, queue_index: int, attempt: Attempt) -> StoreMessage:
         """Turn a message into a staged one: hidden queue only, what it needs later kept aside."""
-        batch = message.flags & BATCH_MASK
-        kept = batch >> FLAG_FORMAT_SHIFT if batch else message.flags & 0xFF
+        batch = message.flags & FLAG_FORMAT_MASK
+        kept = message.flags >> FLAG_FORMAT_SHIFT & 0xFF if batch else message.flags & 0xFF
         message.producer_seq = (queue_index & 0xFFFF) | (kind & 0xFF) << 16 | kept << 24
-        message.flags = FLAG_STAGED | batch
+        message.flags = FLAG_STAGED | message.flags & ~0xFF
         message.queues = (attempt.queue_id,)
         return message
 
@@ -173,8 +171,9 @@ def staged_messages(records: list[memoryview]) -> Iterator[tuple[StoreMessage, i
         ) = unpack_from(record)  # fmt: skip
         meta_at = head_size + pair_size * n_dispatch
         meta_end = meta_at + 4 * n_props + topic_len + keys_len + tags_len + props_len
+        sent = (flags & ~0xFF) | (0 if flags & FLAG_FORMAT_MASK else kept >> 24 & 0xFF)
         message = StoreMessage(
-            (), born_ms, flags & BATCH_MASK or kept >> 24 & 0xFF, tag_hash, n_props, topic_len, keys_len, tags_len,
-            props_len, bytes(record[meta_at:meta_end]), record[body_off : body_off + body_len], 0, count,
+            (), born_ms, sent, tag_hash, n_props, topic_len, keys_len, tags_len, props_len,
+            bytes(record[meta_at:meta_end]), record[body_off : body_off + body_len], 0, count,
         )  # fmt: skip
         yield message, kept >> 16 & 0xFF, kept & 0xFFFF

@@ -13,25 +13,20 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.publishing.append import entry_message
+from broker.publishing.append import image_message
+from broker.publishing.placement import KIND_MQTT
 from broker.requests.access import SESSION
 from broker.requests.tools import Feature, RequestTools
 from broker.store.errors import StoreError
 from broker.store.store_message import StoreMessage
 from broker.wills.wills import Will, Wills
-from remoting.protocol.bodies.append_body import (
-    KIND_MQTT,
-    QUEUE_INDEX_ANY,
-    decode_entries,
-    encode_entries,
-    encode_entry,
-)
 from remoting.protocol.bodies.packed import decode, encode
 from remoting.protocol.bodies.will_body import WillDue, WillVerdict
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
+from remoting.protocol.records.image import QUEUE_INDEX_ANY, check_image, encode_image
 from remoting.protocol.records.names import parent_topic
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY
 from remoting.transport.contracts import Handler, Peer
@@ -182,17 +177,14 @@ class WillRequests:
     def _message(self, will: Will) -> StoreMessage:
         """The will as a publish of its client, placed. Raises Refused or LocalMisuse when it can be none."""
         spec = will.record().spec
-        entry = encode_entry(
-            kind=KIND_MQTT,
+        image = encode_image(
             flags=spec.qos | FLAG_MQTT | (FLAG_RETAIN if spec.retain else 0),
-            queue_index=QUEUE_INDEX_ANY,
             born_ms=self._clock.now_ms(),
             topic=parent_topic(spec.topic),
             properties=[(MQTT_TOPIC_KEY, spec.topic), (CLIENT_ID_KEY, will.client_id.encode()), *spec.properties],
             body=spec.payload,
         )
-        (decoded,) = decode_entries(encode_entries([entry]))
-        return self._placement.place(entry_message(decoded), decoded.kind, decoded.queue_index)
+        return self._placement.place(image_message(check_image(image, 0, 0)), KIND_MQTT, QUEUE_INDEX_ANY)
 
 
 class WillFeature(Feature):

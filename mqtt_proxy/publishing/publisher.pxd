@@ -6,7 +6,7 @@ from remoting.inprocess cimport InProcessConnection
 
 cdef class Run:
     cdef public object origin
-    cdef public list entries, packet_ids
+    cdef public list images, packet_ids
     cdef public Py_ssize_t size_bytes, count
     cdef public tuple plain
     cdef public object ids

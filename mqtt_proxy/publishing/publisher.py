@@ -31,9 +31,10 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.publishing.origin import Origin, is_asked, tell_unwanted
 from mqtt_proxy.publishing.unanswered import Unanswered
-from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD, encode_entries, encode_mqtt_entry
+from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode, response_name
+from remoting.protocol.records.image import encode_mqtt_image
 from remoting.protocol.records.mqtt_properties import to_pairs
 from remoting.protocol.records.record import FLAG_RETAIN
 from remoting.transport.direct import PlainRun
@@ -67,12 +68,12 @@ PLAIN_BYTES = 128
 class Run:
     """Consecutive messages of one origin, as they go into a frame or, in one process, as they are."""
 
-    __slots__ = ("count", "entries", "ids", "origin", "packet_ids", "plain", "size_bytes")
+    __slots__ = ("count", "ids", "images", "origin", "packet_ids", "plain", "size_bytes")
 
     def __init__(
         self,
         origin: Origin,
-        entries: list[bytes],
+        images: list[bytes],
         packet_ids: list[int],
         size_bytes: int,
         count: int,
@@ -80,13 +81,13 @@ class Run:
         ids: Sequence[int] = (),
     ) -> None:
         self.origin = origin
-        self.entries = entries
+        self.images = images
         self.packet_ids = packet_ids
         self.size_bytes = size_bytes
         self.count = count
         self.plain = plain
         self.ids = ids
-        """Packet id of each entry, 0 for QoS 0; of a plain run the publishes say it."""
+        """Packet id of each image, 0 for QoS 0; of a plain run the publishes say it."""
 
     def apart(self) -> list[Run]:
         """The same messages as runs of one each."""
@@ -99,8 +100,8 @@ class Run:
             ]
         else:
             runs = [
-                Run(self.origin, [entry], [packet_id] if packet_id else [], len(entry), 1, None, (packet_id,))
-                for entry, packet_id in zip(self.entries, self.ids, strict=True)
+                Run(self.origin, [image], [packet_id] if packet_id else [], len(image), 1, None, (packet_id,))
+                for image, packet_id in zip(self.images, self.ids, strict=True)
             ]
         runs[-1].size_bytes += self.size_bytes - sum(run.size_bytes for run in runs)
         return runs
@@ -117,10 +118,10 @@ class Frame:
         for run in runs:
             self.size_bytes += run.size_bytes
 
-    def entries(self) -> Iterator[bytes]:
-        """All entries in order."""
+    def images(self) -> Iterator[bytes]:
+        """All images in order."""
         for run in self.runs:
-            yield from run.entries if run.plain is None else encode_run(*run.plain)
+            yield from run.images if run.plain is None else encode_run(*run.plain)
 
     def plain(self) -> list[PlainRun] | None:
         """All runs as they are, None when some are for a frame only."""
@@ -135,8 +136,8 @@ class Frame:
 def encode_run(
     client_id: bytes, born_ms: int, publishes: Sequence[PlainPublish], *, exact: bool = False
 ) -> list[bytes]:
-    """The append entries of what one client sent in one read; `exact`: the broker notes the ids of QoS 2."""
-    encode = encode_mqtt_entry
+    """The record images of what one client sent in one read; `exact`: the broker notes the ids of QoS 2."""
+    encode = encode_mqtt_image
     return [
         encode(
             one.topic,
@@ -192,10 +193,10 @@ class Publisher:
             size_bytes += PLAIN_BYTES * len(publishes)
             run = Run(origin, [], packet_ids, size_bytes, len(publishes), (client_id, born_ms, publishes))
         else:
-            entries = encode_run(client_id, born_ms, publishes, exact=exact)
-            size_bytes = sum(map(len, entries))
+            images = encode_run(client_id, born_ms, publishes, exact=exact)
+            size_bytes = sum(map(len, images))
             ids = [one.packet_id for one in publishes]
-            run = Run(origin, entries, packet_ids, size_bytes, len(publishes), None, ids)
+            run = Run(origin, images, packet_ids, size_bytes, len(publishes), None, ids)
         self._gathered.append(run)
         self.pending_bytes += size_bytes
         self._gathered_bytes += size_bytes
@@ -279,7 +280,7 @@ class Publisher:
         if direct is not None and plain is not None:
             direct.append(plain, functools.partial(self._answered, frame, b""))
             return
-        body = encode_entries(list(frame.entries()))
+        body = b"".join(frame.images())
         fields = {SUBSCRIBERS_FIELD: "1"} if self._asks and is_asked(frame.runs) else None
         done = functools.partial(self._answered, frame)
         self._link.call(RequestCode.APPEND_MANY, body, done, self._timeout_ms, fields=fields)

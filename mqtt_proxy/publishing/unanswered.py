@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from remoting.protocol.bodies.append_body import decode_entries, encode_entries
+from remoting.protocol.records.image import image_views
 from remoting.protocol.records.record import FLAG_QOS_MASK
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def each_qos(run: Run) -> list[int]:
     """The QoS of every message of a run."""
     if run.plain is not None:
         return [one.qos for one in run.plain[2]]
-    return [entry.flags & FLAG_QOS_MASK for entry in decode_entries(encode_entries(run.entries))]
+    return [image.flags & FLAG_QOS_MASK for image in image_views(b"".join(run.images))]
 
 
 def again(run: Run, each: Sequence[int]) -> Run | None:
@@ -92,5 +92,5 @@ def again(run: Run, each: Sequence[int]) -> Run | None:
         client_id, born_ms, _publishes = run.plain
         publishes = [one.plain[2][0] for one in kept if one.plain is not None]
         return make(run.origin, [], run.packet_ids, size_bytes, len(kept), (client_id, born_ms, publishes))
-    entries = [one.entries[0] for one in kept]
-    return make(run.origin, entries, run.packet_ids, size_bytes, len(kept), None, [one.ids[0] for one in kept])
+    images = [one.images[0] for one in kept]
+    return make(run.origin, images, run.packet_ids, size_bytes, len(kept), None, [one.ids[0] for one in kept])

@@ -27,11 +27,12 @@ from typing import Any, Self
 from remoting.batches.row import BatchRow
 from remoting.client.admin import AsyncAdmin
 from remoting.client.in_flight import Frame, InFlight, WindowLimits
-from remoting.client.message import Message, Sent, entry_of, size_of, to_row
-from remoting.protocol.bodies.append_body import decode_append_reply, encode_batch_entry, encode_entries
+from remoting.client.message import Message, Sent, image_of, size_of, to_row
+from remoting.protocol.bodies.append_body import decode_append_reply
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_batch_image
 from remoting.protocol.records.key_queue import queue_of
 from remoting.protocol.records.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
@@ -315,7 +316,7 @@ class AsyncProducer:
             self.requests_repeated += 1
         places = decode_append_reply(response.body)[1]
         if len(places) != count or any(offset != places[0][1] + n for n, (_, offset) in enumerate(places)):
-            raise RemoteViolation(f"the broker answered the places {places[:3]} for {count} entries of one queue")
+            raise RemoteViolation(f"the broker answered the places {places[:3]} for {count} images of one queue")
         return places[0][1]
 
     async def _pause(self, attempt: int, error: LightMQError) -> None:
@@ -332,12 +333,12 @@ class AsyncProducer:
         return self._settings.repeat_unanswered
 
     def _request(self, line: _Line, batch: Batch) -> tuple[bytes, int]:
-        """(request body, number of entries): one entry of all messages on a batch topic, else one entry each."""
+        """(request body, number of images): one image of all messages on a batch topic, else one each."""
         topic = line.topic.encode()
         rows = [row for row, _ in batch.items]
         if not line.takes_batches:
-            entries = [entry_of(row, topic, line.queue) for row in rows]
-            return encode_entries(entries), len(entries)
+            images = [image_of(row, topic, line.queue) for row in rows]
+            return b"".join(images), len(images)
         from remoting.batches.unpack import arrow_body
 
         arrow = arrow_body()
@@ -345,10 +346,10 @@ class AsyncProducer:
         packed = arrow.encode(arrow.from_rows(rows), codec)
         born_ms = min(row.born_ms for row in rows)
         count = len(rows)
-        entry = encode_batch_entry(
+        image = encode_batch_image(
             topic=topic, queue_index=line.queue, born_ms=born_ms, body=packed, count=count, codec=codec
         )
-        return encode_entries([entry]), 1
+        return image, 1
 
     async def _open(self, topic: str) -> _Topic:
         """Learn a topic's queues and type, once for however many wait for it."""

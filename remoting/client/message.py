@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import msgspec
 
 from remoting.batches.row import BatchRow
-from remoting.protocol.bodies.append_body import KIND_QUEUE, encode_entry
 from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.records.image import encode_image
 
 OVERHEAD_BYTES = 120
 """What a waiting message takes beside its texts: the objects around it."""
@@ -66,10 +66,9 @@ def size_of(row: BatchRow) -> int:
     return size
 
 
-def entry_of(row: BatchRow, topic: bytes, queue: int) -> bytes:
-    """The message as an append entry of its own, for a topic that takes no batches."""
-    return encode_entry(
-        kind=KIND_QUEUE,
+def image_of(row: BatchRow, topic: bytes, queue: int) -> bytes:
+    """The message as a record image of its own, for a topic that takes no batches."""
+    return encode_image(
         flags=0,
         queue_index=queue,
         born_ms=row.born_ms,

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from remoting.batches import body
-from remoting.protocol.bodies import append_body
 from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.records import record
+from remoting.protocol.records import image, record
 from spark_connector.errors import OptionError
 from spark_connector.writing.row_encoder import SHORT_MAX, EncodedRows
 
@@ -41,7 +40,7 @@ def encode_batches(columns: Mapping[str, pa.Array], topic: str, codec: str, rows
                     raise OptionError(str(error)) from error
                 counts.append(piece.num_rows)
                 entries.append(
-                    append_body.encode_batch_entry(
+                    image.encode_batch_image(
                         topic=topic.encode(),
                         queue_index=queue,
                         born_ms=born_ms,
@@ -57,7 +56,7 @@ def encode_batches(columns: Mapping[str, pa.Array], topic: str, codec: str, rows
 def _by_queue(columns: Mapping[str, pa.Array]) -> Iterator[tuple[int, Mapping[str, pa.Array]]]:
     """The rows of each queue, in their order."""
     if "queue" not in columns:
-        yield append_body.QUEUE_INDEX_ANY, columns
+        yield image.QUEUE_INDEX_ANY, columns
         return
     queues = columns["queue"].to_numpy()
     present = np.unique(queues).tolist()

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from remoting.protocol.bodies.append_body import QUEUE_INDEX_ANY
 from remoting.protocol.bodies.route_body import PERM_WRITE, QueueData, TopicConfig, TopicRoute, decode_body
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
+from remoting.protocol.records.image import QUEUE_INDEX_ANY
 from remoting.protocol.records.key_queue import queue_of
 from spark_connector.brokers.connections import Address, ask, check
 from spark_connector.errors import BrokerUnreachable, OptionError, phrase

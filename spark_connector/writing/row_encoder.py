@@ -1,9 +1,9 @@
-"""Rows → append entries, a whole Arrow batch at once: no Python object per row.
+"""Rows → record images, a whole Arrow batch at once: no Python object per row.
 
-The entry layout is `remoting.protocol.bodies.append_body`. Every part (header, lengths table, texts, properties, body)
+The layout is `remoting.protocol.records.image`. Every part (header, lengths table, texts, properties, zeros, body)
 becomes one Arrow binary column; joining them row by row is one kernel, and the data buffer of its result is the request
 body.
-Invariant: the bytes are those of `encode_entry` for the same row. Thread rule: pure functions.
+Invariant: the bytes are those of `encode_image` for the same row. Thread rule: pure functions.
 
 Properties of a message that have a column of their own in a sink: the delay and the MQTT content type.
 
@@ -25,8 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from remoting.protocol.bodies import append_body
-from remoting.protocol.records import mqtt_properties, names, record
+from remoting.protocol.records import image, mqtt_properties, names, record
 from spark_connector.errors import OptionError
 from spark_connector.options.parsers import check_mqtt_topic
 
@@ -89,12 +88,13 @@ def _where(present: pa.Array, key: bytes, values: pa.Array) -> Pair:
 
 HEADER = np.dtype(
     [
-        ("size", "<u4"), ("kind", "u1"), ("flags", "u1"), ("queue_index", "<u2"), ("born_ms", "<i8"),
-        ("n_props", "<u2"), ("topic_len", "<u2"), ("keys_len", "<u2"), ("tags_len", "<u2"), ("props_len", "<u2"),
-        ("zero", "<u2"), ("body_len", "<u4"),
+        ("size", "<u4"), ("magic", "<u4"), ("packet_id", "<u4"), ("queue_index", "<u4"), ("position", "<u8"),
+        ("born_ms", "<i8"), ("store_ms", "<i8"), ("body_len", "<u4"), ("body_off", "<u4"), ("flags", "<u4"),
+        ("count", "<u4"), ("n_dispatch", "<u2"), ("n_props", "<u2"), ("topic_len", "<u2"), ("keys_len", "<u2"),
+        ("tags_len", "<u2"), ("props_len", "<u2"), ("tag_hash", "<u4"), ("producer_seq", "<u8"),
     ]
 )  # fmt: skip
-assert HEADER.itemsize == append_body.ENTRY_SIZE
+assert HEADER.itemsize == record.HEADER_SIZE
 SHORT_MAX = 0xFFFF
 """Longest text or property: its length field has 16 bits."""
 KEY_SHOWN_MAX = 40
@@ -105,7 +105,7 @@ BODY_BYTES_MAX = 15 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Entries back to back; entry i is data[edges[i]:edges[i + 1]] and holds counts[i] rows (None: one each)."""
+    """Images back to back; image i is data[edges[i]:edges[i + 1]] and holds counts[i] rows (None: one each)."""
 
     data: memoryview
     edges: np.ndarray[Any, np.dtype[np.int64]]
@@ -115,7 +115,7 @@ class EncodedRows:
         return len(self.edges) - 1
 
     def rows(self, begin: int, end: int) -> int:
-        """Rows in the entries `begin` to `end`."""
+        """Rows in the images `begin` to `end`."""
         return end - begin if self.counts is None else int(self.counts[begin:end].sum())
 
 
@@ -160,9 +160,9 @@ def encode_rows(
     texts = [part for keys, values, _table in singles for part in (keys, values)]
     meta = (*(single[2] for single in singles), table, topic, key, tag, *texts, pairs)
     head = np.zeros(rows, HEADER)
-    head["kind"] = np.where(flag, append_body.KIND_MQTT, append_body.KIND_QUEUE)
+    head["magic"], head["count"] = record.MESSAGE, 1
     head["flags"] = _flags(columns, flag, defaults)
-    head["queue_index"] = columns["queue"].to_numpy() if "queue" in columns else append_body.QUEUE_INDEX_ANY
+    head["queue_index"] = columns["queue"].to_numpy() if "queue" in columns else image.QUEUE_INDEX_ANY
     head["born_ms"] = defaults.born_ms
     head["n_props"] = counts + sum((_lengths(single[0]) > 0).astype(np.int64) for single in singles)
     calls = {name: name for name in ("topic", "key", "tag", "body")} | dict(said or {})
@@ -173,8 +173,13 @@ def encode_rows(
         properties, calls.get("headers", calls.get("properties", "properties")), key, SHORT_MAX
     )
     head["body_len"] = _fitting(_lengths(body), calls["body"], key, BODY_BYTES_MAX)
-    head["size"] = HEADER.itemsize + sum(_lengths(part) for part in (*meta, body))
-    joined = pc.binary_join_element_wise(_fixed(head), *meta, body, EMPTY)
+    meta_end = HEADER.itemsize + sum((_lengths(part) for part in meta), _zeros(rows))
+    head["body_off"] = (meta_end + 7) & ~7
+    body_end = head["body_off"] + _lengths(body)
+    head["size"] = (body_end + 7) & ~7
+    joined = pc.binary_join_element_wise(
+        _fixed(head), *meta, _zeros_behind(meta_end), body, _zeros_behind(body_end), EMPTY
+    )
     edges = np.zeros(rows + 1, np.int64)
     np.cumsum(head["size"].astype(np.int64), out=edges[1:])
     start = np.frombuffer(joined.buffers()[1], np.int32)[joined.offset]
@@ -197,6 +202,12 @@ def _lengths(part: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 def _zeros(rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.zeros(rows, np.int64)
+
+
+def _zeros_behind(ends: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
+    """The zeros from each end to the next multiple of 8."""
+    sizes = -ends & 7
+    return _rows_like(np.zeros(int(sizes.sum()), np.uint8), np.concatenate([[0], np.cumsum(sizes)]))
 
 
 def _short(lengths: np.ndarray[Any, np.dtype[np.int64]], what: str) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -177,6 +177,6 @@ class RowSender:
             end = max(begin + 1, int(batch.edges.searchsorted(limit, side="right")) - 1)
             data = batch.data[int(batch.edges[begin]) : int(batch.edges[end])]
             rows = batch.rows(begin, end)
-            yield _Request(b"".join(((end - begin).to_bytes(4, "little"), data)), rows, self._first)
+            yield _Request(bytes(data), rows, self._first)
             self._first += rows
             begin = end

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies import append_body
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from tests.interop.spark_scenario import Frames, Publish
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,9 +61,9 @@ def publish(server: str) -> Publish:
     """Store numbered messages and return when they are confirmed."""
 
     def store(topic: str, span: range) -> None:
-        entries = [append_body.encode_mqtt_entry(topic.encode(), b"%d" % n, 1, 0, b"test") for n in span]
+        entries = [image.encode_mqtt_image(topic.encode(), b"%d" % n, 1, 0, b"test") for n in span]
         with BlockingConnection.dial(server) as connection:
-            reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+            reply = connection.request(Command(RequestCode.APPEND_MANY, body=b"".join(entries)))
         assert reply.code == 0, reply.remark
 
     return store

@@ -13,9 +13,9 @@ from remoting.client.batching import ProducerSettings
 from remoting.client.blocking import BlockingConnection, checked
 from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message
-from remoting.protocol.bodies.append_body import encode_entries, encode_entry
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_image
 from tests.interop.spark_scenario import Frames, forget_last_commit, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(240)]
@@ -49,8 +49,8 @@ def test_what_a_producer_batched_is_what_spark_reads(load: Frames, server: str, 
         source.flush()
         places = [future.result() for future in sent]
     with BlockingConnection.dial(server) as connection:
-        alone = encode_entry(kind=1, flags=0, queue_index=0, born_ms=5, topic=name.encode(), body=b"5000")
-        checked(connection.request(Command(RequestCode.APPEND_MANY, body=encode_entries([alone]))))
+        alone = encode_image(flags=0, queue_index=0, born_ms=5, topic=name.encode(), body=b"5000")
+        checked(connection.request(Command(RequestCode.APPEND_MANY, body=b"".join([alone]))))
     frame = load(topic=name)
     rows = {(row.queueId, row.queueOffset): row for row in frame.collect()}
     assert len(rows) == 5_001

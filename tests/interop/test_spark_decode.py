@@ -13,9 +13,9 @@ import fastavro
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies import append_body
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from spark_connector.decode.protobuf_schema import find_message
 from spark_connector.decode.sequence_gaps import sequence_gaps
 from tests.interop.spark_scenario import Frames
@@ -27,9 +27,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(240)
 
 def store(server: str, *messages: tuple[str, bytes]) -> None:
     """Store messages as MQTT publishes, in this order."""
-    entries = [append_body.encode_mqtt_entry(topic.encode(), body, 1, 0, b"test") for topic, body in messages]
+    entries = [image.encode_mqtt_image(topic.encode(), body, 1, 0, b"test") for topic, body in messages]
     with BlockingConnection.dial(server) as connection:
-        reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+        reply = connection.request(Command(RequestCode.APPEND_MANY, body=b"".join(entries)))
     assert reply.code == 0, reply.remark
 
 

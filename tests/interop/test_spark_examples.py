@@ -15,9 +15,9 @@ import pytest
 from pyspark import cloudpickle
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies import append_body
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from tests.interop.spark_scenario import Frames, forget_last_commit
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(300)]
@@ -46,9 +46,9 @@ def send(server: str) -> Send:
         entries = []
         for celsius, second in readings:
             body = json.dumps({"celsius": celsius, "time_ms": MORNING_MS + second * 1000}).encode()
-            entries.append(append_body.encode_mqtt_entry(f"plant/{device}/temp".encode(), body, 1, 0, b"test"))
+            entries.append(image.encode_mqtt_image(f"plant/{device}/temp".encode(), body, 1, 0, b"test"))
         with BlockingConnection.dial(server) as connection:
-            reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+            reply = connection.request(Command(RequestCode.APPEND_MANY, body=b"".join(entries)))
         assert reply.code == 0, reply.remark
 
     return store

@@ -10,9 +10,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies import append_body
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from tests.interop.spark_scenario import Frames, Publish, numbers
 from tests.processes.rig import Installation
 
@@ -30,9 +30,9 @@ def own_server(tmp_path: Path) -> Iterator[Installation]:
 
 def store(server: Installation, span: range) -> None:
     """Numbered messages on one MQTT topic."""
-    entries = [append_body.encode_mqtt_entry(b"plant/1", b"%d" % n, 1, 0, b"test") for n in span]
+    entries = [image.encode_mqtt_image(b"plant/1", b"%d" % n, 1, 0, b"test") for n in span]
     with BlockingConnection.dial(server.address) as connection:
-        reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+        reply = connection.request(Command(RequestCode.APPEND_MANY, body=b"".join(entries)))
     assert reply.code == 0, reply.remark
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies import append_body
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from tests.interop.spark_scenario import Frames, Publish, numbers
 
 pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(240)]
@@ -128,14 +128,14 @@ def test_filters_are_pushed_and_reads_work_without(
 
 def test_broker_side_filters_of_a_stream(load: Frames, publish: Publish, server: str, tmp_path: Path) -> None:
     entries = [
-        append_body.encode_entry(
-            kind=1, flags=0, queue_index=0, born_ms=n, topic=b"chosen", keys=b"", tags=b"odd" if n % 2 else b"even",
+        image.encode_image(
+            flags=0, queue_index=0, born_ms=n, topic=b"chosen", keys=b"", tags=b"odd" if n % 2 else b"even",
             body=b"%d" % n, properties=[(b"n", b"%d" % n)],
         )
         for n in range(40)
     ]  # fmt: skip
     with BlockingConnection.dial(server) as connection:
-        reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+        reply = connection.request(Command(RequestCode.APPEND_MANY, body=b"".join(entries)))
     assert reply.code == 0, reply.remark
     source = load(stream=True, topic="chosen", subExpression="odd", sql="n >= 30", startingOffsets="earliest")
     writer = source.writeStream.format("memory").queryName("chosen").trigger(availableNow=True)

@@ -15,9 +15,9 @@ import pytest
 
 from broker.store.attached.tail_view import in_order
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies import append_body
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from tests.interop.spark_scenario import numbers
 from tests.processes.rig import Server
 
@@ -40,10 +40,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with BlockingConnection("127.0.0.1", server.ports["remoting"]) as connection:
         for first in range(0, ROWS, 2_000):
             entries = [
-                append_body.encode_mqtt_entry(b"plant/%d" % (n % 8), b"%d" % n + b" " * BODY, 1, 0, b"test")
+                image.encode_mqtt_image(b"plant/%d" % (n % 8), b"%d" % n + b" " * BODY, 1, 0, b"test")
                 for n in range(first, first + 2_000)
             ]
-            reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+            reply = connection.request(Command(RequestCode.APPEND_MANY, body=b"".join(entries)))
             assert reply.code == 0, reply.remark
     until_readers(server, 2)
     yield server

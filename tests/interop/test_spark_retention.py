@@ -13,10 +13,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies import append_body
 from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from spark_connector.reading.lag import lost_messages
 from tests.processes.rig import Server
 
@@ -45,8 +45,8 @@ class Forgetful:
     def store(self, count: int) -> None:
         """The next numbered messages, each long enough to be expensive."""
         span = range(self.stored, self.stored + count)
-        entries = [append_body.encode_mqtt_entry(b"plant/1", b"%-*d" % (BODY_BYTES, n), 1, 0, b"test") for n in span]
-        self._ask(RequestCode.APPEND_MANY, append_body.encode_entries(entries))
+        entries = [image.encode_mqtt_image(b"plant/1", b"%-*d" % (BODY_BYTES, n), 1, 0, b"test") for n in span]
+        self._ask(RequestCode.APPEND_MANY, b"".join(entries))
         self.stored += count
 
     def first_offset(self) -> int:

@@ -11,9 +11,9 @@ import pytest
 from broker.store.attached.tail_view import in_order
 from remoting.client.blocking import BlockingConnection
 from remoting.client.tls import ClientTls
-from remoting.protocol.bodies import append_body
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from tests.processes.rig import Server
 from tests.support.certificates import HAVE_OPENSSL, Authority
 
@@ -56,9 +56,9 @@ class Secured:
 
     def publish(self, topic: str, span: range) -> None:
         """Store numbered messages."""
-        entries = [append_body.encode_mqtt_entry(topic.encode(), b"%d" % n, 1, 0, b"test") for n in span]
+        entries = [image.encode_mqtt_image(topic.encode(), b"%d" % n, 1, 0, b"test") for n in span]
         with BlockingConnection("127.0.0.1", self.server.ports["remoting"], tls=self.tls) as connection:
-            reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+            reply = connection.request(Command(RequestCode.APPEND_MANY, body=b"".join(entries)))
         assert reply.code == 0, reply.remark
 
     def without(self, *names: str, **more: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies.append_body import decode_append_reply, encode_entries, encode_mqtt_entry
+from remoting.protocol.bodies.append_body import decode_append_reply
 from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
 from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_range_pull
 from remoting.protocol.bodies.session_body import (
@@ -28,6 +28,7 @@ from remoting.protocol.bodies.session_body import (
 from remoting.protocol.bodies.sink_body import CommitBatch, Ledger, LedgerState, StageHandle
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_mqtt_image
 from remoting.protocol.records.record import FLAG_RETAIN, iter_records
 
 pytestmark = pytest.mark.processes
@@ -91,7 +92,7 @@ def ask(connection: BlockingConnection, code: int, body: bytes = b"", **fields: 
 
 
 def entries(first: int, count: int) -> bytes:
-    return encode_entries([encode_mqtt_entry(b"plant/1", b"%d" % n, 1, 1, b"d") for n in range(first, first + count)])
+    return b"".join([encode_mqtt_image(b"plant/1", b"%d" % n, 1, 1, b"d") for n in range(first, first + count)])
 
 
 def bodies(connection: BlockingConnection, topic: str) -> list[bytes]:
@@ -127,9 +128,9 @@ def test_session_retained_and_ledger_survive_kill_9(start) -> None:
     opened = decode(SessionOpened, ask(connection, RequestCode.SESSION_OPEN, opening))
     subscribe = encode(Subscribe("c", opened.epoch, True, [("plant/+", 1)]))
     subscribed = decode(Subscribed, ask(connection, RequestCode.SUBSCRIBE, subscribe))
-    retained = encode_entries([encode_mqtt_entry(b"plant/state", b"on", FLAG_RETAIN | 1, 1, b"d")])
+    retained = b"".join([encode_mqtt_image(b"plant/state", b"on", FLAG_RETAIN | 1, 1, b"d")])
     ask(connection, RequestCode.APPEND_MANY, retained)
-    staged = encode_entries([encode_mqtt_entry(b"out/x", b"row", 1, 1, b"s")])
+    staged = b"".join([encode_mqtt_image(b"out/x", b"row", 1, 1, b"s")])
     ask(connection, RequestCode.STAGE, staged, sink="s", batch="7", partition="0", attempt="0")
     ask(connection, RequestCode.COMMIT_BATCH, encode(CommitBatch("s", 7, [StageHandle(0, 0, 1)])))
     ask(connection, RequestCode.STAGE, staged, sink="s", batch="8", partition="0", attempt="0")

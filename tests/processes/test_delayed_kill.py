@@ -17,13 +17,13 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from remoting.client.blocking import BlockingConnection, checked
-from remoting.protocol.bodies.append_body import KIND_MQTT, encode_entries, encode_entry
 from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_range_pull
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.names import parent_topic
-from remoting.protocol.records.record import CLIENT_ID_KEY, MQTT_TOPIC_KEY, RecordView, iter_records
+from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, MQTT_TOPIC_KEY, RecordView, iter_records
 from tests.processes.rig import Client, Installation, Server, no_traceback
 
 pytestmark = pytest.mark.processes
@@ -36,8 +36,8 @@ def entry(number: int, delay_ms: int) -> bytes:
     """A message that says its number, when it was sent and how long it is to wait."""
     properties = ((MQTT_TOPIC_KEY, TOPIC), (CLIENT_ID_KEY, b"test"), (b"delay-ms", b"%d" % delay_ms))
     born_ms = time.time_ns() // 1_000_000
-    return encode_entry(
-        kind=KIND_MQTT, flags=1, queue_index=0xFFFF, born_ms=born_ms, topic=parent_topic(TOPIC),
+    return encode_image(
+        flags=FLAG_MQTT | 1, queue_index=0xFFFF, born_ms=born_ms, topic=parent_topic(TOPIC),
         properties=properties, body=b"%d %d" % (number, delay_ms),
     )  # fmt: skip
 
@@ -67,7 +67,7 @@ class Load(threading.Thread):
     def _send(self, connection: BlockingConnection) -> None:
         numbers = range(self.sent, self.sent + FRAME)
         self.sent += FRAME
-        body = encode_entries([entry(number, self._random.randint(1, DELAY_MS_MAX)) for number in numbers])
+        body = b"".join([entry(number, self._random.randint(1, DELAY_MS_MAX)) for number in numbers])
         checked(connection.request(Command(RequestCode.APPEND_MANY, body=body)))
         with self._grew:
             self.acknowledged += numbers
@@ -116,7 +116,7 @@ def test_delayed_messages_are_delivered_once_over_kills(tmp_path: Path, kills: i
         last = Client(server, "last")
         last.subscribe(("later/#", 1))
         with BlockingConnection.dial(server.address) as connection:
-            body = encode_entries([entry(10**9, DELAY_MS_MAX + 100)])
+            body = b"".join([entry(10**9, DELAY_MS_MAX + 100)])
             checked(connection.request(Command(RequestCode.APPEND_MANY, body=body)))
             last.until(lambda: any(message.payload.startswith(b"1000000000 ") for message in last.messages))
             records = stored(connection)

@@ -26,10 +26,10 @@ from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection, checked
 from remoting.client.blocking_producer import Producer
 from remoting.client.message import Message
-from remoting.protocol.bodies import append_body
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from remoting.protocol.records.stored_message import iter_stored
 from spark_connector.brokers.masters import find_brokers
 from spark_connector.errors import BrokerRefused
@@ -188,8 +188,8 @@ def mqtt_is_refused(scene: Scene) -> None:
 def remoting_is_refused(scene: Scene) -> None:
     """Code and sentence for everything that would be stored, by whichever request."""
     before = scene.metric(REFUSED_REQUESTS)
-    entry = append_body.encode_mqtt_entry(b"line/a", b"no", 1, 0, b"test")
-    appended = Command(RequestCode.APPEND_MANY, body=append_body.encode_entries([entry, entry]))
+    entry = image.encode_mqtt_image(b"line/a", b"no", 1, 0, b"test")
+    appended = Command(RequestCode.APPEND_MANY, body=b"".join([entry, entry]))
     topic = Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=topic_fields("new", 1))
     offset = Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields={**PLACE, "commitOffset": "3"})
     for reply in (scene.send(b"no"), *(scene.connection.request(each) for each in (appended, topic, offset))):
@@ -202,7 +202,7 @@ def remoting_is_refused(scene: Scene) -> None:
 def spark_is_refused(scene: Scene) -> None:
     """What its sink raises in a task, staged and direct."""
     options = parse_write({"nameServer": scene.address, "topic": "orders"})
-    entry = append_body.encode_mqtt_entry(b"line/a", b"no", 1, 0, b"spark")
+    entry = image.encode_mqtt_image(b"line/a", b"no", 1, 0, b"spark")
     rows = EncodedRows(memoryview(entry), np.array([0, len(entry)], np.int64))
     (address,) = find_brokers(options).values()
     for attempt in (sending.AttemptName("s", 0, 0, 0), None):

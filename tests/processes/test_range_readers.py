@@ -14,7 +14,6 @@ import pytest
 
 from broker.store.attached.tail_view import in_order
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies import append_body
 from remoting.protocol.bodies.bounds_body import (
     QueueBoundsReply,
     QueueBoundsRequest,
@@ -24,6 +23,7 @@ from remoting.protocol.bodies.bounds_body import (
 from remoting.protocol.bodies.pull_body import PulledRange, decode_range_pull_reply, encode_range_pull
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from remoting.transport.signature import Signer
 from tests.processes.rig import Process, Server, no_traceback
 
@@ -69,9 +69,9 @@ def connect(server: Server, port: str = "remoting") -> BlockingConnection:
 
 
 def publish(server: Server, count: int) -> None:
-    entries = [append_body.encode_mqtt_entry(b"plant/1", b"%d" % n, 1, 0, b"test") for n in range(count)]
+    entries = [image.encode_mqtt_image(b"plant/1", b"%d" % n, 1, 0, b"test") for n in range(count)]
     with connect(server) as connection:
-        reply = connection.request(Command(RequestCode.APPEND_MANY, body=append_body.encode_entries(entries)))
+        reply = connection.request(Command(RequestCode.APPEND_MANY, body=b"".join(entries)))
     assert reply.code == 0, reply.remark
 
 
@@ -170,9 +170,9 @@ def test_readers_ask_the_access_list_of_the_broker(tmp_path: Path) -> None:
             return connection.request(Command(RequestCode.RANGE_PULL, body=body)).code
 
     try:
-        entries = [append_body.encode_mqtt_entry(b"plant/1", b"%d" % n, 1, 0, b"test") for n in range(5)]
+        entries = [image.encode_mqtt_image(b"plant/1", b"%d" % n, 1, 0, b"test") for n in range(5)]
         with signed("feeder", "remoting") as connection:
-            body = append_body.encode_entries(entries)
+            body = b"".join(entries)
             assert connection.request(Command(RequestCode.APPEND_MANY, body=body)).code == 0
             body = encode_bounds_request(QueueBoundsRequest(filter="plant/1"))
             told = decode_bounds_reply(connection.request(Command(RequestCode.QUEUE_BOUNDS, body=body)).body)

@@ -35,7 +35,7 @@ from remoting.protocol.bodies import (
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames import fastjson, frame, header
 from remoting.protocol.frames.commands import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, Command
-from remoting.protocol.records import message_id, names, properties, record, stored_message
+from remoting.protocol.records import image, message_id, names, properties, record, stored_message
 from tests.support.records import make_record
 
 RECORD = make_record(
@@ -45,7 +45,7 @@ RECORD = make_record(
     flags=record.FLAG_MQTT,
     dispatch=[(1, 2), (3, 4)],
 )
-ENTRY = append_body.encode_mqtt_entry(b"a/b", b"payload", 1, 2, b"client")
+ENTRY = image.encode_mqtt_image(b"a/b", b"payload", 1, 2, b"client")
 ROW_FILTER = filtered_body.encode_row_filter(filtered_body.RowFilter(mqtt=("a/#",), sql="a = 1", born_from_ms=1))
 RESULT = pull_body.QueueRecords(1, 0, 0, 2, 0, 2, [RECORD, RECORD])
 BINARY = Command(10, remark="r", fields={"k": "v"}, body=b"b", serialize_type=SERIALIZE_ROCKETMQ)
@@ -77,7 +77,7 @@ CASES: list[Case] = [
     ("record.check_record", RECORD, lambda raw: record.check_record(raw, 0, 0)),
     ("record.iter_records", RECORD * 2, lambda raw: [read_everything(view) for view in record.iter_records(raw)]),
     ("record.publish_fields", RECORD, lambda raw: record.publish_fields(raw, 0)),
-    ("append_body.decode_entries", append_body.encode_entries([ENTRY, ENTRY]), append_body.decode_entries),
+    ("image.image_views", b"".join([ENTRY, ENTRY]), image.image_views),
     (
         "append_body.decode_unwanted",
         append_body.encode_append_reply(9, [(1, 2)] * 9, [True] * 9),

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from remoting.protocol.bodies.append_body import encode_entries, encode_mqtt_entry
 from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, encode_bounds_request
 from remoting.protocol.bodies.filtered_body import RowFilter, encode_filtered_pull, encode_row_filter
 from remoting.protocol.bodies.pull_body import encode_multi_pull, encode_range_pull, encode_records_at
@@ -18,6 +17,7 @@ from remoting.protocol.bodies.sink_body import AbortBatch, CommitBatch, Ledger
 from remoting.protocol.bodies.sink_body import encode as encode_sink
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_mqtt_image
 
 SHOWN_IN_PART = frozenset(
     {
@@ -53,7 +53,7 @@ Parts = tuple[Mapping[str, str], bytes]
 
 def _messages(target: Target) -> dict[int, Parts]:
     topic, queue = {"topic": target.topic}, {"topic": target.topic, "queueId": "0"}
-    entry = encode_entries([encode_mqtt_entry(f"{target.topic}/1".encode(), b"x", 1, 0, b"etl")])
+    entry = b"".join([encode_mqtt_image(f"{target.topic}/1".encode(), b"x", 1, 0, b"etl")])
     send = {"producerGroup": "p", "defaultTopic": "TBW102", "defaultTopicQueueNums": "1", "sysFlag": "0",
             "bornTimestamp": "0", "flag": "0", "properties": "", **queue}  # fmt: skip
     short = {"a": "p", "b": target.topic, "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "0", "h": "0", "i": ""}

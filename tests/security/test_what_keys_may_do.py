@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies.append_body import encode_entries, encode_mqtt_entry
 from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, encode_bounds_request
 from remoting.protocol.bodies.session_body import SessionOpen, encode
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_mqtt_image
 from remoting.transport.signature import Signer
 from tests.processes.rig import ROOT, Client, Server
 
@@ -62,7 +62,7 @@ def bounds(topic_filter: str) -> Command:
 
 
 def publish(topic: bytes) -> Command:
-    return Command(RequestCode.APPEND_MANY, body=encode_entries([encode_mqtt_entry(topic, b"x", 1, 0, b"etl")]))
+    return Command(RequestCode.APPEND_MANY, body=b"".join([encode_mqtt_image(topic, b"x", 1, 0, b"etl")]))
 
 
 def open_session() -> Command:

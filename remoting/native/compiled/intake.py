@@ -12,8 +12,8 @@ if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
 from broker.store.store_message import StoreMessage
-from remoting.protocol.bodies.append_body import mqtt_meta
 from remoting.protocol.records import record
+from remoting.protocol.records.image import mqtt_meta
 
 MQTT = cython.declare(cython.int, record.FLAG_MQTT)
 RETAIN = cython.declare(cython.int, record.FLAG_RETAIN)

@@ -1,6 +1,6 @@
-"""The compiled twin: entries and staged records to messages, no step of Python for each. Pure-Python-mode Cython.
+"""The compiled twin: images and staged records to messages, no step of Python for each. Pure-Python-mode Cython.
 
-An entry is looked at once: its sizes are checked as `append_body.decode_entries` checks them, its properties for what
+An image is looked at once: its sizes are checked as `image.check_image` checks them, its properties for what
 makes a message wait or remembered for a time. Invariant: what is made here is, field for field, what the careful way
 makes; what is not plain, and everything malformed, is left to that way by answering None. Thread rule: loop thread,
 holding the interpreter's lock.
@@ -8,12 +8,13 @@ holding the interpreter's lock.
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cython.cimports.libc.string import memcmp, memcpy
+from cython.cimports.libc.string import memcmp
 from cython.cimports.remoting.native.compiled.machine import (
     bare_instance,
     crc32c_ready,
     fill_slot,
     record_checksum,
+    record_fits,
     record_header,
     slot_place,
 )
@@ -22,36 +23,30 @@ if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
 from broker.store.store_message import StoreMessage
-from remoting.protocol.bodies import append_body
-from remoting.protocol.records import record
+from remoting.protocol.records import image, record
 
 crc32c_ready()
 HEADER = cython.declare(cython.longlong, record.HEADER_SIZE)
 PAIR = cython.declare(cython.longlong, record.DISPATCH_SIZE)
 MESSAGE_TYPE = cython.declare(cython.uint, record.MESSAGE)
-ENTRY = cython.declare(cython.longlong, append_body.ENTRY_SIZE)
-KIND_MQTT = cython.declare(cython.uint, append_body.KIND_MQTT)
-KIND_QUEUE = cython.declare(cython.uint, append_body.KIND_QUEUE)
-ANY_QUEUE = cython.declare(cython.uint, append_body.QUEUE_INDEX_ANY)
+KIND_MQTT = cython.declare(cython.uint, 0)
+KIND_QUEUE = cython.declare(cython.uint, 1)
+ANY_QUEUE = cython.declare(cython.uint, image.QUEUE_INDEX_ANY)
+MQTT_FLAGS = cython.declare(cython.uint, image.MQTT_FLAGS)
+QUEUE_FLAGS = cython.declare(cython.uint, image.QUEUE_FLAGS)
 MQTT = cython.declare(cython.uint, record.FLAG_MQTT)
 RETAIN = cython.declare(cython.uint, record.FLAG_RETAIN)
 STAGED = cython.declare(cython.uint, record.FLAG_STAGED)
-SENDERS = cython.declare(cython.uint, record.FLAG_QOS_MASK | record.FLAG_RETAIN)
-QOS = cython.declare(cython.uint, record.FLAG_QOS_MASK)
+UPPER = cython.declare(cython.uint, 0xFFFFFF00)
+"""Flags that a staged record keeps where they were."""
 TOPIC_KEY = cython.declare(bytes, record.MQTT_TOPIC_KEY)
 TOPIC_KEY_LEN = cython.declare(cython.int, len(record.MQTT_TOPIC_KEY))
 
-EntryHead = cython.struct(
-    size=cython.uint, kind=cython.uchar, flags=cython.uchar, queue_index=cython.ushort, born_ms=cython.longlong,
-    n_props=cython.ushort, topic_len=cython.ushort, keys_len=cython.ushort, tags_len=cython.ushort,
-    props_len=cython.ushort, more=cython.ushort, body_len=cython.uint,
-)  # fmt: skip
 Parts = cython.struct(
     meta=cython.p_char, body=cython.p_char, born_ms=cython.longlong, n_props=cython.longlong,
     topic_len=cython.longlong, keys_len=cython.longlong, tags_len=cython.longlong, props_len=cython.longlong,
     body_len=cython.longlong, kind=cython.uint, flags=cython.uint, queue_index=cython.uint, tag_hash=cython.uint,
 )  # fmt: skip
-assert cython.sizeof(EntryHead) == ENTRY, "the layout of an entry's head"
 
 
 def _place(name):
@@ -81,7 +76,7 @@ COUNT = cython.declare(cython.Py_ssize_t, _place("count"))
 @cython.inline
 @cython.exceptval(check=False)
 def _texts_len(one: cython.pointer(Parts)) -> cython.longlong:
-    """Bytes of an entry's meta in front of its properties."""
+    """Bytes of an image's meta in front of its properties."""
     return 4 * one.n_props + one.topic_len + one.keys_len + one.tags_len
 
 
@@ -130,23 +125,29 @@ def _is_plain(one: cython.pointer(Parts)) -> cython.bint:
 
 
 @cython.cfunc
+@cython.exceptval(check=False)
+def _image(at: cython.p_char, available: cython.longlong, one: cython.pointer(Parts)) -> cython.longlong:
+    """Read the image at `at`; return its size, 0 when it is not sound or not plain."""
+    head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), at)
+    if not record_fits(at, available) or head.magic != MESSAGE_TYPE or head.count != 1 or head.n_dispatch or head.crc:
+        return 0
+    if head.position or head.store_ms or head.tag_hash or head.producer_seq or head.epoch > ANY_QUEUE:
+        return 0
+    one.kind = KIND_MQTT if head.flags & MQTT else KIND_QUEUE
+    if head.flags & ~(MQTT_FLAGS if one.kind == KIND_MQTT else QUEUE_FLAGS):
+        return 0
+    _parts(head, one)
+    one.meta, one.body = at + HEADER, at + head.body_off
+    one.flags, one.queue_index, one.tag_hash = head.flags, head.epoch, 0
+    return head.total if _is_plain(one) else 0
+
+
+@cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
-def _entry(at: cython.p_char, end: cython.p_char, one: cython.pointer(Parts)) -> cython.longlong:
-    """Read the entry at `at`; return its size, 0 when it is not sound or not plain."""
-    head: EntryHead
-    if end - at < ENTRY:
-        return 0
-    memcpy(cython.address(head), at, ENTRY)
+def _parts(head: cython.pointer(record_header), one: cython.pointer(Parts)) -> cython.void:
     one.n_props, one.topic_len, one.keys_len, one.tags_len = head.n_props, head.topic_len, head.keys_len, head.tags_len
     one.props_len, one.body_len, one.born_ms = head.props_len, head.body_len, head.born_ms
-    one.kind, one.flags, one.queue_index = head.kind, head.flags, head.queue_index
-    meta_len: cython.longlong = _texts_len(one) + one.props_len
-    if head.more or ENTRY + meta_len + one.body_len != head.size or head.size > end - at:
-        return 0
-    one.meta = at + ENTRY
-    one.body = one.meta + meta_len
-    return head.size if _is_plain(one) else 0
 
 
 @cython.cfunc
@@ -154,20 +155,15 @@ def _entry(at: cython.p_char, end: cython.p_char, one: cython.pointer(Parts)) ->
 def _record(at: cython.p_char, available: cython.longlong, one: cython.pointer(Parts)) -> cython.bint:
     """Read the staged record at `at`; False when it is not sound or not plain."""
     head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), at)
-    if available < HEADER or head.magic != MESSAGE_TYPE or not head.flags & STAGED:
+    if not record_fits(at, available) or head.magic != MESSAGE_TYPE or not head.flags & STAGED:
         return False
-    one.n_props, one.topic_len, one.keys_len, one.tags_len = head.n_props, head.topic_len, head.keys_len, head.tags_len
-    one.props_len, one.body_len, one.born_ms = head.props_len, head.body_len, head.born_ms
+    _parts(head, one)
     meta_at: cython.longlong = HEADER + PAIR * head.n_dispatch
-    meta_end: cython.longlong = meta_at + _texts_len(one) + one.props_len
-    body_end: cython.longlong = cython.cast(cython.longlong, head.body_off) + one.body_len
-    if head.total > available or head.body_off != ((meta_end + 7) & ~7) or head.total != ((body_end + 7) & ~7):
-        return False
     if record_checksum(at, head.total) != head.crc:
         return False
     one.meta, one.body = at + meta_at, at + head.body_off
     one.queue_index, one.kind = head.producer_seq & 0xFFFF, head.producer_seq >> 16 & 0xFF
-    one.flags, one.tag_hash = head.producer_seq >> 24 & 0xFF, head.tag_hash
+    one.flags, one.tag_hash = head.producer_seq >> 24 & 0xFF | head.flags & UPPER, head.tag_hash
     return _is_plain(one)
 
 
@@ -269,8 +265,8 @@ class Rows:
         if queues is None:
             return None
         if one.kind == KIND_MQTT:
-            return _message(one, queues, one.flags & SENDERS | MQTT, 0)
-        return _message(one, queues, one.flags & QOS, 0)
+            return _message(one, queues, one.flags, 0)
+        return _message(one, queues, one.flags, 0)
 
     @cython.cfunc
     def _told(self, made: list) -> list:
@@ -281,29 +277,16 @@ class Rows:
 
 
 @cython.cfunc
-@cython.exceptval(-1)
-def _count(body: bytes) -> cython.longlong:
-    """How many entries a body says it has; 0 for one that cannot hold them."""
-    number: cython.uint = 0
-    if len(body) < 4:
-        return 0
-    memcpy(cython.address(number), PyBytes_AS_STRING(body), 4)
-    return number if number <= (len(body) - 4) // ENTRY else 0
-
-
-@cython.cfunc
 def _made(body: bytes, rows: Rows, hidden) -> object:
-    """The body's entries as messages, staged in the queue `hidden` or (None) placed; None: the careful way decides."""
-    number: cython.longlong = _count(body)
-    at: cython.p_char = PyBytes_AS_STRING(body) + 4
+    """The body's images as messages, staged in the queue `hidden` or (None) placed; None: the careful way decides."""
+    at: cython.p_char = PyBytes_AS_STRING(body)
     end: cython.p_char = PyBytes_AS_STRING(body) + len(body)
     one: Parts
     size: cython.longlong
     seq: cython.longlong
-    _index: cython.longlong
     made: list = []
-    for _index in range(number):
-        size = _entry(at, end, cython.address(one))
+    while at < end:
+        size = _image(at, end - at, cython.address(one))
         if size == 0 or not rows._fits(cython.address(one)) or not _hash_tags(cython.address(one)):
             return None
         at += size
@@ -312,22 +295,22 @@ def _made(body: bytes, rows: Rows, hidden) -> object:
         elif rows._go(cython.address(one)) is None:
             message = None
         else:
-            seq = one.flags
+            seq = one.flags & 0xFF
             seq = one.queue_index | one.kind << 16 | seq << 24
-            message = _message(cython.address(one), hidden, STAGED, seq)
+            message = _message(cython.address(one), hidden, STAGED | one.flags & UPPER, seq)
         if message is None:
             return None
         made.append(message)
-    return made if number and at == end else None
+    return made or None
 
 
 def staged(body: bytes, way, hidden: tuple):
-    """The entries of a body as staged messages of the queue `hidden`; None when one of them is not plain."""
+    """The images of a body as staged messages of the queue `hidden`; None when one of them is not plain."""
     return _made(body, Rows(way), hidden)
 
 
 def placed(body: bytes, way):
-    """The entries of a body as messages with their queues; None when one of them is not plain."""
+    """The images of a body as messages with their queues; None when one of them is not plain."""
     rows: Rows = Rows(way)
     made = _made(body, rows, None)
     return None if made is None else rows._told(made)
@@ -359,18 +342,16 @@ def shown(blob: cython.const[cython.uchar][::1], starts: cython.const[cython.uin
 
 
 def topics(body: bytes):
-    """The topics the entries of a body are for, each once; None when one of them is not plain."""
-    number: cython.longlong = _count(body)
-    at: cython.p_char = PyBytes_AS_STRING(body) + 4
+    """The topics the images of a body are for, each once; None when one of them is not plain."""
+    at: cython.p_char = PyBytes_AS_STRING(body)
     end: cython.p_char = PyBytes_AS_STRING(body) + len(body)
     one: Parts
     size: cython.longlong
-    _index: cython.longlong
     found: set = set()
-    for _index in range(number):
-        size = _entry(at, end, cython.address(one))
+    while at < end:
+        size = _image(at, end - at, cython.address(one))
         if size == 0:
             return None
         at += size
         found.add(_topic(cython.address(one)))
-    return found if number and at == end else None
+    return found or None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from broker.store.store_message import StoreMessage
-from remoting.protocol.bodies.append_body import mqtt_meta
+from remoting.protocol.records.image import mqtt_meta
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN
 from remoting.transport.direct import PlainRun
 

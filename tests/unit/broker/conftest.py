@@ -17,7 +17,7 @@ from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from remoting import inprocess
 from remoting.client.connection import Connection, dial
-from remoting.protocol.bodies.append_body import decode_entries, encode_entries, encode_mqtt_entry
+from remoting.protocol.records.image import encode_mqtt_image, image_views
 from remoting.server.router import Router
 from remoting.transport.contracts import Dial
 from runtime.clock import ManualClock
@@ -120,7 +120,7 @@ class BrokerBench:
 
     def publish(self, *topics: bytes, body: bytes = b"x", flags: int = 1) -> bytes:
         """Body of an APPEND_MANY with one message per topic."""
-        return encode_entries([encode_mqtt_entry(topic, body, flags, 1_000, b"device") for topic in topics])
+        return b"".join([encode_mqtt_image(topic, body, flags, 1_000, b"device") for topic in topics])
 
 
 @pytest.fixture
@@ -135,6 +135,6 @@ def make_entries() -> Callable[..., list]:  # type: ignore[type-arg]
     """Decoded append entries, one per MQTT topic."""
 
     def make(*topics: bytes, body: bytes = b"x", flags: int = 1) -> list:  # type: ignore[type-arg]
-        return decode_entries(encode_entries([encode_mqtt_entry(t, body, flags, 1_000, b"device") for t in topics]))
+        return image_views(b"".join([encode_mqtt_image(t, body, flags, 1_000, b"device") for t in topics]))
 
     return make

@@ -12,13 +12,13 @@ from broker.config import BrokerConfig
 from broker.store.recovery.quarantine import DamagedRange
 from broker.store.settings import StoreSettings
 from remoting.client.connection import connect
-from remoting.protocol.bodies.append_body import encode_entries, encode_mqtt_entry
 from remoting.protocol.bodies.route_body import RegisterBrokerBody, decode_body
 from remoting.protocol.bodies.sink_body import CommitBatch, StageHandle, encode
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
+from remoting.protocol.records.image import encode_mqtt_image
 from remoting.server.server import RemotingServer
 
 STORE = StoreSettings(segment_size_bytes=8 * 1024 * 1024, free_space_bytes_min=0, ballast_size_bytes=0)
@@ -30,7 +30,7 @@ def configure(directory: Path, **options) -> BrokerConfig:
 
 
 def published(*topics: bytes) -> bytes:
-    return encode_entries([encode_mqtt_entry(topic, b"x", 1, 1, b"d") for topic in topics])
+    return b"".join([encode_mqtt_image(topic, b"x", 1, 1, b"d") for topic in topics])
 
 
 async def test_start_answer_stop_and_the_port_is_free_again(tmp_path) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from mqtt_bridge.config import ConnectionConfig, RuleConfig
 from mqtt_bridge.mapping import OutMapping, Target
-from mqtt_bridge.message import CAME_BY_IT, CAME_BY_KEY, EXPIRED, Outgoing, Place, entry, outgoing, place_of
-from remoting.protocol.bodies.append_body import decode_entries, encode_entries
+from mqtt_bridge.message import CAME_BY_IT, CAME_BY_KEY, EXPIRED, Outgoing, Place, outgoing, place_of, to_image
 from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.records.image import image_views
 from remoting.protocol.records.mqtt_properties import MessageProperties, to_pairs
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, MESSAGE, RecordView, encode_record
 
@@ -65,15 +65,15 @@ def test_the_size_counts_everything_that_can_be_long() -> None:
     assert Outgoing(bare.target, bare.payload, said).size_bytes == bare.size_bytes + 100 + 10 + 20 + 30 + 5
 
 
-def test_a_message_of_the_peer_becomes_an_entry_with_the_mark() -> None:
+def test_a_message_of_the_peer_becomes_an_image_with_the_mark() -> None:
     said = MessageProperties(response_topic=b"r", user=[(b"k", b"v")])
-    made = entry(Target(b"cloud/on", 1, True), b"p", said, place(), client=b"me", now_ms=77)
-    [decoded] = decode_entries(encode_entries([made]))
+    made = to_image(Target(b"cloud/on", 1, True), b"p", said, place(), client=b"me", now_ms=77)
+    [decoded] = image_views(made)
     assert (decoded.topic, decoded.mqtt_topic, decoded.born_ms, decoded.body) == (b"cloud", b"cloud/on", 77, b"p")
     assert decoded.flags == FLAG_MQTT | FLAG_RETAIN | 1
     for part in (b"clientIdme", b"mqttResponseTopicr", b"kv", b"mqttBridgecloud"):
-        assert part in decoded.meta
+        assert part in bytes(decoded.meta)
     with pytest.raises(LocalMisuse):
-        entry(
+        to_image(
             Target(b"t", 1, False), b"", MessageProperties(user=[(b"k", b"v" * 70_000)]), place(), client=b"", now_ms=0
         )

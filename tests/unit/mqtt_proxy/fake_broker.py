@@ -9,15 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from remoting import inprocess
-from remoting.protocol.bodies.append_body import (
-    SUBSCRIBERS_FIELD,
-    AppendEntry,
-    decode_append_reply,
-    decode_entries,
-    encode_append_reply,
-    encode_entries,
-    encode_mqtt_entry,
-)
+from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD, decode_append_reply, encode_append_reply
 from remoting.protocol.bodies.follow_body import decode_follow, encode_follow_reply, encode_notify
 from remoting.protocol.bodies.offsets_body import decode_offsets
 from remoting.protocol.bodies.pull_body import (
@@ -58,7 +50,8 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records import names
-from remoting.protocol.records.record import MESSAGE, encode_record
+from remoting.protocol.records.image import client_id_of, encode_mqtt_image, image_views, packet_id_of, stamp
+from remoting.protocol.records.record import RecordView
 from remoting.protocol.records.share_names import inner_filter
 from remoting.protocol.records.topics import is_wildcard, matches
 from remoting.transport.contracts import Connection, Peer
@@ -92,7 +85,7 @@ class FakeBroker:
         self.unwanted: set[bytes] = set()  # topics nobody has subscribed to
         self.holding = False
         self.status = b"{}"
-        self.appended: list[AppendEntry] = []
+        self.appended: list[RecordView] = []
         self.held: list[tuple[Peer, Command]] = []
         self.members: list[tuple[Peer, SharedMember]] = []
         self.settled: list[SharedSettled] = []
@@ -118,7 +111,7 @@ class FakeBroker:
         try:
             body = self._answers[command.code](self, peer, command.body)
             if command.code == RequestCode.APPEND_MANY and SUBSCRIBERS_FIELD in command.fields:
-                unwanted = [entry.mqtt_topic in self.unwanted for entry in decode_entries(command.body)]
+                unwanted = [entry.mqtt_topic in self.unwanted for entry in image_views(command.body)]
                 body = encode_append_reply(*decode_append_reply(body), unwanted)
             return command.reply(body=body)
         except Refused as refusal:
@@ -151,7 +144,7 @@ class FakeBroker:
         self.base[queue_id] += count
 
     def _append(self, _peer: Peer, body: bytes) -> bytes:
-        entries = decode_entries(body)
+        entries = image_views(body)
         if any(entry.mqtt_topic == self.refused_topic for entry in entries):
             raise Refused(16, "no permission")
         self.appended += entries
@@ -159,16 +152,16 @@ class FakeBroker:
         self._notify()
         return encode_append_reply(self.end_position, placed)
 
-    def _is_new(self, entry: AppendEntry) -> bool:
+    def _is_new(self, entry: RecordView) -> bool:
         """Whether a message is to be stored; a QoS 2 id of a session is remembered."""
-        if not entry.packet_id:
+        if not packet_id_of(entry):
             return True
-        session = self.sessions[entry.client_id.decode()]
-        known = entry.packet_id in session.received
-        session.received.add(entry.packet_id)
+        session = self.sessions[client_id_of(entry).decode()]
+        known = packet_id_of(entry) in session.received
+        session.received.add(packet_id_of(entry))
         return not known
 
-    def _place(self, entry: AppendEntry) -> tuple[int, int]:
+    def _place(self, entry: RecordView) -> tuple[int, int]:
         topic = entry.mqtt_topic
         assert topic is not None
         wanted = [entry.topic + b"-0", names.light_queue_name(topic)]
@@ -176,21 +169,7 @@ class FakeBroker:
             name for name in self.queues if name.startswith(b"filter:") and matches(name[7:].decode(), topic.decode())
         ]
         dispatch = [(queue_id, self.end(queue_id)) for queue_id in map(self.queue, wanted)]
-        record = encode_record(
-            magic_type=MESSAGE,
-            epoch=1,
-            position=self.end_position,
-            born_ms=entry.born_ms,
-            store_ms=entry.born_ms,
-            flags=entry.flags,
-            count=1,
-            dispatch=dispatch,
-            counts=(entry.n_props, entry.topic_len, entry.keys_len, entry.tags_len, entry.props_len),
-            tag_hash=0,
-            producer_seq=0,
-            meta=entry.meta,
-            body=entry.body,
-        )
+        record = stamp(entry, epoch=1, position=self.end_position, store_ms=entry.born_ms, dispatch=dispatch)
         self.by_position[self.end_position] = record
         if entry.flags & 4:
             self.retained[topic] = self.end_position
@@ -308,8 +287,8 @@ class FakeBroker:
         will = self.wills.pop((verdict.client_id, verdict.epoch))
         if verdict.allowed:
             flags = will.qos | (4 if will.retain else 0)
-            entry = encode_mqtt_entry(will.topic, will.payload, flags, 0, verdict.client_id.encode())
-            self._append(peer, encode_entries([entry]))
+            entry = encode_mqtt_image(will.topic, will.payload, flags, 0, verdict.client_id.encode())
+            self._append(peer, b"".join([entry]))
         return b""
 
     def _session(self, client_id: str, epoch: int) -> FakeSession:

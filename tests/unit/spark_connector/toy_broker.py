@@ -11,46 +11,31 @@ import numpy as np
 
 from remoting.filtering.judge import judge_of
 from remoting.protocol.bodies import append_body, bounds_body, filtered_body, pull_body, sink_body
-from remoting.protocol.bodies.append_body import AppendEntry
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.frames.frame import FrameDecoder, encode_frame
-from remoting.protocol.records import names, record, topics
+from remoting.protocol.records import image, names, record, topics
+from remoting.protocol.records.record import RecordView
 
 NAME = "broker-t"
 QUEUES = 2
 
 
-def make_entry(topic: str, body: bytes = b"x", *, mqtt: bool = True, client: bytes = b"c") -> AppendEntry:
+def make_entry(topic: str, body: bytes = b"x", *, mqtt: bool = True, client: bytes = b"c") -> RecordView:
     """One message as it would be appended."""
     if mqtt:
-        raw = append_body.encode_mqtt_entry(topic.encode(), body, 1, 7, client)
+        raw = image.encode_mqtt_image(topic.encode(), body, 1, 7, client)
     else:
-        raw = append_body.encode_entry(
-            kind=1, flags=0, queue_index=0xFFFF, born_ms=7, topic=topic.encode(), keys=b"k", tags=b"t", body=body
+        raw = image.encode_image(
+            flags=0, queue_index=0xFFFF, born_ms=7, topic=topic.encode(), keys=b"k", tags=b"t", body=body
         )
-    return append_body.decode_entries(append_body.encode_entries([raw]))[0]
+    return image.image_views(b"".join([raw]))[0]
 
 
-def encode(entry: AppendEntry, position: int = 0) -> bytes:
+def encode(entry: RecordView, position: int = 0) -> bytes:
     """The record of a message."""
-    tags_at = 4 * entry.n_props + entry.topic_len + entry.keys_len
-    return record.encode_record(
-        magic_type=record.MESSAGE,
-        epoch=1,
-        position=position,
-        born_ms=entry.born_ms,
-        store_ms=position,
-        flags=entry.flags,
-        count=1,
-        dispatch=[(1, 0), (2, 0)],
-        counts=(entry.n_props, entry.topic_len, entry.keys_len, entry.tags_len, entry.props_len),
-        tag_hash=record.tag_hash(bytes(entry.meta[tags_at : tags_at + entry.tags_len])),
-        producer_seq=0,
-        meta=entry.meta,
-        body=entry.body,
-    )
+    return image.stamp(entry, epoch=1, position=position, store_ms=position, dispatch=[(1, 0), (2, 0)])
 
 
 class Queue:
@@ -78,7 +63,7 @@ class ToyBroker:
 
     def __init__(self) -> None:
         self.queues: dict[tuple[str, int], Queue] = {}
-        self.staged: dict[tuple[str, int, int, int], list[AppendEntry]] = {}
+        self.staged: dict[tuple[str, int, int, int], list[RecordView]] = {}
         self.ledger: dict[str, int] = {}
         self.plans: dict[str, list[sink_body.Planned]] = {}
         self.prepared: list[tuple[str, int, list[sink_body.StageHandle]]] = []
@@ -112,7 +97,7 @@ class ToyBroker:
         for body in bodies:
             self.append(make_entry(topic, body, mqtt=mqtt))
 
-    def append(self, entry: AppendEntry) -> None:
+    def append(self, entry: RecordView) -> None:
         """Into the parent queue and the exact topic's light queue."""
         topic = entry.topic.decode()
         for number in range(QUEUES):
@@ -272,7 +257,7 @@ class ToyBroker:
         fields = command.fields
         key = (fields["sink"], int(fields["batch"]), int(fields["partition"]), int(fields["attempt"]))
         rows = self.staged.setdefault(key, [])
-        rows += append_body.decode_entries(command.body)[len(rows) - int(fields["first"]) :]
+        rows += image.image_views(command.body)[len(rows) - int(fields["first"]) :]
         return sink_body.encode(sink_body.StageReply(len(rows)))
 
     def _commit(self, command: Command) -> bytes:
@@ -302,7 +287,7 @@ class ToyBroker:
         return sink_body.encode(sink_body.LedgerState(self.ledger.get(sink, -1), self.plans.get(sink, [])))
 
     def _append(self, command: Command) -> bytes:
-        entries = append_body.decode_entries(command.body)
+        entries = image.image_views(command.body)
         for entry in entries:
             self.append(entry)
         return append_body.encode_append_reply(0, [(0, 0)] * len(entries))

@@ -9,16 +9,15 @@ import pytest
 
 from broker.delayed import delayed as room
 from broker.delayed.delayed import BUCKET_MS, GRACE_MS, Delayed
-from broker.publishing.append import entry_message
+from broker.publishing.append import image_message
 from broker.publishing.placement import KIND_MQTT, KIND_QUEUE, Placement
 from broker.store.errors import StoreFull
 from broker.store.state import state_kinds
 from broker.subscriptions.dispatch import Dispatcher
 from broker.subscriptions.filters import Filters
 from broker.topics.topics import Topics
-from remoting.protocol.bodies.append_body import KIND_QUEUE as QUEUE
-from remoting.protocol.bodies.append_body import decode_entries, encode_entries, encode_entry, encode_mqtt_entry
 from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.records.image import encode_image, encode_mqtt_image, image_views, wanted_queue
 from remoting.protocol.records.names import light_queue_name
 from remoting.protocol.records.record import FLAG_GROUP_OPEN, FLAG_STAGED, RecordView
 from runtime.logs import get_logger
@@ -57,9 +56,9 @@ class World:
         self.build()
 
     def put(self, body: bytes, after_ms: int, topic: bytes = b"t/x", flags: int = 1, *, settle: bool = True) -> None:
-        entry = decode_entries(encode_entries([encode_mqtt_entry(topic, body, flags, 7, b"device")]))[0]
-        placed = self.placement.place_now(entry_message(entry), entry.kind, entry.queue_index)
-        message = self.delayed.put(placed, KIND_MQTT, entry.queue_index, self.now + after_ms, self.now)
+        entry = image_views(b"".join([encode_mqtt_image(topic, body, flags, 7, b"device")]))[0]
+        placed = self.placement.place_now(image_message(entry), KIND_MQTT, wanted_queue(entry))
+        message = self.delayed.put(placed, KIND_MQTT, wanted_queue(entry), self.now + after_ms, self.now)
         self.store.append([message])
         if settle:
             self.bench.settle()
@@ -216,9 +215,9 @@ def test_large_groups_are_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_topic_that_is_gone_costs_only_its_own(world: World) -> None:
     """Counted, told, and the others come."""
-    entry = encode_entry(kind=QUEUE, flags=0, queue_index=3, born_ms=1, topic=b"four", body=b"q")
+    entry = encode_image(flags=0, queue_index=3, born_ms=1, topic=b"four", body=b"q")
     world.topics.ensure("four", 4)
-    message = entry_message(decode_entries(encode_entries([entry]))[0])
+    message = image_message(image_views(b"".join([entry]))[0])
     message.flags |= 1 << 16
     placed = world.placement.place_now(message, KIND_QUEUE, 3)
     world.store.append([world.delayed.put(placed, KIND_QUEUE, 3, world.now + 10, world.now)])
@@ -233,8 +232,8 @@ def test_a_topic_that_is_gone_costs_only_its_own(world: World) -> None:
 def test_a_queue_message_goes_to_its_queue_with_rocketmqs_flags(world: World) -> None:
     """The system flags say how the body is compressed."""
     world.topics.ensure("four", 4)
-    entry = encode_entry(kind=QUEUE, flags=0, queue_index=3, born_ms=1, topic=b"four", body=b"q")
-    message = entry_message(decode_entries(encode_entries([entry]))[0])
+    entry = encode_image(flags=0, queue_index=3, born_ms=1, topic=b"four", body=b"q")
+    message = image_message(image_views(b"".join([entry]))[0])
     message.flags |= 1 << 16
     placed = world.placement.place_now(message, KIND_QUEUE, 3)
     world.store.append([world.delayed.put(placed, KIND_QUEUE, 3, world.now + 10, world.now)])

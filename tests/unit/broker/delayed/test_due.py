@@ -5,21 +5,19 @@ from __future__ import annotations
 import pytest
 
 from broker.delayed.due import due_ms
-from broker.publishing.append import entry_message
+from broker.publishing.append import image_message
 from broker.publishing.placement import KIND_MQTT, KIND_QUEUE
 from broker.store.store_message import StoreMessage
-from remoting.protocol.bodies.append_body import decode_entries, encode_entries, encode_entry
 from remoting.protocol.errors import Refused
+from remoting.protocol.records.image import encode_image, image_views
 
 NOW = 1_000_000
 
 
 def message(*properties: tuple[bytes, bytes]) -> StoreMessage:
     """A queue entry with these properties."""
-    entry = encode_entry(
-        kind=KIND_QUEUE, flags=0, queue_index=0, born_ms=1, topic=b"t", properties=properties, body=b"x"
-    )
-    return entry_message(decode_entries(encode_entries([entry]))[0])
+    entry = encode_image(flags=0, queue_index=0, born_ms=1, topic=b"t", properties=properties, body=b"x")
+    return image_message(image_views(b"".join([entry]))[0])
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 
 from broker.store.errors import StoreFull
-from remoting.protocol.bodies.append_body import KIND_MQTT, encode_entries, encode_entry
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.names import light_queue_name, parent_topic
-from remoting.protocol.records.record import CLIENT_ID_KEY, MQTT_TOPIC_KEY
+from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, MQTT_TOPIC_KEY
 
 
 def frame(topic: bytes, delay: bytes) -> Command:
     """One MQTT message that wants to be delivered later."""
     properties = ((MQTT_TOPIC_KEY, topic), (CLIENT_ID_KEY, b"c"), (b"delay-ms", delay))
-    entry = encode_entry(
-        kind=KIND_MQTT, flags=1, queue_index=0xFFFF, born_ms=1, topic=parent_topic(topic), properties=properties,
+    entry = encode_image(
+        flags=FLAG_MQTT | 1, queue_index=0xFFFF, born_ms=1, topic=parent_topic(topic), properties=properties,
         body=b"x",
     )  # fmt: skip
-    return Command(RequestCode.APPEND_MANY, body=encode_entries([entry]))
+    return Command(RequestCode.APPEND_MANY, body=b"".join([entry]))
 
 
 def stored(bench, topic: bytes) -> int:

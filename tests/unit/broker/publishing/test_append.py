@@ -9,13 +9,7 @@ from broker.config import LimitsConfig
 from broker.direct.appends import DirectAppends
 from broker.publishing.append import NOT_STORED
 from broker.subscriptions.subscribers import NO_LOCAL
-from remoting.protocol.bodies.append_body import (
-    SUBSCRIBERS_FIELD,
-    decode_append_reply,
-    decode_unwanted,
-    encode_entries,
-    encode_mqtt_entry,
-)
+from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD, decode_append_reply, decode_unwanted
 from remoting.protocol.bodies.session_body import (
     FilterRequest,
     SessionOpen,
@@ -26,6 +20,7 @@ from remoting.protocol.bodies.session_body import (
 )
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_mqtt_image
 from runtime.clock import ManualClock
 from tests.unit.broker.conftest import BrokerBench
 
@@ -51,7 +46,7 @@ async def test_a_refused_frame_leaves_nothing_and_hurts_nobody_else(running) -> 
     bodies = [
         running.publish(b"a/1"),
         running.publish(b"a/1", b"a/+"),
-        encode_entries([encode_mqtt_entry(b"a", b"x" * 4_194_305, 0, 1, b"d")]),
+        b"".join([encode_mqtt_image(b"a", b"x" * 4_194_305, 0, 1, b"d")]),
         b"\x01\x00",
     ]
     replies = await asyncio.gather(*[connection.request(Command(RequestCode.APPEND_MANY, body=b)) for b in bodies])
@@ -94,8 +89,8 @@ async def test_a_full_disk_is_said_clearly(running) -> None:
 
 
 def exact(*publishes: tuple[bytes, int], client_id: bytes = b"c") -> Command:
-    entries = [encode_mqtt_entry(b"t", body, 2, 1, client_id, packet_id) for body, packet_id in publishes]
-    return Command(RequestCode.APPEND_MANY, body=encode_entries(entries))
+    entries = [encode_mqtt_image(b"t", body, 2, 1, client_id, packet_id) for body, packet_id in publishes]
+    return Command(RequestCode.APPEND_MANY, body=b"".join(entries))
 
 
 async def opened(connection) -> SessionOpened:
@@ -164,12 +159,12 @@ async def test_who_asks_is_told_which_entries_nobody_has_subscribed_to(running) 
     assert len(decode_append_reply(reply.body)[1]) == 5
     unasked = await connection.request(Command(RequestCode.APPEND_MANY, body=body))
     assert len(unasked.body) == len(reply.body) - 1
-    delayed = encode_mqtt_entry(b"x", b"", 1, 1, b"d", 0, [(b"delay-ms", b"60000")])
-    own = encode_mqtt_entry(b"mine", b"", 1, 1, b"c")
-    ids = [encode_mqtt_entry(b"x", b"", 2, 1, b"c", packet_id) for packet_id in (1, 2)]
-    assert decode_unwanted((await other.request(asking(encode_entries([own, delayed, ids[0]])))).body) == {0, 2}
-    assert decode_unwanted((await other.request(asking(encode_entries([*ids, own])))).body) == {1, 2}
-    assert decode_unwanted((await other.request(asking(encode_entries(ids)))).body) == frozenset()
+    delayed = encode_mqtt_image(b"x", b"", 1, 1, b"d", 0, [(b"delay-ms", b"60000")])
+    own = encode_mqtt_image(b"mine", b"", 1, 1, b"c")
+    ids = [encode_mqtt_image(b"x", b"", 2, 1, b"c", packet_id) for packet_id in (1, 2)]
+    assert decode_unwanted((await other.request(asking(b"".join([own, delayed, ids[0]])))).body) == {0, 2}
+    assert decode_unwanted((await other.request(asking(b"".join([*ids, own])))).body) == {1, 2}
+    assert decode_unwanted((await other.request(asking(b"".join(ids)))).body) == frozenset()
 
 
 async def test_a_session_that_is_away_is_a_subscriber_until_it_ends(running) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from broker.publishing.append import entry_message
-from broker.publishing.placement import ANY_QUEUE, KIND_BATCH, KIND_MQTT, KIND_QUEUE, Placement
+from broker.publishing.append import image_message
+from broker.publishing.placement import KIND_BATCH, KIND_MQTT, KIND_QUEUE, Placement
 from broker.store.store_message import property_value
 from broker.subscriptions.dispatch import Dispatcher
 from broker.subscriptions.filters import Filters
 from broker.topics.topics import Topics, TopicSettings
-from remoting.protocol.bodies.append_body import decode_entries, encode_batch_entry, encode_entries, encode_entry
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records.image import QUEUE_INDEX_ANY, encode_batch_image, encode_image, image_views
 from remoting.protocol.records.record import (
     FLAG_CODEC_SHIFT,
     FLAG_FORMAT_SHIFT,
@@ -32,23 +32,19 @@ def make(store, *, auto_create: bool = True) -> tuple[Topics, Placement]:
 
 
 def queue_message(topic: bytes, properties=(), body: bytes = b"x", flags: int = 0):
-    raw = encode_entry(
-        kind=KIND_QUEUE, flags=flags, queue_index=0, born_ms=1, topic=topic, properties=properties, body=body
-    )
-    return entry_message(decode_entries(encode_entries([raw]))[0])
+    raw = encode_image(flags=flags, queue_index=0, born_ms=1, topic=topic, properties=properties, body=body)
+    return image_message(image_views(b"".join([raw]))[0])
 
 
-def test_a_sender_cannot_set_the_brokers_own_flags(bench, make_entries) -> None:
-    _topics, placement = make(bench.store)
-    entry = make_entries(b"a/b", flags=1 | FLAG_GROUP_OPEN | FLAG_STAGED)[0]
-    assert placement.place(entry_message(entry), KIND_MQTT, ANY_QUEUE).flags == 1 | FLAG_MQTT
-    message = queue_message(b"orders", flags=FLAG_GROUP_OPEN | FLAG_STAGED | FLAG_MQTT)
-    assert placement.place(message, KIND_QUEUE, 0).flags == 0
+@pytest.mark.parametrize("flags", [FLAG_GROUP_OPEN, FLAG_STAGED, FLAG_STAGED | FLAG_MQTT])
+def test_a_sender_cannot_set_the_brokers_own_flags(flags: int) -> None:
+    with pytest.raises(RemoteViolation, match="not its maker's to set"):
+        queue_message(b"orders", flags=flags)
 
 
 def test_queues_are_chosen_in_turn_or_as_asked(bench) -> None:
     topics, placement = make(bench.store)
-    ids = [placement.place(queue_message(b"orders"), KIND_QUEUE, ANY_QUEUE).queues[0] for _ in range(5)]
+    ids = [placement.place(queue_message(b"orders"), KIND_QUEUE, QUEUE_INDEX_ANY).queues[0] for _ in range(5)]
     assert ids == [*topics.queue_ids("orders"), topics.queue_ids("orders")[0]]
     assert placement.place(queue_message(b"orders"), KIND_QUEUE, 2).queues == (topics.queue_ids("orders")[2],)
     with pytest.raises(Refused) as refused:
@@ -82,8 +78,8 @@ def test_size_permission_kind_and_unknown_topics_are_refused(bench) -> None:
 
 
 def batch_message(topic: bytes, codec: int = 1):
-    raw = encode_batch_entry(topic=topic, queue_index=0, born_ms=1, body=b"packed", count=9, codec=codec)
-    return entry_message(decode_entries(encode_entries([raw]))[0])
+    raw = encode_batch_image(topic=topic, queue_index=0, born_ms=1, body=b"packed", count=9, codec=codec)
+    return image_message(image_views(b"".join([raw]))[0])
 
 
 def test_a_batch_goes_to_a_batch_topic_alone(bench) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broker.publishing.append import entry_message
+from broker.publishing.append import image_message
 from broker.retained.retained import Retained
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN
 
 
 def publish(bench, make_entries, topic: bytes, body: bytes = b"v") -> int:
-    message = entry_message(make_entries(topic, body=body, flags=FLAG_RETAIN | 1)[0])
+    message = image_message(make_entries(topic, body=body, flags=FLAG_RETAIN | 1)[0])
     message.flags |= FLAG_MQTT
     message.queues = (bench.store.open_queue(b"q"),)
     return bench.store.append([message]).first_position

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from broker.rocketmq import consume_stats
-from remoting.protocol.bodies.append_body import encode_entries, encode_mqtt_entry
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_mqtt_image
 
 
 async def ask(connection, code: int, language: str = "PYTHON", **fields: str) -> bytes:
@@ -24,8 +24,8 @@ async def commit(connection, group: str, topic: str, queue: int, offset: int) ->
 
 
 async def send(connection, count: int) -> None:
-    entries = [encode_mqtt_entry(b"plant/%d" % (number % 2), b"x", 1, 0, b"c") for number in range(count)]
-    reply = await connection.request(Command(RequestCode.APPEND_MANY, body=encode_entries(entries)))
+    entries = [encode_mqtt_image(b"plant/%d" % (number % 2), b"x", 1, 0, b"c") for number in range(count)]
+    reply = await connection.request(Command(RequestCode.APPEND_MANY, body=b"".join(entries)))
     assert reply.code == 0
 
 

@@ -11,17 +11,12 @@ from remoting.batches import body
 from remoting.batches.unpack import row_position
 from remoting.client.admin import topic_fields
 from remoting.client.consumer import AsyncConsumer
-from remoting.protocol.bodies.append_body import (
-    KIND_BATCH,
-    decode_append_reply,
-    encode_batch_entry,
-    encode_entries,
-    encode_entry,
-)
+from remoting.protocol.bodies.append_body import decode_append_reply
 from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_range_pull
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_batch_image, encode_image
 from remoting.protocol.records.record import CODEC_LZ4, CODEC_ZSTD, RecordView
 from remoting.protocol.records.stored_message import iter_stored
 from tests.support.batches import make_rows
@@ -31,17 +26,17 @@ from tests.unit.broker.rocketmq.test_pull import pulling
 
 def entry_of(rows, *, topic: bytes = b"t", queue: int = 0, codec: int = CODEC_LZ4) -> bytes:
     packed = body.encode(body.from_rows(rows), codec)
-    return encode_batch_entry(
+    return encode_batch_image(
         topic=topic, queue_index=queue, born_ms=rows[0].born_ms, body=packed, count=len(rows), codec=codec
     )
 
 
 def single(text: bytes, topic: bytes = b"t") -> bytes:
-    return encode_entry(kind=1, flags=0, queue_index=0, born_ms=1, topic=topic, tags=b"even", body=text)
+    return encode_image(flags=0, queue_index=0, born_ms=1, topic=topic, tags=b"even", body=text)
 
 
 async def append(connection, *entries: bytes):
-    return await connection.request(Command(RequestCode.APPEND_MANY, body=encode_entries(entries)))
+    return await connection.request(Command(RequestCode.APPEND_MANY, body=b"".join(entries)))
 
 
 async def make_topic(connection, name: str = "t", *, batch: bool = True, queues: int = 1) -> None:
@@ -169,12 +164,15 @@ async def test_other_topics_take_no_batches(running) -> None:
     assert missing.code == ResponseCode.TOPIC_NOT_EXIST, "a batch makes no topic"
     odd = await append(connection, entry_of(make_rows(2), topic=b"batches", queue=7))
     assert odd.code == ResponseCode.INVALID_PARAMETER
-    for flags in (0x00, 0x02, 0x31, 0x10):
+    for flags in (0x02, 0x31):
         entry = bytearray(entry_of(make_rows(2), topic=b"batches"))
-        entry[5] = flags
+        entry[49] = flags
         unknown = await append(connection, bytes(entry))
         assert (unknown.code, "no known format" in unknown.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
-    large = encode_batch_entry(topic=b"batches", queue_index=0, born_ms=0, body=bytes(5 << 20), count=9, codec=1)
+    for flags in (0x00, 0x10):
+        entry[49] = flags
+        assert (await append(connection, bytes(entry))).code != ResponseCode.SUCCESS
+    large = encode_batch_image(topic=b"batches", queue_index=0, born_ms=0, body=bytes(5 << 20), count=9, codec=1)
     assert (await append(connection, large)).code == ResponseCode.MESSAGE_ILLEGAL
     assert running.store.bounds(running.broker.topics.table.queue_ids("batches")[0]) == (0, 0)
 
@@ -182,7 +180,7 @@ async def test_other_topics_take_no_batches(running) -> None:
 async def test_a_body_that_cannot_be_unpacked_is_an_error_and_hides_nothing_else(running) -> None:
     connection = running.connect()
     await make_topic(connection)
-    junk = encode_batch_entry(topic=b"t", queue_index=0, born_ms=0, body=b"junk", count=4, codec=CODEC_LZ4)
+    junk = encode_batch_image(topic=b"t", queue_index=0, born_ms=0, body=b"junk", count=4, codec=CODEC_LZ4)
     await append(connection, entry_of(make_rows(3)), junk, entry_of(make_rows(3, first=7)))
     before = await connection.request(pulling("t", 1))
     assert [message.queue_offset for message in iter_stored(before.body)] == [1, 2]
@@ -208,9 +206,3 @@ async def test_without_pyarrow_the_broker_says_so_and_serves_the_rest(running, m
     single_one = await connection.request(pulling("t", 10, maxMsgNums="5"))
     assert [message.body for message in iter_stored(single_one.body)] == [b"ten"]
     assert single_one.fields["nextBeginOffset"] == "11"
-
-
-async def test_the_kinds_of_the_wire_and_of_the_placement_are_the_same() -> None:
-    from broker.publishing import placement
-
-    assert placement.KIND_BATCH == KIND_BATCH

@@ -14,9 +14,9 @@ from controller.app import ControllerApp
 from controller.config import ControllerConfig
 from remoting.client.connection import dial
 from remoting.client.uplink import Uplink
-from remoting.protocol.bodies.append_body import encode_entries, encode_mqtt_entry
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_mqtt_image
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import ConnectionLost, RequestTimeout
 
@@ -87,7 +87,7 @@ class Cluster:
     async def publish(self, *payloads: bytes) -> int:
         """Append these to one topic at the master; the code of the answer."""
         assert self.connection is not None
-        body = encode_entries([encode_mqtt_entry(b"plant/1", one, 1, 1, b"device") for one in payloads])
+        body = b"".join([encode_mqtt_image(b"plant/1", one, 1, 1, b"device") for one in payloads])
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 try:

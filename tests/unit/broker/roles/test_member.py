@@ -15,13 +15,13 @@ from broker.roles.steps import View
 from broker.store.errors import UnreadableOffsets
 from broker.store.log_store import LogStore
 from remoting.client.connection import connect
-from remoting.protocol.bodies.append_body import encode_entries, encode_mqtt_entry
 from remoting.protocol.bodies.controller_body import EpochCache
 from remoting.protocol.bodies.route_body import decode_body
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
+from remoting.protocol.records.image import encode_mqtt_image
 from remoting.transport.failures import not_master
 from tests.unit.broker.roles.cluster import STORE, Cluster, cluster, log_bytes, until
 
@@ -102,7 +102,7 @@ async def test_who_waits_for_a_master_that_is_replaced_is_told_at_once(tmp_path:
         await other._member.client.stop()
         direct, client = await connect("127.0.0.1", first.port), await connect("127.0.0.1", first.port)
         end = member.store.end_position
-        body = encode_entries([encode_mqtt_entry(b"plant/1", b"2", 1, 1, b"device")])
+        body = b"".join([encode_mqtt_image(b"plant/1", b"2", 1, 1, b"device")])
         fields = {"a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": ""}
         append = asyncio.ensure_future(direct.request(Command(RequestCode.APPEND_MANY, body=body)))
         send = asyncio.ensure_future(client.request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"3")))

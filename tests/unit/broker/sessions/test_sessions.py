@@ -178,11 +178,11 @@ def test_unsubscribe_says_what_was_there_and_forgets_the_offset(bench) -> None:
 
 
 def test_a_subscription_starts_where_the_queue_ends_and_keeps_its_offset_when_repeated(bench, make_entries) -> None:
-    from broker.publishing.append import entry_message
+    from broker.publishing.append import image_message
 
     _filters, sessions = make(bench.store)
     light = bench.store.open_queue(names.light_queue_name(b"a/b"))
-    message = entry_message(make_entries(b"a/b")[0])
+    message = image_message(make_entries(b"a/b")[0])
     message.queues = (light,)
     bench.store.append([message, message])
     epoch = sessions.open(opening(), "p", 0).reply.epoch

@@ -11,9 +11,9 @@ from broker.store.state import state_kinds
 from broker.store.store_message import StoreMessage
 from broker.subscriptions.filters import Filters
 from broker.subscriptions.subscribers import NO_LOCAL, Subscribers
-from remoting.protocol.bodies.append_body import mqtt_meta
 from remoting.protocol.bodies.session_body import FilterRequest, HistoryWish
 from remoting.protocol.records import names
+from remoting.protocol.records.image import mqtt_meta
 from remoting.protocol.records.record import FLAG_MQTT
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.publishing.append import entry_message
-from broker.publishing.placement import Placement
+from broker.publishing.append import image_message
+from broker.publishing.placement import Placement, kind_of
 from broker.sink.ledger import NO_BATCH, PREPARED_MAX, SinkLedger
 from broker.sink.stages import KEPT_EXPIRY_FACTOR, AttemptKey, Stages
 from broker.subscriptions.dispatch import Dispatcher
@@ -13,6 +13,7 @@ from broker.subscriptions.filters import Filters
 from broker.topics.topics import Topics
 from remoting.protocol.errors import Refused
 from remoting.protocol.records import names
+from remoting.protocol.records.image import wanted_queue
 from remoting.protocol.records.record import RecordView
 
 
@@ -32,7 +33,7 @@ class Sink:
 
     def stage(self, entries, batch: int, partition: int = 0, attempt: int = 0) -> tuple[int, int, int]:
         found = self.stages.open(AttemptKey("s", batch, partition, attempt), 0)
-        messages = [self.stages.stage(entry_message(e), e.kind, e.queue_index, found) for e in entries]
+        messages = [self.stages.stage(image_message(e), kind_of(e.flags), wanted_queue(e), found) for e in entries]
         self.bench.store.append(messages)
         self.bench.settle()
         return partition, attempt, len(entries)

@@ -11,14 +11,7 @@ from broker.config import LimitsConfig
 from broker.meta import hot
 from broker.sink.stages import AttemptKey
 from broker.topics.topics import TopicSettings
-from remoting.protocol.bodies.append_body import (
-    KIND_MQTT,
-    KIND_QUEUE,
-    QUEUE_INDEX_ANY,
-    decode_append_reply,
-    encode_entries,
-    encode_entry,
-)
+from remoting.protocol.bodies.append_body import decode_append_reply
 from remoting.protocol.bodies.pull_body import STATUS_NO_SUCH_QUEUE, decode_multi_pull_reply, encode_multi_pull
 from remoting.protocol.bodies.sink_body import (
     AbortBatch,
@@ -35,8 +28,9 @@ from remoting.protocol.bodies.sink_body import (
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
+from remoting.protocol.records.image import QUEUE_INDEX_ANY, encode_image
 from remoting.protocol.records.names import parent_topic
-from remoting.protocol.records.record import FLAG_STAGED, MQTT_TOPIC_KEY, RecordView
+from remoting.protocol.records.record import FLAG_MQTT, FLAG_STAGED, MQTT_TOPIC_KEY, RecordView
 from remoting.protocol.records.stored_message import iter_stored
 from runtime.clock import ManualClock
 from tests.support.batches import make_rows
@@ -114,13 +108,13 @@ async def test_staging_what_is_committed_or_cannot_be_written(running) -> None:
 def numbered(*rows: tuple[int, bytes]) -> bytes:
     """Rows of the RocketMQ topic "t" that name their queues, with a key each."""
     entries = [
-        encode_entry(
-            kind=KIND_QUEUE, flags=0, queue_index=index, born_ms=1, topic=b"t", keys=b"k", tags=b"T",
+        encode_image(
+            flags=0, queue_index=index, born_ms=1, topic=b"t", keys=b"k", tags=b"T",
             properties=((b"unit", b"celsius"),), body=body,
         )
         for index, body in rows
     ]  # fmt: skip
-    return encode_entries(entries)
+    return b"".join(entries)
 
 
 @pytest.mark.parametrize("twin", ["pure", "compiled"])
@@ -166,8 +160,8 @@ async def test_rows_go_to_the_queues_they_name_or_are_refused(running, monkeypat
 def wishing(topic: bytes, delay: bytes, *, retain: bool = False) -> bytes:
     """A row as Spark sends it, without a client id, that wants to be delivered later."""
     properties = ((MQTT_TOPIC_KEY, topic), (b"delay-ms", delay))
-    return encode_entry(
-        kind=KIND_MQTT, flags=5 if retain else 1, queue_index=0xFFFF, born_ms=1, topic=parent_topic(topic),
+    return encode_image(
+        flags=FLAG_MQTT | (5 if retain else 1), queue_index=0xFFFF, born_ms=1, topic=parent_topic(topic),
         properties=properties, body=b"x",
     )  # fmt: skip
 
@@ -178,7 +172,7 @@ async def test_a_delayed_row_counts_from_its_commit_and_is_shown_once(running) -
     fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
 
     async def stage(*entries: bytes) -> Command:
-        return await connection.request(Command(RequestCode.STAGE, fields=fields, body=encode_entries(entries)))
+        return await connection.request(Command(RequestCode.STAGE, fields=fields, body=b"".join(entries)))
 
     refused = await stage(wishing(b"out/x", b"999999999999"))
     assert (refused.code, "exceeds" in refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
@@ -209,9 +203,9 @@ async def test_retained_rows_count_for_the_quota(running) -> None:
     connection = running.connect()
     fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
     entries = [wishing(b"out/%d" % n, b"0", retain=True) for n in range(2)]
-    staged = await connection.request(Command(RequestCode.STAGE, fields=fields, body=encode_entries(entries[:1])))
+    staged = await connection.request(Command(RequestCode.STAGE, fields=fields, body=b"".join(entries[:1])))
     assert staged.code == 0
-    refused = await connection.request(Command(RequestCode.STAGE, fields=fields, body=encode_entries(entries)))
+    refused = await connection.request(Command(RequestCode.STAGE, fields=fields, body=b"".join(entries)))
     assert refused.code != 0, refused
     assert running.broker.sink.stages.staged(AttemptKey("s", 0, 0, 0)) == 1
 
@@ -280,7 +274,7 @@ async def test_staged_batches_count_their_messages_and_are_shown_once(running) -
     fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
 
     async def stage(first: int, *sent: bytes) -> Command:
-        body = encode_entries(sent)
+        body = b"".join(sent)
         return await connection.request(Command(RequestCode.STAGE, fields={**fields, "first": str(first)}, body=body))
 
     assert decode(StageReply, (await stage(0, entries[0])).body).count == 5
@@ -311,7 +305,7 @@ async def test_a_repeated_frame_that_would_cut_a_batch_is_refused(running) -> No
     connection = running.connect()
     await make_topic(connection, "out")
     fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
-    body = encode_entries([entry_of(make_rows(5), topic=b"out")])
+    body = b"".join([entry_of(make_rows(5), topic=b"out")])
     assert (await connection.request(Command(RequestCode.STAGE, fields=fields, body=body))).code == 0
     cut = await connection.request(Command(RequestCode.STAGE, fields={**fields, "first": "2"}, body=body))
     assert (cut.code, "inside a batch" in cut.remark) == (ResponseCode.INVALID_PARAMETER, True)
@@ -325,7 +319,7 @@ async def test_a_large_commit_of_batches_takes_several_groups_and_goes_on_after_
     await make_topic(connection, "out")
     entries = [entry_of(make_rows(7, first=7 * n), topic=b"out") for n in range(6)]
     fields = {"sink": "s", "batch": "4", "partition": "0", "attempt": "0"}
-    await connection.request(Command(RequestCode.STAGE, fields=fields, body=encode_entries(entries)))
+    await connection.request(Command(RequestCode.STAGE, fields=fields, body=b"".join(entries)))
     run = bench.broker.sink.ledger.begin("s", 4, [(0, 0, 42)])
     bench.broker.sink.ledger.step(run)
     assert 0 < run.done < 42

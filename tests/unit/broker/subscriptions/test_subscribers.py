@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.store.store_message import StoreMessage
 from broker.subscriptions.subscribers import NO_LOCAL, Subscribers
-from remoting.protocol.bodies.append_body import mqtt_meta
+from remoting.protocol.records.image import mqtt_meta
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_STAGED
 
 

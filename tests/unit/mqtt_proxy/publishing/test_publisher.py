@@ -9,6 +9,7 @@ import pytest
 from mqtt_proxy.mqtt.codec.packets import Publish
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.records.image import packet_id_of
 from remoting.protocol.records.mqtt_properties import MessageProperties
 from tests.unit.mqtt_proxy.publishers import Origin, Port, lose, some
 from tests.unit.mqtt_proxy.rig import publish, running, settle
@@ -163,7 +164,7 @@ async def test_what_was_not_answered_is_sent_again_before_what_came_since() -> N
         publisher.publish(origin, b"c", some("t", 4))
         await asyncio.wait_for(publisher.drain(), 5)
         assert (origin.confirmed_ids, origin.reason) == ([1, 2, 3, 4], None)
-        assert [entry.packet_id or entry.body for entry in rig.broker.appended][-4:] == [b"x"] * 4
+        assert [packet_id_of(entry) or entry.body for entry in rig.broker.appended][-4:] == [b"x"] * 4
         assert rig.count("publishes_repeated_total") == 2
         assert publisher.pending_bytes == 0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from remoting.batches.row import BatchRow
-from remoting.client.message import OVERHEAD_BYTES, Message, Sent, entry_of, size_of, to_row
-from remoting.protocol.bodies.append_body import decode_entries, encode_entries
+from remoting.client.message import OVERHEAD_BYTES, Message, Sent, image_of, size_of, to_row
 from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.records.image import image_views, wanted_queue
 
 
 def test_a_message_becomes_a_row_and_an_entry() -> None:
@@ -16,9 +16,9 @@ def test_a_message_becomes_a_row_and_an_entry() -> None:
     assert row == BatchRow(b"x", 77, "kä".encode(), b"g", ((b"a", b"1"), (b"b", b"")))
     assert to_row(Message(topic="t", body=b"", born_ms=5), 77).born_ms == 5
     assert size_of(row) == OVERHEAD_BYTES + 1 + 3 + 1 + 3
-    (entry,) = decode_entries(encode_entries([entry_of(row, b"t", 3)]))
-    assert (entry.topic, entry.queue_index, entry.born_ms, entry.body, entry.tags) == (b"t", 3, 77, b"x", b"g")
-    assert entry.n_props == 2
+    (entry,) = image_views(b"".join([image_of(row, b"t", 3)]))
+    assert (entry.topic, wanted_queue(entry), entry.born_ms, entry.body, entry.tags) == (b"t", 3, 77, b"x", b"g")
+    assert entry.counts[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ import json
 import threading
 
 from remoting.batches import body
-from remoting.protocol.bodies.append_body import KIND_BATCH, decode_entries, encode_append_reply
+from remoting.protocol.bodies.append_body import encode_append_reply
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.records.image import image_views, wanted_queue
 
 
 class ToyLog:
@@ -65,20 +66,19 @@ class ToyLog:
         return command.reply(body=json.dumps({"writeQueueNums": queues, "attributes": attributes}).encode())
 
     def store(self, command):
-        entries = decode_entries(command.body)
+        entries = image_views(command.body)
         places = []
         for entry in entries:
-            queue = self.queues.setdefault((entry.topic.decode(), entry.queue_index), [])
-            places.append((entry.queue_index, len(queue)))
+            queue = self.queues.setdefault((entry.topic.decode(), wanted_queue(entry)), [])
+            places.append((wanted_queue(entry), len(queue)))
             queue += self._messages(entry)
         first = entries[0]
-        self.requests.append((first.topic.decode(), first.queue_index, len(entries), sum(e.count for e in entries)))
+        self.requests.append((first.topic.decode(), wanted_queue(first), len(entries), sum(e.count for e in entries)))
         return command.reply(body=encode_append_reply(99, places))
 
     @staticmethod
     def _messages(entry) -> list[tuple[bytes, bytes]]:
-        if entry.kind != KIND_BATCH:
-            keys_at = 4 * entry.n_props + entry.topic_len
-            return [(entry.meta[keys_at : keys_at + entry.keys_len], entry.body)]
-        rows = body.to_rows(body.decode(entry.body, entry.flags >> 4, entry.count), entry.born_ms)
+        if not entry.body_format:
+            return [(entry.keys, bytes(entry.body))]
+        rows = body.to_rows(body.decode(entry.body, entry.codec, entry.count), entry.born_ms)
         return [(row.key, row.body) for row in rows]

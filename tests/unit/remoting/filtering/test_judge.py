@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from remoting.filtering import judge as judging
 from remoting.filtering.judge import Judge, judge_of
-from remoting.protocol.bodies import append_body
 from remoting.protocol.bodies.filtered_body import RowFilter, encode_row_filter
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
-from remoting.protocol.records import record, topics
+from remoting.protocol.records import image, record, topics
 from remoting.protocol.records.record import RecordView
 
 
@@ -31,19 +30,15 @@ def twin(request: pytest.FixtureRequest) -> Iterator[str]:
 def make(topic: str, *, tags: str = "", keys: str = "", born_ms: int = 7, mqtt: bool = True, magic: int = 0) -> bytes:
     """One record."""
     if mqtt:
-        raw = append_body.encode_mqtt_entry(topic.encode(), b"x", 1, born_ms, b"c")
+        raw = image.encode_mqtt_image(topic.encode(), b"x", 1, born_ms, b"c")
     else:
-        raw = append_body.encode_entry(
-            kind=1, flags=0, queue_index=0, born_ms=born_ms, topic=topic.encode(), keys=keys.encode(),
+        raw = image.encode_image(
+            flags=0, queue_index=0, born_ms=born_ms, topic=topic.encode(), keys=keys.encode(),
             tags=tags.encode(), body=b"x", properties=[(b"a", b"5"), (b"a", topic.encode())],
         )  # fmt: skip
-    entry = append_body.decode_entries(append_body.encode_entries([raw]))[0]
-    return record.encode_record(
-        magic_type=magic or record.MESSAGE, epoch=1, position=0, born_ms=entry.born_ms, store_ms=0, flags=entry.flags,
-        count=1, dispatch=[(1, 0)],
-        counts=(entry.n_props, entry.topic_len, entry.keys_len, entry.tags_len, entry.props_len),
-        tag_hash=record.tag_hash(tags.encode()), producer_seq=0, meta=entry.meta, body=entry.body,
-    )  # fmt: skip
+    entry = image.image_views(b"".join([raw]))[0]
+    found = image.stamp(entry, epoch=1, position=0, store_ms=0, dispatch=[(1, 0)])
+    return found if not magic else found[:4] + magic.to_bytes(4, "little") + found[8:]
 
 
 def judged(row_filter: RowFilter, records: list[bytes]) -> list[bool]:

@@ -8,7 +8,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoting.protocol.bodies import append_body, pull_body
+from remoting.protocol.bodies import pull_body
+from remoting.protocol.records import image
 from remoting.protocol.records.record import FLAG_MQTT, RecordView
 from spark_connector.columns.arrow import decode
 from spark_connector.options.schema import COLUMN_TYPES
@@ -31,9 +32,8 @@ KEY = QueueKey("t", "broker-t", 3)
 text = st.binary(max_size=12) | st.text(max_size=6).map(str.encode)
 names = st.sampled_from([b"clientId", b"mqttContentType", b"traceparent", b"Clientid", b"x"]) | text
 plain = st.builds(
-    append_body.encode_entry,
-    kind=st.just(1),
-    flags=st.integers(0, 7),
+    image.encode_image,
+    flags=st.integers(0, 3),
     queue_index=st.just(0),
     born_ms=st.integers(0, 2**40),
     topic=text,
@@ -43,7 +43,7 @@ plain = st.builds(
     body=st.binary(max_size=40),
 )
 mqtt = st.builds(
-    append_body.encode_mqtt_entry,
+    image.encode_mqtt_image,
     st.sampled_from([b"a/b", b"a/c", "a/é".encode(), b"b"]),
     st.binary(max_size=40),
     st.integers(0, 7),
@@ -102,7 +102,7 @@ def rows(batches: list[pa.RecordBatch]) -> list[dict[str, Any]]:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(plain | mqtt, max_size=12))
 def test_row_by_row(raw: list[bytes]) -> None:
-    entries = append_body.decode_entries(append_body.encode_entries(raw))
+    entries = image.image_views(b"".join(raw))
     records = [encode(entry, number) for number, entry in enumerate(entries)]
     wanted = [expected(RecordView(one), 5 + number) for number, one in enumerate(records)]
     assert rows(list(decode(pulled(records), KEY, SCHEMA))) == wanted
@@ -112,7 +112,7 @@ def test_row_by_row(raw: list[bytes]) -> None:
 @given(st.lists(plain | mqtt, max_size=12), st.sets(st.integers(0, 11)))
 def test_records_with_offsets_of_their_own(raw: list[bytes], chosen: set[int]) -> None:
     """What a filter leaves: fewer records, each at the offset it has."""
-    entries = append_body.decode_entries(append_body.encode_entries(raw))
+    entries = image.image_views(b"".join(raw))
     records = {number: encode(entry, number) for number, entry in enumerate(entries) if number in chosen}
     sparse = pulled(list(records.values()))
     sparse.offsets = memoryview(b"".join(number.to_bytes(4, "little") for number in records))
@@ -137,11 +137,9 @@ def test_a_key_of_kafkas_columns_is_what_was_sent() -> None:
     """Kafka's jobs have keys that are no text: numbers, Avro."""
     keys = [b"\xff\x00\xfe", b"", b"k"]
     raw = [
-        append_body.encode_entry(
-            kind=1, flags=0, queue_index=0, born_ms=1, topic=b"t", keys=key, tags=b"", properties=[], body=b"x"
-        )
+        image.encode_image(flags=0, queue_index=0, born_ms=1, topic=b"t", keys=key, tags=b"", properties=[], body=b"x")
         for key in keys
     ]
-    blobs = [encode(entry) for entry in append_body.decode_entries(append_body.encode_entries(raw))]
+    blobs = [encode(entry) for entry in image.image_views(b"".join(raw))]
     (batch,) = decode(pulled(blobs), KEY, pa.schema([("key", pa.binary())]))
     assert batch.to_pylist() == [{"key": b"\xff\x00\xfe"}, {"key": None}, {"key": b"k"}]

@@ -7,7 +7,7 @@ import pytest
 
 from remoting.batches import body
 from remoting.batches.row import BatchRow
-from remoting.protocol.bodies.append_body import KIND_BATCH, QUEUE_INDEX_ANY, decode_entries
+from remoting.protocol.records.image import QUEUE_INDEX_ANY, image_views, wanted_queue
 from spark_connector.errors import OptionError
 from spark_connector.writing import batch_encoder as batch_entries
 from spark_connector.writing.batch_encoder import encode_batches
@@ -17,14 +17,14 @@ MAP = pa.map_(pa.string(), pa.string())
 
 
 def rows_of(encoded: EncodedRows, queues: tuple[int, ...] | None = None) -> list[list[BatchRow]]:
-    """Rows of each entry; the entries are checked as a broker does."""
-    entries = decode_entries(len(encoded).to_bytes(4, "little") + bytes(encoded.data))
+    """Rows of each image; the images are checked as a broker does."""
+    entries = image_views(encoded.data)
     found = []
     for index, entry in enumerate(entries):
         queue = QUEUE_INDEX_ANY if queues is None else queues[index]
-        assert (entry.kind, entry.queue_index, entry.topic, entry.born_ms) == (KIND_BATCH, queue, b"t", 77)
+        assert (entry.type, wanted_queue(entry), entry.topic, entry.born_ms) == (2, queue, b"t", 77)
         assert entry.count == encoded.rows(index, index + 1)
-        batch = body.decode(entry.body, entry.flags >> 4, entry.count)
+        batch = body.decode(entry.body, entry.codec, entry.count)
         found.append(body.to_rows(batch, entry.born_ms))
     return found
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from remoting.protocol.bodies import append_body
 from remoting.protocol.bodies.route_body import QueueData, TopicRoute, encode_body
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from remoting.protocol.records.key_queue import queue_of
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
@@ -141,7 +141,7 @@ def test_a_key_has_one_queue_of_one_group(asked: list[str], write_options: Calla
 def test_one_group_with_keys_asks_once(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
     keys = pa.array(["k1", None, "", "k2"])
     found = placed(write_options(), brokers={"b": ("h", 1)}, topic=topic_of("read-only", 4), key=keys)
-    any_queue = append_body.QUEUE_INDEX_ANY
+    any_queue = image.QUEUE_INDEX_ANY
     assert found == [("b", queue_of(b"k1", 4)), ("b", any_queue), ("b", any_queue), ("b", queue_of(b"k2", 4))]
     assert asked == ["read-only"]
 
@@ -176,7 +176,7 @@ def test_a_queue_number_wins_over_the_key(asked: list[str], write_options: Calla
         (8, None, "column 'partition' holds 8, which is no queue of the topic 'wide': it has the queues 0 to 7."),
         (-1, None, "holds -1, which is no queue"),
         (-(2**63), None, "holds -9223372036854775807, which is no queue"),
-        (append_body.QUEUE_INDEX_ANY, None, "holds 65535, which is no queue"),
+        (image.QUEUE_INDEX_ANY, None, "holds 65535, which is no queue"),
         (4, "b", "at the broker 'b' of column 'broker': it has the queues 0 to 3."),
         (0, "x", "at the broker 'x' of column 'broker': it has no queues."),
     ],
@@ -197,7 +197,7 @@ def test_a_queue_number_is_not_for_mqtt_rows(asked: list[str], write_options: Ca
     mqtt = pa.array(["plant/1", None])
     topics = pa.array([None, "wide"])
     found = placed(write_options(), mqttTopic=mqtt, topic=topics, queueId=pa.array([None, 5]), key=pa.array(["k", "k"]))
-    assert found == [("b", append_body.QUEUE_INDEX_ANY), ("c", 1)]
+    assert found == [("b", image.QUEUE_INDEX_ANY), ("c", 1)]
     with pytest.raises(
         OptionError, match="column 'partition' chooses a queue of a RocketMQ topic; the queue of an MQTT"
     ):

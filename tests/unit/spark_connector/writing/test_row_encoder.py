@@ -1,4 +1,4 @@
-"""The vectorised encoding gives the very bytes of `encode_entry`."""
+"""The vectorised encoding gives the very bytes of `encode_image`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoting.protocol.bodies import append_body
-from remoting.protocol.records import names
+from remoting.protocol.records import image, names
 from spark_connector.errors import OptionError
 from spark_connector.writing.row_encoder import Defaults, EncodedRows, encode_rows
 
@@ -48,8 +47,7 @@ def by_hand(one: dict[str, Any]) -> bytes:
     taken = ("originMqttTopic", "DELAY")
     pairs = [(k.encode(), (v or "").encode()) for k, v in one["properties"] or [] if k not in taken]
     flags = 0 if exact is None else 8 | (1 if one["qos"] is None else one["qos"]) | (4 if one["retain"] else 0)
-    return append_body.encode_entry(
-        kind=1 if exact is None else 0,
+    return image.encode_image(
         flags=flags,
         queue_index=0xFFFF,
         born_ms=77,

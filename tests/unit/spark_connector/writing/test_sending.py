@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from remoting.protocol.bodies import append_body
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import image
 from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import sending
@@ -24,7 +24,7 @@ ATTEMPT = AttemptName("s", 3, 0, 99)
 
 def encoded(count: int) -> EncodedRows:
     """Rows for the MQTT topic a/b."""
-    raw = [append_body.encode_mqtt_entry(b"a/b", b"%d" % n, 1, 0, b"") for n in range(count)]
+    raw = [image.encode_mqtt_image(b"a/b", b"%d" % n, 1, 0, b"") for n in range(count)]
     return EncodedRows(
         memoryview(b"".join(raw)), np.concatenate([[0], np.cumsum([len(one) for one in raw])]).astype(np.int64)
     )

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import pytest
 
-from remoting.protocol.bodies import append_body
 from remoting.protocol.bodies.sink_body import Planned, StageHandle
+from remoting.protocol.records import image
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import sink
@@ -22,7 +22,7 @@ Options = Callable[..., WriteOptions]
 
 def encoded(count: int) -> EncodedRows:
     """Rows for the MQTT topic a/b."""
-    raw = [append_body.encode_mqtt_entry(b"a/b", b"%d" % n, 1, 0, b"") for n in range(count)]
+    raw = [image.encode_mqtt_image(b"a/b", b"%d" % n, 1, 0, b"") for n in range(count)]
     return EncodedRows(
         memoryview(b"".join(raw)), np.concatenate([[0], np.cumsum([len(one) for one in raw])]).astype(np.int64)
     )

@@ -12,8 +12,8 @@ import pyspark
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from remoting.protocol.bodies.append_body import decode_entries, encode_entries
 from remoting.protocol.bodies.route_body import QueueData
+from remoting.protocol.records.image import image_views
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import partitioner, sink, writer
@@ -202,7 +202,7 @@ def test_rows_are_born_when_their_batch_is_encoded(write_options: Options) -> No
     options, ticks = write_options(mqttTopic="a/b"), iter((1_000, 2_000))
     rows = writer.encoded(batches(2, 1), sink_columns([("body", "binary")], options), options, lambda: next(ticks))
     born = [
-        [decode_entries(encode_entries([bytes(one.data[a:b])]))[0].born_ms for a, b in pairwise(one.edges.tolist())]
+        [image_views(b"".join([bytes(one.data[a:b])]))[0].born_ms for a, b in pairwise(one.edges.tolist())]
         for one in rows
     ]
     assert born == [[1_000, 1_000], [2_000]]

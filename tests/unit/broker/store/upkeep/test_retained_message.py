@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from broker.publishing.append import entry_message
+from broker.publishing.append import image_message
 from broker.store.state import state_kinds
 from broker.store.store_message import StoreMessage
 from broker.store.upkeep.retained_message import expires_ms, said_again
-from remoting.protocol.bodies.append_body import KIND_MQTT, decode_entries, encode_entries, encode_entry
+from remoting.protocol.records.image import encode_image, image_views
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY, RecordView
 from tests.sim.stores import StoreBench, message
 
 
 def retained(topic: bytes, *properties: tuple[bytes, bytes]) -> StoreMessage:
     """A retained MQTT message with tags and these properties."""
-    entry = encode_entry(
-        kind=KIND_MQTT, flags=FLAG_MQTT | FLAG_RETAIN, queue_index=0, born_ms=5, topic=topic, keys=b"k", tags=b"tag",
+    entry = encode_image(
+        flags=FLAG_MQTT | FLAG_RETAIN, queue_index=0, born_ms=5, topic=topic, keys=b"k", tags=b"tag",
         properties=((MQTT_TOPIC_KEY, topic), (CLIENT_ID_KEY, b"c"), *properties), body=b"body",
     )  # fmt: skip
-    return entry_message(decode_entries(encode_entries([entry]))[0])
+    return image_message(image_views(b"".join([entry]))[0])
 
 
 def stored(bench: StoreBench, topic: bytes) -> RecordView:

@@ -9,7 +9,7 @@ import pytest
 
 from broker.meta import hot
 from broker.meta.hot import Way
-from remoting.protocol.bodies.append_body import QUEUE_INDEX_ANY, encode_entries, encode_mqtt_entry
+from remoting.protocol.records.image import QUEUE_INDEX_ANY, encode_mqtt_image
 from spark_connector.writing.columns import SinkColumns
 from spark_connector.writing.row_encoder import Defaults, encode_rows
 
@@ -20,7 +20,7 @@ def test_nothing_is_lost_or_kept() -> None:
     """After a hundred thousand messages each shared value is referred to as often as before."""
     core, queues, hidden = hot.compiled_core(), (1, 2), (3,)
     way = Way({b"a": queues}, lambda _topic: queues, lambda _topic: ((queues,), 0), lambda *_: None, 100, 100)
-    body = encode_entries([encode_mqtt_entry(b"a", b"body", 1, 1 << 50, b"client")] * 1_000)
+    body = b"".join([encode_mqtt_image(b"a", b"body", 1, 1 << 50, b"client")] * 1_000)
     watched = (queues, hidden, body, way)
     before = [sys.getrefcount(one) for one in watched]
     for _ in range(100):
@@ -40,7 +40,7 @@ def test_what_the_careful_way_raises_comes_through() -> None:
     turned: list[object] = []
     way = Way({}, missed, lambda _topic: (((1,),), 0), lambda *one: turned.append(one), 100, 100)
     with pytest.raises(PermissionError):
-        core.placed(encode_entries([encode_mqtt_entry(b"a", b"", 1, 1, b"")]), way)
+        core.placed(b"".join([encode_mqtt_image(b"a", b"", 1, 1, b"")]), way)
     assert turned == []
 
 
@@ -65,7 +65,7 @@ def test_what_spark_s_sink_sends_is_taken() -> None:
         rows = encode_rows(
             {**picked, "delay": pa.array([delay] * 4, pa.int64())}, 4, Defaults(1, retain=False, born_ms=1)
         )
-        body = b"\4\0\0\0" + rows.data
+        body = bytes(rows.data)
         placed, staged = hot.compiled_core().placed(body, way), hot.compiled_core().staged(body, way, (3,))
         assert (placed and [one.queues for one in placed]) == wanted
         assert (staged and [one.queues for one in staged]) == (wanted and [(3,)] * 4)

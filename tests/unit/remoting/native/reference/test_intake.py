@@ -10,8 +10,8 @@ from broker.api import hot
 from broker.api.hot import Core
 from broker.store.store_message import StoreMessage
 from mqtt_proxy.mqtt.codec.packets import Publish
-from remoting.protocol.bodies.append_body import decode_entries, encode_entries, encode_mqtt_entry
 from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.records.image import encode_mqtt_image, image_views
 
 
 @pytest.fixture(params=["pure", "compiled"])
@@ -40,16 +40,26 @@ def test_messages_are_those_of_the_frames_entries(core: Core) -> None:
         Publish(b"new", b"x" * 1_000, 2, True, False, 6),
     ]
     found = made(core, (b"device", 1 << 40, publishes), (b"", -1, publishes[:1]), (b"c", 0, []))
-    entries = decode_entries(
-        encode_entries([
-            encode_mqtt_entry(one.topic, one.payload, one.qos | one.retain << 2, born_ms, client_id)
+    entries = image_views(
+        b"".join([
+            encode_mqtt_image(one.topic, one.payload, one.qos | one.retain << 2, born_ms, client_id)
             for client_id, born_ms, one in [(b"device", 1 << 40, one) for one in publishes] + [(b"", -1, publishes[0])]
         ])
     )  # fmt: skip
     queues = [(1, 2, 3), (1, 2, 3), (99, 3), (1, 2, 3)]
     assert found == [
         StoreMessage(
-            ids, one.born_ms, one.flags, 0, one.n_props, one.topic_len, 0, 0, one.props_len, one.meta, one.body
+            ids,
+            one.born_ms,
+            one.flags,
+            0,
+            one.counts[0],
+            one.counts[1],
+            0,
+            0,
+            one.counts[4],
+            bytes(one.meta),
+            bytes(one.body),
         )
         for ids, one in zip(queues, entries, strict=True)
     ]

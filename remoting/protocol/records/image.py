@@ -1,0 +1,272 @@
+"""A record image: a message as its maker writes it, the log record but for what only the broker can say. Little-endian.
+
+An image is the record's fixed header and the record's tail, without dispatch entries: these are 16 bytes each, so that
+the tail (lengths table, topic, keys, tags, properties, body and the zeros between) is the same bytes in image and log.
+A request carries images back to back, without a count or an envelope. Header fields the broker fills in are zero, but
+
+     8 packet id of a QoS 2 publish whose id the broker has to note, else 0   (in the record: crc32c)
+    12 number of the wanted queue, 0xFFFF for whichever                       (in the record: epoch)
+
+Whether an image goes to MQTT's queues, to a queue of a RocketMQ topic or is a batch, its flags and its type say.
+Invariant: of an MQTT image the topic is the parent topic and the first property the full MQTT topic; one with a packet
+id has the client id as its second; a batch has nothing but a topic. Thread rule: pure functions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+from remoting.native.checksum import crc32c
+from remoting.protocol.errors import CorruptRecord, LocalMisuse, RemoteViolation
+from remoting.protocol.records.names import parent_topic
+from remoting.protocol.records.record import (
+    BATCH,
+    BATCH_COUNT_MAX,
+    CHECKSUM_SEEDS,
+    CLIENT_ID_KEY,
+    CRC_START,
+    DISPATCH,
+    DISPATCH_SIZE,
+    FLAG_CODEC_MASK,
+    FLAG_CODEC_SHIFT,
+    FLAG_FORMAT_MASK,
+    FLAG_FORMAT_SHIFT,
+    FLAG_MQTT,
+    FLAG_QOS_MASK,
+    FLAG_RETAIN,
+    FLAG_SYS_SHIFT,
+    FORMAT_ARROW,
+    HEADER,
+    HEADER_SIZE,
+    MESSAGE,
+    MQTT_TOPIC_KEY,
+    Buffer,
+    RecordView,
+    tag_hash,
+)
+
+QUEUE_INDEX_ANY = 0xFFFF
+"""The broker picks the queue."""
+MQTT_FLAGS = FLAG_MQTT | FLAG_QOS_MASK | FLAG_RETAIN
+"""What the maker of an MQTT image may set; grouping and staging are the broker's."""
+QUEUE_FLAGS = FLAG_QOS_MASK | 0xFFFF << FLAG_SYS_SHIFT
+BATCH_FLAGS = FLAG_FORMAT_MASK | FLAG_CODEC_MASK
+PACKET_ID_AT = 8
+
+_PADS = tuple(bytes(n) for n in range(8))
+_LENGTHS = tuple(struct.Struct(f"<{2 * n}H") for n in range(17))
+_PREFIX = struct.Struct("<III")
+_PACKET_ID = struct.Struct("<I")
+_META_CACHE_ENTRIES_MAX = 8_192
+"""(topic, client id) pairs whose meta is kept ready; a device repeats its own. Beyond it the oldest is built again."""
+_pack = HEADER.pack
+
+
+def encode_image(
+    *,
+    flags: int,
+    born_ms: int,
+    topic: bytes,
+    body: Buffer,
+    queue_index: int = QUEUE_INDEX_ANY,
+    keys: bytes = b"",
+    tags: bytes = b"",
+    properties: Sequence[tuple[bytes, bytes]] = (),
+) -> bytes:
+    """Return the image of one message; LocalMisuse if a part does not fit its length field."""
+    parts = [part for pair in properties for part in pair]
+    raw = b"".join(parts)
+    try:
+        meta = b"".join((_lengths(len(properties)).pack(*map(len, parts)), topic, keys, tags, raw))
+        head, between, behind = _head(
+            MESSAGE, flags, 1, queue_index, 0, born_ms, len(meta), len(body),
+            (len(properties), len(topic), len(keys), len(tags), len(raw)),
+        )  # fmt: skip
+    except struct.error as error:
+        raise LocalMisuse(f"a part of the message is longer than its field: {error}") from error
+    return b"".join((head, meta, between, body, behind))
+
+
+def encode_batch_image(*, topic: bytes, queue_index: int, born_ms: int, body: bytes, count: int, codec: int) -> bytes:
+    """Return the image of a batch whose body `remoting.batches.body` made; LocalMisuse for a wrong count."""
+    if not 1 <= count <= BATCH_COUNT_MAX:
+        raise LocalMisuse(f"a batch of {count} messages, 1 to {BATCH_COUNT_MAX} are possible")
+    flags = FORMAT_ARROW << FLAG_FORMAT_SHIFT | codec << FLAG_CODEC_SHIFT
+    head, between, behind = _head(
+        BATCH, flags, count, queue_index, 0, born_ms, len(topic), len(body), (0, len(topic), 0, 0, 0)
+    )
+    return b"".join((head, topic, between, body, behind))
+
+
+def encode_mqtt_image(
+    topic: bytes,
+    payload: Buffer,
+    flags: int,
+    born_ms: int,
+    client_id: bytes,
+    packet_id: int = 0,
+    properties: Sequence[tuple[bytes, bytes]] = (),
+) -> bytes:
+    """Return the image of one MQTT publish; `flags` holds QoS (bits 0-1) and retain (bit 2).
+
+    `packet_id`: of a QoS 2 publish whose id the broker has to note. `properties` stand behind topic and client id;
+    LocalMisuse when they do not fit.
+    """
+    body_off, parent_len, props_len, meta = (
+        _meta_with(topic, client_id, properties) if properties else mqtt_meta(topic, client_id)
+    )
+    size = len(payload)
+    total = (body_off + size + 7) & ~7
+    head = _pack(
+        total, MESSAGE, packet_id, QUEUE_INDEX_ANY, 0, born_ms, 0, size, body_off, flags | FLAG_MQTT, 1,
+        0, 2 + len(properties), parent_len, 0, 0, props_len, 0, 0,
+    )  # fmt: skip
+    return b"".join((head, meta, _PADS[body_off - HEADER_SIZE - len(meta)], payload, _PADS[total - body_off - size]))
+
+
+@lru_cache(maxsize=_META_CACHE_ENTRIES_MAX)
+def mqtt_meta(topic: bytes, client_id: bytes) -> tuple[int, int, int, bytes]:
+    """Return (where the body begins, parent topic length, properties length, meta) of an MQTT publish."""
+    return _meta_with(topic, client_id, ())
+
+
+def _meta_with(
+    topic: bytes, client_id: bytes, properties: Sequence[tuple[bytes, bytes]]
+) -> tuple[int, int, int, bytes]:
+    """As `mqtt_meta`, with more properties: those of a message are its own, so nothing of it is kept."""
+    parent = parent_topic(topic)
+    parts = [part for pair in ((MQTT_TOPIC_KEY, topic), (CLIENT_ID_KEY, client_id), *properties) for part in pair]
+    props = b"".join(parts)
+    if len(props) > 0xFFFF:
+        raise LocalMisuse(f"properties of {len(props)} bytes do not fit the record's")
+    lengths = _lengths(len(parts) // 2).pack(*map(len, parts))
+    meta = b"".join((lengths, parent, props))
+    return (HEADER_SIZE + len(meta) + 7) & ~7, len(parent), len(props), meta
+
+
+def _head(
+    magic: int,
+    flags: int,
+    count: int,
+    queue_index: int,
+    packet_id: int,
+    born_ms: int,
+    meta_len: int,
+    body_len: int,
+    counts: tuple[int, int, int, int, int],
+) -> tuple[bytes, bytes, bytes]:
+    """(fixed header, zeros between meta and body, zeros behind the body)."""
+    meta_end = HEADER_SIZE + meta_len
+    body_off = (meta_end + 7) & ~7
+    body_end = body_off + body_len
+    total = (body_end + 7) & ~7
+    head = _pack(
+        total, magic, packet_id, queue_index, 0, born_ms, 0, body_len, body_off, flags, count, 0, *counts, 0, 0
+    )
+    return head, _PADS[body_off - meta_end], _PADS[total - body_end]
+
+
+def _lengths(n_props: int) -> struct.Struct:
+    return _LENGTHS[n_props] if n_props <= 16 else struct.Struct(f"<{2 * n_props}H")
+
+
+def wanted_queue(image: RecordView) -> int:
+    """Number of the queue that an image asks for, QUEUE_INDEX_ANY for whichever."""
+    return image.epoch
+
+
+def packet_id_of(image: RecordView) -> int:
+    """Packet id of a QoS 2 publish whose id is to be noted, else 0."""
+    (found,) = _PACKET_ID.unpack_from(image.raw, PACKET_ID_AT)
+    return int(found)
+
+
+def client_id_of(image: RecordView) -> bytes:
+    """MQTT client id of an image that has a packet id: its second property."""
+    return image.properties()[1][1]
+
+
+def iter_images(images: Buffer) -> Iterator[RecordView]:
+    """Yield a checked view of each image; RemoteViolation names the one that is malformed."""
+    view = memoryview(images)
+    at = number = 0
+    while at < len(view):
+        image = check_image(view, at, number)
+        yield image
+        at += image.total
+        number += 1
+
+
+def image_views(images: Buffer) -> list[RecordView]:
+    """Return a checked view of each image; RemoteViolation names the one that is malformed."""
+    return list(iter_images(images))
+
+
+def check_image(images: Buffer, at: int, number: int) -> RecordView:
+    """Return the image at `at`, the `number`-th of a request. RemoteViolation says what is wrong with it."""
+    try:
+        image = RecordView(images, at)
+        fields = HEADER.unpack_from(images, at)
+    except (CorruptRecord, struct.error) as error:
+        raise RemoteViolation(f"image {number} is cut short or its sizes contradict each other") from error
+    total, magic, _packet_id, queue_index, position, _born, store_ms, body_len, body_off, flags, count = fields[:11]
+    n_dispatch, n_props, topic, keys, tags, props, tag, seq = fields[11:]
+    meta_end = HEADER_SIZE + 4 * n_props + topic + keys + tags + props
+    if n_dispatch or body_off != (meta_end + 7) & ~7 or total != (body_off + body_len + 7) & ~7:
+        raise RemoteViolation(f"image {number}: sizes contradict each other")
+    if position or store_ms or tag or seq or queue_index > QUEUE_INDEX_ANY:
+        raise RemoteViolation(f"image {number} says what only the broker can say")
+    if magic not in (MESSAGE, BATCH):
+        raise RemoteViolation(f"image {number}: type {magic:#010x} is neither a message nor a batch")
+    allowed = BATCH_FLAGS if magic == BATCH else MQTT_FLAGS if flags & FLAG_MQTT else QUEUE_FLAGS
+    if flags & ~allowed:
+        raise RemoteViolation(f"image {number}: flags {flags:#x} are not its maker's to set")
+    _check_count(image, magic, count, number)
+    _check_properties(image, flags, number)
+    return image
+
+
+def _check_count(image: RecordView, magic: int, count: int, number: int) -> None:
+    """Only a batch holds more than one message, and its record says nothing of any of them but the topic."""
+    if magic == MESSAGE:
+        if count != 1:
+            raise RemoteViolation(f"image {number}: {count} messages, but it is no batch")
+        return
+    if not 1 <= count <= BATCH_COUNT_MAX or not image.body_format:
+        raise RemoteViolation(f"image {number}: a batch of {count} messages, format {image.body_format}")
+    n_props, _topic, keys, tags, props = image.counts
+    if n_props or keys or tags or props:
+        raise RemoteViolation(f"image {number}: a batch has keys, tags and properties in its body alone")
+
+
+def _check_properties(image: RecordView, flags: int, number: int) -> None:
+    n_props, topic, keys, tags, props_len = image.counts
+    meta = image.meta
+    lengths = _lengths(n_props).unpack_from(meta)
+    if sum(lengths) != props_len:
+        raise RemoteViolation(f"image {number}: property lengths do not add up to {props_len}")
+    if flags & FLAG_MQTT:
+        first = 4 * n_props + topic + keys + tags
+        key = bytes(meta[first : first + lengths[0]]) if lengths else b""
+        if key != MQTT_TOPIC_KEY:
+            raise RemoteViolation(f"image {number}: the first property of an MQTT message is originMqttTopic")
+    # A packet id stands in images of QoS 2 that say whose it is.
+    wanted = flags & FLAG_MQTT and flags & FLAG_QOS_MASK == 2 and n_props >= 2
+    if packet_id_of(image) and not (wanted and packet_id_of(image) <= 0xFFFF):
+        raise RemoteViolation(f"image {number}: a packet id, but no QoS 2 publish of a client")
+
+
+def stamp(image: RecordView, *, epoch: int, position: int, store_ms: int, dispatch: Sequence[tuple[int, int]]) -> bytes:
+    """Return the record that an image becomes at `position`; `dispatch` is (queue id, queue offset) per queue."""
+    added = DISPATCH_SIZE * len(dispatch)
+    fields = list(HEADER.unpack_from(image.raw))
+    tags = image.tags
+    fields[0] += added
+    fields[3:5] = epoch, position
+    fields[6], fields[8], fields[11] = store_ms, fields[8] + added, len(dispatch)
+    fields[17] = tag_hash(tags) if tags else 0
+    queues = b"".join([DISPATCH.pack(queue_id, 0, offset) for queue_id, offset in dispatch])
+    tail = b"".join((_pack(*fields)[CRC_START:], queues, image.raw[HEADER_SIZE:]))
+    return _PREFIX.pack(fields[0], fields[1], crc32c(tail, CHECKSUM_SEEDS[fields[1]])) + tail
