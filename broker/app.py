@@ -20,7 +20,7 @@ from broker.readers.pool import ReaderPool
 from broker.requests.access import Authorizer
 from broker.roles.durability import log_promise
 from broker.roles.member import GroupMember
-from broker.roles.serving import Serving, client_host, make_server, open_vip_port
+from broker.roles.serving import ClientPort, Serving, client_host
 from broker.store.log.confirm import NEVER
 from broker.store.log_store import LogStore
 from remoting.access.key_policy import KeyPolicy
@@ -29,7 +29,6 @@ from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LocalMisuse
 from remoting.server.access import Access, parse_access_keys
 from remoting.server.router import Router
-from remoting.server.server import RemotingServer
 from remoting.transport.contracts import Dial, Handler
 from remoting.transport.turn import soon
 from runtime.clock import Clock, SystemClock
@@ -64,10 +63,8 @@ class BrokerApp:
         self._listen = listen
         self._log = get_logger("broker")
         self._unsupported = UnsupportedRequests(self.registry, self._clock, self._log).record
-        self._server: RemotingServer | None = None
-        self._vip_port = 0
+        self._clients: ClientPort | None = None
         self._serving: Serving | None = None
-        self._broker: BrokerParts | None = None
         self._member: GroupMember | None = None
         self._failure: asyncio.Future[Exception] | None = None
         partly = config.partly_readable_filters == "thin"
@@ -114,7 +111,8 @@ class BrokerApp:
     @property
     def broker(self) -> BrokerParts | None:
         """What answers requests now; None before the start, and in a broker that is not the master of its group."""
-        return self._member.broker if self._member is not None else self._broker
+        serving = self._present
+        return None if serving is None else serving.broker
 
     @property
     def readers(self) -> ReaderPool | None:
@@ -169,7 +167,7 @@ class BrokerApp:
         except BaseException:
             store.close()
             raise
-        self._serving, self._broker = serving, serving.broker
+        self._serving = serving
         serving.start()
         if self._listen:
             await self._open_port(serving)
@@ -201,12 +199,12 @@ class BrokerApp:
         if self._member is not None:
             await self._member.stop()
             return
-        serving, server = self._serving, self._server
-        self._serving = self._server = None
+        serving, clients = self._serving, self._clients
+        self._serving = self._clients = None
         if serving is not None:
             await serving.leave()
-        if server is not None:
-            await server.stop()
+        if clients is not None:
+            await clients.stop()
         if serving is not None:
             await serving.stop()
 
@@ -214,8 +212,8 @@ class BrokerApp:
         """Read the certificate again; what is wrong is logged and the old one stays."""
         if self._member is not None:
             self._member.reload()
-        if self._server is not None:
-            self._server.reload()
+        if self._clients is not None:
+            self._clients.reload()
 
     def readiness(self) -> dict[str, bool]:
         """Part -> whether it can do its work: the log takes messages, a controller knows us."""
@@ -261,8 +259,9 @@ class BrokerApp:
         """Further ports by name, where there are such: of the reader processes, the VIP port, a member's replication
         port."""
         ports = {} if self.readers is None else {"readers": self.readers.port}
-        vip_port = self._vip_port if self._member is None else self._member.vip_port
-        ports |= {"vip": vip_port} if vip_port else {}
+        clients = self._clients if self._member is None else self._member.clients
+        if clients is not None and clients.vip_port:
+            ports["vip"] = clients.vip_port
         return ports if self._member is None else {**ports, "replication": self._member.replication_port}
 
     def status(self) -> Mapping[str, Any]:
@@ -281,9 +280,7 @@ class BrokerApp:
     async def _open_port(self, serving: Serving) -> None:
         access = self.access
         router = Router(serving.handlers, access=access, unsupported=self._unsupported)
-        self._server = make_server(self.config, router, access)
-        declare_port_metrics(self.registry, self._server)
-        self.port = await self._server.start(self.config.host, self.config.port)
-        self._vip_port = await open_vip_port(self._server, self.config, self._log)
-        host = client_host(self.config.advertised_host or self.config.host)
-        serving.announce(host, self.port, self.config.controllers)
+        self._clients = clients = ClientPort(self.config, router, access, self._log)
+        declare_port_metrics(self.registry, clients.server)
+        self.port = await clients.start()
+        serving.announce(clients.host, self.port, self.config.controllers)

@@ -6,7 +6,7 @@ them. No feature is given this object. Loop thread only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +14,7 @@ import msgspec
 from broker.delayed.feature import DelayedFeature
 from broker.groups.feature import ConsumerGroups
 from broker.history.requests import HistoryFeature
-from broker.metrics import BrokerMetrics
+from broker.metrics import BrokerMetrics, watch_store
 from broker.publishing.feature import PublishingFeature
 from broker.reading.feature import ReadingFeature
 from broker.registration import Registration
@@ -57,10 +57,14 @@ class BrokerParts:
         log: Any,
         authorizer: Authorizer | None = None,
         connect: Dial = dial,
+        may_answer: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`authorizer`: who may do what; without one everybody may do everything. `connect` dials controllers."""
+        """`authorizer`: who may do what; without one everybody may do everything. `connect` dials controllers.
+
+        `may_answer`: whether what this broker knows is what there is; without that no long poll ends empty.
+        """
         metrics = BrokerMetrics(registry)
-        metrics.watch_store(store)
+        watch_store(registry, store)
         publication = Publication(wait_ms=config.registration_wait_ms, missed=metrics.count_unpublished)
         answers = ConfirmedAnswers(store, metrics, publication.when_published)
         identity = BrokerIdentity(epoch=store.epoch, started_ms=clock.now_ms(), started_position=store.end_position)
@@ -70,7 +74,7 @@ class BrokerParts:
         self.subscriptions = SubscriptionFeature(self.tools, self.topics)
         self.retained = RetainedFeature(self.tools)
         self._open_mqtt()
-        self.reading = ReadingFeature(self.tools, self.topics)
+        self.reading = ReadingFeature(self.tools, self.topics, may_answer)
         self.groups = ConsumerGroups(self.tools, self.topics)
         self.delayed = DelayedFeature(
             self.tools, self.publishing.placement, self.publishing.appender, self.topics.hidden, registry

@@ -16,7 +16,6 @@ class BrokerMetrics:
     """Counters of the request handlers and gauges over the store."""
 
     def __init__(self, registry: Registry) -> None:
-        self._registry = registry
         self.messages_in = registry.counter("rocketmq_messages_in_total", "Messages accepted from producers")
         self.messages_out = registry.counter("rocketmq_messages_out_total", "Messages sent to consumers")
         self.bytes_out = registry.counter("rocketmq_bytes_out_total", "Bytes of records sent to consumers")
@@ -66,58 +65,6 @@ class BrokerMetrics:
         """So many topics were acknowledged before every controller had their route."""
         self.unpublished.child(reason).value += topics
 
-    def watch_store(self, store: LogStore) -> None:
-        """Declare the gauges that read the store."""
-        counter, gauge = self._registry.counter, self._registry.gauge
-        gauge(
-            "rocketmq_storage_bytes",
-            "Bytes of log that are kept",
-            function=lambda: store.end_position - store.begin_position,
-        )
-        gauge(
-            "rocketmq_flush_behind_bytes",
-            "Bytes written but not flushed",
-            function=lambda: store.end_position - store.flushed_position,
-        )
-        gauge(
-            "rocketmq_confirm_lag_bytes",
-            "Bytes written but not confirmed",
-            function=lambda: store.end_position - store.confirm_position,
-        )
-        gauge("rocketmq_disk_free_bytes", "Free space of the data directory", function=lambda: store.free_bytes)
-        gauge("rocketmq_disk_full", "1 while messages are refused for lack of space", function=lambda: int(store.full))
-        gauge(
-            "rocketmq_quarantined_bytes",
-            "Bytes of the log that were durable and are damaged",
-            function=lambda: sum(each.end - each.start for each in store.quarantined),
-        )
-        counter(
-            "rocketmq_damaged_reads_total",
-            "Reads since the start that met messages which cannot be read",
-            function=lambda: store.metrics()["damaged_reads_total"],
-        )
-
-        gauge(
-            "rocketmq_quarantined_ranges",
-            "Damaged stretches of the log that are known",
-            function=lambda: len(store.quarantined),
-        )
-        gauge(
-            "rocketmq_scrub_passed_bytes",
-            "Bytes of the log behind the pass that compares its checksums",
-            function=lambda: max(0, store.metrics().get("scrub_position", 0) - store.begin_position),
-        )
-        gauge(
-            "rocketmq_scrub_completed_timestamp_seconds",
-            "When the last whole pass over the log ended; 0: none since the start",
-            function=lambda: store.metrics().get("scrub_completed_ms", 0) / 1000,
-        )
-        counter(
-            "rocketmq_scrub_damaged_ranges_total",
-            "Damaged stretches that the passes have met since the start",
-            function=lambda: store.metrics().get("scrub_damaged_ranges_total", 0),
-        )
-
     def read_store(self, store: LogStore) -> None:
         """Take over what the store counts itself; called after its upkeep."""
         found = store.metrics()
@@ -126,6 +73,59 @@ class BrokerMetrics:
         for reason in ("age", "size"):
             self.expired_messages.child(reason).value = found[f"topics_expired_{reason}_messages_total"]
         self.cut_short_bytes.value = found["retention_cut_short_bytes_total"]
+
+
+def watch_store(registry: Registry, store: LogStore) -> None:
+    """Declare the gauges that read the store."""
+    counter, gauge = registry.counter, registry.gauge
+    gauge(
+        "rocketmq_storage_bytes",
+        "Bytes of log that are kept",
+        function=lambda: store.end_position - store.begin_position,
+    )
+    gauge(
+        "rocketmq_flush_behind_bytes",
+        "Bytes written but not flushed",
+        function=lambda: store.end_position - store.flushed_position,
+    )
+    gauge(
+        "rocketmq_confirm_lag_bytes",
+        "Bytes written but not confirmed",
+        function=lambda: store.end_position - store.confirm_position,
+    )
+    gauge("rocketmq_disk_free_bytes", "Free space of the data directory", function=lambda: store.free_bytes)
+    gauge("rocketmq_disk_full", "1 while messages are refused for lack of space", function=lambda: int(store.full))
+    gauge(
+        "rocketmq_quarantined_bytes",
+        "Bytes of the log that were durable and are damaged",
+        function=lambda: sum(each.end - each.start for each in store.quarantined),
+    )
+    counter(
+        "rocketmq_damaged_reads_total",
+        "Reads since the start that met messages which cannot be read",
+        function=lambda: store.metrics()["damaged_reads_total"],
+    )
+
+    gauge(
+        "rocketmq_quarantined_ranges",
+        "Damaged stretches of the log that are known",
+        function=lambda: len(store.quarantined),
+    )
+    gauge(
+        "rocketmq_scrub_passed_bytes",
+        "Bytes of the log behind the pass that compares its checksums",
+        function=lambda: max(0, store.metrics().get("scrub_position", 0) - store.begin_position),
+    )
+    gauge(
+        "rocketmq_scrub_completed_timestamp_seconds",
+        "When the last whole pass over the log ended; 0: none since the start",
+        function=lambda: store.metrics().get("scrub_completed_ms", 0) / 1000,
+    )
+    counter(
+        "rocketmq_scrub_damaged_ranges_total",
+        "Damaged stretches that the passes have met since the start",
+        function=lambda: store.metrics().get("scrub_damaged_ranges_total", 0),
+    )
 
 
 class ReaderMetrics:

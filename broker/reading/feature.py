@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.reading.bounds import BoundsRequests
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 class ReadingFeature(Feature):
     """What proxies and Spark read with."""
 
-    def __init__(self, tools: RequestTools, topics: TopicFeature) -> None:
+    def __init__(self, tools: RequestTools, topics: TopicFeature, may_answer: Callable[[], bool]) -> None:
+        """`may_answer`: whether what this broker knows is what there is; without that no wait ends empty."""
         limits = tools.config.limits
         self.unpacker = Unpacker()
-        self.long_polls = LongPolls(waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max)
+        self.long_polls = LongPolls(
+            waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max, may_answer=may_answer
+        )
         pulls = PullRequests(tools, visible=topics.visible)
         self._requests = (
             pulls,

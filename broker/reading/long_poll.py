@@ -32,15 +32,15 @@ class _Waiter:
 class LongPolls:
     """All waiting requests of this broker."""
 
-    def __init__(self, *, waiters_max: int, wait_ms_max: int) -> None:
+    def __init__(self, *, waiters_max: int, wait_ms_max: int, may_answer: Callable[[], bool] = lambda: True) -> None:
+        """`may_answer`: whether what this broker knows is what there is; without that no wait ends empty."""
+        self._may_answer = may_answer
         self._waiters_max = waiters_max
         self._wait_ms_max = wait_ms_max
         self._by_queue: dict[int, set[_Waiter]] = {}
         self.waiters: set[_Waiter] = set()
         """Always the same set: who tells of news looks here first."""
         self.overflowed = 0
-        self.may_answer: Callable[[], bool] = lambda: True
-        """Whether what this broker knows is what there is; without that nobody is told that nothing came."""
 
     def __len__(self) -> int:
         return len(self.waiters)
@@ -79,7 +79,7 @@ class LongPolls:
 
     def _deadline(self, waiter: _Waiter) -> None:
         self._remove(waiter)
-        if self.may_answer():
+        if self._may_answer():
             waiter.attempt(True)
 
     def _remove(self, waiter: _Waiter) -> None:

@@ -53,6 +53,52 @@ class Alter(Protocol):
         ...
 
 
+class AppendAdmission:
+    """Whether a master takes messages: enough replicas are in sync, and not too much waits for them."""
+
+    def __init__(
+        self, leader: Leader, store: LogStore, now_ms: Callable[[], int], log: Any, *, unconfirmed_bytes_max: int
+    ) -> None:
+        self.refused = 0
+        """Requests refused because too few replicas were in sync."""
+        self.refused_full = 0
+        """Requests refused because too much waited for the replicas."""
+        self._leader, self._store, self._now_ms, self._log = leader, store, now_ms, log
+        self._unconfirmed_bytes_max = unconfirmed_bytes_max
+        self._is_short = self._is_full = False
+
+    def refusal(self) -> Refused | None:
+        """Why messages are not taken now."""
+        if self._leader.accepts(self._now_ms()):
+            self._is_short = False
+            return self._full()
+        self.refused += 1
+        if not self._is_short:
+            self._is_short = True
+            self._log.warning("in_sync_replicas_not_enough", members=sorted(self._leader.members.committed))
+        return Refused(ResponseCode.SYSTEM_BUSY, self.short_reason())
+
+    def _full(self) -> Refused | None:
+        """Why nothing more may wait for the replicas: what they do not take must not fill memory and disk."""
+        waiting_bytes = self._store.end_position - self._store.confirm_position
+        if waiting_bytes < self._unconfirmed_bytes_max:
+            self._is_full = False
+            return None
+        self.refused_full += 1
+        if not self._is_full:
+            self._is_full = True
+            self._log.warning("unconfirmed_log_full", waiting_bytes=waiting_bytes)
+        return Refused(ResponseCode.SYSTEM_BUSY, f"{waiting_bytes} bytes wait for the replicas already; send again")
+
+    def short_reason(self) -> str:
+        """How many replicas are in sync and how many it takes."""
+        there = 1 + sum(each.broker in self._leader.members.committed for each in self._leader.replicas())
+        wanted = self._leader.acknowledge.in_sync_min
+        if self._leader.acknowledge.mode == "count":
+            wanted = self._leader.acknowledge.count
+        return f"{there} of the brokers in sync can be reached, messages need {wanted}"
+
+
 class MasterOfGroup:
     """A master in one epoch."""
 
@@ -79,18 +125,13 @@ class MasterOfGroup:
         settings = config.replication
         self.view = view
         self.set_changes = 0
-        self.refused = 0
-        """Requests refused because too few replicas were in sync."""
-        self.refused_full = 0
-        """Requests refused because too much waited for the replicas."""
         self._server, self._store, self._alter, self._log = server, store, alter, log
         self._interval_s = settings.check_interval_ms / 1_000
-        self._task: asyncio.Task[None] | None = None
-        self._is_short = self._is_full = self._has_resigned = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._has_resigned = False
         self._damaged = damaged
         self._group_size = group_size
         self._durability = DurabilityLog(config, self._members, log)
-        self._unconfirmed_bytes_max = settings.unconfirmed_bytes_max
         epoch_start = store.epochs[-1][1]
         self.leader = Leader(
             broker_id,
@@ -109,24 +150,25 @@ class MasterOfGroup:
             confirm=store.confirm_position,
             now_ms=server.now_ms(),
         )
+        self.admission = AppendAdmission(
+            self.leader, store, server.now_ms, log, unconfirmed_bytes_max=settings.unconfirmed_bytes_max
+        )
         self.pauses, self._doubtful = pauses, doubtful
-        self._tick_s = pauses.limit_ms / 1_000 / TICKS
-        self._ticking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Serve replicas and look after the set."""
         self._server.lead(self.leader, self._store)
         self.pauses.lead(self.leader, self._in_doubt)
         self._durability.start()
-        self._task = asyncio.get_running_loop().create_task(self._check())
-        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._check()), loop.create_task(self._tick())]
 
     async def stop(self) -> None:
         """Confirm nothing more."""
         self.pauses.lead(None)
         self._server.step_down("this broker is not the master any more")
         await self._durability.stop()
-        for task in filter(None, (self._task, self._ticking)):
+        for task in self._tasks:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -140,37 +182,6 @@ class MasterOfGroup:
             self._server.close_strangers("replicas out of sync say anew what they have")
             self._server.confirm()
 
-    def admission(self) -> Refused | None:
-        """Why messages are not taken now."""
-        if self.leader.accepts(self._server.now_ms()):
-            self._is_short = False
-            return self._full()
-        self.refused += 1
-        if not self._is_short:
-            self._is_short = True
-            self._log.warning("in_sync_replicas_not_enough", members=sorted(self.leader.members.committed))
-        return Refused(ResponseCode.SYSTEM_BUSY, self.short_reason())
-
-    def _full(self) -> Refused | None:
-        """Why nothing more may wait for the replicas: what they do not take must not fill memory and disk."""
-        waiting_bytes = self._store.end_position - self._store.confirm_position
-        if waiting_bytes < self._unconfirmed_bytes_max:
-            self._is_full = False
-            return None
-        self.refused_full += 1
-        if not self._is_full:
-            self._is_full = True
-            self._log.warning("unconfirmed_log_full", waiting_bytes=waiting_bytes)
-        return Refused(ResponseCode.SYSTEM_BUSY, f"{waiting_bytes} bytes wait for the replicas already; send again")
-
-    def short_reason(self) -> str:
-        """How many replicas are in sync and how many it takes."""
-        there = 1 + sum(each.broker in self.leader.members.committed for each in self._server_replicas())
-        wanted = self.leader.acknowledge.in_sync_min
-        if self.leader.acknowledge.mode == "count":
-            wanted = self.leader.acknowledge.count
-        return f"{there} of the brokers in sync can be reached, messages need {wanted}"
-
     def _in_doubt(self) -> None:
         """This broker stood still: whoever waits hears nothing, and what members said before proves nothing."""
         self._doubtful()
@@ -178,18 +189,16 @@ class MasterOfGroup:
             connection.abort("the master stood still")
 
     async def _tick(self) -> None:
+        tick_s = self.pauses.limit_ms / 1_000 / TICKS
         while True:
-            await asyncio.sleep(self._tick_s)
+            await asyncio.sleep(tick_s)
             if self.pauses.tick():
                 self._log.info("still_the_master", by="members in sync", epoch=self.view.epoch)
 
     async def _members(self) -> int:
         """Brokers of the group that can be in sync: all that the controllers know but the learners that follow."""
-        learners: int = sum(each.is_learner for each in self._server_replicas())
+        learners: int = sum(each.is_learner for each in self.leader.replicas())
         return await self._group_size() - learners
-
-    def _server_replicas(self) -> list[Any]:
-        return list(self.leader.replicas())
 
     async def _check(self) -> None:
         # The first looks come early: whoever died with the former master leaves the set as soon as it may.

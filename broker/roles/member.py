@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.metrics import BrokerMetrics
+from broker.metrics import watch_store
 from broker.replication.follower import Identity
 from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
 from broker.roles.gate import RoleGate, giving_up, peers_closer
 from broker.roles.master import MasterOfGroup
+from broker.roles.member_log import MemberLog, Standing
 from broker.roles.member_state import (
     declare_metrics,
     epoch_cache,
@@ -30,11 +31,8 @@ from broker.roles.member_state import (
     unready_reason,
 )
 from broker.roles.replicas_manager import ReplicasManager
-from broker.roles.serving import Serving, client_host, make_server, open_vip_port, upkeep
+from broker.roles.serving import ClientPort, Serving
 from broker.roles.steps import Role, View
-from broker.store.errors import GivenUp, StoreFailed
-from broker.store.log.confirm import NEVER
-from broker.store.log.role import UNLIMITED
 from broker.store.log_store import LogStore
 from remoting.access.rights import REGISTER
 from remoting.client.key_file import read_signer
@@ -43,11 +41,9 @@ from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from remoting.server.access import Access, parse_access_keys
 from remoting.server.authorizer import Authorizer
-from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Dial, Peer
 from remoting.transport.failures import join_address
-from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
     from broker.broker import BrokerParts
@@ -56,15 +52,6 @@ if TYPE_CHECKING:
     from runtime.faults import FaultPoints
     from runtime.metrics import Registry
 from runtime.port_metrics import declare_port_metrics
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """How the log stands."""
-
-    epoch: int = 0
-    end: int = 0
-    confirm: int = 0
 
 
 class GroupMember:
@@ -88,14 +75,11 @@ class GroupMember:
         """What answers requests; there while this broker is the master."""
         self.master: MasterOfGroup | None = None
         self.client: HaClient | None = None
-        self.store: LogStore | None = None
-        self.port = self.vip_port = 0
-        self._clock, self._registry, self._faults = clock, registry, faults
-        self._connect, self._failed, self._log = connect, failed, log
-        self._authorizer = authorizer
-        self._host = client_host(config.advertised_host or config.host)
-        self._standing = Standing()
-        self._upkeep: asyncio.Task[None] | None = None
+        self._data = MemberLog(config, clock, faults, log, failed)
+        self._make_serving = partial(
+            Serving, config, clock=clock, registry=registry, log=log, connect=connect, authorizer=authorizer
+        )
+        self._registry, self._failed, self._log = registry, failed, log
         self._former: int | None = None
         """Who was the master before."""
         self._leaving: set[asyncio.Task[None]] = set()
@@ -105,9 +89,9 @@ class GroupMember:
             Code.GET_BROKER_EPOCH_CACHE: lambda _peer, command: command.reply(body=epoch_cache(self)),
             Code.GET_BROKER_HA_STATUS: lambda _peer, command: command.reply(body=high_availability(self)),
         }
-        self.gate = RoleGate(always, access, peers_closer(lambda: self._server.peers), authorizer, config.broker_name)
-        self._server: RemotingServer = make_server(config, self.gate, access)
-        declare_port_metrics(registry, self._server)
+        self.gate = RoleGate(always, access, peers_closer(lambda: self.clients.peers), authorizer, config.broker_name)
+        self.clients: ClientPort = ClientPort(config, self.gate, access, log)
+        declare_port_metrics(registry, self.clients.server)
         self.replicas = HaServer(
             clock, log, keys=parse_access_keys(config.access_keys), open_to_all=config.open_to_all,
             superseded=self._superseded, tls=ServerTls.of(config.tls),
@@ -122,10 +106,9 @@ class GroupMember:
         """Recover the log as a replica's, open both ports, look for a role; returns the port for clients."""
         await self._open_replica()
         await self.replicas.start(self.config.host, self.config.replication.port)
-        self.port = await self._server.start(self.config.host, self.config.port)
-        self.vip_port = await open_vip_port(self._server, self.config, self._log)
+        port = await self.clients.start()
         self.manager.start()
-        return self.port
+        return port
 
     async def stop(self) -> None:
         """Give the role up, close ports and log; more than once is fine."""
@@ -136,16 +119,16 @@ class GroupMember:
         self._refuse("", self.manager.steps.epoch)
         await self._leave_role(good_bye=True)
         await self.replicas.stop()
-        await self._server.stop()
+        await self.clients.stop()
         for task in list(self._leaving):
             task.cancel()
         await asyncio.gather(*self._leaving, return_exceptions=True)
-        if self.store is not None and self._close() is None:
+        if self.store is not None and self._data.close() is None:
             self.manager.stopped_clean()
 
     def reload(self) -> None:
         """Read the certificate again."""
-        self._server.reload()
+        self.clients.reload()
         self.replicas.doors.reload()
 
     # -- roles ---------------------------------------------------------------------------------------------------------
@@ -181,8 +164,8 @@ class GroupMember:
         began_ms, former = self.replicas.now_ms(), self._former
         self._refuse("", view.epoch)
         await self._leave_role(good_bye=False)
-        self._close()
-        store = await self._open("writer", view.epoch)
+        self._data.close()
+        store = await self._data.open("writer", view.epoch)
         latest = self.manager.steps.view
         if latest is not None and latest.epoch == view.epoch:
             view = latest  # a set was committed while the log opened; nobody will tell us of it again
@@ -192,17 +175,14 @@ class GroupMember:
             damaged=self.manager.lost_something, group_size=self.manager.controllers.group_size,
             pauses=self.manager.pauses, doubtful=self.gate.doubt,
         )  # fmt: skip
-        self.serving = serving = Serving(
-            self.config, store, self._clock, self._registry, self._log, self._connect, authorizer=self._authorizer
-        )
-        serving.tell_address(self._host, self.port)
+        self.serving = serving = self._make_serving(store, may_answer=self.manager.pauses.may_answer)
+        serving.tell_address(self.clients.host, self.clients.port)
         serving.start()
         if former is not None:
             self.master.leader.presume_absent(former)  # or nobody would have been elected in its place
         self.master.start()
-        may_answer = serving.broker.reading.long_polls.may_answer = self.manager.pauses.may_answer
-        self.gate.serve(serving.handlers, view.epoch, self.master.admission, may_answer)
-        serving.announce(self._host, self.port, self.config.controllers)
+        self.gate.serve(serving.handlers, view.epoch, self.master.admission.refusal, self.manager.pauses.may_answer)
+        serving.announce(self.clients.host, self.clients.port, self.config.controllers)
         self._log.info("role_ready", epoch=view.epoch, took_ms=self.replicas.now_ms() - began_ms)
 
     async def _to_replica(self, address: str, epoch: int) -> None:
@@ -210,7 +190,7 @@ class GroupMember:
         if self.serving is None:
             return
         await self._leave_role(good_bye=False)
-        self._close()
+        self._data.close()
         await self._open_replica()
 
     def _refuse(self, address: str, epoch: int) -> None:
@@ -236,10 +216,7 @@ class GroupMember:
                 self._leaving.add(task := asyncio.get_running_loop().create_task(serving.leave()))
                 task.add_done_callback(self._leaving.discard)
             await serving.rest()
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-            await asyncio.gather(self._upkeep, return_exceptions=True)
-            self._upkeep = None
+        await self._data.rest()
 
     def _follow(self, view: View) -> None:
         store = self.store
@@ -272,81 +249,12 @@ class GroupMember:
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
-    async def _open(self, role: str, epoch: int | None = None) -> LogStore:
-        """Open the log beside the loop, which goes on to say that this broker lives."""
-        loop = asyncio.get_running_loop()
-        held: list[Callable[[], None]] | None = []
-
-        def schedule(function: Callable[[], None]) -> None:
-            if held is not None:
-                held.append(function)
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(function)
-
-        def later(function: Callable[[], None]) -> None:
-            (schedule if held is not None else soon)(function)
-
-        opening = loop.run_in_executor(
-            None,
-            lambda: LogStore.open(
-                self.config.data_directory, self.config.store, clock=self._clock, faults=self._faults,
-                schedule=schedule, log=self._log, soon=later, role=role, epoch=epoch,
-            ),
-        )  # fmt: skip
-        try:
-            store = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            (await opening).close()  # nobody wants it any more
-            raise
-        waiting, held = held, None
-        for function in waiting or ():
-            loop.call_soon(function)
-        self.store = store
-        self._watch(store)
-        return store
-
-    def _watch(self, store: LogStore) -> None:
-        """Hear of a store that can write no more; one that was closed or cut for a role is not it."""
-
-        def failed(error: Exception | None) -> None:
-            asyncio.get_running_loop().call_soon(look, error)
-
-        def look(error: Exception | None) -> None:
-            if self.store is not store or error is None:
-                return
-            if isinstance(store.refusal, StoreFailed):
-                self._failed(error)
-            elif not isinstance(error, GivenUp):
-                self._watch(store)
-
-        store.when_confirmed(NEVER, failed)
-
     async def _open_replica(self) -> None:
-        store = await self._open("replica")
-        BrokerMetrics(self._registry).watch_store(store)
+        store = await self._data.open("replica")
+        watch_store(self._registry, store)
         if store.quarantined:
             self.manager.lost_something()
-        self._upkeep = asyncio.get_running_loop().create_task(self._maintain(store))
-
-    def _close(self) -> Exception | None:
-        """Close the log; the reason why not all of it is on the disk, None when it is."""
-        store = self.store
-        assert store is not None
-        self._standing = self.log_state()
-        refusal = store.refusal
-        self.store = None
-        store.close()
-        return refusal
-
-    async def _maintain(self, store: LogStore) -> None:
-        interval_s = self.config.maintain_interval_ms / 1_000
-        known = store.sound_end if store.quarantined else UNLIMITED
-        while True:
-            await asyncio.sleep(interval_s)
-            await upkeep(store, self._clock.now_ms(), interval_s, self._log)
-            before, known = known, store.sound_end if store.quarantined else UNLIMITED
-            if known < before:
-                await self._found_damage(store)
+        self._data.keep_up(store, self._found_damage)
 
     async def _found_damage(self, store: LogStore) -> None:
         """Leave the replicas in sync; the next role cuts the damage off and takes the master's bytes again."""
@@ -360,10 +268,12 @@ class GroupMember:
 
     def log_state(self) -> Standing:
         """How the log stands, also while it is closed between two roles."""
-        store = self.store
-        if store is None:
-            return self._standing
-        return Standing(store.epoch, store.end_position, store.confirm_position)
+        return self._data.standing()
+
+    @property
+    def store(self) -> LogStore | None:
+        """The open log, None between two roles."""
+        return self._data.store
 
     @property
     def broker(self) -> BrokerParts | None:
@@ -388,8 +298,8 @@ class GroupMember:
         return picture(self)
 
     def _addresses(self) -> tuple[str, str]:
-        advertised = self.config.replication.advertised_address
-        return join_address(self._host, self.port), advertised or join_address(self._host, self.replicas.port)
+        host, advertised = self.clients.host, self.config.replication.advertised_address
+        return join_address(host, self.clients.port), advertised or join_address(host, self.replicas.port)
 
     def _role_pushed(self, _peer: Peer, command: Command) -> None:
         self.manager.pushed(command)

@@ -6,31 +6,69 @@ Invariant: looking changes nothing. Loop thread only.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.roles.steps import Stage
 from remoting.protocol.bodies.controller_body import EpochCache, EpochRange, HaFollowing, HaReplica, HaState
 from remoting.protocol.bodies.route_body import encode_body
 
 if TYPE_CHECKING:
-    from broker.roles.member import GroupMember
+    from broker.config import BrokerConfig
+    from broker.replication.ha_client import HaClient
+    from broker.replication.ha_server import HaServer
+    from broker.roles.gate import RoleGate
+    from broker.roles.master import MasterOfGroup
+    from broker.roles.replicas_manager import ReplicasManager
+    from broker.store.log_store import LogStore
     from runtime.metrics import Registry
 
 MASTER, REPLICA, FENCED = "master", "replica", "fenced"
 
 
-def role_name(member: GroupMember) -> str:
+class MemberView(Protocol):
+    """What is shown of a member: its parts, those of a role None in the other one."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The options of the broker."""
+
+    @property
+    def gate(self) -> RoleGate:
+        """Whether requests are answered here."""
+
+    @property
+    def manager(self) -> ReplicasManager:
+        """What the controllers have decided."""
+
+    @property
+    def replicas(self) -> HaServer:
+        """The port that replicas come to."""
+
+    @property
+    def store(self) -> LogStore | None:
+        """The open log, None between two roles."""
+
+    @property
+    def master(self) -> MasterOfGroup | None:
+        """The master's part."""
+
+    @property
+    def client(self) -> HaClient | None:
+        """The replica's part."""
+
+
+def role_name(member: MemberView) -> str:
     """What the broker is now."""
     if member.gate.serving:
         return MASTER
     return REPLICA if member.client is not None else FENCED
 
 
-def _is_role(member: GroupMember, name: str) -> int:
+def _is_role(member: MemberView, name: str) -> int:
     return int(role_name(member) == name)
 
 
-def declare_metrics(registry: Registry, member: GroupMember) -> None:
+def declare_metrics(registry: Registry, member: MemberView) -> None:
     """Declare what is read when the page is rendered."""
     counter, gauge = registry.counter, registry.gauge
     role = gauge("rocketmq_replica_role", "1 for the role this broker has in its group", ("role",))
@@ -65,7 +103,7 @@ def declare_metrics(registry: Registry, member: GroupMember) -> None:
     _declare_group(registry, member)
 
 
-def _declare_group(registry: Registry, member: GroupMember) -> None:
+def _declare_group(registry: Registry, member: MemberView) -> None:
     """Declare what the group and the log are like."""
     counter, gauge = registry.counter, registry.gauge
     gauge("rocketmq_replica_in_sync", "Brokers in the SyncStateSet of the master", function=lambda: in_sync(member))
@@ -77,12 +115,12 @@ def _declare_group(registry: Registry, member: GroupMember) -> None:
     counter(
         "rocketmq_replica_in_sync_refusals_total",
         "Requests refused in this master's epoch because too few replicas were in sync",
-        function=lambda: 0 if member.master is None else member.master.refused,
+        function=lambda: 0 if member.master is None else member.master.admission.refused,
     )
     counter(
         "rocketmq_replica_unconfirmed_refusals_total",
         "Requests refused in this master's epoch because too much of the log waited for the replicas",
-        function=lambda: 0 if member.master is None else member.master.refused_full,
+        function=lambda: 0 if member.master is None else member.master.admission.refused_full,
     )
     counter(
         "rocketmq_replica_sent_bytes_total", "Log bytes sent to replicas", function=lambda: member.replicas.sent_bytes
@@ -105,7 +143,7 @@ def _declare_group(registry: Registry, member: GroupMember) -> None:
     )
 
 
-def lag_bytes(member: GroupMember) -> int:
+def lag_bytes(member: MemberView) -> int:
     """How much is missing."""
     store, client, master = member.store, member.client, member.master
     if store is None:
@@ -116,7 +154,7 @@ def lag_bytes(member: GroupMember) -> int:
     return max(0, client.master_end - store.end_position) if client is not None else 0
 
 
-def lag_ms(member: GroupMember) -> int:
+def lag_ms(member: MemberView) -> int:
     """For how long something has been missing at a replica; 0 where that is not known."""
     store, master = member.store, member.master
     if store is None or master is None:
@@ -125,19 +163,19 @@ def lag_ms(member: GroupMember) -> int:
     return max((leader.lag_ms(each, store.end_position, now_ms) for each in leader.replicas()), default=0)
 
 
-def in_sync(member: GroupMember) -> int:
+def in_sync(member: MemberView) -> int:
     """Members of the set; 0 at a replica, which learns of it now and then only."""
     return 0 if member.master is None else len(member.master.leader.members.committed)
 
 
-def readiness(member: GroupMember) -> dict[str, bool]:
+def readiness(member: MemberView) -> dict[str, bool]:
     """Part -> whether it can do its work: a replica is ready when it follows its master."""
     store = member.store
     sound = store is not None and not store.metrics()["failed"] and not store.full
     return {"store": sound, "role": not _role_reason(member)}
 
 
-def unready_reason(member: GroupMember) -> str:
+def unready_reason(member: MemberView) -> str:
     """Why it cannot do its work; empty when it can."""
     store = member.store
     if store is None:
@@ -145,10 +183,10 @@ def unready_reason(member: GroupMember) -> str:
     return str(store.refusal) if store.refusal is not None else _role_reason(member)
 
 
-def _role_reason(member: GroupMember) -> str:
+def _role_reason(member: MemberView) -> str:
     steps, master, client = member.manager.steps, member.master, member.client
     if member.gate.serving and master is not None:
-        return "" if master.leader.accepts(member.replicas.now_ms()) else master.short_reason()
+        return "" if master.leader.accepts(member.replicas.now_ms()) else master.admission.short_reason()
     if client is not None:
         return "" if client.connected else f"the master's log at {client.address} is not followed"
     if steps.stage is Stage.RUNNING:
@@ -156,7 +194,7 @@ def _role_reason(member: GroupMember) -> str:
     return f"no role yet: {steps.stage.value}"
 
 
-def picture(member: GroupMember) -> dict[str, Any]:
+def picture(member: MemberView) -> dict[str, Any]:
     """For the administration page."""
     steps, master, client, store = member.manager.steps, member.master, member.client, member.store
     found: dict[str, Any] = {
@@ -197,7 +235,7 @@ def picture(member: GroupMember) -> dict[str, Any]:
     return found
 
 
-def epoch_cache(member: GroupMember) -> bytes:
+def epoch_cache(member: MemberView) -> bytes:
     """Body of the answer to 1007."""
     store = member.store
     entries = store.epochs if store is not None else []
@@ -210,7 +248,7 @@ def epoch_cache(member: GroupMember) -> bytes:
     )
 
 
-def high_availability(member: GroupMember) -> bytes:
+def high_availability(member: MemberView) -> bytes:
     """Body of the answer to 907: the replicas of a master, or whom a replica follows."""
     store, master, client = member.store, member.master, member.client
     end = store.end_position if store is not None else 0

@@ -14,7 +14,7 @@ keeps the broker from starting. Loop thread only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from remoting.server.access import Access
 from remoting.server.intake import IntakeLimits
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
-from remoting.transport.contracts import Dial, Handler
+from remoting.transport.contracts import Dial, Handler, Peer
 from remoting.transport.failures import join_address
 from runtime import logs
 
@@ -60,11 +60,12 @@ class Serving:
         log: Any,
         connect: Dial,
         authorizer: Authorizer | None = None,
+        may_answer: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`authorizer`: who may do what; without one everybody may do everything."""
+        """`authorizer`: who may do what; without one everybody may do everything. `may_answer`: see `BrokerParts`."""
         self.config = config
         self.store = store
-        self.broker = BrokerParts(config, store, clock, registry, log, authorizer, connect)
+        self.broker = BrokerParts(config, store, clock, registry, log, authorizer, connect, may_answer)
         self.readers: ReaderPool | None = None
         self.registration = self.broker.registration
         self._clock, self._registry, self._log = clock, registry, log
@@ -244,3 +245,34 @@ async def open_vip_port(server: RemotingServer, config: BrokerConfig, log: Any) 
             consequence="RocketMQ clients before 4.5 cannot send, unless their VIP channel is off",
         )  # fmt: skip
         return OFF
+
+
+class ClientPort:
+    """Where clients reach a broker that has ports of its own: its main port, and the VIP port beside it."""
+
+    def __init__(self, config: BrokerConfig, handler: Handler, access: Access, log: Any) -> None:
+        self.port = self.vip_port = 0
+        """Both 0 until they are open; the VIP port stays 0 where there is none."""
+        self.host = client_host(config.advertised_host or config.host)
+        """The host that clients are told."""
+        self.server = make_server(config, handler, access)
+        self._config, self._log = config, log
+
+    @property
+    def peers(self) -> Iterable[Peer]:
+        """Everybody who is connected."""
+        return self.server.peers
+
+    async def start(self) -> int:
+        """Listen; the main port. Raises OSError when it is taken."""
+        self.port = await self.server.start(self._config.host, self._config.port)
+        self.vip_port = await open_vip_port(self.server, self._config, self._log)
+        return self.port
+
+    async def stop(self) -> None:
+        """Close both ports and all connections."""
+        await self.server.stop()
+
+    def reload(self) -> None:
+        """Read the certificate again; what is wrong is logged and the old one stays."""
+        self.server.reload()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from broker.metrics import BrokerMetrics
+from broker.metrics import BrokerMetrics, watch_store
 from runtime.metrics import Registry
 
 
 def test_gauges_read_the_store(bench) -> None:
     registry = Registry()
     metrics = BrokerMetrics(registry)
-    metrics.watch_store(bench.store)
+    watch_store(registry, bench.store)
     metrics.messages_in.value += 2
     bench.store.open_queue(b"q")
     values = registry.values()

@@ -100,13 +100,13 @@ async def test_with_too_few_in_sync_messages_are_refused(tmp_path: Path) -> None
     """And taken again with enough; what the controllers say of another epoch does not count."""
     group = Group(tmp_path / "1", {1, 2}, in_sync_min=2)
     address = await group.start()
-    await until(lambda: group.master.admission() is not None)
-    refused = group.master.admission()
+    await until(lambda: group.master.admission.refusal() is not None)
+    refused = group.master.admission.refusal()
     assert refused is not None
     assert (refused.code, refused.remark) == (2, "1 of the brokers in sync can be reached, messages need 2")
-    assert group.master.refused >= 2
+    assert group.master.admission.refused >= 2
     replica = Replica(tmp_path / "2", 2, address, 3)
-    await until(lambda: group.master.admission() is None)
+    await until(lambda: group.master.admission.refusal() is None)
     group.master.learn(View(4, 1, members=frozenset({1}), set_epoch=9))
     assert group.master.leader.members.committed == {1, 2}
     await replica.stop()
@@ -117,7 +117,7 @@ async def test_count_mode_names_what_it_needs(tmp_path: Path) -> None:
     """Its number is another one."""
     group = Group(tmp_path / "1", {1}, acknowledge="count", in_sync_replicas=3)
     await group.start()
-    assert group.master.short_reason() == "1 of the brokers in sync can be reached, messages need 3"
+    assert group.master.admission.short_reason() == "1 of the brokers in sync can be reached, messages need 3"
     await asyncio.sleep(0)
     await group.stop()
 
@@ -127,17 +127,17 @@ async def test_what_waits_for_the_replicas_is_bounded(tmp_path: Path) -> None:
     group = Group(tmp_path / "1", {1, 2}, unconfirmed_bytes_max=65_536, absence_limit_ms=60_000)
     address = await group.start()
     count = 0
-    while group.master.admission() is None:
+    while group.master.admission.refusal() is None:
         count += 20
         fill(group.store, b"q", 20)
         assert count < 10_000
-    refused = group.master.admission()
+    refused = group.master.admission.refusal()
     assert refused is not None
     assert (refused.code, group.store.confirm_position) == (2, 0)
     assert "bytes wait for the replicas" in refused.remark
-    assert (group.master.refused_full, group.master.refused) == (2, 0)
+    assert (group.master.admission.refused_full, group.master.admission.refused) == (2, 0)
     replica = Replica(tmp_path / "2", 2, address, 3)
     await until(lambda: group.store.confirm_position == group.store.end_position)
-    assert group.master.admission() is None
+    assert group.master.admission.refusal() is None
     await replica.stop()
     await group.stop()

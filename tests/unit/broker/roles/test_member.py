@@ -10,7 +10,8 @@ import pytest
 
 from broker.app import BrokerApp
 from broker.config import BrokerConfig, ReplicationConfig
-from broker.roles.member import GroupMember
+from broker.roles.member_log import MemberLog
+from broker.roles.replicas_manager import ReplicasManager
 from broker.roles.steps import View
 from broker.store.errors import UnreadableOffsets
 from broker.store.log_store import LogStore
@@ -121,16 +122,21 @@ async def test_a_set_that_is_committed_while_the_log_opens_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody tells of it again, and with the former one every change would be refused."""
-    open_store = GroupMember._open
+    open_store, start_manager, managers = MemberLog.open, ReplicasManager.start, []
 
-    async def interrupted(self: GroupMember, role: str, epoch: int | None = None) -> LogStore:
+    def started(self: ReplicasManager) -> None:
+        managers.append(self)
+        start_manager(self)
+
+    async def interrupted(self: MemberLog, role: str, epoch: int | None = None) -> LogStore:
         store = await open_store(self, role, epoch)
-        view = self.manager.steps.view
+        view = managers[0].steps.view if managers else None
         if role == "writer" and view is not None:
-            self.manager._told(replace(view, set_epoch=view.set_epoch + 5))
+            managers[0]._told(replace(view, set_epoch=view.set_epoch + 5))
         return store
 
-    monkeypatch.setattr(GroupMember, "_open", interrupted)
+    monkeypatch.setattr(ReplicasManager, "start", started)
+    monkeypatch.setattr(MemberLog, "open", interrupted)
     async with cluster(tmp_path, 1) as group:
         member = group.master()._member
         assert member.master.leader.members.set_epoch == member.manager.steps.view.set_epoch > 5
