@@ -1,8 +1,6 @@
 """What the store refuses, and what it cannot mend.
 
     LightMQError
-    ├── LocalMisuse
-    │   └── RecordTooLarge   a record that no segment can hold
     └── StoreError
         ├── StoreFull        the free-space floor is reached; reads and deletes of state go on
         ├── GivenUp          whoever let it be written has no say any more: what is not confirmed may stay or go
@@ -21,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from remoting.protocol.errors import LightMQError, LocalMisuse
+from remoting.protocol.errors import LightMQError
 
 
 class StoreError(LightMQError):
@@ -86,7 +84,3 @@ class Unsettled(StoreError):
 
 class WrongFormat(StoreError):
     """The data directory belongs to another version of the store."""
-
-
-class RecordTooLarge(LocalMisuse):
-    """A record is larger than the store takes."""

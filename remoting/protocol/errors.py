@@ -2,6 +2,7 @@
 
     LightMQError
     ├── LocalMisuse       our own caller broke a rule of an interface; a bug on this side of the wire
+    │   └── RecordTooLarge a record that no segment of the log can hold
     ├── RemoteViolation   the peer sent what the protocol forbids; becomes an event and a close
     │   └── CorruptRecord a record whose bytes contradict themselves (magic, sizes, position, checksum)
     └── Refused           a valid "no": a response code and a remark for the peer
@@ -19,6 +20,10 @@ class LightMQError(Exception):
 
 class LocalMisuse(LightMQError):
     """Our own caller passed a value or made a call the interface forbids."""
+
+
+class RecordTooLarge(LocalMisuse):
+    """One message that the log can never hold; the caller's limits must be below."""
 
 
 class RemoteViolation(LightMQError):

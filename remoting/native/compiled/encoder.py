@@ -24,10 +24,9 @@ from cython.cimports.remoting.native.compiled.ring import Entry, EntryBlock, Rin
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
-from broker.store.errors import RecordTooLarge
 from broker.store.store_message import StoreMessage
 from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE
-from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.errors import LocalMisuse, RecordTooLarge
 from remoting.protocol.records import record
 
 crc32c_ready()

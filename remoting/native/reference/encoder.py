@@ -10,14 +10,13 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from broker.store.errors import RecordTooLarge
 from broker.store.store_message import StoreMessage
 from remoting.native.checksum import crc32c
 from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE, ROW_WORDS, NextSegment
 from remoting.native.contracts import Ring as AnyRing
 from remoting.native.reference.blocks import EntryBlock
 from remoting.native.reference.ring import Ring
-from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.errors import LocalMisuse, RecordTooLarge
 from remoting.protocol.records.record import (
     BATCH,
     CHECKSUM_SEEDS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.store.errors import CorruptIndex, CorruptLog, RecordTooLarge, StoreError
+from broker.store.errors import CorruptIndex, CorruptLog, StoreError
 from remoting.protocol.errors import LightMQError, LocalMisuse
 
 
@@ -18,6 +18,6 @@ def test_corruption_names_its_place() -> None:
 
 
 def test_families() -> None:
-    """A record too large is the caller's fault; the rest is the store's."""
-    assert issubclass(RecordTooLarge, LocalMisuse)
+    """What the store refuses is no misuse of its callers."""
+    assert not issubclass(StoreError, LocalMisuse)
     assert issubclass(StoreError, LightMQError)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.errors import RecordTooLarge
-from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.errors import LocalMisuse, RecordTooLarge
 from tests.sim.log_judge import check_dense, read_log
 from tests.sim.stores import StoreBench, message
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from broker.store import hot
-from broker.store.errors import RecordTooLarge
 from broker.store.store_message import StoreMessage
 from remoting.native.contracts import CONFIRMED, NEXT
-from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.errors import LocalMisuse, RecordTooLarge
 from remoting.protocol.records.record import BATCH_COUNT_MAX, FILLER, FLAG_GROUP_OPEN, HEADER, RecordView, check_record
 from tests.sim.batches import FLAGS_BATCH, QUEUES, Bench, bare
 

@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from broker.store import hot
-from broker.store.errors import RecordTooLarge
 from broker.store.store_message import StoreMessage
 from remoting.native.contracts import COUNT_AT, END_AT, KEPT_BYTES_MAX
-from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.errors import LocalMisuse, RecordTooLarge
 from tests.sim.batches import CAPACITY, QUEUES, Bench, seen
 
 SIZE = 1 << 22
