@@ -1,19 +1,226 @@
 """Configuration of the MQTT proxy: one declared table.
 
 Invariant: every limit of the proxy stands here with its unit, its rule and what happens when it is reached; the
-reference page is generated from these declarations. No code of the proxy carries a second default.
+reference page is generated from these declarations. No code of the proxy carries a second default. What contradicts
+itself (a TLS port without a certificate), or would let somebody in by mistake (no algorithm, a hook over an open
+network), is refused when it is read, not when the first client comes. 0 stands for "no quota" where the string says so.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from mqtt_proxy.access_config import AccessConfig
-from mqtt_proxy.listen_config import ListenConfig
-from mqtt_proxy.quota_config import QuotaConfig
 from runtime.config.tables import setting
 from runtime.tls_config import DialTlsConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaConfig:
+    """Quotas. Rates are held by reading later, never by loss; everything else is refused with its reason code."""
+
+    connections_per_address_max: int = setting(0, minimum=0)
+    """Open sockets of one address; a further one is closed at once. 0 = no quota."""
+    connections_per_user_max: int = setting(0, minimum=0)
+    """Client ids one authenticated user may have connected at a time; a further one gets CONNACK 0x97
+    (3.1.1: code 3). 0 = no quota. Anonymous clients are nobody's and are not counted."""
+    connects_per_address_per_s: float = setting(0.0, minimum=0)
+    """Connections one address may open per second in the long run; what is above gets CONNACK 0x9F (3.1.1: code 3),
+    and sockets beyond twice `connects_per_address_burst` are closed at once. 0 = no quota."""
+    connects_per_address_burst: int = setting(100, minimum=1)
+    """Connections one address may open at once before `connects_per_address_per_s` counts: a gateway coming back."""
+    client_messages_per_s: float = setting(0.0, minimum=0)
+    """Messages one client id may publish per second. Above it the client is read later. 0 = no quota."""
+    client_bytes_per_s: float = setting(0.0, minimum=0)
+    """Bytes of topics and payloads one client id may publish per second. Above it the client is read later. 0 = no
+    quota."""
+    user_messages_per_s: float = setting(0.0, minimum=0)
+    """Messages all clients of one user may publish per second. Above it they are read later. 0 = no quota."""
+    user_bytes_per_s: float = setting(0.0, minimum=0)
+    """Bytes all clients of one user may publish per second. Above it they are read later. 0 = no quota."""
+    address_messages_per_s: float = setting(0.0, minimum=0)
+    """Messages all clients of one address may publish per second. Above it they are read later. 0 = no quota."""
+    address_bytes_per_s: float = setting(0.0, minimum=0)
+    """Bytes all clients of one address may publish per second. Above it they are read later. 0 = no quota."""
+    listener_messages_per_s: float = setting(0.0, minimum=0)
+    """Messages all clients of this proxy may publish per second. Above it they are read later. 0 = no quota."""
+    listener_bytes_per_s: float = setting(0.0, minimum=0)
+    """Bytes all clients of this proxy may publish per second. Above it they are read later. 0 = no quota."""
+    keep_alive_s_max: int = setting(0, minimum=0, maximum=65_535)
+    """Longest keep-alive. Clients of MQTT 5 that ask for more, or for none, are told this one; 3.1.1 clients cannot be
+    told and are closed when they were silent for one and a half times this long. 0 = as long as the client wishes."""
+    topic_bytes_max: int = setting(4_096, minimum=16, maximum=16_384)
+    """Longest topic name or filter in UTF-8; a longer one closes the connection with 0x90 or 0x8F."""
+    topic_levels_max: int = setting(128, minimum=1, maximum=128)
+    """Most levels of a topic name or filter; more close the connection with 0x90 or
+    0x8F."""
+    user_properties_max: int = setting(64, minimum=0, maximum=1_024)
+    """Most user properties of one message; more close the connection with 0x97. Any other packet may have 1,024."""
+    receive_maximum: int = setting(1_024, minimum=1, maximum=65_535)
+    """Publishes with QoS 1 or 2 of an MQTT 5 client that may wait for their acknowledgement; it is told in the CONNACK,
+    and more close the connection with 0x93. A 3.1.1 client that has more is read later."""
+    topic_alias_max: int = setting(64, minimum=0, maximum=65_535)
+    """Topic aliases an MQTT 5 client may use; it is told in the CONNACK, and a higher one closes the connection with
+    0x94. Each may hold a topic of `topic_bytes_max`."""
+    retained_payload_bytes_max: int = setting(0, minimum=0)
+    """Largest payload that may be retained; a larger one is refused with 0x97 (QoS 0: dropped and counted; 3.1.1: the
+    connection is closed); of a will the CONNECT is. 0 = as large as a message may be."""
+    delay_s_max: int = setting(3 * 86_400, minimum=0)
+    """Longest delay a message may ask for, at most `broker.delay_s_max`; a longer one is refused with 0x97 (QoS 0 and
+    3.1.1: the connection is closed)."""
+    filters_refused: tuple[str, ...] = ()
+    """Filters that are too wide: a SUBSCRIBE to one of them, or to one that matches all it matches, gets 0x8F (3.1.1:
+    0x80). `["#"]` refuses `#` and `+/#` and nothing else."""
+
+
+LISTENERS = ("tcp", "tls", "ws", "wss")
+"""The names of the listeners: in settings, logs, metrics and the ports that a server says."""
+CERTIFICATE_NAMES = ("san", "cn", "uri", "email", "dns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListenConfig:
+    """What is listened on besides `proxy.port`, all on the address of `proxy.host`."""
+
+    tls_port: int | None = setting(None, minimum=0, maximum=65535)
+    """Port of MQTT over TLS, usually 8883; 0 takes any free one, not set: none is open."""
+    ws_port: int | None = setting(None, minimum=0, maximum=65535)
+    """Port of MQTT over WebSocket, usually 8080 or 9001; 0 takes any free one, not set: none is open."""
+    wss_port: int | None = setting(None, minimum=0, maximum=65535)
+    """Port of MQTT over WebSocket over TLS, usually 8884; 0 takes any free one, not set: none is open."""
+    tls_certificate: Path | None = None
+    """The server's certificate and those up to its authority, PEM. Read again on SIGHUP and when it changes."""
+    tls_key: Path | None = None
+    """The key of the certificate, PEM without a passphrase. Read again together with it."""
+    tls_client_ca: Path | None = None
+    """Authorities of client certificates, PEM. A client may then show a certificate; a wrong one is refused."""
+    tls_client_required: bool = False
+    """Refuse TLS clients without a certificate."""
+    tls_client_name: str = setting("san", choices=CERTIFICATE_NAMES)
+    """Which name of a client certificate says who it is: the first URI, e-mail address or DNS name (`san`, else the
+    common name), or only the one named."""
+    ws_path: str = "/mqtt"
+    """Path of the WebSocket listeners; another one is answered with 404."""
+    ws_origins: tuple[str, ...] = ()
+    """Web pages that may connect, as in the Origin header (`https://plant.example`), beside pages of the same address
+    and port when that is `localhost` or an IP address; `*`: all. Programs that send no Origin are not checked."""
+    proxy_protocol: tuple[str, ...] = ()
+    """Listeners (tcp, tls, ws, wss) behind a balancer: each connection must begin with a PROXY header (1 or 2)."""
+    proxy_protocol_from: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    """Networks of the balancers whose PROXY headers are believed; others are closed and counted."""
+    processes: int = setting(1, minimum=1, maximum=64)
+    """How many proxy processes share the ports; more than one are children of the process that was started."""
+    reuse_port: bool = False
+    """Let other proxies of this machine listen on the same ports (SO_REUSEPORT); `processes` sets it by itself."""
+    drain_interval_ms: int = setting(1_000, minimum=0, maximum=600_000)
+    """Over how long a stopping proxy sends its clients away, so that they do not all come to the next one at once."""
+    server_reference: str = ""
+    """Where clients of MQTT 5 are sent when the proxy stops (`host:port`, several with spaces)."""
+    server_moved: bool = False
+    """Tell them that it is for good (0x9D) rather than for a while (0x9C)."""
+
+    def __post_init__(self) -> None:
+        wanted = [name for name in ("tls_port", "wss_port") if getattr(self, name) is not None]
+        if wanted and (self.tls_certificate is None or self.tls_key is None):
+            raise ValueError(f"{wanted[0]} needs tls_certificate and tls_key")
+        if self.tls_client_required and self.tls_client_ca is None:
+            raise ValueError("tls_client_required needs tls_client_ca, the authorities of client certificates")
+        if not self.ws_path.startswith("/"):
+            raise ValueError(f"ws_path must begin with /, not {self.ws_path!r}")
+        unknown = sorted(set(self.proxy_protocol) - set(LISTENERS))
+        if unknown:
+            raise ValueError(f"proxy_protocol knows {', '.join(LISTENERS)}, not {', '.join(unknown)}")
+        for network in self.proxy_protocol_from:
+            ipaddress.ip_network(network)  # its ValueError names what is wrong
+
+
+METHODS = ("certificate", "jwt", "password", "http")
+"""Ways to prove who one is, in the order that holds when none is given."""
+
+JWT_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256")
+USER_NAMES = ("match", "any")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessConfig:
+    """Certificates, tokens and a hook, beside the users of `proxy.password_file`; and how far the access list goes."""
+
+    partly_readable_filters: str = setting("thin", choices=("thin", "refuse"))
+    """What becomes of a subscription to a filter of which the access list allows only some topics: it is granted and
+    what may not be read is not delivered (`thin`), or it is refused."""
+    methods: tuple[str, ...] = ()
+    """Which of certificate, jwt, password and http are asked, in order; the first that knows the client decides. Empty:
+    those that are configured, in this order."""
+    jwt_keys_file: Path | None = None
+    """Keys (a JWKS document) that sign tokens; a client sends its token as password. Read again when it changes."""
+    jwt_algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
+    """Signature algorithms that are believed; a key is used for its own algorithm only."""
+    jwt_audience: str = ""
+    """What `aud` must name; empty: tokens with an `aud` are refused, since they were made for somebody else."""
+    jwt_issuer: str = ""
+    """What `iss` must be; empty: anything."""
+    jwt_leeway_s: int = setting(30, minimum=0, maximum=600)
+    """How far the clocks of issuer and proxy may differ."""
+    jwt_user_claim: str = "sub"
+    """The claim that is the user name."""
+    jwt_client_claim: str = ""
+    """The claim that must be the client id; empty: none must."""
+    jwt_groups_claim: str = "groups"
+    """The claim that lists groups of the access list."""
+    jwt_acl_claim: str = "acl"
+    """The claim that lists rules as behind `pattern` in the access list; they hold beside those of the list."""
+    jwt_username: str = setting("match", choices=USER_NAMES)
+    """Whether a user name in the CONNECT must be that of the token (`match`) or means nothing (`any`)."""
+    http_url: str = ""
+    """Where a CONNECT is asked about by POST; https, or http on this machine. Empty: nowhere."""
+    http_secret_file: Path | None = None
+    """Sent as `Authorization: Bearer …`, so that the hook can authenticate the proxy."""
+    http_timeout_ms: int = setting(2_000, minimum=10, maximum=60_000)
+    """Longest wait for an answer; without one the client is not let in and hears that it may try again."""
+    http_concurrent_max: int = setting(16, minimum=1, maximum=1_024)
+    """Most questions under way; further ones wait."""
+    http_waiting_max: int = setting(256, minimum=0, maximum=65_536)
+    """Most questions that wait; further clients are told that they may try again."""
+    http_cache_ms: int = setting(60_000, minimum=0)
+    """How long an accepted client is accepted again without asking."""
+
+    @property
+    def thins(self) -> bool:
+        """Whether filters are granted of which only some topics may be read."""
+        return self.partly_readable_filters == "thin"
+
+    def __post_init__(self) -> None:
+        for name in self.methods:
+            if name not in METHODS or self.methods.count(name) > 1:
+                raise ValueError(f"methods are {', '.join(METHODS)}, each once, not {name!r}")
+        if self.jwt_keys_file is not None and not self.jwt_algorithms:
+            raise ValueError("jwt_algorithms is empty: no token could be believed")
+        for name in self.jwt_algorithms:
+            if name not in JWT_ALGORITHMS:
+                raise ValueError(f"jwt_algorithms knows {', '.join(JWT_ALGORITHMS)}, not {name!r}")
+        if self.http_url:
+            check_url(self.http_url)
+
+
+def check_url(url: str) -> None:
+    """Passwords go there: ValueError unless nobody on the way can read them."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("http_url must be https://host/path or http://127.0.0.1/path")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("http_url must hold no password; use http_secret_file")
+    if parts.scheme == "http" and not _is_this_machine(parts.hostname):
+        raise ValueError("http_url must be https: passwords would cross the network in the clear")
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
 
 LOOPBACK = "127.0.0.1"
 EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - listened on only with a password file or by explicit wish

@@ -1,7 +1,15 @@
 # Types of permissions.py; see remoting/native/typed.py.
-from mqtt_proxy.access.judged_topics cimport JudgedTopics
-
 cimport cython
+
+from mqtt_proxy.mqtt.codec.publish cimport Publish
+
+cdef class JudgedTopics:
+    cdef object _judge, _identity
+    cdef dict _masks
+
+    @cython.locals(publish=Publish)
+    cpdef first_refused(self, publishes)
+    cpdef _ask(self, topic)
 
 cdef class Permissions:
     cdef object _access, _metrics, _expiry

@@ -6,7 +6,13 @@ and not acknowledged is sent again only where its topic may still be read. Whate
 the rules do: the client subscribes again. The same holds for rules that changed while a stored session was without
 its client.
 
-Invariant: nothing is published or delivered that `authorize` would refuse at that moment. Loop rule: on the loop's
+A device publishes to a handful of topics over and over; the first publish to each asks the access check, the others
+cost one look-up (`JudgedTopics`). What is remembered is a mask of the kinds of message allowed (QoS, retained), so that
+one entry answers for all of them; a mask that allows less than all leaves room for a look at what the message says,
+which only the state of a bridge wants.
+
+Invariant: nothing is published or delivered that `authorize` would refuse at that moment; what is remembered is what
+the rules in force say. Loop rule: on the loop's
 thread.
 """
 
@@ -14,21 +20,79 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from mqtt_proxy.access.contract import AccessControl
-from mqtt_proxy.access.judged_topics import JudgedTopics
 from mqtt_proxy.delivery.resume import Again
 from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.mqtt.codec.packets import Publish
+from mqtt_proxy.mqtt.codec.publish import Publish
 from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE
 from mqtt_proxy.shared.member import SharedSource
 from remoting.access.identity import Action, Identity
-from remoting.access.rules import READ_RETAINED
+from remoting.access.rules import READ_RETAINED, WRITE_ALL_MASK
 from remoting.protocol.bodies.session_body import PHASE_PUBREL
+from remoting.protocol.records.connection_state import says_something_else
 from remoting.protocol.records.share_names import share_of
 from runtime.clock import Clock
 from runtime.logs import get_logger
+
+JUDGED_TOPICS_MAX = 256
+"""Topics per connection whose permission is remembered. Beyond it all are judged again."""
+
+RETAIN_SHIFT = 3
+"""Bits of the mask between a QoS and the same QoS retained, as in `rules.write_bit`."""
+
+
+class WriteJudge(Protocol):
+    """Who knows what may be published."""
+
+    def write_mask(self, identity: Identity, topic: bytes) -> int:
+        """Which messages the identity may publish to the topic, as bits of `rules.write_bit`."""
+
+
+class JudgedTopics:
+    """The verdicts of one connection."""
+
+    __slots__ = ("_identity", "_judge", "_masks")
+
+    def __init__(self, judge: WriteJudge, identity: Identity) -> None:
+        self._judge = judge
+        self._identity = identity
+        self._masks: dict[bytes, int] = {}
+
+    def forget(self) -> None:
+        """The rules have changed."""
+        self._masks.clear()
+
+    def first_refused(self, publishes: Sequence[Publish]) -> Publish | None:
+        """The first message that may not be published; None when all may."""
+        masks = self._masks
+        for publish in publishes:
+            mask = masks.get(publish.topic)
+            if mask is None:
+                mask = self._ask(publish.topic)
+            if mask != WRITE_ALL_MASK and (
+                not mask >> (publish.qos + RETAIN_SHIFT * publish.retain) & 1
+                or says_something_else(publish.topic, publish.payload)
+            ):
+                return publish
+        return None
+
+    def sift(self, publishes: Sequence[Publish]) -> tuple[list[Publish], list[Publish]]:
+        """(those that may be published, those that may not), each in their order."""
+        allowed: list[Publish] = []
+        refused: list[Publish] = []
+        for publish in publishes:
+            (allowed if self.first_refused((publish,)) is None else refused).append(publish)
+        return allowed, refused
+
+    def _ask(self, topic: bytes) -> int:
+        if len(self._masks) >= JUDGED_TOPICS_MAX:
+            self._masks.clear()
+        mask = self._masks[topic] = self._judge.write_mask(self._identity, topic)
+        return mask
+
 
 LOG = get_logger("proxy.permissions")
 

@@ -3,11 +3,21 @@
 cimport cython
 
 from mqtt_proxy.delivery.record_cache cimport Chunk, Feed, RecordCache
-from mqtt_proxy.delivery.delivery_tools cimport DeliveryTools
+from mqtt_proxy.delivery.notify cimport Notifier
 from mqtt_proxy.delivery.pump cimport Pump
 from mqtt_proxy.delivery.source cimport Source
 from mqtt_proxy.mqtt.session.outgoing cimport Outgoing
 from mqtt_proxy.mqtt.session.session_state cimport SessionState
+
+cdef class DeliveryTools:
+    cdef public RecordCache cache
+    cdef public object clock
+    cdef public object metrics
+    cdef public Notifier notifier
+    cdef public object offsets
+    cdef public object puller
+    cdef public Pump pump
+    cdef public object shared
 
 cdef class Delivery:
     cdef dict _by_queue

@@ -16,21 +16,53 @@ from typing import Protocol
 
 from mqtt_proxy import hot
 from mqtt_proxy.delivery.batches import send_run
-from mqtt_proxy.delivery.delivery_tools import DeliveryTools
-from mqtt_proxy.delivery.outbound import Outbound
-from mqtt_proxy.delivery.record_cache import Feed
-from mqtt_proxy.delivery.removed import Removed
+from mqtt_proxy.delivery.notify import Notifier
+from mqtt_proxy.delivery.offsets import OffsetCommitter
+from mqtt_proxy.delivery.outbound import Outbound, Removed
+from mqtt_proxy.delivery.pull import Puller
+from mqtt_proxy.delivery.pump import Pump
+from mqtt_proxy.delivery.record_cache import Feed, RecordCache
 from mqtt_proxy.delivery.resume import PENDING_RETAINED_MAX, Again
 from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.history.replay import HistoryRun
+from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE, DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.shared.hub import SharedHub
 from mqtt_proxy.shared.member import SharedSource
 from mqtt_proxy.shared.memberships import Memberships
 from remoting.protocol.bodies.history_body import HISTORY_BIT
 from remoting.protocol.bodies.session_body import PHASE_PUBLISH, PHASE_PUBREL
 from remoting.protocol.bodies.shared_body import SHARED_BIT, is_shared_place
+from runtime.clock import Clock
 from runtime.logs import get_logger
+
+
+class DeliveryTools:
+    """What all sessions' deliveries share."""
+
+    __slots__ = ("cache", "clock", "metrics", "notifier", "offsets", "puller", "pump", "shared")
+
+    def __init__(
+        self,
+        cache: RecordCache,
+        notifier: Notifier,
+        puller: Puller,
+        pump: Pump,
+        offsets: OffsetCommitter,
+        metrics: ProxyMetrics,
+        clock: Clock,
+        shared: SharedHub,
+    ) -> None:
+        self.cache = cache
+        self.clock = clock
+        self.notifier = notifier
+        self.puller = puller
+        self.pump = pump
+        self.offsets = offsets
+        self.metrics = metrics
+        self.shared = shared
+
 
 PORTION_MESSAGES_MAX = 256
 """Messages in one portion."""

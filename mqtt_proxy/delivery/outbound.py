@@ -7,7 +7,9 @@ Subscription Identifiers, No Local, the retain flag as it was published, overlap
 
 Invariant: a cursor moves only with the message handed to the session, or with one that is not sent: expired
 [MQTT-3.3.2-5], too large for its client [MQTT-3.1.2-25], of a topic it may not read (all counted), or kept from its own
-publisher. Loop rule: on the loop's thread.
+publisher. Whatever a session is passed over for is counted in `Removed`, by reason: for everybody on the metrics page
+and for the session; its own counts go to the broker with SESSION_CLOSE, which shows them (SESSION_LIST). Loop rule: on
+the loop's thread.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from collections.abc import Callable, Sequence
 from mqtt_proxy.delivery.batches import send_run
 from mqtt_proxy.delivery.overlap import PASSED, WAIT, decide, gather
 from mqtt_proxy.delivery.record_cache import Chunk
-from mqtt_proxy.delivery.removed import Removed
 from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.history.replay import HistoryRun
 from mqtt_proxy.metrics import ProxyMetrics
@@ -32,6 +33,29 @@ from remoting.protocol.records.mqtt_properties import MessageProperties, expiry_
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_PROPERTIES, FLAG_RETAIN, RecordView
 from runtime.clock import Clock
 from runtime.logs import get_logger
+
+
+class Removed:
+    """The counts of one connection."""
+
+    __slots__ = ("_counts", "_metrics")
+
+    def __init__(self, metrics: ProxyMetrics) -> None:
+        self._metrics = metrics
+        self._counts: dict[str, int] | None = None  # most sessions never need one
+
+    def count(self, reason: str, messages: int = 1) -> None:
+        """So many messages will never be given to the session."""
+        self._metrics.skipped(reason).value += messages
+        if messages:
+            counts = self._counts = self._counts or {}
+            counts[reason] = counts.get(reason, 0) + messages
+
+    def take(self) -> list[tuple[str, int]]:
+        """(reason, messages) since the last call, for SESSION_CLOSE."""
+        counts, self._counts = self._counts, None
+        return sorted(counts.items()) if counts else []
+
 
 LOG = get_logger("proxy.outbound")
 

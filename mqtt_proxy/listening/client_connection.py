@@ -29,7 +29,7 @@ class ClientConnection(Protocol):
         """Read nothing for now."""
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read from this client again."""
 
     def close(self, reason: str) -> None:
         """Write what is pending and close."""

@@ -1,7 +1,7 @@
 # Types of connection.py; see remoting/native/typed.py.
 import cython
 
-from mqtt_proxy.listening.loop_state cimport LoopState, Written
+from mqtt_proxy.listening.loop_state cimport LoopState
 from mqtt_proxy.mqtt.session.session cimport Session
 
 cdef int _UNDECIDED
@@ -9,7 +9,7 @@ cdef int _OWNER
 cdef int _OUTPUT
 cdef object _DECIDING
 
-cdef class Connection(Written):
+cdef class Connection:
     cdef public Session session
     cdef public object handler
     cdef public object peer_address
@@ -19,8 +19,8 @@ cdef class Connection(Written):
     cdef public bint is_loopback
     cdef public bint over_connect_rate
     cdef public bint writable
-    cdef readonly LoopState _shared
-    cdef readonly object _host
+    cdef LoopState _shared
+    cdef object _host
     cdef readonly object _transport
     cdef int _pauses
     cdef bint _dirty

@@ -8,11 +8,16 @@ Invariants
 - A client that does not read its answers gets no deliveries (`on_writable(False)`) and, above four times that mark, is
 not
   read either: its memory here is bounded without losing anything.
+- Nothing that comes after the last words to a client is looked at; a client that goes on sending is cut in time. A
+  socket closed with bytes unread answers them with a reset, which can overtake the DISCONNECT that says what was wrong:
+  so after a violation our side is ended first, and what comes is read and thrown away until the client has ended its
+  side too, or `FAREWELL_S` have passed (`lingering_close`).
 Loop rule: everything on the loop's thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import select
 import termios
@@ -20,14 +25,37 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.listening.lingering_close import part
-from mqtt_proxy.listening.loop_state import LoopState, Written
+from mqtt_proxy.listening.loop_state import LoopState
+from mqtt_proxy.listening.native_sockets import Wire
 from mqtt_proxy.listening.peer import Peer
 from mqtt_proxy.mqtt.codec.reason_codes import VIOLATION_CODES, Reason
 from mqtt_proxy.mqtt.session.events import Disconnected, Event, Violated
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.session_state import Status
 from runtime.logs import get_logger
+
+CLOSE_GRACE_S = 2.0
+"""How long a closing connection may take to accept its last bytes; then it is cut."""
+
+FAREWELL_S = 2.0
+"""How long a client may go on sending after it was told why it has to leave."""
+
+
+def lingering_close(wire: Any, loop: asyncio.AbstractEventLoop, *, explained: bool) -> None:
+    """Close a wire once its output is out; `explained`: the client has been told why, so let it end its side first, if
+    the wire can end one side alone.
+    """
+    can_write_eof = getattr(wire, "can_write_eof", None)
+    if explained and can_write_eof is not None and can_write_eof():
+        wire.write_eof()
+        if not wire.is_reading():
+            wire.resume_reading()
+        loop.call_later(FAREWELL_S, wire.abort)
+        return
+    wire.close()
+    if wire.get_write_buffer_size():
+        loop.call_later(CLOSE_GRACE_S, wire.abort)
+
 
 OUTPUT_STOP_FACTOR = 4
 """Output above this many times the deliveries' mark stops reading from the client."""
@@ -61,37 +89,6 @@ class ConnectionHandler(Protocol):
 HandlerFactory = Callable[["Connection"], ConnectionHandler]
 
 
-class Wire(Protocol):
-    """What a connection writes to: a socket of the driver, a transport of the loop, or a WebSocket over one."""
-
-    def write(self, data: bytes) -> None:
-        """Send, or keep until the socket takes it."""
-
-    def close(self) -> None:
-        """Send what is kept, then end."""
-
-    def abort(self) -> None:
-        """End at once."""
-
-    def is_closing(self) -> bool:
-        """Whether the end has begun."""
-
-    def pause_reading(self) -> None:
-        """Take no input."""
-
-    def resume_reading(self) -> None:
-        """Take input again."""
-
-    def get_write_buffer_size(self) -> int:
-        """Bytes kept."""
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Marks of `pause_writing` and `resume_writing`."""
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known of the socket."""
-
-
 class ConnectionHost(Protocol):
     """What the connections of one listener share; the listener itself."""
 
@@ -113,7 +110,7 @@ class ConnectionHost(Protocol):
         ...
 
 
-class Connection(Written):
+class Connection:
     """The socket side of one MQTT client."""
 
     __slots__ = (
@@ -166,7 +163,7 @@ class Connection(Written):
         self._pause(_OWNER)
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Read from this client again."""
         if self._pauses & _OWNER:
             self.session.excuse_silence(self._shared.now_ms())
             self._resume(_OWNER)
@@ -196,7 +193,9 @@ class Connection(Written):
             data = session.take_bytes()
             self._shared.bytes_out.value += len(data)
             transport.write(data)
-            part(transport, self._shared.loop, explained=bool(data) and state.close_reason in VIOLATION_CODES)
+            lingering_close(
+                transport, self._shared.loop, explained=bool(data) and state.close_reason in VIOLATION_CODES
+            )
         self._shared.loop.call_soon(self._report_closed)
 
     def send_away(self, code: int, server_reference: str) -> None:

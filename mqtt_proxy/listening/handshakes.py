@@ -12,22 +12,54 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import os
 import socket
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from mqtt_proxy.front.hot.contracts import Driver
-from mqtt_proxy.listening.connection import Connection
+from mqtt_proxy.listening.connection import CLOSE_GRACE_S, Connection
 from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.listening.lingering_close import CLOSE_GRACE_S
-from mqtt_proxy.listening.listener_spec import ListenerSpec
 from mqtt_proxy.listening.loop_state import LoopState
+from mqtt_proxy.listening.native_sockets import Driver
 from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.listening.peer import Peer, direct_peer, is_loopback
 from mqtt_proxy.listening.proxy_header import Header, HeaderReader, HeaderViolation
-from mqtt_proxy.listening.stream_connection import StreamConnection
+from mqtt_proxy.listening.stream_connection import StreamProtocol
+from mqtt_proxy.listening.tls import TlsFiles
+from mqtt_proxy.websocket.handshake import Rules
 from runtime.logs import get_logger
+
+Networks = tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerSpec:
+    """One kind of listener."""
+
+    name: str = "tcp"
+    tls: TlsFiles | None = None
+    websocket: Rules | None = None
+    balancers: Networks | None = None
+    """Whose PROXY headers are believed; None: none is expected, and one would be a broken CONNECT."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether MQTT begins with the first byte of the socket."""
+        return self.tls is None and self.websocket is None and self.balancers is None
+
+    def trusts(self, address: str) -> bool:
+        """Whether a balancer at this address may speak for clients."""
+        try:
+            found = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        mapped = getattr(found, "ipv4_mapped", None)
+        return any((mapped or found) in network for network in self.balancers or ())
+
+
+PLAIN = ListenerSpec()
+
 
 HANDSHAKE_S_MIN = 0.05
 LOG = get_logger("mqtt_proxy.front")
@@ -44,7 +76,7 @@ class HandshakesHost(Protocol):
         """A connection whose socket was opened then."""
         ...
 
-    def stream(self, opened_ms: int, entrance: Handshakes | None) -> StreamConnection:
+    def stream(self, opened_ms: int, entrance: Handshakes | None) -> StreamProtocol:
         """A connection for a transport, whose socket was opened then and came by this entrance."""
         ...
 

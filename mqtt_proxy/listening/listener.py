@@ -2,7 +2,12 @@
 
 Invariants: a connection over a limit is cut before a handler exists and is counted with its reason; after `stop` no
 socket of this listener is open. Several doors (TCP, TLS, ...) share the limits, the handlers and one ring of deadlines.
-Loop rule: one listener per loop; `start` and `stop` on that loop.
+
+    `drain`   doors closed -> every 20 ms a batch: MQTT 5 is told why and where to go, 3.1.1 is closed -> nobody is left
+
+From the beginning of `drain` nobody new gets in; whoever waits for his turn is served as before, so that nothing is
+refused meanwhile. A handful of clients goes at once.
+Loop rule: one listener per loop; `start`, `drain` and `stop` on that loop.
 """
 
 from __future__ import annotations
@@ -13,18 +18,18 @@ import os
 import socket
 import uuid
 
-from mqtt_proxy.front import hot
+from mqtt_proxy.listening import native_sockets
 from mqtt_proxy.listening.acceptor import BACKLOG, Acceptor, listening_sockets, take_socket
 from mqtt_proxy.listening.connection import Connection, HandlerFactory
 from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.listening.handshakes import Handshakes
-from mqtt_proxy.listening.listener_spec import PLAIN, ListenerSpec
+from mqtt_proxy.listening.handshakes import PLAIN, Handshakes, ListenerSpec
 from mqtt_proxy.listening.loop_state import LoopState
 from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.listening.peer import Peer, direct_peer
-from mqtt_proxy.listening.stream_connection import StreamConnection
+from mqtt_proxy.listening.stream_connection import StreamProtocol
 from mqtt_proxy.listening.tls import TlsFiles
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
+from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.keepalive import SLOT_MS
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.topic_names import TopicNames
@@ -133,10 +138,10 @@ class Listener:
         assert self._shared is not None
         return Connection(self._session(opened_ms), self._shared, self)
 
-    def stream(self, opened_ms: int, entrance: Handshakes | None) -> StreamConnection:
+    def stream(self, opened_ms: int, entrance: Handshakes | None) -> StreamProtocol:
         """A connection for a transport, whose socket was opened then and came by this entrance, if by any."""
         assert self._shared is not None
-        return StreamConnection(self._session(opened_ms), self._shared, self, entrance)
+        return StreamProtocol(self.connection(opened_ms), self._shared, self, entrance)
 
     def admit(self, peer: Peer) -> Peer | None:
         """Count a socket of a plain door in; None when it is over a limit."""
@@ -177,7 +182,7 @@ class Listener:
         loop, counters = self._shared.loop, self.counters
         if not door.plain:
             return Acceptor(sock, take_socket, functools.partial(self._enter, door), loop=loop, counters=counters)
-        accept = hot.core.accept
+        accept = native_sockets.core.accept
         if self._shared.driver is None or accept is None:
             return await loop.create_server(self._plain, sock=sock, backlog=BACKLOG)
         return Acceptor(sock, lambda from_: accept(from_.fileno()), self._take, loop=loop, counters=counters)
@@ -201,7 +206,7 @@ class Listener:
             return
         connection.begin(wire, peer)
 
-    def _plain(self) -> StreamConnection:
+    def _plain(self) -> StreamProtocol:
         assert self._shared is not None
         return self.stream(self._shared.now_ms(), None)
 
@@ -224,3 +229,25 @@ class Listener:
             for files in self._tls_files():
                 files.look(now_ms)
         self._timer = self._shared.loop.call_later((SLOT_MS - now_ms % SLOT_MS) / 1_000, self._expire)
+
+
+STEP_MS = 20
+BATCH_MIN = 50
+"""Fewer at a time would only make a small proxy slow to stop."""
+
+
+async def drain(listener: Listener, *, interval_ms: int, server_reference: str = "", moved: bool = False) -> None:
+    """Send everybody away over `interval_ms`; `server_reference` is where to, `moved` that it is for good."""
+    listener.close_doors()
+    code = ReasonCode.SERVER_SHUTTING_DOWN
+    if server_reference:
+        code = ReasonCode.SERVER_MOVED if moved else ReasonCode.USE_ANOTHER_SERVER
+    waiting = list(listener.connections)
+    batch = max(BATCH_MIN, -(-len(waiting) * STEP_MS // max(interval_ms, STEP_MS)))
+    if waiting:
+        get_logger("mqtt_proxy.front").info("mqtt_draining", connections=len(waiting), interval_ms=interval_ms)
+    for begin in range(0, len(waiting), batch):
+        if begin:
+            await asyncio.sleep(STEP_MS / 1_000)
+        for connection in waiting[begin : begin + batch]:
+            connection.send_away(code, server_reference)

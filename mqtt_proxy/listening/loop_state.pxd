@@ -3,10 +3,6 @@ import cython
 
 from remoting.transport.turn cimport Turn
 
-cdef class Written:
-    cpdef write_now(self)
-    cpdef abort(self)
-
 cdef class LoopState:
     cdef public object loop
     cdef public Turn turn
@@ -20,6 +16,6 @@ cdef class LoopState:
 
     @cython.locals(now_ns="long long")
     cpdef long long now_ms(self) except? -1
-    cpdef write_later(self, Written connection)
-    @cython.locals(dirty=list, connection=Written)
+    cpdef write_later(self, connection)
+    @cython.locals(dirty=list)
     cpdef _write_all(self)

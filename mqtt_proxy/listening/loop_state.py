@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from mqtt_proxy.front import hot
-from mqtt_proxy.front.hot.contracts import Driver
+from mqtt_proxy.listening import native_sockets
 from mqtt_proxy.listening.counters import FrontCounters
+from mqtt_proxy.listening.native_sockets import Driver
 from mqtt_proxy.mqtt.session.keepalive import ExpiryRing
 from remoting.transport.turn import turn_of
 from runtime.clock import Clock
@@ -33,22 +33,20 @@ class Watched(Protocol):
         ...
 
     def expire(self) -> None:
-        """It is due."""
+        """The deadline has passed."""
         ...
 
 
-class Written:
+class Written(Protocol):
     """What has output on this loop: a connection."""
 
-    __slots__ = ()
-
     def write_now(self) -> None:
-        """Write it."""
-        raise NotImplementedError
+        """Write the output of this turn."""
+        ...
 
     def abort(self) -> None:
-        """End at once."""
-        raise NotImplementedError
+        """End at once, output or not."""
+        ...
 
 
 class LoopState:
@@ -67,8 +65,8 @@ class LoopState:
         self._dirty: list[Written] = []
         self.driver: Driver | None = None
         """Serves plain sockets; without one the loop's transports do."""
-        if hot.core.driver is not None:
-            self.driver = hot.core.driver(loop, self.turn, memory, READ_BYTES_MAX)
+        if native_sockets.core.driver is not None:
+            self.driver = native_sockets.core.driver(loop, self.turn, memory, READ_BYTES_MAX)
 
     def now_ms(self) -> int:
         """Monotonic milliseconds: what sessions measure silence with."""

@@ -1,4 +1,4 @@
-"""A connection on a transport of the loop: TLS, and plain sockets where there is no driver.
+"""What lies between a connection and a transport of the loop: TLS, and plain sockets where there is no driver.
 
 Invariants: bytes are read into the buffer that all connections share; an unauthenticated client gets only the beginning
 of it. A socket whose peer is over a limit is cut before anything of it is read. Loop rule: on the loop's thread.
@@ -31,16 +31,18 @@ def read_buffer(session: Session, shared: LoopState) -> memoryview:
     return shared.buffer[: session.state.limits.unauthenticated_bytes_max]
 
 
-class StreamConnection(Connection, asyncio.BufferedProtocol):
-    """One MQTT client on a transport."""
+class StreamProtocol(asyncio.BufferedProtocol):
+    """Between a transport and the connection of one MQTT client."""
 
-    __slots__ = ("_arrival",)
+    __slots__ = ("_arrival", "_host", "_shared", "connection")
 
     def __init__(
-        self, session: Session, shared: LoopState, host: ConnectionHost, arrival: Arrival | None = None
+        self, connection: Connection, shared: LoopState, host: ConnectionHost, arrival: Arrival | None = None
     ) -> None:
         """`arrival` knows who comes when something stood before MQTT; without it the socket itself tells."""
-        super().__init__(session, shared, host)
+        self.connection = connection
+        self._shared = shared
+        self._host = host
         self._arrival = arrival
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -51,15 +53,27 @@ class StreamConnection(Connection, asyncio.BufferedProtocol):
         else:
             peer, self._arrival = self._arrival.arrived(transport), None
         if peer is None:
-            self.refuse()
+            self.connection.refuse()
             cast("asyncio.Transport", transport).abort()
         else:
-            self.begin(cast("asyncio.Transport", transport), peer)
+            self.connection.begin(cast("asyncio.Transport", transport), peer)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the shared buffer has one size
-        """Where to read."""
-        return read_buffer(self.session, self._shared)
+        """Where the transport reads to."""
+        return read_buffer(self.connection.session, self._shared)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
-        self.receive(bytes(self._shared.buffer[:nbytes]))
+        """Hand the bytes of a read to the connection."""
+        self.connection.receive(bytes(self._shared.buffer[:nbytes]))
+
+    def pause_writing(self) -> None:
+        """The socket takes no more."""
+        self.connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The socket has room again."""
+        self.connection.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self.connection.connection_lost(exc)

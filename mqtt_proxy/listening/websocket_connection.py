@@ -22,8 +22,7 @@ from mqtt_proxy.mqtt.codec.reason_codes import Reason
 from mqtt_proxy.mqtt.session.session_state import Status
 from mqtt_proxy.websocket import frames
 from mqtt_proxy.websocket.frames import FrameReader
-from mqtt_proxy.websocket.handshake import REQUEST_BYTES_MAX, Handshake
-from mqtt_proxy.websocket.rules import Rules
+from mqtt_proxy.websocket.handshake import REQUEST_BYTES_MAX, Handshake, Rules
 from runtime.logs import get_logger
 
 _CODES = {
@@ -63,7 +62,7 @@ class WebSocketArrival(Protocol):
 
 
 class WebSocketWire(asyncio.BufferedProtocol):
-    """One WebSocket."""
+    """The wire of a connection on a WebSocket."""
 
     __slots__ = ("_arrival", "_closing", "_connection", "_counters", "_frames", "_handshake", "_shared", "_transport")
 
@@ -92,7 +91,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
         return read_buffer(self._connection.session, self._shared)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
+        """Bytes of the handshake, or of frames."""
         data = bytes(self._shared.buffer[:nbytes])
         if self._handshake is not None:
             self._shake_hands(data)
@@ -137,7 +136,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """End at once."""
+        """End at once, without a close frame."""
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
@@ -147,7 +146,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
         return self._closing or self._transport is None or self._transport.is_closing()
 
     def pause_reading(self) -> None:
-        """Take no input."""
+        """Take no input from the socket."""
         if self._transport is not None:
             self._transport.pause_reading()
 

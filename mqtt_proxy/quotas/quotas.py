@@ -3,20 +3,69 @@
     socket opened   -> `opening(address)`            OPEN, OVER_RATE (its CONNECT is refused), CUT (closed at once)
     CONNECT, known  -> `join(user, client id)`       refused above `connections_per_user_max`; `leave` gives it back
     SUBSCRIBE       -> `filter_refused(filter)`
-    PUBLISH         -> `rates` (`publish_rates`)
+    PUBLISH         -> `rates`: what was read is accepted, always; above a quota the answer is how long to read nothing
 
 Invariants: a quota of 0 costs nothing and forbids nothing; a client id that comes again while its old connection is
-still counted does not count twice, so that a take-over is never refused. Pure: time comes in as `now_ms`. Loop rule:
+still counted does not count twice, so that a take-over is never refused. In the long run no party publishes more than
+its quota (plus what `token_bucket` says of single messages): TCP slows the publisher down, without loss.
+Pure: time comes in as `now_ms`. Loop rule:
 one owner per proxy.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 
-from mqtt_proxy.quota_config import QuotaConfig
-from mqtt_proxy.quotas.publish_rates import PublishRates
+from mqtt_proxy.config import QuotaConfig
 from mqtt_proxy.quotas.token_bucket import BucketTable
+
+
+@dataclass(slots=True, frozen=True)
+class RatedPublisher:
+    """Whom a batch is charged to; without a user nothing is charged to one."""
+
+    client_id: str
+    user: str | None
+    address: str
+
+
+@dataclass(slots=True, frozen=True)
+class Pause:
+    """How long to read nothing, and whose quota of what says so: `client_messages`, `user_bytes`..."""
+
+    ms: int
+    quota: str
+
+
+class PublishRates:
+    """The rates of one proxy."""
+
+    def __init__(self, config: QuotaConfig) -> None:
+        self._tables: list[tuple[str, str, bool, BucketTable]] = []
+        """(quota, scope, whether it counts bytes, buckets), only those that are set."""
+        for scope in ("client", "user", "address", "listener"):
+            for unit in ("messages", "bytes"):
+                per_s: float = getattr(config, f"{scope}_{unit}_per_s")
+                if per_s:
+                    burst = max(per_s, 1.0)
+                    self._tables.append((f"{scope}_{unit}", scope, unit == "bytes", BucketTable(per_s, burst)))
+        self.active = bool(self._tables)
+        """Whether there is any quota; without one nobody need ask."""
+
+    def charge(self, who: RatedPublisher, messages: int, size_bytes: int, now_ms: int) -> Pause | None:
+        """Charge what was published to every quota it falls under; the longest pause, None when there is none."""
+        longest = None
+        parties = {"client": who.client_id, "user": who.user, "address": who.address, "listener": ""}
+        for quota, scope, counts_bytes, table in self._tables:
+            party = parties[scope]
+            if party is None:
+                continue
+            wait_ms = table.of(party, now_ms).charge(size_bytes if counts_bytes else messages, now_ms)
+            if wait_ms and (longest is None or wait_ms > longest.ms):
+                longest = Pause(wait_ms, quota)
+        return longest
+
 
 SHARED_PREFIX = "$share/"
 
@@ -63,7 +112,7 @@ class Quotas:
         return True
 
     def leave(self, user: str, client_id: str) -> None:
-        """Count it out."""
+        """Count a client out that had joined."""
         joined = self._joined[user]
         joined[client_id] -= 1
         if not joined[client_id]:

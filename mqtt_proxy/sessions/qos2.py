@@ -80,12 +80,12 @@ class Qos2Exchanges:
         self._wire.flush()
 
     def received(self, packet_ids: Sequence[int]) -> None:
-        """PUBREC came."""
+        """PUBREC came for these packet ids."""
         self._next.received += packet_ids
         self._flows.wake(self)
 
     def released(self, packet_ids: Sequence[int]) -> None:
-        """PUBREL came."""
+        """PUBREL came for these packet ids."""
         self._next.released += packet_ids
         self._flows.wake(self)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from mqtt_proxy.access.contract import AccessControl
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.delivery.delivery_tools import DeliveryTools
+from mqtt_proxy.delivery.delivery import DeliveryTools
 from mqtt_proxy.link.link import Link
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.publishing.inbound import PublishingParts

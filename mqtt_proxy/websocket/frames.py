@@ -158,7 +158,7 @@ def pong_frame(payload: bytes) -> bytes:
 
 
 def close_frame(code: int) -> bytes:
-    """The last frame."""
+    """The close frame, the last of a WebSocket."""
     return _frame(CLOSE, code.to_bytes(2, "big"))
 
 

@@ -1,4 +1,5 @@
-"""The opening of a WebSocket: one HTTP request, answered with 101 or refused with a status.
+"""The opening of a WebSocket: one HTTP request, answered with 101 or refused with a status, by the `Rules` of
+its listener.
 
 Invariants: at most `REQUEST_BYTES_MAX` are kept; nothing a peer sends raises; the answer to a refusal is fixed text and
 repeats nothing of the request. No extension is agreed on. HTTP itself is read by h11, below wsproto. Pure.
@@ -15,7 +16,30 @@ from wsproto.events import AcceptConnection, RejectConnection, Request
 from wsproto.handshake import H11Handshake
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from mqtt_proxy.websocket.rules import SUBPROTOCOLS, Rules
+from remoting.protocol.web_host import is_safe_host, is_same_origin
+
+SUBPROTOCOLS = ("mqtt", "mqttv3.1")
+"""What MQTT calls itself there [MQTT-6.0.0-3]; the second is what 3.1 used and clients still offer."""
+
+ANY_ORIGIN = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules of one listener."""
+
+    path: str = "/mqtt"
+    origins: tuple[str, ...] = ()
+    """Pages that may connect beside those of this address; `*`: all. Who sends no Origin is no browser."""
+
+    def origin_allowed(self, origin: str | None, host: str = "") -> bool:
+        """Whether a page of this origin may connect that asked this host."""
+        if origin is None or ANY_ORIGIN in self.origins:
+            return True
+        if origin.lower().rstrip("/") in (each.lower().rstrip("/") for each in self.origins):
+            return True
+        return is_safe_host(host) and is_same_origin(origin, host)
+
 
 REQUEST_BYTES_MAX = 8_192
 """Longest request with its headers; cookies of a browser fit."""

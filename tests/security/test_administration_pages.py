@@ -20,8 +20,7 @@ from lightmq.configuration import Configuration, LogsConfig, UpConfig
 from lightmq.servers.all_in_one import AllInOne
 from lightmq.servers.parts import bridge_part, broker_part, controller_part, proxies_part, proxy_part
 from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
-from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.listen_config import ListenConfig
+from mqtt_proxy.config import ListenConfig, ProxyConfig
 from remoting.access.rights import PAGES
 from tests.support.addresses import own_address
 

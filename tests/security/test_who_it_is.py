@@ -22,9 +22,7 @@ from aiohttp import web
 from lightmq.configuration import Configuration, UpConfig
 from lightmq.servers.all_in_one import AllInOne
 from mqtt_proxy.access.methods.scram import MECHANISM, derive
-from mqtt_proxy.access_config import AccessConfig
-from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.listen_config import ListenConfig
+from mqtt_proxy.config import AccessConfig, ListenConfig, ProxyConfig
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec import properties as props
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode

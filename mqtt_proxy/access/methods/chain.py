@@ -1,21 +1,52 @@
 """The chain of methods as configured.
 
 Invariant: a method that was asked for and is not configured is an error, since what it was to keep out would get in
-by the others. Libraries of methods that are not used are not loaded.
+by the others. Libraries of methods that are not used are not loaded. With a client certificate the name that the
+listener has verified is the user; a user name in the CONNECT must be the same, so that a certificate for one is no way
+to be another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from mqtt_proxy.access.auth import Method
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.methods.certificate_method import CertificateMethod
 from mqtt_proxy.access.methods.password_method import PasswordMethod
-from mqtt_proxy.access_config import METHODS
-from mqtt_proxy.config import ProxyConfig
+from mqtt_proxy.config import METHODS, ProxyConfig
+from remoting.access.identity import Identity, Shown, Unproven
 from remoting.protocol.errors import LocalMisuse
 from runtime.clock import Clock
+from runtime.files import WatchedFile
+
+
+class CertificateMethod:
+    """Names in verified client certificates."""
+
+    name = "certificate"
+
+    async def check(self, shown: Shown) -> Identity | Unproven | None:
+        """As `at_hand`."""
+        return self.at_hand(shown)
+
+    def at_hand(self, shown: Shown) -> Identity | Unproven | None:
+        """The user of the certificate; without one it is not for this method to say."""
+        if not shown.certificate:
+            return None
+        if shown.username and shown.username != shown.certificate:
+            return Unproven.DENIED
+        return Identity(shown.certificate, anonymous=False, client_id=shown.client_id)
+
+    def files(self) -> Sequence[WatchedFile[Any]]:
+        """None: the listener reads certificates."""
+        return ()
+
+    def look_again(self) -> None:
+        """Nothing was read."""
+
+    async def close(self) -> None:
+        """Nothing runs."""
 
 
 def make_methods(config: ProxyConfig, *, clock: Clock, counters: AccessCounters) -> list[Method]:

@@ -29,7 +29,7 @@ import aiohttp
 
 from mqtt_proxy.access.auth import Waits
 from mqtt_proxy.access.methods.claims import BroughtError, rules_of, texts
-from mqtt_proxy.access_config import AccessConfig
+from mqtt_proxy.config import AccessConfig
 from remoting.access.acl_file import AclError
 from remoting.access.identity import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError

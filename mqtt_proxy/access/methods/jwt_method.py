@@ -22,7 +22,7 @@ import jwt
 
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods.claims import NAME_BYTES_MAX, BroughtError, is_name, rules_of, texts
-from mqtt_proxy.access_config import AccessConfig
+from mqtt_proxy.config import AccessConfig
 from remoting.access.acl_file import AclError
 from remoting.access.identity import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError

@@ -57,17 +57,17 @@ def acknowledgements(words: Sequence[int]) -> bytes:
 
 
 def connack(session_present: bool, code: int) -> bytes:
-    """A CONNACK."""
+    """The bytes of a CONNACK of MQTT 3.1.1."""
     return bytes((0x20, 2, session_present, code))
 
 
 def suback(packet_id: int, codes: Sequence[int]) -> bytes:
-    """A SUBACK."""
+    """The bytes of a SUBACK of MQTT 3.1.1."""
     return b"\x90" + encode_length(2 + len(codes)) + packet_id.to_bytes(2, "big") + bytes(codes)
 
 
 def unsuback(packet_id: int) -> bytes:
-    """An UNSUBACK."""
+    """The bytes of an UNSUBACK of MQTT 3.1.1."""
     return bytes((0xB0, 2, packet_id >> 8, packet_id & 0xFF))
 
 

@@ -60,7 +60,7 @@ def reason_properties(reason_string: str, user: Sequence[tuple[bytes, bytes]] = 
 
 
 def packet(first: int, body: bytes) -> bytes:
-    """A whole packet."""
+    """A whole packet: fixed header and these parts."""
     return bytes((first,)) + encode_length(len(body)) + body
 
 
@@ -70,27 +70,27 @@ def acknowledgement(first: int, packet_id: int, reason: int, properties: Propert
 
 
 def connack(session_present: bool, code: int, properties: Properties | None = None) -> bytes:
-    """A CONNACK."""
+    """The bytes of a CONNACK of MQTT 5."""
     return packet(0x20, bytes((session_present, code)) + encode_properties(properties))
 
 
 def suback(packet_id: int, codes: Sequence[int], properties: Properties | None = None) -> bytes:
-    """A SUBACK."""
+    """The bytes of a SUBACK of MQTT 5."""
     return packet(0x90, packet_id.to_bytes(2, "big") + encode_properties(properties) + bytes(codes))
 
 
 def unsuback(packet_id: int, codes: Sequence[int], properties: Properties | None = None) -> bytes:
-    """An UNSUBACK."""
+    """The bytes of an UNSUBACK of MQTT 5."""
     return packet(0xB0, packet_id.to_bytes(2, "big") + encode_properties(properties) + bytes(codes))
 
 
 def disconnect(reason: int, properties: Properties | None = None) -> bytes:
-    """A DISCONNECT."""
+    """The bytes of a DISCONNECT of MQTT 5."""
     return packet(0xE0, _optional(reason, properties))
 
 
 def auth(reason: int, properties: Properties | None = None) -> bytes:
-    """An AUTH."""
+    """The bytes of an AUTH of MQTT 5."""
     return packet(0xF0, _optional(reason, properties))
 
 

@@ -120,7 +120,7 @@ def _read_pair(body: bytes, position: int, what: str) -> tuple[tuple[bytes, byte
 
 
 class Row(NamedTuple):
-    """One property."""
+    """What the standard says of one property."""
 
     name: str
     read: Callable[[bytes, int, str], tuple[Any, int]]

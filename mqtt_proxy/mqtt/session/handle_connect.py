@@ -1,8 +1,10 @@
-"""CONNECT, PINGREQ and DISCONNECT: protocol level, client id, will, what the client can take, and the end of a session.
+"""CONNECT, AUTH, PINGREQ and DISCONNECT: level, client id, will, what the client can take, and
+the end of a session.
 
 Rules: another protocol level gets its CONNACK and is closed [MQTT-3.1.2-2]; an empty client id needs a clean session in
 3.1.1 [MQTT-3.1.3-7] [MQTT-3.1.3-8] and gets one from us; DISCONNECT discards the will [MQTT-3.14.4-3] unless its reason
-code asks for it.
+code asks for it. The method of AUTH is the one of CONNECT [MQTT-4.12.1-1]; a client whose CONNECT named none may not
+send AUTH [MQTT-4.12.0-6]; "continue" only answers a challenge; "re-authenticate" only once accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from mqtt_proxy.mqtt.codec import properties as props
 from mqtt_proxy.mqtt.codec.decode import UnsupportedLevel
 from mqtt_proxy.mqtt.codec.encode import PINGRESP_BYTES, connack
 from mqtt_proxy.mqtt.codec.limits import PACKET_ID_MAX, PACKET_SIZE_BYTES_MAX
-from mqtt_proxy.mqtt.codec.packets import LEVEL_3, LEVEL_5, Connect, Disconnect, Packet
+from mqtt_proxy.mqtt.codec.packets import LEVEL_3, LEVEL_5, Auth, Connect, Disconnect, Packet
 from mqtt_proxy.mqtt.codec.reason_codes import (
     DISCONNECT_REASONS_OF_CLIENTS,
     ConnectCode,
@@ -24,7 +26,7 @@ from mqtt_proxy.mqtt.codec.reason_codes import (
 )
 from mqtt_proxy.mqtt.session import delayed_topics
 from mqtt_proxy.mqtt.session.aliases import IncomingAliases, OutgoingAliases
-from mqtt_proxy.mqtt.session.events import NEVER, ConnectRequested, Disconnected
+from mqtt_proxy.mqtt.session.events import NEVER, AuthReceived, ConnectRequested, Disconnected
 from mqtt_proxy.mqtt.session.session_state import SessionState, Status
 from mqtt_proxy.mqtt.session.topic_names import check_properties
 
@@ -134,3 +136,24 @@ def disconnect(session: SessionState, packet: Packet) -> None:
         session.terms.will = None
     session.emit(Disconnected(packet.reason, expiry_s, session.will_due))
     session.close(Reason.DISCONNECT)
+
+
+def authenticate(session: SessionState, packet: Packet) -> None:
+    """Hand a step on to the owner; before acceptance everything behind it waits."""
+    packet = cast("Auth", packet)
+    found = packet.properties or {}
+    method = found.get(props.AUTH_METHOD)
+    if session.terms.auth_method is None:
+        raise PacketViolation(Reason.PROTOCOL, "AUTH, but CONNECT named no method [MQTT-4.12.0-6]")
+    if method is None or method.decode() != session.terms.auth_method:
+        raise PacketViolation(Reason.PROTOCOL, "AUTH with another method than CONNECT [MQTT-4.12.0-5]")
+    begins = packet.reason == ReasonCode.RE_AUTHENTICATE and session.status is Status.CONNECTED
+    continues = packet.reason == ReasonCode.CONTINUE_AUTHENTICATION and session.challenged
+    if not (begins or continues):
+        raise PacketViolation(Reason.PROTOCOL, f"AUTH with reason code {packet.reason:#x} that answers nothing")
+    session.challenged = False
+    if session.status is Status.AUTHENTICATING:
+        session.status = Status.DECIDING
+    session.emit(
+        AuthReceived(packet.reason, session.terms.auth_method, found.get(props.AUTH_DATA), found.get(props.USER, []))
+    )

@@ -49,7 +49,7 @@ class Qos2Steps:
         """Packet ids that were acknowledged or refused since the owner took them last."""
 
     def park(self, packet_id: int, token: object, parts: Parts) -> None:
-        """A PUBLISH waits."""
+        """Keep a PUBLISH until its id is noted."""
         self._parked[packet_id] = parts
         self.reserved.append((packet_id, token))
 

@@ -28,7 +28,7 @@ from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.packets import LEVEL_5, PACKET_NAMES, Packet
 from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation, Reason
 from mqtt_proxy.mqtt.codec.wire import encode_length, fixed_header
-from mqtt_proxy.mqtt.session import handle_auth, handle_connect, handle_publish, handle_subscribe
+from mqtt_proxy.mqtt.session import handle_connect, handle_publish, handle_subscribe
 from mqtt_proxy.mqtt.session.answers import Answers
 from mqtt_proxy.mqtt.session.deliveries import Deliveries
 from mqtt_proxy.mqtt.session.events import Event
@@ -221,7 +221,7 @@ class Session:
 _TABLE: dict[Status, dict[int, Handler]] = {
     Status.EXPECT_CONNECT: {packets.CONNECT: handle_connect.connect},
     Status.DECIDING: {},
-    Status.AUTHENTICATING: {packets.AUTH: handle_auth.answer, packets.DISCONNECT: handle_connect.disconnect},
+    Status.AUTHENTICATING: {packets.AUTH: handle_connect.authenticate, packets.DISCONNECT: handle_connect.disconnect},
     Status.CONNECTED: {
         packets.PUBLISH: handle_publish.publish,
         packets.PUBACK: handle_publish.acknowledged,
@@ -232,7 +232,7 @@ _TABLE: dict[Status, dict[int, Handler]] = {
         packets.UNSUBSCRIBE: handle_subscribe.unsubscribe,
         packets.PINGREQ: handle_connect.ping,
         packets.DISCONNECT: handle_connect.disconnect,
-        packets.AUTH: handle_auth.answer,
+        packets.AUTH: handle_connect.authenticate,
     },
     Status.CLOSED: {},
 }

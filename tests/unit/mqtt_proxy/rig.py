@@ -9,7 +9,7 @@ from typing import Any
 
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.exchange import Exchange, Exchanges
-from mqtt_proxy.composition import make_services
+from mqtt_proxy.app import make_services
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.link.link import Link
 from mqtt_proxy.listening.counters import FrontCounters

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_proxy.access_config import AccessConfig
+from mqtt_proxy.config import AccessConfig
 
 GOOD = ["https://auth.example/mqtt", "http://127.0.0.1:8080/a", "http://localhost/", "http://[::1]:9/x"]
 BAD = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mqtt_proxy.composition import make_services
+from mqtt_proxy.app import make_services
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.link.link import Link
 from mqtt_proxy.listening.counters import FrontCounters

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.listen_config import ListenConfig
+from mqtt_proxy.config import ListenConfig, ProxyConfig
 from runtime.config.page import attribute_docs
 from runtime.config.tables import ConfigError, Flag, load
 

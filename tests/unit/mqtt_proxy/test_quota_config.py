@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.quota_config import QuotaConfig
+from mqtt_proxy.config import QuotaConfig
 from runtime.config.page import attribute_docs
 from runtime.config.tables import ConfigError, Flag, load
 

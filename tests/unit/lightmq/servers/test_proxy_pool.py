@@ -18,10 +18,8 @@ import pytest
 from lightmq.configuration import LogsConfig, load_configuration
 from lightmq.servers import proxy_pool
 from lightmq.servers.proxy_pool import ProxyPool, ProxyPoolMetrics, document
-from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.listen_config import ListenConfig
+from mqtt_proxy.config import ListenConfig, ProxyConfig, QuotaConfig
 from mqtt_proxy.listening.open_ports import PortUnavailable
-from mqtt_proxy.quota_config import QuotaConfig
 from remoting.protocol.errors import LightMQError
 from runtime.metrics import Registry
 

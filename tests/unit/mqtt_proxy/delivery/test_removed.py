@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.delivery.removed import Removed
+from mqtt_proxy.delivery.outbound import Removed
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
 from remoting.protocol.records.mqtt_properties import MessageProperties

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from mqtt_proxy.front import hot
-from mqtt_proxy.listening import acceptor
+from mqtt_proxy.listening import acceptor, native_sockets
 from mqtt_proxy.listening.acceptor import Acceptor, listening_sockets, take_socket
 from mqtt_proxy.listening.counters import FrontCounters
 from runtime.metrics import Registry
@@ -81,16 +80,16 @@ async def test_takes_all_that_wait_and_stops_when_closed() -> None:
 
 def take_descriptor(listening: socket.socket) -> tuple[socket.socket, object] | None:
     """As the driver has them taken, made a socket for the test."""
-    assert hot.core.accept is not None
-    taken = hot.core.accept(listening.fileno())
+    assert native_sockets.core.accept is not None
+    taken = native_sockets.core.accept(listening.fileno())
     return None if taken is None else (socket.socket(fileno=taken[0]), taken[1])
 
 
 @pytest.mark.parametrize("take", [take_socket, take_descriptor])
 async def test_without_descriptors_it_rests_instead_of_spinning(take: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """One attempt per rest, counted; who waited meanwhile is taken when there is room again."""
-    if take is take_descriptor and hot.core.accept is None:
-        pytest.skip(f"no driver: {hot.choice.reason}")
+    if take is take_descriptor and native_sockets.core.accept is None:
+        pytest.skip(f"no driver: {native_sockets.choice.reason}")
     monkeypatch.setattr(acceptor, "REST_S", 0.2)
     loop = asyncio.get_running_loop()
     counters = FrontCounters(Registry())

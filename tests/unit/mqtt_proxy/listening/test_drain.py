@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from mqtt_proxy.listening import drain as draining
-from mqtt_proxy.listening.drain import drain
+from mqtt_proxy.listening import listener
+from mqtt_proxy.listening.listener import drain
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.encode import encode
 from tests.unit.mqtt_proxy.listening.world import World, world
@@ -53,10 +53,10 @@ async def test_what_clients_are_told(reference: str, moved: bool, said: bytes) -
 
 async def test_they_go_in_turns_and_are_served_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten clients over ten steps: after the first step one is gone and the others still get their answers."""
-    monkeypatch.setattr(draining, "BATCH_MIN", 1)
+    monkeypatch.setattr(listener, "BATCH_MIN", 1)
     async with world() as here:
         readers = [await connected(here, encode(packets.Connect(f"c{n}", True, 60))) for n in range(10)]
-        going = asyncio.ensure_future(drain(here.listener, interval_ms=10 * draining.STEP_MS))
+        going = asyncio.ensure_future(drain(here.listener, interval_ms=10 * listener.STEP_MS))
         while len(here.listener.connections) == 10:
             await asyncio.sleep(0)
         assert len(here.listener.connections) >= 8

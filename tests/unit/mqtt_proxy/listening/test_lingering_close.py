@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from mqtt_proxy.listening import lingering_close as farewell
+from mqtt_proxy.listening import connection
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.decode import decode, split
 from mqtt_proxy.mqtt.codec.encode import encode
@@ -50,7 +50,7 @@ async def test_a_client_in_the_middle_of_sending_reads_why_it_must_leave() -> No
 
 async def test_a_client_that_goes_on_sending_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its patience is used up, not ours."""
-    monkeypatch.setattr(farewell, "FAREWELL_S", 0.05)
+    monkeypatch.setattr(connection, "FAREWELL_S", 0.05)
     async with world() as here:
         reader, writer = await asyncio.open_connection("127.0.0.1", here.port)
         writer.write(CONNECT + TOO_LARGE)
@@ -72,5 +72,5 @@ async def test_a_wire_that_cannot_end_one_side_is_closed() -> None:
             return 0
 
     wire = Whole()
-    farewell.part(wire, asyncio.get_running_loop(), explained=True)
+    connection.lingering_close(wire, asyncio.get_running_loop(), explained=True)
     assert wire.closed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from mqtt_proxy.listening.listener_spec import PLAIN, ListenerSpec
+from mqtt_proxy.listening.handshakes import PLAIN, ListenerSpec
 
 LOCAL = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("2001:db8::/32"))
 

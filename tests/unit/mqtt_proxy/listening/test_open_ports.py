@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.listen_config import ListenConfig
+from mqtt_proxy.config import ListenConfig, ProxyConfig
 from mqtt_proxy.listening.open_ports import Listening, PortUnavailable
 from mqtt_proxy.listening.tls import CertificateProblem
 from tests.support.certificates import HAVE_OPENSSL, Authority

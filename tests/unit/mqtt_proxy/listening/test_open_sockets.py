@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from mqtt_proxy.config import QuotaConfig
 from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.listening.peer import Peer
-from mqtt_proxy.quota_config import QuotaConfig
 from mqtt_proxy.quotas.quotas import Quotas
 from runtime.metrics import Registry
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mqtt_proxy.front import hot
+from mqtt_proxy.listening import native_sockets
 from mqtt_proxy.listening.loop_state import READ_BUFFER_BYTES
-from mqtt_proxy.listening.stream_connection import StreamConnection, read_buffer
+from mqtt_proxy.listening.stream_connection import StreamProtocol, read_buffer
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.session.events import ConnectRequested
@@ -19,7 +19,7 @@ from tests.unit.mqtt_proxy.listening.world import World, world
 @pytest.fixture(autouse=True)
 def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain sockets are on transports too."""
-    monkeypatch.setattr(hot, "core", hot.pure_core())
+    monkeypatch.setattr(native_sockets, "core", native_sockets.pure_core())
 
 
 async def arrived(here: World) -> Any:
@@ -38,13 +38,12 @@ async def test_an_unaccepted_client_has_the_beginning_of_the_buffer() -> None:
         handler = await arrived(here)
         connection = handler.connection
         shared = here.listener._shared
-        assert isinstance(connection, StreamConnection)
-        assert isinstance(connection, asyncio.BufferedProtocol)
-        assert len(read_buffer(connection.session, shared)) == len(connection.get_buffer(-1)) == 1_000
+        protocol = StreamProtocol(connection, shared, here.listener)
+        assert len(read_buffer(connection.session, shared)) == len(protocol.get_buffer(-1)) == 1_000
         connection.session.answers.accept(False)
         connection.flush()
         assert await asyncio.wait_for(reader.readexactly(4), 5) == b"\x20\x02\x00\x00"
-        assert len(connection.get_buffer(-1)) == READ_BUFFER_BYTES
+        assert len(protocol.get_buffer(-1)) == READ_BUFFER_BYTES
 
 
 async def test_who_is_over_a_limit_is_cut_unheard() -> None:

@@ -24,12 +24,12 @@ from wsproto.events import (
     TextMessage,
 )
 
-from mqtt_proxy.listening.listener_spec import ListenerSpec
+from mqtt_proxy.listening.handshakes import ListenerSpec
 from mqtt_proxy.listening.tls import TlsFiles
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
-from mqtt_proxy.websocket.rules import Rules
+from mqtt_proxy.websocket.handshake import Rules
 from tests.support.certificates import HAVE_OPENSSL, Authority
 from tests.unit.mqtt_proxy.listening.world import World, world
 

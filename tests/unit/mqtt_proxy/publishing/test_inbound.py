@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mqtt_proxy.config import QuotaConfig
 from mqtt_proxy.mqtt.codec import packets
-from mqtt_proxy.quota_config import QuotaConfig
 from tests.unit.mqtt_proxy.rig import publish, running, settle
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.quota_config import QuotaConfig
-from mqtt_proxy.quotas.publish_rates import Pause, PublishRates, RatedPublisher
+from mqtt_proxy.config import QuotaConfig
+from mqtt_proxy.quotas.quotas import Pause, PublishRates, RatedPublisher
 
 ANN = RatedPublisher("a", "ann", "10.0.0.1")
 ANN_AGAIN = RatedPublisher("b", "ann", "10.0.0.2")

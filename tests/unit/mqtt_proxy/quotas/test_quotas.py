@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.quota_config import QuotaConfig
+from mqtt_proxy.config import QuotaConfig
 from mqtt_proxy.quotas.quotas import Quotas, SocketOpening
 
 

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from mqtt_proxy.websocket.handshake import REQUEST_BYTES_MAX, Handshake, HandshakeOutcome
-from mqtt_proxy.websocket.rules import Rules
+from mqtt_proxy.websocket.handshake import REQUEST_BYTES_MAX, Handshake, HandshakeOutcome, Rules
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 ACCEPT = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="  # the example of RFC 6455, 1.3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.websocket.rules import Rules
+from mqtt_proxy.websocket.handshake import Rules
 
 
 @pytest.mark.parametrize(

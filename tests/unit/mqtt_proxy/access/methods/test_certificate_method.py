@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.access.methods.certificate_method import CertificateMethod
+from mqtt_proxy.access.methods.chain import CertificateMethod
 from remoting.access.identity import Identity, Shown, Unproven
 
 

@@ -9,7 +9,7 @@ import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from mqtt_proxy.front import hot
+from mqtt_proxy.listening import native_sockets
 from remoting.transport.turn import turn_of
 
 READ_BYTES = 4_096
@@ -47,9 +47,10 @@ class Rig:
     """A driver, and sockets it serves with the other ends in our hands."""
 
     def __init__(self, read_bytes_max: int) -> None:
-        assert hot.core.driver is not None
+        driver = native_sockets.core.driver
+        assert driver is not None
         self.loop = asyncio.get_running_loop()
-        self.driver = hot.core.driver(self.loop, turn_of(self.loop), bytearray(read_bytes_max), read_bytes_max)
+        self.driver = driver(self.loop, turn_of(self.loop), bytearray(read_bytes_max), read_bytes_max)
         self.peers: list[socket.socket] = []
 
     def open(self) -> tuple[Receiver, socket.socket]:

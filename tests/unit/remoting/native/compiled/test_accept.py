@@ -9,12 +9,12 @@ import socket
 
 import pytest
 
-from mqtt_proxy.front import hot
+from mqtt_proxy.listening import native_sockets
 from mqtt_proxy.listening.acceptor import listening_sockets
 
-accept = hot.core.accept
+accept = native_sockets.core.accept
 if accept is None:
-    pytest.skip(f"no driver: {hot.choice.reason}", allow_module_level=True)
+    pytest.skip(f"no driver: {native_sockets.choice.reason}", allow_module_level=True)
 
 peer_name = importlib.import_module("remoting.native.compiled.accept").peer_name
 

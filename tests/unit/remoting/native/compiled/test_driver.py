@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from mqtt_proxy.front import hot
+from mqtt_proxy.listening import native_sockets
 from tests.unit.remoting.native.compiled.rig import READ_BYTES, Receiver, reset, rig, take, tcp, turns, until
 
-if hot.core.driver is None:
-    pytest.skip(f"no driver: {hot.choice.reason}", allow_module_level=True)
+if native_sockets.core.driver is None:
+    pytest.skip(f"no driver: {native_sockets.choice.reason}", allow_module_level=True)
 
 TURN_BYTES = 1 << 20
 

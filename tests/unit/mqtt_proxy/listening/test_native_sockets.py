@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.front import hot
+from mqtt_proxy.listening import native_sockets
 
 
 def test_without_a_driver_nothing_is_accepted_by_hand() -> None:
     """Both or none: a bare descriptor needs a driver."""
-    core = hot.pure_core()
+    core = native_sockets.pure_core()
     assert (core.name, core.driver, core.accept) == ("pure", None, None)
-    assert (hot.core.driver is None) == (hot.core.accept is None)
-    assert hot.choice.name == hot.core.name
+    assert (native_sockets.core.driver is None) == (native_sockets.core.accept is None)
+    assert native_sockets.choice.name == native_sockets.core.name
