@@ -77,9 +77,13 @@ class MasterLink:
         """A broker said that it is not the master; whether it named another one."""
         if answer.address and answer.address != by:
             return self.told(answer.address, answer.epoch)
+        self.doubt(by)
+        return False
+
+    def doubt(self, by: str) -> None:
+        """The broker at `by` failed as a master does not: in turn with dialling it, the controllers are asked."""
         if self.address == by:
             self._denials += 1
-        return False
 
     def heard(self, routes: PushedRoutes) -> bool:
         """A controller tells of groups that changed; whether it pays to dial now."""

@@ -70,7 +70,12 @@ def lend_master(link: MasterLink, options: ConnectionOptions, lent: ExitStack) -
         )
         return lent.enter_context(lending)
 
-    return dial_master(link, dial, lambda: broker_groups(options))
+    def ask_groups() -> ClusterInfo:
+        groups = broker_groups(options)
+        alone = groups.broker_addr_table.get("")
+        return groups if alone is None else ClusterInfo({link.broker_name: alone})
+
+    return dial_master(link, dial, ask_groups)
 
 
 def watch_master(address: Address, options: ConnectionOptions) -> Callable[[], None]:

@@ -19,10 +19,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 
 import msgspec
 
 from remoting.client.blocking import BlockingConnection
+from remoting.client.master_link import MasterLink
 from remoting.protocol.bodies.filtered_body import (
     RowFilter,
     decode_filtered_reply,
@@ -43,10 +45,10 @@ from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.names import LMQ_PREFIX
-from remoting.transport.failures import ConnectionLost
+from remoting.transport.failures import ConnectionLost, join_address, not_master, split_address
 from spark_connector.brokers.connections import POOL, Address, ask, check, unreachable
-from spark_connector.brokers.masters import find_brokers, watch_master
-from spark_connector.errors import BrokenRecord, BrokerRefused, BrokerUnreachable, DataLost
+from spark_connector.brokers.masters import lend_master
+from spark_connector.errors import BrokenRecord, BrokerRefused, DataLost
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueRange
 
@@ -65,16 +67,28 @@ class TaskEndpoints:
 
     def __init__(self, brokers: Mapping[str, Address], readers: Mapping[str, Address]) -> None:
         self._brokers = dict(brokers)
+        """Where each broker was last."""
+        self._links = {
+            broker: MasterLink(broker, join_address(*address), asked="the name server")
+            for broker, address in brokers.items()
+        }
         self._readers = dict(readers)
         self._failures: dict[str, int] = {}
 
     def of(self, broker: str) -> Address:
         """Where to ask for ranges of this broker now."""
-        return self._readers.get(broker) or self._brokers[broker]
+        return self._readers.get(broker) or self.authority(broker)
 
     def authority(self, broker: str) -> Address:
-        """Where this broker itself is."""
+        """Where this broker itself is, or was last."""
+        address = self._links[broker].address
+        if address:
+            self._brokers[broker] = split_address(address)
         return self._brokers[broker]
+
+    def link(self, broker: str) -> MasterLink:
+        """How this broker is found."""
+        return self._links[broker]
 
     def is_reader(self, broker: str) -> bool:
         """Whether `of` names a reader."""
@@ -89,11 +103,6 @@ class TaskEndpoints:
         self._failures[broker] = self._failures.get(broker, 0) + 1
         if not isinstance(failure, ConnectionLost) or self._failures[broker] >= FAILURES_MAX:
             del self._readers[broker]
-
-    def brokers_moved(self, masters: Mapping[str, Address]) -> None:
-        """Take in where the brokers are now; a server that is no name server is the one broker itself."""
-        for broker, known in self._brokers.items():
-            self._brokers[broker] = masters.get(broker) or masters.get("") or known
 
 
 PULL_BYTES_MAX = 2 * 1024 * 1024
@@ -140,12 +149,10 @@ class RangeFetcher:
         while self._at < len(self._ranges):
             broker = self._ranges[self._at].key.broker
             address, is_reader = self._endpoints.of(broker), self._endpoints.is_reader(broker)
-            timeout_ms = self._endpoints.timeout_ms(broker, self._options.pull_timeout_ms)
             try:
-                watch = None if is_reader else watch_master(address, self._options)
-                with POOL.borrow(
-                    address, timeout_ms, signer=self._options.signer, tls=self._options.client_tls, while_silent=watch
-                ) as connection:
+                with ExitStack() as lent:
+                    connection = self._lend(broker, lent)
+                    address = self._endpoints.of(broker)
                     yield from self._pull_from(address, connection, is_reader=is_reader)
             except (OSError, LightMQError) as failure:
                 if is_reader and not isinstance(failure, DataLost):
@@ -155,7 +162,7 @@ class RangeFetcher:
                 ):
                     raise
                 else:
-                    self._recover(address, failure)
+                    self._recover(broker, address, failure)
 
     def report_damage(self, current: QueueRange, pulled: PulledRange) -> None:
         """Let the broker itself read what did not pass our checks: it notes damage, and the next try is told of it."""
@@ -178,7 +185,11 @@ class RangeFetcher:
         sent: int | None = self._send(connection)
         while sent is not None:
             current = self._ranges[self._at]
-            body = check(connection.receive(sent), address).body
+            reply = connection.receive(sent)
+            moved = not_master(reply)
+            if moved is not None:
+                self._endpoints.link(current.key.broker).refused(moved, join_address(*address))
+            body = check(reply, address).body
             pulled = decode_range_pull_reply(body) if self.filter_of(current) is None else decode_filtered_reply(body)
             if is_reader:
                 self._check_reader(pulled)
@@ -267,9 +278,20 @@ class RangeFetcher:
         """Raise DataLost, or log where the user allowed it."""
         report_losses([text], self._options)
 
-    def _recover(self, address: Address, failure: Exception) -> None:
-        """Count a failure; wait and look the broker up again, or give up."""
+    def _lend(self, broker: str, lent: ExitStack) -> BlockingConnection:
+        """A connection to where the ranges of this broker are asked for now; `lent` gives it back."""
+        if not self._endpoints.is_reader(broker):
+            return lend_master(self._endpoints.link(broker), self._options, lent)
+        timeout_ms = self._endpoints.timeout_ms(broker, self._options.pull_timeout_ms)
+        lending = POOL.borrow(
+            self._endpoints.of(broker), timeout_ms, signer=self._options.signer, tls=self._options.client_tls
+        )
+        return lent.enter_context(lending)
+
+    def _recover(self, broker: str, address: Address, failure: Exception) -> None:
+        """Count a failure; wait, and doubt that the broker is still there, or give up."""
         POOL.forget(address)
+        self._endpoints.link(broker).doubt(join_address(*address))
         now = time.monotonic()
         self._failing_since = now if not self._attempts else self._failing_since
         self._attempts += 1
@@ -278,11 +300,6 @@ class RangeFetcher:
             raise unreachable(address, failure, self._options) from failure
         LOG.warning("pull from %s:%d failed (%s), attempt %d", *address, failure, self._attempts)
         time.sleep(min(self._attempts * self._options.fetch_retry_interval_ms, RETRY_PAUSE_MS_MAX) / 1000)
-        try:
-            masters = find_brokers(self._options)
-        except BrokerUnreachable:
-            return
-        self._endpoints.brokers_moved(masters)
 
 
 def report_losses(lost: Sequence[str], options: ReadOptions) -> None:

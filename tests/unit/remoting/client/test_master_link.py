@@ -102,6 +102,19 @@ def test_pauses_double_up_to_the_longest_and_begin_anew() -> None:
     assert Backoff(10, 50, spread=lambda: 0.5).failed(0) == 5
 
 
+def test_who_fails_is_asked_for_in_turn_with_being_dialled():
+    """With the controllers dead it is dialled all the same: it may have been a moment's failure."""
+    link = MasterLink("g", "a:1")
+    link.doubt("b:1")
+    link.begin()
+    assert link.next() == DialMaster("a:1"), "it counts only of who is held for the master"
+    link.doubt("a:1")
+    link.begin()
+    assert link.next() == AskControllers()
+    link.failed(ConnectionLost("all of them are dead"))
+    assert link.next() == DialMaster("a:1")
+
+
 @dataclass
 class World:
     """What answers: who is alive, what controllers say, and what is told while a step is carried out."""

@@ -32,11 +32,12 @@ def test_a_useless_answer_and_a_silence_end_it_at_once() -> None:
 
 
 def test_brokers_that_moved() -> None:
+    """Each is where its link says; while that says nothing, where it was last."""
     endpoints = TaskEndpoints({"a": BROKER, "z": BROKER}, {})
-    endpoints.brokers_moved({"a": ("new", 3)})
+    endpoints.link("a").told("new:3", 1)
     assert (endpoints.of("a"), endpoints.of("z")) == (("new", 3), BROKER)
-    endpoints.brokers_moved({"": ("only", 4)})
-    assert endpoints.of("z") == ("only", 4)
+    endpoints.link("a").told("", 2)
+    assert endpoints.of("a") == ("new", 3)
 
 
 def test_the_broker_stays_the_authority() -> None:

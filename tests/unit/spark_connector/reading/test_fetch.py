@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from remoting.protocol.bodies.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
 from spark_connector.errors import BrokerUnreachable, DataLost
@@ -51,6 +52,32 @@ def test_a_lost_connection_repeats_nothing(filled: ToyBroker, read_options: Opti
     answers: list[Callable[[Command], Command | None]] = [filled.answer, lambda command: None, filled.answer]
     filled.faults = answers
     assert bodies(ranges(filled, (0, 0, 40)), filled, read_options(topic="t")) == [b"%d" % n for n in range(40)]
+
+
+def test_a_master_that_moved_is_asked_for(filled: ToyBroker, read_options: Options) -> None:
+    """Nobody is where it was when the read was planned: the name server says where it is now."""
+    gone = ToyBroker()
+    gone.close()
+    pulls = RangeFetcher(ranges(filled, (0, 0, 40)), {NAME: gone.address}, read_options(topic="t")).pulls()
+    assert sum(pulled.count for _, pulled in pulls) == 40
+
+
+def test_a_former_master_says_where_to_go_on(filled: ToyBroker, read_options: Options) -> None:
+    """It names the new master, so no name server has to be asked."""
+    former = ToyBroker()
+    named = {"masterAddress": "{}:{}".format(*filled.address), "masterEpoch": "2"}
+
+    def moved(command: Command) -> Command:
+        reply = command.reply(ResponseCode.NOT_MASTER, "not the master")
+        reply.fields = dict(named)
+        return reply
+
+    former.faults = [moved]
+    asked_before = filled.requests.count(RequestCode.GET_BROKER_CLUSTER_INFO)
+    pulls = RangeFetcher(ranges(filled, (0, 0, 40)), {NAME: former.address}, read_options(topic="t")).pulls()
+    assert sum(pulled.count for _, pulled in pulls) == 40
+    assert filled.requests.count(RequestCode.GET_BROKER_CLUSTER_INFO) == asked_before
+    former.close()
 
 
 def test_a_dead_broker_is_named(filled: ToyBroker, read_options: Options) -> None:
