@@ -1,8 +1,8 @@
 """A replica's connection to its master: takes the log over, cuts its own where they part, says what its disk has.
 
 The decisions are those of `follower`; here its actions are carried out on the store and the socket, in their order.
-`HaLink` is the socket: it hands each frame on as it arrives. A lost connection is made again until `stop`, each time
-with a handshake of its own.
+`MasterLink` is the socket: it hands each frame on as it arrives. A lost connection is made again until `stop`, each
+time with a handshake of its own.
 Invariant: what is acknowledged is what the store said it keeps; after `stop` the store is not touched any more; no
 frame is handed on once the link has ended: it was lost, a frame broke the rules or was not taken, or no byte came for
 too long. Loop rule: all on the loop's thread.
@@ -19,7 +19,7 @@ from typing import Any, cast
 from broker.replication.decoder import Decoder
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.follower import Action, Confirm, Cut, Follower, Identity, Over, Reset, Send, Write
-from broker.replication.frames import FROM_MASTER, OLD_EPOCH, Frame
+from broker.replication.frames import FROM_MASTER, OLD_EPOCH, Frame, Transfer
 from broker.replication.proof import NONCE_BYTES
 from broker.store.errors import StoreError, StoreFailed
 from broker.store.log_store import LogStore
@@ -115,6 +115,62 @@ class MasterLink(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
+class LogCopy:
+    """A replica's log as its master's is copied to it: what is written, what is cut off, and what that cost."""
+
+    def __init__(self, store: LogStore, log: Any) -> None:
+        self.store = store
+        self.received_bytes = 0
+        self.cuts = 0
+        self.lost_confirmed_bytes = 0
+        """Bytes that were confirmed here and are not in the master's log; in the safe mode there are none."""
+        self.damaged_bytes = 0
+        """Bytes from the first damage of the log on that were given up to be taken from the master again."""
+        self._damage_at = store.sound_end if store.quarantined else None
+        """Where the log is given up; damage that is found later is the next client's."""
+        self._log = log
+
+    def sound_extent(self) -> Extent:
+        """The log up to its first damage: from there on the master's is taken."""
+        store, end = self.store, self._damage_at
+        if end is None:
+            return Extent(store.begin_position, store.end_position, Epochs(store.epochs))
+        return Extent(store.begin_position, end, Epochs([each for each in store.epochs if each[1] < end]))
+
+    def write(self, transfer: Transfer) -> None:
+        """Append a part of the master's log. Raises StoreError, RemoteViolation for what does not fit."""
+        part = RawPart(
+            transfer.position, transfer.segment_base, transfer.segment_size, transfer.epoch, memoryview(transfer.data)
+        )
+        self.store.append_raw(part)
+        self.received_bytes += len(transfer.data)
+
+    def cut(self, action: Cut | Reset) -> None:
+        """Cut off, durably, what the master does not have. Raises StoreFailed when the disk does not do it."""
+        store, end = self.store, self.store.end_position
+        if isinstance(action, Reset) or action.position < end:
+            self.cuts += 1
+            self.lost_confirmed_bytes += action.below_confirm
+            self._log.warning(
+                "log_cut",
+                kind=type(action).__name__.lower(),
+                position=action.position,
+                end=end,
+                confirmed_bytes=action.below_confirm,
+            )
+        try:
+            if isinstance(action, Reset):
+                store.reset(action.position)
+            else:
+                store.truncate(action.position)  # also at the end: an epoch without a byte there is not the master's
+        except OSError as error:
+            raise StoreFailed(f"the log cannot be cut at {action.position}: {error}") from error
+        if self._damage_at is not None:
+            self.damaged_bytes += end - action.position
+            self._damage_at = None
+            self._log.warning("damaged_log_given_up", position=action.position, end=end)
+
+
 RETRY_S = 0.05
 """Pause before the master is dialled again; doubles while no byte comes, and half of it is left to chance."""
 RETRY_S_MAX = 0.4
@@ -142,15 +198,7 @@ class HaClient:
         self.connected = False
         """Whether the stream goes on now."""
         self.master_end = 0
-        self.received_bytes = 0
-        self.cuts = 0
-        self.lost_confirmed_bytes = 0
-        """Bytes that were confirmed here and are not in the master's log; in the safe mode there are none."""
-        self.damaged_bytes = 0
-        """Bytes from the first damage of the log on that were given up to be taken from the master again."""
-        self._store = store
-        self._damage_at = store.sound_end if store.quarantined else None
-        """Where the log is given up; damage that is found later is the next client's."""
+        self.log_copy = LogCopy(store, log)
         self._identity = identity
         self._epoch = epoch
         self._silence_s = silence_ms / 1_000
@@ -163,11 +211,10 @@ class HaClient:
         self._link: MasterLink | None = None
         self._moved = asyncio.Event()
         self._said = ""
-        self._over = ""
 
     def start(self) -> None:
         """Begin to follow."""
-        self._store.on_kept(self._kept)
+        self.log_copy.store.on_kept(self._kept)
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def stop(self) -> None:
@@ -187,7 +234,7 @@ class HaClient:
     async def _follow(self) -> None:
         pause_s = RETRY_S
         while True:
-            before = self.received_bytes
+            before = self.log_copy.received_bytes
             try:
                 reason = await self._connection()
             except (StoreFailed, LocalMisuse) as error:
@@ -205,7 +252,7 @@ class HaClient:
             if reason != self._said:
                 self._log.info("master_not_followed", address=self.address, reason=reason)
                 self._said = reason
-            pause_s = RETRY_S if self.received_bytes > before else min(2 * pause_s, RETRY_S_MAX)
+            pause_s = RETRY_S if self.log_copy.received_bytes > before else min(2 * pause_s, RETRY_S_MAX)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s * (1 + secrets.randbelow(1_000) / 1_000) / 2):
                     await self._moved.wait()
@@ -216,7 +263,7 @@ class HaClient:
     async def _connection(self) -> str:
         """One connection from its first to its last byte; why it ended."""
         host, port = split_address(self.address)
-        self._over, security = "", self._security(host)
+        security = self._security(host)
         self._link = link = MasterLink(self._opened, self._received, self._silence_s)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -230,8 +277,7 @@ class HaClient:
         if self._task is None or link is not self._link:
             link.abort()
             return
-        store = self._store
-        extent = self._sound_extent()
+        store, extent = self.log_copy.store, self.log_copy.sound_extent()
         self._follower = Follower(
             self._identity,
             extent,
@@ -246,9 +292,9 @@ class HaClient:
         follower = self._follower
         if follower is None:
             return "the replica stops"
-        self._act(follower, follower.receive(frame))
+        over = self._act(follower, follower.receive(frame))
         self.master_end = follower.master_end
-        return self._over
+        return over
 
     def _security(self, host: str) -> dict[str, Any]:
         """What makes the connection one with TLS, where that is configured."""
@@ -259,15 +305,9 @@ class HaClient:
         except CertificateProblem as problem:  # files that are being replaced are there again soon
             raise ConnectionLost(str(problem)) from problem
 
-    def _sound_extent(self) -> Extent:
-        """The log up to its first damage: from there on the master's is taken."""
-        store, end = self._store, self._damage_at
-        if end is None:
-            return Extent(store.begin_position, store.end_position, Epochs(store.epochs))
-        return Extent(store.begin_position, end, Epochs([each for each in store.epochs if each[1] < end]))
-
-    def _act(self, follower: Follower, actions: Sequence[Action]) -> None:
-        """Carry out what the follower decided, in order."""
+    def _act(self, follower: Follower, actions: Sequence[Action]) -> str:
+        """Carry out what the follower decided, in order; why the connection is to end then, or nothing."""
+        over = ""
         for action in actions:
             if isinstance(action, Send):
                 if self._link is not None:
@@ -275,51 +315,27 @@ class HaClient:
             elif isinstance(action, Write):
                 self._write(action)
             elif isinstance(action, Confirm):
-                self._store.limit_confirm(action.position)
+                self.log_copy.store.limit_confirm(action.position)
             elif isinstance(action, (Cut, Reset)):
-                self._cut(follower, action)
+                over = self._cut(follower, action) or over
             else:
-                self._ended(action)
+                over = self._ended(action)
+        return over
 
     def _write(self, action: Write) -> None:
-        transfer = action.transfer
-        part = RawPart(
-            transfer.position, transfer.segment_base, transfer.segment_size, transfer.epoch, memoryview(transfer.data)
-        )
-        self._store.append_raw(part)
-        self.received_bytes += len(transfer.data)
+        self.log_copy.write(action.transfer)
 
-    def _cut(self, follower: Follower, action: Cut | Reset) -> None:
-        store, end = self._store, self._store.end_position
-        if isinstance(action, Reset) or action.position < end:
-            self.cuts += 1
-            self.lost_confirmed_bytes += action.below_confirm
-            self._log.warning(
-                "log_cut",
-                kind=type(action).__name__.lower(),
-                position=action.position,
-                end=end,
-                confirmed_bytes=action.below_confirm,
-            )
-        try:
-            if isinstance(action, Reset):
-                store.reset(action.position)
-            else:
-                store.truncate(action.position)  # also at the end: an epoch without a byte there is not the master's
-        except OSError as error:
-            raise StoreFailed(f"the log cannot be cut at {action.position}: {error}") from error
-        if self._damage_at is not None:
-            self.damaged_bytes += end - action.position
-            self._damage_at = None
-            self._log.warning("damaged_log_given_up", position=action.position, end=end)
+    def _cut(self, follower: Follower, action: Cut | Reset) -> str:
+        store = self.log_copy.store
+        self.log_copy.cut(action)
         self.connected, self._said = True, ""
         self._log.info("master_followed", address=self.address, epoch=follower.epoch, position=store.end_position)
-        self._act(follower, follower.cut(store.end_position, store.kept_position))
+        return self._act(follower, follower.cut(store.end_position, store.kept_position))
 
-    def _ended(self, over: Over) -> None:
-        self._over = over.remark or "ended"
+    def _ended(self, over: Over) -> str:
         if over.reason == OLD_EPOCH and over.epoch > self._epoch:
             self._superseded(over.epoch)
+        return over.remark or "ended"
 
     def _kept(self, end: int) -> None:
         follower = self._follower

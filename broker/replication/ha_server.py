@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from broker.replication.decoder import Decoder
@@ -54,7 +55,7 @@ class ReplicaConnection(asyncio.Protocol):
     """One socket of a replica."""
 
     def __init__(self, server: HaServer) -> None:
-        self.number = server.next_id()
+        self.number = server.next_number()
         self.address = ""
         self.broker = 0
         self.access_key = ""
@@ -118,14 +119,13 @@ class ReplicaConnection(asyncio.Protocol):
             self.refuse(answer)
             return
         self.is_replica = True
-        self._server.log_welcome(self, hello)
         self.send(encode_welcome(answer, lambda content: prove(self.secret, hello.nonce, content)))
 
     def refuse(self, refusal: Refusal) -> None:
         """Say why there is no stream, and close."""
         self._server.refused += 1
         if refusal.reason == NO_PROOF_GIVEN:
-            self._server.unproven_refused(self, refusal.remark)
+            self._server.admission.refused(self, refusal.remark, self._server.now_ms())
         self._reason = refusal.remark
         self.send(encode_refusal(refusal))
         if self._transport is not None:
@@ -154,9 +154,7 @@ class ReplicaConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """It has ended."""
         self._transport = None
-        self._server.gone(self)
-        if self.is_replica:
-            self._server.log_gone(self, self._reason or str(error or "closed by the replica"))
+        self._server.gone(self, self._reason or str(error or "closed by the replica"))
 
 
 class Piece:
@@ -198,10 +196,74 @@ class Pieces:
 TICK_S = 0.1  # how often silence is counted
 CONNECTIONS_MAX = 64
 """Connections, those included that have not said who they are; one more ends the oldest of these."""
-REFUSALS_TOLD_MS = 10_000
+REFUSALS_LOGGED_MS = 10_000
 """Refusals for lack of a proof are logged at most so often."""
 HELLO_MS_MAX = 3_000
 """A connection that has not said who it is for so long is closed."""
+
+
+class ReplicaAdmission:
+    """Who may have the log: replicas that prove an access key with the role for it, or that are on this machine."""
+
+    def __init__(
+        self, log: Any, keys: Mapping[str, str], permitted: Callable[[str], bool], *, open_to_all: bool
+    ) -> None:
+        """`keys`: access key -> secret; `permitted`: whether a proved key, or none, may have this log."""
+        self.unproven = 0
+        """Those that proved no access key, or one without the role."""
+        self._log = log
+        self._keys = dict(keys)
+        self._permitted = permitted
+        self._open_to_all = open_to_all
+        self._logged: tuple[int, int] | None = None
+        """When a refusal was logged last, and how many there were then."""
+
+    def judge(self, connection: ReplicaConnection, hello: Hello, epoch: int) -> Refusal | None:
+        """Why a replica may not have the log, None when it may; its connection then has the secret it has proved."""
+        secret = self._keys.get(hello.access_key or "")
+        trusted = not hello.access_key and (self._open_to_all or is_loopback(connection.address))
+        if not trusted and (secret is None or not proved(secret, connection.nonce, hello.signed, hello.proof)):
+            return Refusal(NO_PROOF_GIVEN, epoch, "replicas from elsewhere prove that they know an access key")
+        if not self._permitted(hello.access_key):
+            who = f"access key {hello.access_key!r}" if hello.access_key else "whoever shows no access key"
+            return Refusal(NO_PROOF_GIVEN, epoch, f"{who} has no role for this log")
+        connection.secret = secret
+        return None
+
+    def refused(self, connection: ReplicaConnection, reason: str, now_ms: int) -> None:
+        """Count and, now and then, log that somebody without the right wanted the log: such replicas come again."""
+        self.unproven += 1
+        if self._logged is None or now_ms - self._logged[0] >= REFUSALS_LOGGED_MS:
+            times = self.unproven - (self._logged[1] if self._logged is not None else 0)
+            self._logged = now_ms, self.unproven
+            self._log.warning(
+                "replica_refused", address=connection.address, key=connection.access_key, broker=connection.broker,
+                reason=reason, times=times,
+            )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Leadership:
+    """What is served while this broker leads: one leader's rules over one store."""
+
+    leader: Leader
+    store: LogStore
+    epochs: Epochs
+    """A master's list changes only where retention forgets its beginning, and nothing is searched there."""
+    limit: int | None
+    """What the store may confirm, as it was given last."""
+
+    def extent(self) -> Extent:
+        """The log as it is now."""
+        store = self.store
+        return Extent(store.begin_position, store.end_position, Epochs(store.epochs))
+
+    def confirm(self) -> None:
+        """Let the store confirm what the rule of the group allows now."""
+        limit = self.leader.limit(self.store.kept_position)
+        if limit != self.limit:
+            self.limit = limit
+            self.store.limit_confirm(limit)
 
 
 class HaServer:
@@ -226,24 +288,14 @@ class HaServer:
         self.sent_bytes = 0
         self.refused = 0
         """Connections that were told why not, or closed before they said who they are."""
-        self.unproven = 0
-        """Those among them that proved no access key, or one without the role."""
-        self._refusal_told: tuple[int, int] | None = None
-        """When that was logged last, and how many there were then."""
+        self.admission = ReplicaAdmission(log, keys, permitted, open_to_all=open_to_all)
         self._clock = clock
         self._log = log
-        self._keys = dict(keys)
-        self._open_to_all = open_to_all
         self._superseded = superseded
-        self._permitted = permitted
         self._server: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
-        self._leader: Leader | None = None
-        self._store: LogStore | None = None
-        self._epochs = Epochs()
-        self._ids = 0
-        self._limit: int | None = None
-        """What the store may confirm, as it was told last."""
+        self._lead: Leadership | None = None
+        self._numbers = 0
         self._pump_due = False
         self._pieces = Pieces()
 
@@ -273,26 +325,24 @@ class HaServer:
     def lead(self, leader: Leader, store: LogStore) -> None:
         """Serve replicas from this store from now on."""
         self.step_down("a new epoch begins")
-        self._leader, self._store = leader, store
-        # A master's list changes only where retention forgets its beginning, and nothing is looked up there.
-        self._epochs = Epochs(store.epochs)
+        limit = leader.limit(store.kept_position)
+        self._lead = lead = Leadership(leader, store, Epochs(store.epochs), limit)
 
         def written(_end: int) -> None:
-            if self._store is store:
+            if self._lead is lead:
                 self._pump_soon()
 
         def kept(_end: int) -> None:
-            if self._store is store:
-                self.confirm()
+            if self._lead is lead:
+                lead.confirm()
 
         store.on_written(written)
         store.on_kept(kept)
-        self._limit = leader.limit(store.kept_position)
-        store.limit_confirm(self._limit)
+        store.limit_confirm(limit)
 
     def step_down(self, reason: str) -> None:
         """Serve nobody: connections end, what they had is forgotten."""
-        self._leader = self._store = None
+        self._lead = None
         for connection in list(self.connections):
             connection.abort(reason)
 
@@ -301,12 +351,6 @@ class HaServer:
         return self._clock.monotonic_ns() // 1_000_000
 
     # -- what connections ask ------------------------------------------------------------------------------------------
-
-    def extent(self) -> Extent:
-        """The log that is served."""
-        store = self._store
-        assert store is not None
-        return Extent(store.begin_position, store.end_position, Epochs(store.epochs))
 
     def has_room(self) -> bool:
         """Whether one more connection may be; of too many the oldest ends that has not said who it is."""
@@ -318,48 +362,46 @@ class HaServer:
             oldest.abort("too many connections")
         return len(self.connections) < CONNECTIONS_MAX
 
-    def next_id(self) -> int:
+    def next_number(self) -> int:
         """A number for a new connection."""
-        self._ids += 1
-        return self._ids
+        self._numbers += 1
+        return self._numbers
 
     def greet(self, connection: ReplicaConnection, hello: Hello) -> Welcome | Refusal:
         """Who may have the log."""
-        leader = self._leader
-        if leader is None:
+        lead = self._lead
+        if lead is None:
             return Refusal(NOT_MASTER, 0, "this broker is not the master")
-        secret = self._keys.get(hello.access_key or "")
-        trusted = not hello.access_key and (self._open_to_all or is_loopback(connection.address))
-        if not trusted and (secret is None or not proved(secret, connection.nonce, hello.signed, hello.proof)):
-            return Refusal(NO_PROOF_GIVEN, leader.epoch, "replicas from elsewhere prove that they know an access key")
-        if not self._permitted(hello.access_key):
-            who = f"access key {hello.access_key!r}" if hello.access_key else "whoever shows no access key"
-            return Refusal(NO_PROOF_GIVEN, leader.epoch, f"{who} has no role for this log")
-        connection.secret = secret
-        answer = leader.hello(connection.number, hello, self.extent(), self.now_ms())
+        leader = lead.leader
+        refusal = self.admission.judge(connection, hello, leader.epoch)
+        if refusal is not None:
+            return refusal
+        answer = leader.hello(connection.number, hello, lead.extent(), self.now_ms())
         if leader.superseded:
             self._superseded(leader.superseded)
         self.close_strangers("a newer connection of the same broker")
+        if not isinstance(answer, Refusal):
+            self._log.info("replica_came", address=connection.address, broker=hello.broker, end=hello.end)
         return answer
 
     def close_strangers(self, reason: str) -> None:
         """End the connections of replicas that the leader does not count any more; they may come again."""
-        leader = self._leader
+        lead = self._lead
         for other in [each for each in self.connections if each.is_replica]:
-            if leader is not None and not leader.knows(other.number):
+            if lead is not None and not lead.leader.knows(other.number):
                 other.abort(reason)
 
     def ready(self, connection: ReplicaConnection, ready: Ready) -> Refusal | None:
         """The replica has cut its log."""
-        leader = self._known()
-        refusal = leader.ready(connection.number, ready, self.extent(), self.now_ms())
+        lead = self._known()
+        refusal = lead.leader.ready(connection.number, ready, lead.extent(), self.now_ms())
         if refusal is None:
             self.refill(connection)
         return refusal
 
     def acknowledged(self, connection: ReplicaConnection, ack: Ack) -> None:
         """The replica's disk has more; `advance` follows."""
-        self._known().acknowledged(connection.number, ack, self.now_ms())
+        self._known().leader.acknowledged(connection.number, ack, self.now_ms())
 
     def refill(self, connection: ReplicaConnection) -> None:
         """Send what the replica lacks, as much as it may get now."""
@@ -371,38 +413,37 @@ class HaServer:
         self.confirm()
         self.refill(connection)
 
-    def gone(self, connection: ReplicaConnection) -> None:
-        """The connection has ended."""
+    def gone(self, connection: ReplicaConnection, reason: str) -> None:
+        """The connection has ended; whose replica it was is logged with the reason."""
         self.connections.discard(connection)
-        if self._leader is not None:
-            self._leader.gone(connection.number, self.now_ms())
+        if self._lead is not None:
+            self._lead.leader.gone(connection.number, self.now_ms())
+        if connection.is_replica:
+            self._log.info("replica_gone", address=connection.address, broker=connection.broker, reason=reason)
 
-    def _known(self) -> Leader:
-        if self._leader is None:
+    def _known(self) -> Leadership:
+        if self._lead is None:
             raise RemoteViolation("this broker is not the master any more")
-        return self._leader
+        return self._lead
 
     # -- the stream ----------------------------------------------------------------------------------------------------
 
     def confirm(self) -> None:
         """Let the store confirm what the rule of the group allows now."""
-        leader, store = self._leader, self._store
-        if leader is not None and store is not None:
-            limit = leader.limit(store.kept_position)
-            if limit != self._limit:
-                self._limit = limit
-                store.limit_confirm(limit)
+        if self._lead is not None:
+            self._lead.confirm()
 
     def _pump(self, connection: ReplicaConnection) -> None:
-        leader, store = self._leader, self._store
-        while leader is not None and store is not None and connection.has_room:
+        lead = self._lead
+        while lead is not None and connection.has_room:
+            leader, store = lead.leader, lead.store
             demand = leader.demand(connection.number, store.end_position)
             if demand is None:
                 return
             try:
-                piece = self._pieces.at(store, self._epochs, *demand)
+                piece = self._pieces.at(store, lead.epochs, *demand)
             except LocalMisuse:
-                connection.refuse(leader.expired(self.extent()))
+                connection.refuse(leader.expired(lead.extent()))
                 return
             if piece is None:
                 return
@@ -432,8 +473,8 @@ class HaServer:
                 if now_ms - each.since_ms >= HELLO_MS_MAX:
                     self.refused += 1
                     each.abort("it did not say who it is")
-            if self._leader is not None and self._store is not None:
-                self._beat(self._leader, self._store, now_ms)
+            if self._lead is not None:
+                self._beat(self._lead.leader, self._lead.store, now_ms)
 
     def _beat(self, leader: Leader, store: LogStore, now_ms: int) -> None:
         by_number = {each.number: each for each in self.connections}
@@ -450,23 +491,3 @@ class HaServer:
     def _refused_at_the_door(self, address: str, reason: str) -> None:
         self.refused += 1
         self._log.warning("replica_sent_away", address=address, reason=reason)
-
-    def log_gone(self, connection: ReplicaConnection, reason: str) -> None:
-        """Say that a replica has gone."""
-        self._log.info("replica_gone", address=connection.address, broker=connection.broker, reason=reason)
-
-    def unproven_refused(self, connection: ReplicaConnection, reason: str) -> None:
-        """Count and, now and then, say that somebody without the right wanted the log: such replicas come again."""
-        self.unproven += 1
-        now_ms = self.now_ms()
-        if self._refusal_told is None or now_ms - self._refusal_told[0] >= REFUSALS_TOLD_MS:
-            times = self.unproven - (self._refusal_told[1] if self._refusal_told is not None else 0)
-            self._refusal_told = now_ms, self.unproven
-            self._log.warning(
-                "replica_refused", address=connection.address, key=connection.access_key, broker=connection.broker,
-                reason=reason, times=times,
-            )  # fmt: skip
-
-    def log_welcome(self, connection: ReplicaConnection, hello: Hello) -> None:
-        """Say that a replica has come."""
-        self._log.info("replica_came", address=connection.address, broker=hello.broker, end=hello.end)

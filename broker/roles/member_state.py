@@ -128,18 +128,18 @@ def _declare_group(registry: Registry, member: MemberView) -> None:
     counter(
         "rocketmq_replica_unproven_refusals_total",
         "Connections at the replication port refused because they proved no access key, or one without the role",
-        function=lambda: member.replicas.unproven,
+        function=lambda: member.replicas.admission.unproven,
     )
     counter(
         "rocketmq_replica_cut_bytes_total",
         "Confirmed bytes cut from this broker's log because its master does not have them; 0 in the safe mode",
-        function=lambda: 0 if member.client is None else member.client.lost_confirmed_bytes,
+        function=lambda: 0 if member.client is None else member.client.log_copy.lost_confirmed_bytes,
     )
 
     counter(
         "rocketmq_replica_damaged_bytes_total",
         "Bytes from the first damage of this replica's log on that it gave up to take the master's again",
-        function=lambda: 0 if member.client is None else member.client.damaged_bytes,
+        function=lambda: 0 if member.client is None else member.client.log_copy.damaged_bytes,
     )
 
 

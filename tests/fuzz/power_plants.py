@@ -232,7 +232,7 @@ def written_acknowledged() -> None:
 
     def hasty(client: HaClient, action: Write) -> None:
         write(client, action)
-        client._kept(client._store.end_position)
+        client._kept(client.log_copy.store.end_position)
 
     _set(HaClient, "_write", hasty)
 

@@ -36,11 +36,11 @@ async def test_a_tail_of_its_own_is_cut(tmp_path: Path) -> None:
     end = append(master.store, 30)
     replica = Replica(tmp_path / "copy", master)
     await until(lambda: master.store.confirm_position == end)
-    assert replica.client.cuts == 1
+    assert replica.client.log_copy.cuts == 1
     assert replica.store.epochs == master.store.epochs == [(1, 0), (3, shared)]
     assert log_bytes(tmp_path / "copy") == log_bytes(tmp_path / "master")
     assert replica.client.connected
-    assert replica.client.lost_confirmed_bytes == 0
+    assert replica.client.log_copy.lost_confirmed_bytes == 0
     await replica.stop()
     await master.stop()
 
@@ -71,7 +71,7 @@ async def test_it_comes_back_when_its_master_does(tmp_path: Path) -> None:
     master = await Master(tmp_path / "master", 2).start(port=port)
     end = append(master.store, 5)
     await until(lambda: replica.store.flushed_position == end)
-    assert replica.client.cuts == 0
+    assert replica.client.log_copy.cuts == 0
     assert replica.store.epochs == master.store.epochs
     await replica.stop()
     await master.stop()
@@ -117,7 +117,7 @@ async def test_a_store_that_fails_ends_it(tmp_path: Path, monkeypatch) -> None:
     def append_raw(part: object) -> int:
         raise StoreFailed(f"no disk for {part}")
 
-    monkeypatch.setattr(replica.client, "_store", Failing(replica.store, append_raw))
+    monkeypatch.setattr(replica.client.log_copy, "store", Failing(replica.store, append_raw))
     await until(lambda: bool(replica.failures))
     assert isinstance(replica.failures[0], StoreFailed)
     await replica.stop()

@@ -92,7 +92,7 @@ async def test_a_key_of_another_role_gets_no_log(
                 assert isinstance(answer, Refusal)
                 assert (answer.reason, "no role" in answer.remark) == (frames.NO_PROOF_GIVEN, True)
         assert asked == [access_key] * 3
-        assert master.server.unproven == (0 if permitted else 3)
+        assert master.server.admission.unproven == (0 if permitted else 3)
         await master.stop()
     refused = [entry for entry in logged if entry["event"] == "replica_refused"]
     assert [entry["key"] for entry in refused] == ([] if permitted else [access_key])

@@ -55,7 +55,7 @@ async def test_the_group_goes_on_when_its_master_stops(tmp_path: Path) -> None:
         assert await group.publish(b"4") == 0
         await until(lambda: count(again) == count(second) >= 4)
         assert again._member.store.epochs == second._member.store.epochs
-        assert again._member.client.lost_confirmed_bytes == 0
+        assert again._member.client.log_copy.lost_confirmed_bytes == 0
         assert again.status()["member"]["role"] == "replica"
 
 
@@ -78,7 +78,7 @@ async def test_what_only_the_old_master_had_is_cut_when_it_comes_back(tmp_path: 
         again = await group.add(number)
         await group.settle(*group.brokers)
         assert count(other) == 2
-        assert again._member.client.cuts == 1
+        assert again._member.client.log_copy.cuts == 1
         assert again._member.store.epochs == other._member.store.epochs
 
 
