@@ -33,7 +33,7 @@ from remoting.protocol.errors import LightMQError, LocalMisuse, Refused, RemoteV
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_batch_image
-from remoting.protocol.records.key_queue import queue_of
+from remoting.protocol.records.names import queue_of
 from remoting.protocol.records.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import ConnectionLost, RequestTimeout, checked

@@ -27,7 +27,7 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.image import QUEUE_INDEX_ANY
-from remoting.protocol.records.key_queue import queue_of
+from remoting.protocol.records.names import queue_of
 from spark_connector.brokers.connections import Address, ask, check
 from spark_connector.errors import BrokerUnreachable, OptionError, phrase
 from spark_connector.options.read_write import WriteOptions

@@ -155,8 +155,8 @@ class RowSender:
     def _pause(self, failure: Exception) -> None:
         """Count a failure and wait for a moment; raises BrokerUnreachable after too many for too long."""
         POOL.forget(self._address)
-        if isinstance(failure, BrokerMoved) and self._link.address == join_address(*self._address):
-            self._link.told("", self._link.epoch)
+        if isinstance(failure, BrokerMoved):
+            self._link.doubt(join_address(*self._address))
         self._failures += 1
         if self._failures > self._options.fetch_retries:
             self._outage.bear(unreachable(self._address, failure, self._options))

@@ -11,7 +11,7 @@ from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.key_queue import queue_of
+from remoting.protocol.records.names import queue_of
 from remoting.transport.failures import checked
 from spark_connector.batch_writer import BatchWriter
 from tests.interop.spark_scenario import Frames, Publish, run

@@ -1,4 +1,4 @@
-"""Names of topics, groups and light queues.
+"""Names of topics, groups and light queues, and which queue a key belongs to.
 
 A light queue is `%LMQ%` + the MQTT topic or filter with every byte outside [A-Za-z0-9_-] written as %XX (upper-case
 hex). The parent topic of an MQTT topic is its first level in the same writing, so a level can neither hit a system
@@ -23,6 +23,7 @@ import zlib
 from functools import lru_cache
 
 from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.records.record import tag_hash
 
 LMQ_PREFIX = b"%LMQ%"
 """RocketMQ's prefix of light queue names; RocketMQ clients pull an MQTT queue by it."""
@@ -120,3 +121,12 @@ def valid_rocketmq_topic(topic: str) -> bool:
 def valid_group(group: str) -> bool:
     """True for a name RocketMQ accepts as a producer or consumer group."""
     return len(group) <= GROUP_CHARS_MAX and _NAME.fullmatch(group) is not None
+
+
+def queue_of(key: bytes, queue_count: int) -> int:
+    """The queue of a key among `queue_count` of them: |Java's String.hashCode(key)| mod their number.
+
+    The same as RocketMQ's SelectMessageQueueByHash, so that a Java producer chooses the same queue for a key.
+    """
+    value = tag_hash(key)
+    return abs(value - (value & 0x8000_0000) * 2) % queue_count

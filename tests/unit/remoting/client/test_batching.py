@@ -14,7 +14,7 @@ from remoting.client.message import Message, Sent
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.protocol.errors import LocalMisuse, Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records.key_queue import queue_of
+from remoting.protocol.records.names import queue_of
 from remoting.transport.failures import ConnectionLost
 from tests.unit.remoting.client.toy_log import ToyLog
 

@@ -12,7 +12,7 @@ from remoting.protocol.bodies.route_body import QueueData, TopicRoute, encode_bo
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
-from remoting.protocol.records.key_queue import queue_of
+from remoting.protocol.records.names import queue_of
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import partitioner

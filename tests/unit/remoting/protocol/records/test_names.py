@@ -108,3 +108,11 @@ def test_queue_index_is_stable_and_in_range():
 def test_rocketmq_names(name, topic, group):
     assert names.valid_rocketmq_topic(name) is topic
     assert names.valid_group(name) is group
+
+
+def test_the_queue_of_a_key_is_the_one_java_chooses() -> None:
+    # "abc".hashCode() = 96354, "polygenelubricants".hashCode() = -2147483648, "hashCode" of "device-7" = 780988859
+    assert names.queue_of(b"abc", 7) == 96354 % 7
+    assert names.queue_of(b"polygenelubricants", 7) == 2147483648 % 7
+    for queues in range(1, 9):
+        assert 0 <= names.queue_of(b"some key", queues) < queues
