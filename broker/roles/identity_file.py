@@ -16,11 +16,15 @@ from __future__ import annotations
 import secrets
 import zlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from remoting.protocol.errors import LocalMisuse
 from runtime.files import atomic_replace, make_directory
+
+if TYPE_CHECKING:
+    from broker.config import BrokerConfig
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -89,3 +93,35 @@ class IdentityFile:
 
 
 _REMEDY = "; restore it from a backup, or remove the broker from its group and let it join with an empty directory"
+
+
+class OwnIdentity:
+    """This broker's identity, saved as it changes, and what the process before has left behind."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        """Read the file. Raises LocalMisuse as `IdentityFile.load`."""
+        self._file = IdentityFile(config.data_directory)
+        self.identity: Identity = self._file.load(config.cluster_name, config.broker_name)
+        self._machine_boot = machine_boot()
+        self._flush = config.store.flush
+        same_machine = self._machine_boot != "" and self._machine_boot == self.identity.machine_boot
+        self.was_clean = self.identity.clean or same_machine
+        """Whether all that the process before had written is there: it stopped in order, or the machine ran on."""
+        self.was_flushed = (self.identity.flush or self._flush) == "sync"
+        """Whether it flushed what it acknowledged."""
+        self.boot_id = secrets.token_hex(8)
+
+    def save(self, **changes: object) -> None:
+        """Change the identity; it is on the disk when this returns. Raises OSError."""
+        before, self.identity = self.identity, msgspec.structs.replace(self.identity, **changes)
+        if self.identity != before:
+            self._file.save(self.identity)
+
+    def save_registered(self) -> None:
+        """Note in which start of the machine, and how durably, the process writes that is registered now."""
+        self.save(machine_boot=self._machine_boot, flush=self._flush)
+
+    def lost_something(self) -> None:
+        """The log was found damaged: to the controllers this is a new start that lost something."""
+        self.was_clean = self.was_flushed = False
+        self.boot_id = secrets.token_hex(8)

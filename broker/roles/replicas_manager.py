@@ -12,15 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
-
 from broker.roles.controllers import Controllers, view_of, with_set
-from broker.roles.identity_file import Identity, IdentityFile, machine_boot
+from broker.roles.identity_file import OwnIdentity
 from broker.roles.pause_watch import PauseWatch, pause_limit_ms
 from broker.roles.steps import Ask, ReplicaSteps, Role, SetNews, Stage, View
 from remoting.protocol.bodies.controller_body import (
@@ -111,19 +108,11 @@ class ReplicasManager:
         self._addresses = addresses
         self._failed = failed
         self._log = log
-        self._file = IdentityFile(config.data_directory)
-        self.identity: Identity = self._file.load(config.cluster_name, config.broker_name)
-        self._machine_boot = machine_boot()
-        same_machine = self._machine_boot != "" and self._machine_boot == self.identity.machine_boot
-        self.was_clean = self.identity.clean or same_machine
-        """Whether all that the process before had written is there: it stopped in order, or the machine ran on."""
-        self.was_flushed = (self.identity.flush or config.store.flush) == "sync"
-        """Whether it flushed what it acknowledged."""
-        self.boot_id = secrets.token_hex(8)
+        self.own = OwnIdentity(config)
         self.steps = ReplicaSteps(
-            self.identity.broker_id,
-            is_applied=self.identity.is_applied,
-            epoch=self.identity.epoch,
+            self.own.identity.broker_id,
+            is_applied=self.own.identity.is_applied,
+            epoch=self.own.identity.epoch,
             is_learner=self._settings.learner,
             poll_interval_ms=self._settings.poll_interval_ms,
         )
@@ -143,8 +132,8 @@ class ReplicasManager:
 
     def start(self) -> None:
         """Begin to look for a role."""
-        if self.identity.clean:
-            self._save(clean=False)
+        if self.own.identity.clean:
+            self.own.save(clean=False)
         self.controllers.start(self._settings.heartbeat_interval_ms, self._heartbeat, self._beaten)
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._step()), loop.create_task(self._change_roles())]
@@ -159,15 +148,14 @@ class ReplicasManager:
 
     def stopped_clean(self) -> None:
         """Everything is on the disk: a restart need not be distrusted."""
-        self._save(clean=True)
+        self.own.save(clean=True)
 
     def lost_something(self) -> None:
         """The log was found damaged: to the controllers this is a new start that lost something.
 
         They take this broker out of the replicas in sync, unless it is the last one, before it takes a role again.
         """
-        self.was_clean = self.was_flushed = False
-        self.boot_id = secrets.token_hex(8)
+        self.own.lost_something()
         self._wanted = None
         self.steps.lost_something(self._now())
         self._woken.set()
@@ -239,14 +227,14 @@ class ReplicasManager:
                 steps.lost(self._now())
         elif ask is Ask.NEXT_ID:
             answer = await self._answer(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, GroupHeader(*group))
-            self._save(broker_id=from_fields(answer.fields, NextBrokerId).next_broker_id)
-            assert self.identity.broker_id is not None
-            steps.offered(self.identity.broker_id, self._now())
+            self.own.save(broker_id=from_fields(answer.fields, NextBrokerId).next_broker_id)
+            assert self.own.identity.broker_id is not None
+            steps.offered(self.own.identity.broker_id, self._now())
         elif ask is Ask.APPLY_ID:
             assert steps.broker_id is not None
-            header = ApplyBrokerId(*group, steps.broker_id, self.identity.check_code)
+            header = ApplyBrokerId(*group, steps.broker_id, self.own.identity.check_code)
             await self._answer(RequestCode.CONTROLLER_APPLY_BROKER_ID, header)
-            self._save(is_applied=True)
+            self.own.save(is_applied=True)
             steps.applied(self._now())
         elif ask is Ask.REGISTER:
             await self._register()
@@ -260,7 +248,7 @@ class ReplicasManager:
         steps, state = self.steps, self._member.log_state()
         address, ha_address = self._addresses()
         assert steps.broker_id is not None
-        boot_id = self.boot_id
+        boot_id = self.own.boot_id
         header = RegisterReplica(
             self._config.cluster_name,
             self._config.broker_name,
@@ -271,15 +259,15 @@ class ReplicasManager:
             state.epoch,
             state.end,
             boot_id,
-            self.was_clean,
-            self.was_flushed,
+            self.own.was_clean,
+            self.own.was_flushed,
         )
         answer = await self._answer(RequestCode.CONTROLLER_REGISTER_BROKER, header)
-        if boot_id != self.boot_id:
+        if boot_id != self.own.boot_id:
             steps.refused(self._now())  # more was lost meanwhile: once more
             return
         # Only now: a process that dies before it has told that its machine was off must not hide it from the next one.
-        self._save(machine_boot=self._machine_boot, flush=self._config.store.flush)
+        self.own.save_registered()
         self._log.info("registered_as_replica", id=steps.broker_id, controller=self.controllers.leader)
         steps.registered(self._now())
         self._told(view_of(answer))
@@ -349,7 +337,7 @@ class ReplicasManager:
     def _told(self, view: View) -> None:
         news = self.steps.told(view)
         if isinstance(news, Role):
-            self._save(epoch=self.steps.epoch)
+            self.own.save(epoch=self.steps.epoch)
             self._wanted = news
             self._wanted_news.set()
         elif isinstance(news, SetNews):
@@ -373,11 +361,6 @@ class ReplicasManager:
                 self._failed(error)
                 return
             self.controllers.beat_now()
-
-    def _save(self, **changes: object) -> None:
-        before, self.identity = self.identity, msgspec.structs.replace(self.identity, **changes)
-        if self.identity != before:
-            self._file.save(self.identity)
 
 
 def _now_ms() -> int:

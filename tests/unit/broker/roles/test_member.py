@@ -90,7 +90,7 @@ async def test_async_waits_for_no_flush(tmp_path: Path, monkeypatch: pytest.Monk
         assert await group.publish(b"1", b"2") == 0
         for app in group.brokers.values():
             await until(lambda app=app: count(app) == 2)
-            assert app._member.manager.identity.flush == "async"
+            assert app._member.manager.own.identity.flush == "async"
 
 
 async def test_who_waits_for_a_master_that_is_replaced_is_told_at_once(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.config import BrokerConfig, ReplicationConfig
-from broker.roles import replicas_manager
+from broker.roles import identity_file
 from broker.roles.replicas_manager import ReplicasManager
 from broker.roles.steps import Role, View
 from controller.app import ControllerApp
@@ -120,9 +120,9 @@ async def test_the_first_is_master_the_next_follows_and_takes_over(tmp_path: Pat
         await one.manager.stop()
         await two.until(lambda: len(two.roles) > 1 and two.roles[-1].is_master)
         assert two.roles[-1].view.epoch > view.epoch
-        assert two.manager.identity.epoch == two.roles[-1].view.epoch
+        assert two.manager.own.identity.epoch == two.roles[-1].view.epoch
         again = FakeMember(tmp_path / "1", address, 1001)
-        assert (again.manager.steps.broker_id, again.manager.identity.clean) == (1, False)
+        assert (again.manager.steps.broker_id, again.manager.own.identity.clean) == (1, False)
         again.manager.start()
         await again.until(lambda: bool(again.roles))
         assert not again.roles[-1].is_master
@@ -141,11 +141,11 @@ async def test_a_master_that_restarts_is_elected_anew(tmp_path: Path) -> None:
         await one.manager.stop()
         one.manager.stopped_clean()
         again = FakeMember(tmp_path / "1", address, 1001)
-        assert again.manager.was_clean
+        assert again.manager.own.was_clean
         again.manager.start()
         await again.until(lambda: bool(again.roles) and again.roles[-1].is_master)
         assert again.roles[-1].view.epoch > one.roles[-1].view.epoch
-        assert not again.manager.identity.clean
+        assert not again.manager.own.identity.clean
         await again.manager.stop()
 
 
@@ -169,12 +169,14 @@ async def test_a_killed_process_lost_nothing_unless_the_machine_went_too(
 ) -> None:
     """Which start of the machine it was is noted with the registration; so is how the log was flushed."""
     boots = iter(["m1", "m1", "m2", "m2", "m2"])
-    monkeypatch.setattr(replicas_manager, "machine_boot", lambda: next(boots))
+    monkeypatch.setattr(identity_file, "machine_boot", lambda: next(boots))
     async with controller(tmp_path / "c") as app:
         address, found = (f"127.0.0.1:{app.port}",), []
         for registers in (True, True, False, True, False):
             one = FakeMember(tmp_path / "1", address, 1001)
-            found.append((one.manager.was_clean, one.manager.identity.machine_boot, one.manager.identity.flush))
+            found.append(
+                (one.manager.own.was_clean, one.manager.own.identity.machine_boot, one.manager.own.identity.flush)
+            )
             if registers:
                 one.manager.start()
                 await one.until(lambda one=one: bool(one.roles))
@@ -191,9 +193,9 @@ async def test_a_killed_process_lost_nothing_unless_the_machine_went_too(
 def test_what_a_process_flushed_is_told_by_its_own_setting(tmp_path: Path) -> None:
     """Not by that of the next one."""
     one = FakeMember(tmp_path / "1", ("127.0.0.1:1",), 1001)
-    assert one.manager.was_flushed
-    one.manager._save(flush="async")
-    assert not FakeMember(tmp_path / "1", ("127.0.0.1:1",), 1001).manager.was_flushed
+    assert one.manager.own.was_flushed
+    one.manager.own.save(flush="async")
+    assert not FakeMember(tmp_path / "1", ("127.0.0.1:1",), 1001).manager.own.was_flushed
 
 
 async def test_a_push_over_any_connection_is_a_role(tmp_path: Path) -> None:
@@ -218,7 +220,7 @@ async def test_a_push_over_any_connection_is_a_role(tmp_path: Path) -> None:
     one.error = LocalMisuse("the log cannot be opened")
     push(5, 2)
     await one.until(lambda: bool(one.failures))
-    assert one.manager.identity.epoch == 5
+    assert one.manager.own.identity.epoch == 5
     await one.manager.stop()
 
 
