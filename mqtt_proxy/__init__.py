@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import remoting
+from remoting.native.choice import why_unusable
 from remoting.native.typed import typed
 
 TYPED = typed(
@@ -35,3 +36,6 @@ TYPED = typed(
     ),
     upon=(remoting.TYPED,),
 )
+
+WITHOUT_SCAN = TYPED.reason or why_unusable(Path(__file__).parent / "mqtt" / "session", ("compiled_scan",))
+"""Why the compiled scan of packets must not be taken, "" when it may: it reaches into the typed classes."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from mqtt_proxy import hot
 from mqtt_proxy.delivery.batches import send_run
 from mqtt_proxy.delivery.notify import Notifier
 from mqtt_proxy.delivery.offsets import OffsetCommitter
@@ -23,7 +22,7 @@ from mqtt_proxy.delivery.pull import Puller
 from mqtt_proxy.delivery.pump import Pump
 from mqtt_proxy.delivery.record_cache import Feed, RecordCache
 from mqtt_proxy.delivery.resume import PENDING_RETAINED_MAX, Again
-from mqtt_proxy.delivery.source import Source
+from mqtt_proxy.delivery.source import Source, settle
 from mqtt_proxy.history.replay import HistoryRun
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE, DeliveryOrigin
@@ -273,7 +272,7 @@ class Delivery:
 
     def acknowledged(self, tokens: Iterable[object]) -> None:
         """The client has these."""
-        self._tools.metrics.acknowledged.value += hot.core.settle(tokens)
+        self._tools.metrics.acknowledged.value += settle(tokens)
         if self.memberships is not None:
             self.memberships.room_again()
         if self.committed_key is not None:

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from operator import attrgetter
 from typing import Protocol
 
-from mqtt_proxy import hot
+from remoting.native import packets
 from remoting.protocol.records.record import publish_fields
 
 Record = tuple[bytes, "memoryview | bytes", int, int]
@@ -65,7 +65,7 @@ class Chunk:
         self.feed = feed
         self.first = first
         self.blob = blob
-        self.starts = hot.core.starts_of(blob) if starts is None else starts
+        self.starts = packets.core.starts_of(blob) if starts is None else starts
         count = len(self.starts) // START_BYTES
         self.next = first + count
         size_bytes = len(blob) if size_bytes < 0 else size_bytes
@@ -90,7 +90,7 @@ def _record(blob: bytes | memoryview, start: int) -> Record:
 
 def parse_records(blob: bytes | memoryview) -> list[Record]:
     """Split raw records, back to back, into what a delivery needs."""
-    return [_record(blob, start) for start in memoryview(hot.core.starts_of(blob)).cast("I")]
+    return [_record(blob, start) for start in memoryview(packets.core.starts_of(blob)).cast("I")]
 
 
 def split_pushed(blob: memoryview, wanted: dict[int, Feed]) -> list[Chunk]:
@@ -100,12 +100,12 @@ def split_pushed(blob: memoryview, wanted: dict[int, Feed]) -> list[Chunk]:
     A chunk keeps its whole blob in memory: it counts for all of it, or takes a copy of the little that it needs.
     """
     chunks = []
-    for queue_id, first, starts, size_bytes in hot.core.split(blob, wanted):
+    for queue_id, first, starts, size_bytes in packets.core.split(blob, wanted):
         feed = wanted[queue_id]
         if size_bytes * PUSHED_SHARE_MIN >= len(blob):
             chunks.append(Chunk(feed, first, blob, starts, len(blob)))
         else:
-            chunks.append(Chunk(feed, first, memoryview(hot.core.pick(blob, starts))))
+            chunks.append(Chunk(feed, first, memoryview(packets.core.pick(blob, starts))))
     return chunks
 
 

@@ -1,7 +1,12 @@
 # Types of source.py; see remoting/native/typed.py.
 
+cimport cython
+
 from mqtt_proxy.delivery.record_cache cimport Chunk, Feed
 from mqtt_proxy.mqtt.session.place cimport DeliveryOrigin
+
+@cython.locals(origin=DeliveryOrigin, count=Py_ssize_t)
+cpdef Py_ssize_t settle(tokens) except -1
 
 cdef class Source(DeliveryOrigin):
     cdef public Chunk chunk
@@ -28,3 +33,4 @@ cdef class Source(DeliveryOrigin):
     cdef public dict unacked
 
     cpdef long long lowest(self) except? -1
+    cpdef acknowledge(self, offset)

@@ -24,11 +24,11 @@ import asyncio
 import functools
 from collections.abc import Collection, Iterator, Sequence
 
-from mqtt_proxy import hot
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.link.link import Link
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
+from mqtt_proxy.mqtt.codec.publish import survey
 from mqtt_proxy.publishing.origin import Origin, is_asked, tell_unwanted
 from mqtt_proxy.publishing.unanswered import Unanswered
 from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD
@@ -186,7 +186,7 @@ class Publisher:
     def take(self, origin: Origin, client_id: bytes, publishes: list[Publish], exact: bool) -> None:
         """`publish` as the hot path calls it."""
         born_ms = self._now_ns() // 1_000_000
-        plain, size_bytes, packet_ids = hot.core.survey(publishes, exact)
+        plain, size_bytes, packet_ids = survey(publishes, exact)
         if self._asks and packet_ids and origin.asks:
             plain = False
         if plain and self._link.open_direct() is not None:

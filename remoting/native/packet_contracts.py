@@ -1,4 +1,4 @@
-"""What both twins of the proxy's hot loops offer.
+"""What both twins of `packets` offer: records just confirmed into runs of each queue, and runs into PUBLISH packets.
 
 A *plain* record is a message from MQTT with nothing but its topic and perhaps the client id for properties: what most
 deliveries are made of, and all that `write_run` takes. `starts` are the places of records in a blob, packed u32 of
@@ -7,12 +7,9 @@ this machine. Invariant: the twins give the same bytes, numbers and changes. Thr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
-
-from mqtt_proxy.mqtt.codec.packets import Publish
-from mqtt_proxy.mqtt.session.session_state import SessionState
 
 Buffer = bytes | memoryview
 
@@ -31,8 +28,8 @@ Written = tuple[bytes, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Core:
-    """One twin."""
+class PacketCore:
+    """Records to PUBLISH packets, by one twin."""
 
     name: str
     starts_of: Callable[[Buffer], bytes]
@@ -49,15 +46,3 @@ class Core:
 
     A message with QoS 1 takes the next free packet id, `window[id]` becomes (source, offset), and its offset joins the
     unacknowledged ones."""
-    scan_publishes: Callable[..., int]
-    """As `mqtt.scan.scan_publishes`; so the next three."""
-    scan_publishes_5: Callable[..., int]
-    scan_acknowledgements: Callable[..., int]
-    scan_exact: Callable[[SessionState, bytes, int, int], int]
-    consume_runs: Callable[[SessionState, bytes, int, int], int]
-    """As `mqtt.scan.consume_runs`: what sessions call."""
-    survey: Callable[[Sequence[Publish], bool], tuple[bool, int, list[int]]]
-    """(publishes, whether the broker notes packet ids of QoS 2) -> whether all are plain (no properties and nothing to
-    note), bytes of topics and payloads, packet ids."""
-    settle: Callable[[Iterable[Any]], int]
-    """((place, offset) pairs) -> how many there were; each place has acknowledged its offsets."""

@@ -9,3 +9,6 @@ cdef class Publish(PlainPublish):
     cdef public int topic_alias
     cdef public object properties
     cdef public tuple subscription_ids
+
+@cython.locals(one=Publish, size_bytes=Py_ssize_t, plain=cython.bint)
+cpdef tuple survey(publishes, bint exact)

@@ -6,6 +6,8 @@ default. Invariant: `packet_id` is 0 exactly when `qos` is 0. Pure: no input or 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from remoting.protocol.records.mqtt_properties import MessageProperties
 from remoting.transport.plain_publish import PlainPublish
 
@@ -47,3 +49,20 @@ class Publish(PlainPublish):
             self.topic, self.payload, self.qos, bool(self.retain), bool(self.dup), self.packet_id, self.properties,
             self.topic_alias, self.subscription_ids,
         )  # fmt: skip
+
+
+def survey(publishes: Sequence[Publish], exact: bool) -> tuple[bool, int, list[int]]:
+    """Whether all of them are plain, the bytes of their topics and payloads, the packet ids of those that have one.
+
+    `exact`: with QoS 2 the broker notes packet ids, so that such a publish is not plain.
+    """
+    plain = True
+    size_bytes = 0
+    packet_ids: list[int] = []
+    for one in publishes:
+        size_bytes += len(one.topic) + len(one.payload)
+        if one.properties is not None or (exact and one.qos > 1):
+            plain = False
+        if one.packet_id:
+            packet_ids.append(one.packet_id)
+    return plain, size_bytes, packet_ids

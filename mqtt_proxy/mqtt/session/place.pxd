@@ -2,3 +2,5 @@
 
 cdef class DeliveryOrigin:
     cdef public long long queue_id
+
+    cpdef acknowledge(self, offset)

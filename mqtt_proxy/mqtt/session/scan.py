@@ -3,21 +3,22 @@
 Each takes the plain, common form only and stops in front of anything else (a packet that is not complete, a topic not
 seen before, a QoS 2 id for the second time, a wrong flag, a long length, at level 5 a property); the complete decoder
 `codec` then judges that packet. So nothing here may accept what `codec` and the handlers refuse; the property tests
-hold the two against each other.
+hold the two against each other. `compiled_scan` is the same over bytes in C, in use where it was built from the sources
+here (`core`).
 Functions of locals over plain ints: 0.3-0.5 µs per message instead of 1.5 (`benchmarks/hot/bench_mqtt_session.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from mqtt_proxy import WITHOUT_SCAN
 from mqtt_proxy.mqtt.codec.packets import LEVEL_3, Publish
 from mqtt_proxy.mqtt.session.incoming import CONFIRMED, Incoming
 from mqtt_proxy.mqtt.session.outgoing import PUBLISHED, RECEIVED, RELEASED
-
-if TYPE_CHECKING:
-    from mqtt_proxy.mqtt.session.session_state import SessionState
+from mqtt_proxy.mqtt.session.session_state import SessionState
+from remoting.native.choice import Choice, choose
 
 _MISSING = object()
 _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
@@ -207,14 +208,34 @@ def consume_runs(session: SessionState, data: bytes, position: int, end: int) ->
     return position
 
 
-class Scans:
-    """The loops in use: these, or compiled ones that do the same (`mqtt_proxy.hot` puts them here)."""
+@dataclass(frozen=True, slots=True)
+class ScanCore:
+    """The loops of one twin: these, or compiled ones that take the same."""
 
-    __slots__ = ("runs",)
+    name: str
+    scan_publishes: Callable[..., int]
+    scan_publishes_5: Callable[..., int]
+    scan_acknowledgements: Callable[..., int]
+    scan_exact: Callable[[SessionState, bytes, int, int], int]
+    consume_runs: Callable[[SessionState, bytes, int, int], int]
+    """What sessions call."""
 
-    def __init__(self) -> None:
-        self.runs: Callable[[SessionState, bytes, int, int], int] = consume_runs
+
+def pure_core() -> ScanCore:
+    """Return the loops of this module."""
+    return ScanCore("pure", scan_publishes, scan_publishes_5, scan_acknowledgements, scan_exact, consume_runs)
 
 
-IN_USE = Scans()
-"""What sessions call."""
+def compiled_core() -> ScanCore:
+    """Return the compiled loops. Raises ImportError where they were not built."""
+    from mqtt_proxy.mqtt.session import compiled_scan as compiled
+
+    return ScanCore(
+        "compiled", compiled.scan_publishes, compiled.scan_publishes_5, compiled.scan_acknowledgements,
+        compiled.scan_exact, compiled.consume_runs,
+    )  # fmt: skip
+
+
+choice: Choice[ScanCore] = choose(compiled_core, pure_core, WITHOUT_SCAN)
+"""Which twin is in use, and why."""
+core: ScanCore = choice.core

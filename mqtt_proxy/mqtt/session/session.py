@@ -28,11 +28,10 @@ from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.packets import LEVEL_5, PACKET_NAMES, Packet
 from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation, Reason
 from mqtt_proxy.mqtt.codec.wire import encode_length, fixed_header
-from mqtt_proxy.mqtt.session import handle_connect, handle_publish, handle_subscribe
+from mqtt_proxy.mqtt.session import handle_connect, handle_publish, handle_subscribe, scan
 from mqtt_proxy.mqtt.session.answers import Answers
 from mqtt_proxy.mqtt.session.deliveries import Deliveries
 from mqtt_proxy.mqtt.session.events import Event
-from mqtt_proxy.mqtt.session.scan import IN_USE
 from mqtt_proxy.mqtt.session.session_state import SessionState, Status
 from mqtt_proxy.mqtt.session.topic_names import TopicNames
 
@@ -86,7 +85,7 @@ class Session:
             self._held = None
         if state.status is _CLOSED or not data:
             return []
-        position = IN_USE.runs(state, data, 0, len(data)) if state.status is _CONNECTED else 0
+        position = scan.core.consume_runs(state, data, 0, len(data)) if state.status is _CONNECTED else 0
         if position == len(data):  # nothing but plain publishes and acknowledgements
             state.last_packet_ms = now_ms
             return state.take_events()
@@ -129,7 +128,7 @@ class Session:
         while position < end:
             status = state.status
             if status is _CONNECTED:
-                position = IN_USE.runs(state, data, position, end)
+                position = scan.core.consume_runs(state, data, position, end)
                 if position == end:
                     break
             elif status is _DECIDING or status is _CLOSED:

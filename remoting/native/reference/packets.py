@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Collection
 from typing import Any
 
-from mqtt_proxy.mqtt.codec.wire import encode_binary, encode_length
 from remoting.native.packet_contracts import FULL, NOTHING, SPECIAL, Buffer, PushedRun, Written
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import (
@@ -136,7 +135,17 @@ def _is_plain(blob: Buffer, at: int, header: tuple[int, ...]) -> bool:
 def _head(topic: bytes, body_size: int, qos: int, level: int) -> bytes:
     """Everything before the packet id, or before the properties' length."""
     size = 2 + len(topic) + 2 * qos + (level == LEVEL_5) + body_size
-    return bytes((0x30 | qos << 1,)) + encode_length(size) + encode_binary(topic)
+    return bytes((0x30 | qos << 1,)) + _length(size) + len(topic).to_bytes(2, "big") + topic
+
+
+def _length(length: int) -> bytes:
+    """The remaining length of a packet, seven bits a byte, the low ones first [MQTT 2.2.3]."""
+    said = bytearray()
+    while length > 0x7F:
+        said.append(length & 0x7F | 0x80)
+        length >>= 7
+    said.append(length)
+    return bytes(said)
 
 
 def _next_id(last_id: int, window: dict[int, object]) -> int:

@@ -11,16 +11,12 @@ it may not take [MQTT-1.5.4-1] [MQTT-1.5.4-2].
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from mqtt_proxy import hot
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.session import scan
 from mqtt_proxy.mqtt.session.events import PublishBatch, Violated
 from mqtt_proxy.mqtt.session.session import Session
-from remoting.native.packet_contracts import Core
 
 HEAD = "00 04 4d515454 05"
 CONNECT = f"10 10 {HEAD} 02 0000 03 21 0001 0000"
@@ -108,14 +104,11 @@ U+FDD0, U+1FFFE, U+10FFFF, U+FEFF."""
 
 
 @pytest.fixture(params=["pure", "compiled"], autouse=True)
-def core(request: pytest.FixtureRequest) -> Iterator[Core]:
+def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both codecs in turn."""
-    if request.param == "compiled" and hot.choice.name != "compiled":
-        pytest.skip(f"no compiled twin: {hot.choice.reason}")
-    made = hot.pure_core() if request.param == "pure" else hot.compiled_core()
-    before, scan.IN_USE.runs = scan.IN_USE.runs, made.consume_runs
-    yield made
-    scan.IN_USE.runs = before
+    if request.param == "compiled" and scan.choice.name != "compiled":
+        pytest.skip(f"no compiled twin: {scan.choice.reason}")
+    monkeypatch.setattr(scan, "core", scan.pure_core() if request.param == "pure" else scan.compiled_core())
 
 
 def fresh() -> Session:

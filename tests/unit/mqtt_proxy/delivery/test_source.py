@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_proxy import hot
 from mqtt_proxy.delivery.record_cache import Feed
-from mqtt_proxy.delivery.source import Source
+from mqtt_proxy.delivery.source import Source, settle
 from mqtt_proxy.mqtt.session.place import DeliveryOrigin
 
 
@@ -73,14 +71,35 @@ def test_what_was_sent_with_qos_2_before_is_passed_and_holds_the_offset_while_it
     assert one.lowest() == 15
 
 
-@pytest.mark.parametrize("core", [hot.pure_core(), hot.core], ids=["pure", "in use"])
-def test_an_acknowledgement_ahead_of_the_cursor_is_not_forgotten(core) -> None:
+def test_an_acknowledgement_ahead_of_the_cursor_is_not_forgotten() -> None:
     """However acknowledgements are settled."""
     one = source(1, 10)
     one.exact_below = 12
     one.sent_before(11)
-    assert core.settle([(one, 11)]) == 1
+    assert settle([(one, 11)]) == 1
     assert one.is_exact(10)
     assert one.is_exact(11)
     one.cursor = 12
     assert one.lowest() == 12
+
+
+def subscription(queue_id: int, *unacked: int) -> Source:
+    made = Source("t", Feed(queue_id), 1, 0, queue_id)
+    made.unacked = dict.fromkeys(unacked)
+    return made
+
+
+def test_settle() -> None:
+    one, two = subscription(1, 4, 5, 6), subscription(2, 4, 5)
+    assert settle([]) == 0
+    assert settle([(one, 5), (two, 4), (one, 4), (DeliveryOrigin(9), 1), (one, 99)]) == 5
+    assert (list(one.unacked), list(two.unacked)) == ([6], [5])
+
+
+def test_settle_takes_copies_in_younger_sources_along() -> None:
+    one, two = subscription(1, 4), subscription(2)
+    two.leave_to(one, 8, 4)
+    assert list(two.unacked) == [8]
+    assert settle([(one, 4)]) == 1
+    assert not one.unacked
+    assert not two.unacked

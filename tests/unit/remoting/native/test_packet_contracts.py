@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mqtt_proxy import hot
+from remoting.native import packets
 from remoting.native.packet_contracts import FULL, NOTHING, SPECIAL
 
 
 def test_the_choice_names_the_twin() -> None:
-    assert hot.core.name == hot.choice.name
-    assert hot.pure_core().name == "pure"
-    assert bool(hot.choice.reason) == (hot.choice.name == "pure")
+    assert packets.core.name == packets.choice.name
+    assert packets.pure_core().name == "pure"
+    assert bool(packets.choice.reason) == (packets.choice.name == "pure")
 
 
 def test_reasons_differ() -> None:

@@ -7,12 +7,12 @@ import struct
 
 import pytest
 
-from mqtt_proxy import hot
+from remoting.native import packets
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, HEADER, MQTT_TOPIC_KEY
 from tests.support.records import make_record
 
-pytestmark = pytest.mark.skipif(hot.choice.name != "compiled", reason=f"no compiled twin: {hot.choice.reason}")
+pytestmark = pytest.mark.skipif(packets.choice.name != "compiled", reason=f"no compiled twin: {packets.choice.reason}")
 
 
 def record(body: bytes = b"payload") -> bytes:
@@ -28,7 +28,7 @@ def write(core, blob: bytes):
 
 def test_a_header_that_lies_is_refused_or_harmless() -> None:
     """Any byte of header and lengths table changed: CorruptRecord, or the same as the pure twin."""
-    pure, compiled, rng = hot.pure_core(), hot.compiled_core(), random.Random(7)
+    pure, compiled, rng = packets.pure_core(), packets.compiled_core(), random.Random(7)
     good = record()
     for _ in range(20_000):
         blob = bytearray(good)
@@ -48,7 +48,7 @@ def test_a_header_that_lies_is_refused_or_harmless() -> None:
 
 
 def test_places_beyond_the_blob_are_refused() -> None:
-    core, blob = hot.compiled_core(), record()
+    core, blob = packets.compiled_core(), record()
     for place in (len(blob), len(blob) + 1, len(blob) - 79, 0xFFFF_FFFF):
         starts = struct.pack("I", place)
         with pytest.raises(CorruptRecord):

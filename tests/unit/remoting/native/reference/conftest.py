@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy import hot
-from remoting.native.packet_contracts import Core
+from remoting.native import packets
+from remoting.native.packet_contracts import PacketCore
 from tests.unit.broker.conftest import bench
 from tests.unit.broker.store.conftest import twin
 
@@ -13,10 +13,10 @@ __all__ = ["bench", "core", "twin"]
 
 
 @pytest.fixture(params=["pure", "compiled"])
-def core(request: pytest.FixtureRequest) -> Core:
+def core(request: pytest.FixtureRequest) -> PacketCore:
     """One twin; the compiled one is skipped, with the reason, where it was not built."""
     if request.param == "pure":
-        return hot.pure_core()
-    if hot.choice.name != "compiled":
-        pytest.skip(f"no compiled twin: {hot.choice.reason}")
-    return hot.compiled_core()
+        return packets.pure_core()
+    if packets.choice.name != "compiled":
+        pytest.skip(f"no compiled twin: {packets.choice.reason}")
+    return packets.compiled_core()

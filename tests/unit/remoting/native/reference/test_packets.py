@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from mqtt_proxy.mqtt.codec.encode import publish_head
-from remoting.native.packet_contracts import FULL, NOTHING, SPECIAL, Core
+from remoting.native.packet_contracts import FULL, NOTHING, SPECIAL, PacketCore
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import CLIENT_ID_KEY, CONTROL, FLAG_MQTT, MQTT_TOPIC_KEY
 from tests.support.records import make_mqtt_record, make_record
@@ -26,7 +26,7 @@ def plain(topic: bytes = b"a/b", body: bytes = b"x", qos: int = 1, **fields) -> 
 class Session:
     """What a run changes."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: PacketCore) -> None:
         self.core = core
         self.window: dict = {}
         self.unacked: dict = {}
@@ -38,7 +38,7 @@ class Session:
         )
 
 
-def test_starts(core: Core) -> None:
+def test_starts(core: PacketCore) -> None:
     one, two = plain(), plain(b"long/topic", b"y" * 100)
     assert core.starts_of(b"") == b""
     assert places(core.starts_of(one + two + one)) == [0, len(one), len(one) + len(two)]
@@ -47,14 +47,14 @@ def test_starts(core: Core) -> None:
 
 
 @pytest.mark.parametrize("blob", [b"x", bytes(80), plain()[:-8], plain() + b"\x01" * 8, (79).to_bytes(4, "little")])
-def test_what_is_no_record_is_said(core: Core, blob: bytes) -> None:
+def test_what_is_no_record_is_said(core: PacketCore, blob: bytes) -> None:
     with pytest.raises(CorruptRecord):
         core.starts_of(blob)
     with pytest.raises(CorruptRecord):
         core.split(blob, {1})
 
 
-def test_split_takes_the_runs_of_wanted_queues(core: Core) -> None:
+def test_split_takes_the_runs_of_wanted_queues(core: PacketCore) -> None:
     blob = b"".join([
         plain(dispatch=((7, 5), (1, 0))),
         plain(dispatch=((8, 0),)),
@@ -75,7 +75,7 @@ def test_split_takes_the_runs_of_wanted_queues(core: Core) -> None:
     assert core.split(blob, {9}) == core.split(b"", {1}) == core.split(blob, ()) == []
 
 
-def test_split_of_many_queues_and_records(core: Core) -> None:
+def test_split_of_many_queues_and_records(core: PacketCore) -> None:
     blob = b"".join([plain(dispatch=((index % 100 * 64, index // 100),)) for index in range(1_000)])
     found = {
         queue: (first, len(starts) // 4) for queue, first, starts, _ in core.split(blob, dict.fromkeys(range(9_999)))
@@ -87,7 +87,7 @@ def test_split_of_many_queues_and_records(core: Core) -> None:
 @pytest.mark.parametrize("size", [0, 1, 110, 120, 16_300, 16_400, 2_097_200])
 @pytest.mark.parametrize("published", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1])
-def test_packets_are_those_of_the_codec(core: Core, level: int, size: int, published: int, granted: int) -> None:
+def test_packets_are_those_of_the_codec(core: PacketCore, level: int, size: int, published: int, granted: int) -> None:
     session = Session(core)
     blob = plain(b"some/topic", b"z" * size, published) * 2
     written = session.run(blob, qos=granted, level=level, last_id=9, offset=40)
@@ -101,7 +101,7 @@ def test_packets_are_those_of_the_codec(core: Core, level: int, size: int, publi
     assert session.unacked == ({40: None, 41: None} if qos else {})
 
 
-def test_a_run_begins_anywhere_and_ends_where_it_is_told(core: Core) -> None:
+def test_a_run_begins_anywhere_and_ends_where_it_is_told(core: PacketCore) -> None:
     blob = b"".join([plain(body=b"%d" % number, qos=0) for number in range(5)])
     for index in range(6):
         for portion in range(7):
@@ -112,7 +112,7 @@ def test_a_run_begins_anywhere_and_ends_where_it_is_told(core: Core) -> None:
             ]
 
 
-def test_what_there_is_no_room_for_waits(core: Core) -> None:
+def test_what_there_is_no_room_for_waits(core: PacketCore) -> None:
     blob = plain(qos=0, body=b"xx") + plain(body=b"xx") * 2 + plain(qos=0)
     assert Session(core).run(blob, free=1)[1:] == (2, 1, 4, 1, FULL)
     assert Session(core).run(blob, free=0)[1:] == (1, 0, 2, 0, FULL)
@@ -121,7 +121,7 @@ def test_what_there_is_no_room_for_waits(core: Core) -> None:
     assert Session(core).run(blob, budget=7)[1:] == (4, 2, 7, 2, NOTHING)
 
 
-def test_packet_ids_in_use_are_passed_over(core: Core) -> None:
+def test_packet_ids_in_use_are_passed_over(core: PacketCore) -> None:
     session = Session(core)
     session.window = {65_535: "old", 1: "old", 3: "old"}
     assert session.run(plain() * 2, last_id=65_534)[4] == 4
@@ -136,7 +136,7 @@ def test_packet_ids_in_use_are_passed_over(core: Core) -> None:
     make_record(b"x", properties=[(MQTT_TOPIC_KEY, b"t"), (CLIENT_ID_KEY, b"c"), (b"k", b"v")], flags=FLAG_MQTT),
     make_record(b"x", flags=FLAG_MQTT),
 ])  # fmt: skip
-def test_what_is_not_plain_is_left_alone(core: Core, special: bytes) -> None:
+def test_what_is_not_plain_is_left_alone(core: PacketCore, special: bytes) -> None:
     only_topic = make_mqtt_record(b"t", b"y", flags=FLAG_MQTT)
     assert Session(core).run(only_topic + special + only_topic)[1::4] == (1, SPECIAL)
     assert Session(core).run(special)[:2] == (b"", 0)

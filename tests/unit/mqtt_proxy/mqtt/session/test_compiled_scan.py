@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from mqtt_proxy import hot
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.packets import Publish
+from mqtt_proxy.mqtt.session import scan
 from mqtt_proxy.mqtt.session.incoming import Incoming
 from mqtt_proxy.mqtt.session.session import Session
 
-pytestmark = pytest.mark.skipif(hot.choice.name != "compiled", reason=f"no compiled twin: {hot.choice.reason}")
+pytestmark = pytest.mark.skipif(scan.choice.name != "compiled", reason=f"no compiled twin: {scan.choice.reason}")
 KNOWN = {name: name for name in (b"a", b"some/topic", b"x" * 120)}
 
 
@@ -44,7 +44,7 @@ def some_publish(rng: random.Random) -> Publish:
 
 @pytest.mark.parametrize("level", [4, 5])
 def test_runs_of_publishes(level: int) -> None:
-    pure, compiled, rng = hot.pure_core(), hot.compiled_core(), random.Random(level)
+    pure, compiled, rng = scan.pure_core(), scan.compiled_core(), random.Random(level)
     taken = 0
     for _ in range(3_000):
         data = bytearray(b"".join([encode(some_publish(rng), level) for _ in range(rng.randint(1, 6))]))
@@ -59,7 +59,7 @@ def test_runs_of_publishes(level: int) -> None:
 
 
 def test_runs_of_acknowledgements() -> None:
-    pure, compiled, rng = hot.pure_core(), hot.compiled_core(), random.Random(1)
+    pure, compiled, rng = scan.pure_core(), scan.compiled_core(), random.Random(1)
     for _ in range(3_000):
         ids = [rng.randint(1, 20) for _ in range(rng.randint(0, 8))]
         data = bytearray(b"".join([b"\x40\x02" + one.to_bytes(2, "big") for one in ids]))
@@ -76,7 +76,7 @@ def test_runs_of_acknowledgements() -> None:
 
 
 def test_an_end_beyond_the_bytes_is_refused() -> None:
-    core = hot.compiled_core()
+    core = scan.compiled_core()
     with pytest.raises(IndexError):
         core.scan_publishes(b"x", 0, 9, packet_size_bytes_max=9, known_topics=KNOWN, publishes=[], incoming=Incoming())
     with pytest.raises(IndexError):

@@ -1,66 +1,42 @@
-"""What is done once per publish and per acknowledgement: both twins."""
+"""Both twins of the scan under a session: the same events, output and state as without them."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from mqtt_proxy.delivery.record_cache import Feed
-from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.mqtt.session import events, scan
 from mqtt_proxy.mqtt.session.outgoing import Qos2Steps
-from mqtt_proxy.mqtt.session.place import DeliveryOrigin
+from mqtt_proxy.mqtt.session.scan import ScanCore
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.session_state import SessionState
-from remoting.native.packet_contracts import Core
 from remoting.protocol.records.mqtt_properties import MessageProperties
 
 
-def test_survey(core: Core) -> None:
-    one, two = Publish(b"t", b"abc", 1, False, False, 7), Publish(b"topic", b"", 0, True, False, 0)
-    assert core.survey([], True) == (True, 0, [])
-    assert core.survey([one, two, one], True) == (True, 13, [7, 7])
-    assert core.survey([one, Publish(b"t", b"x", 2, False, False, 9)], True) == (False, 6, [7, 9])
-    assert core.survey([one, Publish(b"t", b"x", 2, False, False, 9)], False) == (True, 6, [7, 9])
-    assert core.survey([Publish(b"t", b"x", 0, False, False, 0, MessageProperties())], False) == (False, 2, [])
+@pytest.fixture(params=["pure", "compiled"])
+def core(request: pytest.FixtureRequest) -> ScanCore:
+    """One twin; the compiled one is skipped, with the reason, where it was not built."""
+    if request.param == "pure":
+        return scan.pure_core()
+    if scan.choice.name != "compiled":
+        pytest.skip(f"no compiled twin: {scan.choice.reason}")
+    return scan.compiled_core()
 
 
-def source(queue_id: int, *unacked: int) -> Source:
-    made = Source("t", Feed(queue_id), 1, 0, queue_id)
-    made.unacked = dict.fromkeys(unacked)
-    return made
-
-
-def test_settle(core: Core) -> None:
-    one, two = source(1, 4, 5, 6), source(2, 4, 5)
-    assert core.settle([]) == 0
-    assert core.settle([(one, 5), (two, 4), (one, 4), (DeliveryOrigin(9), 1), (one, 99)]) == 5
-    assert (list(one.unacked), list(two.unacked)) == ([6], [5])
-
-
-def test_settle_takes_copies_in_younger_sources_along(core: Core) -> None:
-    one, two = source(1, 4), source(2)
-    two.leave_to(one, 8, 4)
-    assert list(two.unacked) == [8]
-    assert core.settle([(one, 4)]) == 1
-    assert not one.unacked
-    assert not two.unacked
-
-
-def test_sessions_call_the_twin_in_use() -> None:
-    from mqtt_proxy import hot
-
-    assert scan.IN_USE.runs is hot.core.consume_runs
+def test_the_choice_names_the_twin() -> None:
+    assert scan.core.name == scan.choice.name
+    assert bool(scan.choice.reason) == (scan.choice.name == "pure")
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_runs_into_a_session(core: Core, level: int) -> None:
+def test_runs_into_a_session(core: ScanCore, level: int) -> None:
     """Both kinds in turn, up to the first packet that is neither; level 5 up to the Receive Maximum."""
     session = Session(SessionLimits(receive_maximum=2), assigned_client_id=lambda: "made")
     session.state.terms.level = level
@@ -81,7 +57,7 @@ def test_runs_into_a_session(core: Core, level: int) -> None:
 Runs = Callable[[SessionState, bytes, int, int], int]
 
 
-def exchange(runs: Runs, level: int, seed: int) -> list[object]:
+def exchange(runs: Runs, level: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What a session says and writes in a random exchange of all QoS with a client that also repeats and errs."""
     rng = random.Random(seed)
     session = Session(SessionLimits(receive_maximum=30, in_flight_max=8), assigned_client_id=lambda: "made")
@@ -104,7 +80,7 @@ def exchange(runs: Runs, level: int, seed: int) -> list[object]:
             for _ in range(rng.randint(1, 6))
         ]  # fmt: skip
         data = b"".join(encode(one, level) for one in some)
-        scan.IN_USE.runs = runs
+        monkeypatch.setattr(scan, "core", replace(scan.core, consume_runs=runs))
         for one in session.feed(data, turn):
             seen.append(one)
             if isinstance(one, events.PublishBatch):
@@ -120,17 +96,17 @@ def exchange(runs: Runs, level: int, seed: int) -> list[object]:
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_runs_change_nothing_but_the_time_it_takes(core: Core, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_change_nothing_but_the_time_it_takes(core: ScanCore, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same events, output and state as when every packet goes by the complete decoder and its handler."""
-    monkeypatch.setattr(scan.IN_USE, "runs", scan.IN_USE.runs)
     for seed in range(150):
-        assert exchange(core.consume_runs, level, seed) == exchange(lambda _s, _d, at, _e: at, level, seed), seed
+        taken = exchange(core.consume_runs, level, seed, monkeypatch)
+        assert taken == exchange(lambda _s, _d, at, _e: at, level, seed, monkeypatch), seed
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_bytes_of_publishes_are_those_received(core: Core, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_of_publishes_are_those_received(core: ScanCore, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Headers and properties included, of those the hot loop leaves alone too; nothing else, however it is cut."""
-    monkeypatch.setattr(scan.IN_USE, "runs", core.consume_runs)
+    monkeypatch.setattr(scan, "core", core)
     properties = MessageProperties(content_type=b"a/b") if level == 5 else None
     sent = [
         Publish(b"t", b"x" * size, qos, False, False, qos * size, None) for size in (1, 200, 20_000) for qos in (0, 1)

@@ -1,7 +1,6 @@
-"""The compiled twin, second part: PUBLISH and acknowledgements out of the read buffer, and what is done once per
-message behind.
+"""The compiled twin of `scan`: PUBLISH and acknowledgements out of the read buffer.
 
-Pure-Python-mode Cython; C pointers make it useless uncompiled. Invariant: takes exactly what `mqtt.scan` takes, byte
+Pure-Python-mode Cython; C pointers make it useless uncompiled. Invariant: takes exactly what `scan` takes, byte
 for byte. Thread rule: loop thread, holding the interpreter's lock.
 """
 
@@ -235,7 +234,7 @@ def _scan_exact(
 
 
 def scan_exact(session: SessionState, data: bytes, position: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """As `mqtt.scan.scan_exact`."""
+    """As `scan.scan_exact`."""
     if end > len(data):
         raise IndexError(end)
     at: cython.pointer(cython.uchar) = cython.cast(cython.pointer(cython.uchar), PyBytes_AS_STRING(data))
@@ -270,38 +269,3 @@ def consume_runs(session: SessionState, data: bytes, position: cython.Py_ssize_t
             )  # fmt: skip
             session.publish_bytes += position - before
     return position
-
-
-def survey(publishes, exact: cython.bint):
-    """Whether all of them are plain, the bytes of their topics and payloads, the packet ids of those that have one."""
-    size: cython.Py_ssize_t = 0
-    plain: cython.bint = True
-    packet_ids: list = []
-    one: Publish
-    for one in publishes:
-        size += len(one.topic) + len(one.payload)
-        if one.properties is not None:
-            plain = False
-        if one.packet_id:
-            packet_ids.append(one.packet_id)
-            if exact and one.qos > 1:
-                plain = False
-    return plain, size, packet_ids
-
-
-def settle(tokens):
-    """Acknowledge (place, offset) pairs; how many there were."""
-    count: cython.Py_ssize_t = 0
-    last = MISSING
-    unacked = None
-    for token in tokens:
-        place, offset = cython.cast(tuple, token)
-        if place is not last:
-            last = place
-            unacked = None if getattr(place, "shadows", True) or place.exact_open is not None else place.unacked
-        if unacked is None:
-            place.acknowledge(offset)
-        else:
-            cython.cast(dict, unacked).pop(offset, None)
-        count += 1
-    return count
