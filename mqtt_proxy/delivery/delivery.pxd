@@ -21,10 +21,8 @@ cdef class DeliveryTools:
 
 cdef class Delivery:
     cdef dict _by_queue
-    cdef RecordCache _cache
     cdef object _out
     cdef object _owner
-    cdef Pump _pump
     cdef bint _running
     cdef long _serial
     cdef SessionState _session
@@ -40,7 +38,7 @@ cdef class Delivery:
     cdef public list sources
 
     @cython.locals(source=Source, found=Source)
-    cdef Source _reader_of(self, long long queue_id)
+    cpdef Source reader_of(self, long long queue_id)
     cpdef wake(self)
     @cython.locals(source=Source, sources=list)
     cpdef acknowledged(self, tokens)

@@ -11,7 +11,7 @@ Invariant: a cursor moves only with the message handed to the session. Loop rule
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 from mqtt_proxy.delivery.batches import send_run
@@ -21,18 +21,13 @@ from mqtt_proxy.delivery.outbound import Outbound, Removed
 from mqtt_proxy.delivery.pull import Puller
 from mqtt_proxy.delivery.pump import Pump
 from mqtt_proxy.delivery.record_cache import Feed, RecordCache
-from mqtt_proxy.delivery.resume import PENDING_RETAINED_MAX, Again
 from mqtt_proxy.delivery.source import Source, settle
-from mqtt_proxy.history.replay import HistoryRun
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE, DeliveryOrigin
+from mqtt_proxy.mqtt.session.place import DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.shared.hub import SharedHub
 from mqtt_proxy.shared.member import SharedSource
 from mqtt_proxy.shared.memberships import Memberships
-from remoting.protocol.bodies.history_body import HISTORY_BIT
-from remoting.protocol.bodies.session_body import PHASE_PUBLISH, PHASE_PUBREL
-from remoting.protocol.bodies.shared_body import SHARED_BIT, is_shared_place
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
@@ -101,15 +96,13 @@ class Delivery:
     """The outgoing half of one session."""
 
     __slots__ = (
-        "_by_queue", "_cache", "_out", "_owner", "_pump", "_running", "_serial", "_session", "_slow", "_tools",
+        "_by_queue", "_out", "_owner", "_running", "_serial", "_session", "_slow", "_tools",
         "_turn", "_window_most", "_writable", "committed_key", "memberships", "outbound", "removed", "sources",
     )  # fmt: skip
 
     def __init__(self, session: Session, tools: DeliveryTools, out: Flushed, owner: DeliveryOwner) -> None:
         self._session = session.state
         self._tools = tools
-        self._pump = tools.pump
-        self._cache = tools.cache
         self._out = out
         self._owner: DeliveryOwner | None = owner
         self._running = False
@@ -170,17 +163,13 @@ class Delivery:
         self._running = True
         self.wake()
 
-    def let_go(self) -> None:
-        """Nobody is there any more to give up."""
-        self._owner = None
-
     def stop(self) -> None:
         """The session has ended; its sources stay readable until `release`."""
         self._running = False
         self._tools.pump.forget(self)
 
     def release(self) -> None:
-        """Follow nothing any more."""
+        """Follow nothing any more; nobody is there to give up."""
         self._tools.metrics.subscriptions.value -= len(self.sources)
         for source in list(self.sources):
             self.sources.remove(source)
@@ -188,8 +177,9 @@ class Delivery:
         self._by_queue = None
         if self.memberships is not None:
             self.memberships.release()
+        self._owner = None
 
-    def _reader_of(self, queue_id: int) -> Source | None:
+    def reader_of(self, queue_id: int) -> Source | None:
         """The youngest source that reads this queue."""
         if self._by_queue is not None:
             return self._by_queue.get(queue_id)
@@ -199,59 +189,12 @@ class Delivery:
                 found = source
         return found
 
-    def place(self, one: Again) -> Token:
-        """Where a delivery of the session's previous connection lies."""
-        origin = self._origin(one)
-        if origin is not None and one.phase == PHASE_PUBLISH:
-            origin.sent_before(one.offset)
-        return self.token(one)
-
-    def send_again(self, again: Sequence[Again]) -> set[int]:
-        """Repeat what the client may not have; the packet ids of all that goes on."""
-        going_on = set()
-        for one in again:
-            source = self._member_of(one) if is_shared_place(one.queue_id) else self._subscription_of(one)
-            identifiers = (source.subscription_id,) if source is not None and source.subscription_id else ()
-            retain = one.queue_id == RETAINED_QUEUE or (
-                source is not None and source.retain_as_published and one.is_retained
-            )
-            if one.phase == PHASE_PUBREL or self.outbound.send_again(
-                one.packet_id, one.record, one.topic, one.payload, one.sent_qos, retain, self.token(one), identifiers
-            ):
-                going_on.add(one.packet_id)
-        return going_on
-
-    def token(self, one: Again) -> Token:
-        """What a delivery in flight is known by."""
-        return self._origin(one) or DeliveryOrigin(one.queue_id), one.offset
-
-    def _member_of(self, one: Again) -> SharedSource | None:
-        return None if self.memberships is None else self.memberships.at(one.queue_id & ~SHARED_BIT)
-
-    def _subscription_of(self, one: Again) -> Source | None:
-        return None if one.queue_id == RETAINED_QUEUE else self._reader_of(one.queue_id & ~HISTORY_BIT)
-
-    def _origin(self, one: Again) -> Source | HistoryRun | None:
-        source = self._subscription_of(one)
-        return source.history if source is not None and one.queue_id & HISTORY_BIT else source
-
-    def retained_to_note(self) -> list[int]:
-        """Positions of retained messages the session was still to be given, as many as its note takes."""
-        pending = [
-            position for one in self.sources if one.retained is not None for position in one.retained.remaining()
-        ]
-        lost = len(pending) - PENDING_RETAINED_MAX
-        if lost > 0:
-            self.removed.count("retained_note_full", lost)
-            LOG.warning("retained_not_noted", messages=lost, session=(self.committed_key or b"").decode())
-        return pending[:PENDING_RETAINED_MAX]
-
     # -- what wakes a session ------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Deliver in the next turn."""
         if self._running:
-            self._pump.wake(self)
+            self._tools.pump.wake(self)
 
     @property
     def writable(self) -> bool:
@@ -268,7 +211,7 @@ class Delivery:
             if self._running:
                 self._session.outgoing.in_flight_max = min(WINDOW_BEGIN, self._window_most)
         elif self._running:
-            self._pump.later(self)
+            self._tools.pump.later(self)
 
     def acknowledged(self, tokens: Iterable[object]) -> None:
         """The client has these."""
@@ -294,7 +237,7 @@ class Delivery:
 
     def jumped(self, feed: Feed, offset: int, to: int, reason: str) -> None:
         """Records at a cursor are gone, or the log ends before it."""
-        source = self._reader_of(feed.queue_id)
+        source = self.reader_of(feed.queue_id)
         if source is not None and source.cursor == offset and to != offset:
             self.removed.count(reason, max(0, to - offset))
             source.cursor = to
@@ -302,14 +245,14 @@ class Delivery:
 
     def gone(self, feed: Feed) -> None:
         """A queue was deleted under a subscription: the client must learn of it, so its connection ends."""
-        source = self._reader_of(feed.queue_id)
+        source = self.reader_of(feed.queue_id)
         if source is not None:
             self.removed.count("queue_gone")
             self._give_up(f"queue_gone: queue {feed.queue_id} of {source.filter}")
 
     def lag(self, feed: Feed) -> int:
         """How many records of this queue it has not been given."""
-        source = self._reader_of(feed.queue_id)
+        source = self.reader_of(feed.queue_id)
         return feed.max_offset - source.cursor if source is not None else 0
 
     def _give_up(self, reason: str) -> None:
@@ -394,7 +337,8 @@ class Delivery:
             outbound.budget_bytes -= spent
             left -= sent
             if source.cursor >= newest.next and feed.only is not None:
-                self._cache.drop(newest)  # nobody else needs it: an old one is freed slowly, because it left the caches
+                # Nobody else needs it: an old one is freed slowly, because it left the caches.
+                self._tools.cache.drop(newest)
         while source.cursor < feed.max_offset and left > 0 and outbound.budget_bytes > 0:
             before = source.cursor
             left -= self._take(source, left)

@@ -46,6 +46,9 @@ FILES_LOOK_INTERVAL_MS = 500
 """How often certificates are looked at."""
 
 
+LOG = get_logger("mqtt_proxy.front")
+
+
 class Listener:
     """Accepts MQTT by one or several doors."""
 
@@ -71,7 +74,6 @@ class Listener:
         self._limits = limits
         self._names = TopicNames(limits)
         self._reuse_port = reuse_port
-        self._log = get_logger("mqtt_proxy.front")
         self._servers: list[asyncio.Server | Acceptor[int] | Acceptor[socket.socket]] = []
         self._doors: list[ListenerSpec] = []
         self._shared: LoopState | None = None
@@ -120,7 +122,7 @@ class Listener:
             try:
                 await asyncio.wait_for(self._all_closed.wait(), deadline_s)
             except TimeoutError:
-                self._log.warning("mqtt_stop_deadline", connections=len(self.connections))
+                LOG.warning("mqtt_stop_deadline", connections=len(self.connections))
                 for connection in list(self.connections):
                     connection.abort()
         await asyncio.sleep(0)  # the handlers' on_closed run in the turn after the last socket went
@@ -202,7 +204,7 @@ class Listener:
             os.close(fd)
             self.sockets.leave(peer.address)
             self.counters.refused.child("descriptors").value += 1
-            self._log.error("mqtt_adopt_failed", error=error.strerror, peer=peer.address)
+            LOG.error("mqtt_adopt_failed", error=error.strerror, peer=peer.address)
             return
         connection.begin(wire, peer)
 
@@ -245,7 +247,7 @@ async def drain(listener: Listener, *, interval_ms: int, server_reference: str =
     waiting = list(listener.connections)
     batch = max(BATCH_MIN, -(-len(waiting) * STEP_MS // max(interval_ms, STEP_MS)))
     if waiting:
-        get_logger("mqtt_proxy.front").info("mqtt_draining", connections=len(waiting), interval_ms=interval_ms)
+        LOG.info("mqtt_draining", connections=len(waiting), interval_ms=interval_ms)
     for begin in range(0, len(waiting), batch):
         if begin:
             await asyncio.sleep(STEP_MS / 1_000)

@@ -345,7 +345,6 @@ class Client:
             if self._ownership.closing is not None and not self._services.link.up:
                 self._services.owners.close_later(self)
         delivery.release()
-        delivery.let_go()
 
     # -- a broker that comes back --------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from mqtt_proxy.access.dialog import Dialog
 from mqtt_proxy.access.permissions import Permissions
 from mqtt_proxy.delivery import resume
 from mqtt_proxy.delivery.delivery import Delivery
+from mqtt_proxy.delivery.redelivery import Redelivery
 from mqtt_proxy.listening.client_connection import ClientConnection
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import ConnectRequested
@@ -205,16 +206,17 @@ class Connecting:
             again = may.still_readable(again)
             delivery.outbound.may_be_given = may.may_be_given
         may.expires(services.clock, self._client.give_up)
+        redelivery = Redelivery(delivery)
         self._session.answers.accept(
             opened.present,
-            [(one.packet_id, delivery.place(one), one.phase) for one in again],
+            [(one.packet_id, redelivery.place(one), one.phase) for one in again],
             opened.received,
             session_expiry_s=opened.expiry_s,
             server_keep_alive_s=services.quotas.keep_alive_s(event.keep_alive_s),
             response_information=response_information(services.config.response_topic_prefix, event),
             auth_data=None if self._dialog is None else self._dialog.proof,
         )
-        going_on = delivery.send_again(again)
+        going_on = redelivery.send_again(again)
         if exact is not None:
             exact.begin(planned, going_on)
         services.metrics.connected.value += 1

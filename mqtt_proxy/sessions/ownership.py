@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from mqtt_proxy.delivery import resume
 from mqtt_proxy.delivery.delivery import Delivery
+from mqtt_proxy.delivery.redelivery import Redelivery
 from mqtt_proxy.mqtt.codec.packets import Will
 from mqtt_proxy.mqtt.session.events import ConnectRequested, Disconnected
 from mqtt_proxy.mqtt.session.session import Session
@@ -119,7 +120,7 @@ class SessionOwnership:
                 if run.located:
                     closing.offsets.append((run.queue_id, run.lowest()))
                     cursors.append((run.queue_id, run.cursor))
-            closing.inflight = resume.note(cursors, again, delivery.retained_to_note())
+            closing.inflight = resume.note(cursors, again, Redelivery(delivery).retained_to_note())
             closing.removed = delivery.removed.take()
         if is_up and not self.is_retaking:
             self._say(closing)
