@@ -34,7 +34,8 @@ async def test_both_ways(tmp_path: Path, version: str) -> None:
             assert here._bridge.reason() == ""
             assert [way["up"] for way in here._bridge.status()["ways"]] == [True, True]
             for direction in ("in", "out"):
-                assert reading(here, f"rocketmq_bridge_messages_total{{peer,{direction}}}") == 1
+                name = f"rocketmq_bridge_messages_total{{peer,{direction}}}"
+                await until(lambda name=name: reading(here, name) == 1)  # the acknowledgement counts
                 assert reading(here, f"rocketmq_bridge_connected{{peer,{direction}}}") == 1
             there.close()
             local.close()

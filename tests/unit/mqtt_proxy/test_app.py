@@ -145,9 +145,8 @@ async def test_a_storm_of_wrong_passwords_lets_the_right_one_in(tmp_path: Path) 
     users.write_text(f"ann:{make_hash('right')}\nbob:{make_hash('other')}\n")
     users.chmod(0o600)
     broker, registry = FakeBroker(), Registry()
-    app = ProxyApp(
-        proxy(registry, password_file=users), clock=SystemClock(), registry=registry, connection=await broker.connect()
-    )
+    config = proxy(registry, password_file=users, connect_timeout_ms=120_000)  # a busy machine needs more than 10 s
+    app = ProxyApp(config, clock=SystemClock(), registry=registry, connection=await broker.connect())
     port = await app.start()
     check = app._gate._authenticator._methods[0]._check
     arrived, verify = threading.Event(), check._verify
