@@ -25,7 +25,7 @@ import structlog
 from benchmarks.cpu_clocks import loop_cpu_s, process_cpu_s
 from benchmarks.stores import META
 from broker.replication.acknowledge import Acknowledge
-from broker.replication.follower import Identity
+from broker.replication.follower import ReplicaIdentity
 from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
 from broker.replication.leader import Leader, LeaderSettings
@@ -68,7 +68,7 @@ async def replicate(directory: Path, broker: int, port: int, flush: str) -> None
     """A replica until standard input ends."""
     store = open_store(directory, flush, role="replica")
     client = HaClient(
-        store, Identity(broker=broker, cluster="c", group="g"), f"127.0.0.1:{port}", 1, silence_ms=60_000,
+        store, ReplicaIdentity(broker=broker, cluster="c", group="g"), f"127.0.0.1:{port}", 1, silence_ms=60_000,
         superseded=lambda _epoch: None, failed=lambda error: sys.exit(str(error)), log=LOG,
     )  # fmt: skip
     client.start()

@@ -127,7 +127,7 @@ class ReplicationConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig:
-    """One broker."""
+    """What one broker process is given: its names, its ports, and a table for each of its parts."""
 
     cluster_name: str = "DefaultCluster"
     """Cluster this broker registers itself under; RocketMQ's tools show it."""

@@ -24,7 +24,7 @@ from controller.name_server.key_value_api import key_value_handlers, number, tex
 from controller.name_server.liveness import BrokerKey
 from controller.name_server.name_server import NameServer
 from controller.name_server.registration import decode_registration
-from controller.name_server.state import Member
+from controller.name_server.state import BrokerInstance
 from remoting.access.rights import LOCATE
 from remoting.protocol.bodies.controller_body import Heartbeat, from_fields
 from remoting.protocol.bodies.route_body import (
@@ -193,7 +193,7 @@ class _BrokerApi:
         reply = command.reply(fields={count_field: str(count)})
         later(peer, command, when_durable(self._name_server, reply))
 
-    def _member(self, broker_name: str, broker_id: int, key: BrokerKey) -> Member | None:
+    def _member(self, broker_name: str, broker_id: int, key: BrokerKey) -> BrokerInstance | None:
         if self._name_server.state.member_of(*key) != (broker_name, broker_id):
             return None
         return self._name_server.metadata.groups[broker_name].members[broker_id]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from controller.name_server.state import TEMPLATE_TOPIC
 from remoting.access.resources import of_topic
 from remoting.access.rights import ADMIN, CONSUME, INSPECT, LOCATE, PUBLISH, REGISTER, RIGHTS, with_rights
-from remoting.protocol.bodies.controller_body import NO_BROKER, ElectMaster, from_fields
+from remoting.protocol.bodies.controller_body import NO_BROKER, ElectMasterHeader, from_fields
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
@@ -75,7 +75,7 @@ def _as_broker(command: Command, owner: Owner) -> Iterable[Question]:
     fields = command.fields
     name = fields.get("brokerName", "")
     if command.code == Code.CONTROLLER_ELECT_MASTER:
-        election = from_fields(fields, ElectMaster)
+        election = from_fields(fields, ElectMasterHeader)
         if election.designate_elect or election.broker_id == NO_BROKER:
             yield ADMIN, f"request {command.code}"
             return

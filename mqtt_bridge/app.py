@@ -11,7 +11,7 @@ import asyncio
 from typing import Any
 
 from mqtt_bridge.config import IN, OUT, BridgeConfig, ConnectionConfig
-from mqtt_bridge.direction import Way
+from mqtt_bridge.direction import Direction
 from mqtt_bridge.metrics import BridgeMetrics
 from mqtt_bridge.receiver import Receiver
 from mqtt_bridge.sender import Sender
@@ -37,7 +37,7 @@ class BridgeApp:
         )  # fmt: skip
         self._clock = clock
         self._metrics = BridgeMetrics(registry)
-        self._ways: list[Way] = []
+        self._ways: list[Direction] = []
         self._log = get_logger("bridge")
 
     @property
@@ -73,14 +73,14 @@ class BridgeApp:
         await asyncio.gather(*[way.stop(deadline_s) for way in self._ways])
         await self._uplink.close()
 
-    def _make(self, connection: ConnectionConfig) -> list[Way]:
+    def _make(self, connection: ConnectionConfig) -> list[Direction]:
         name, line = self._config.name, self._uplink.connection
         clock, metrics = self._clock, self._metrics
         ways = []
         if any(rule.goes_out for rule in connection.rules):
             sender = Sender(connection, name, line, clock, metrics)
-            ways.append(Way(OUT, connection, name, sender, clock, metrics))
+            ways.append(Direction(OUT, connection, name, sender, clock, metrics))
         if any(rule.comes_in for rule in connection.rules):
             receiver = Receiver(connection, name, line, clock, metrics)
-            ways.append(Way(IN, connection, name, receiver, clock, metrics))
+            ways.append(Direction(IN, connection, name, receiver, clock, metrics))
         return ways

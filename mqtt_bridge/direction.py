@@ -19,13 +19,13 @@ from typing import Protocol
 from mqtt_bridge.config import IN, ConnectionConfig
 from mqtt_bridge.message import client_id
 from mqtt_bridge.metrics import BridgeMetrics
-from mqtt_bridge.peer import Peer, PeerLostError, Welcome
+from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError
 from remoting.protocol.errors import LightMQError
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
 
-class Backoff:
+class JitteredBackoff:
     """Pauses in milliseconds, from `first_ms` to `last_ms`."""
 
     def __init__(self, first_ms: int, last_ms: int, spread: Callable[[], float]) -> None:
@@ -55,23 +55,23 @@ class Work(Protocol):
     async def prepare(self) -> None:
         """Before the peer is needed. Raises LightMQError."""
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """While the peer is away, after each attempt. Raises LightMQError."""
 
-    def listen(self, peer: Peer) -> None:
+    def listen(self, peer: BridgeClient) -> None:
         """Before a connection is made: take its callbacks."""
 
-    async def begin(self, peer: Peer, welcome: Welcome) -> None:
+    async def begin(self, peer: BridgeClient, welcome: ConnectionAccepted) -> None:
         """What makes the connection useful. Raises LightMQError."""
 
-    async def run(self, peer: Peer) -> None:
+    async def run(self, peer: BridgeClient) -> None:
         """Until it ends. Raises LightMQError."""
 
     async def settle(self, deadline_s: float) -> None:
         """Bring what is on its way to an end. Raises LightMQError."""
 
 
-class Way:
+class Direction:
     """Keeps one direction up until it is stopped."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Way:
         self._client_id = client_id(installation, config, direction)
         self._work = work
         self._clock = clock
-        self._backoff = Backoff(
+        self._backoff = JitteredBackoff(
             config.reconnect_delay_ms_min, config.reconnect_delay_ms_max, lambda: clock.monotonic_ns() % 997 / 997
         )
         self._task: asyncio.Task[None] | None = None
@@ -123,12 +123,12 @@ class Way:
             if self._clock.monotonic_ns() - began_ns >= STEADY_MS * 1_000_000:
                 self._backoff.succeeded()
             await asyncio.sleep(self._backoff.pause_ms() / 1000)
-            await self._look()
+            await self._poll()
 
     async def _connection(self) -> None:
         config = self._config
         password = None if config.password_file is None else first_line(config.password_file)
-        peer = Peer(config, self._client_id, persistent=self.direction == IN, password=password)
+        peer = BridgeClient(config, self._client_id, persistent=self.direction == IN, password=password)
         self._work.listen(peer)
         try:
             welcome = await peer.connect()
@@ -153,9 +153,9 @@ class Way:
             self._log.warning("peer_lost", connection=self.name, direction=self.direction, reason=reason)
         self.reason = reason
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         try:
-            await self._work.look()
+            await self._work.poll()
         except LightMQError as error:
             self._log.debug("look_failed", connection=self.name, error=str(error))
 

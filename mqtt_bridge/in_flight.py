@@ -62,7 +62,7 @@ class Outbox:
         """The peer takes no more than this at a time on the present connection."""
         self._limit = min(self._window, receive_maximum)
 
-    def hold(self, cursor: Cursor, offset: int, copies: int) -> None:
+    def track(self, cursor: Cursor, offset: int, copies: int) -> None:
         """A record of which so many copies are about to be sent; it is the highest looked at so far."""
         assert offset >= cursor.position, (offset, cursor.position)
         cursor.unsettled[offset] = copies
@@ -132,7 +132,7 @@ class Inbox:
         return len(self._waiting)
 
     def arrive(self, packet_id: int, size_bytes: int) -> Arrived:
-        """A message came."""
+        """Note a message that came; acknowledge it when the returned entry is settled."""
         arrived = Arrived(packet_id, size_bytes)
         self._waiting.append(arrived)
         self.unconfirmed_bytes += size_bytes

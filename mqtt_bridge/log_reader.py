@@ -60,7 +60,7 @@ class GroupOffset:
             raise RemoteViolation(f"an answer without an offset: {response.fields}") from error
 
     async def store(self, offset: int) -> None:
-        """Store it."""
+        """Commit the group's offset; returns when it is durable. Raises LightMQError."""
         fields = {**self._fields, "commitOffset": str(offset)}
         checked(await self._line.request(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields)))
 
@@ -103,14 +103,14 @@ class LogReader:
         for rule in self._mapping.rules:
             if await self._mark(rule).stored() is not None:
                 self._begun.add(rule)
-        await self.look(0)
+        await self.refresh(0)
         await self.commit()
         for rule in self._mapping.rules:
             if rule not in self._begun:
                 await self._mark(rule).store(BEGUN)
                 self._begun.add(rule)
 
-    async def look(self, wait_ms: int) -> None:
+    async def refresh(self, wait_ms: int) -> None:
         """Learn of queues and their ends; waits for something to look at, at most `wait_ms`."""
         known: dict[str, dict[str, int]] = {}
         for (topic, number), cursor in self._outbox.cursors.items():
@@ -131,7 +131,7 @@ class LogReader:
             del self._outbox.cursors[key]  # its topic was deleted, and no offset can be stored for it any more
             self._gone.add(key)
 
-    def news(self) -> list[tuple[Key, Cursor]]:
+    def pending(self) -> list[tuple[Key, Cursor]]:
         """Queues with something to look at."""
         cursors = self._outbox.cursors
         return [(key, cursors[key]) for key, end in self.ends.items() if cursors[key].position < end]

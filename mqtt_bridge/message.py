@@ -120,7 +120,7 @@ PROPERTY_OVERHEAD_BYTES = 5
 """Identifier and two lengths of a user property."""
 
 
-class Outgoing(msgspec.Struct):
+class OutgoingCopy(msgspec.Struct):
     """One copy of a message for the peer."""
 
     target: Target
@@ -138,7 +138,7 @@ class Outgoing(msgspec.Struct):
         return size
 
 
-def outgoing(record: RecordView, mapping: OutMapping, place: Place, now_ms: int) -> tuple[list[Outgoing], str]:
+def outgoing(record: RecordView, mapping: OutMapping, place: Place, now_ms: int) -> tuple[list[OutgoingCopy], str]:
     """The copies of a record to send, and if a rule wants it but none goes, why."""
     topic = record.mqtt_topic
     if topic is None:
@@ -158,7 +158,7 @@ def outgoing(record: RecordView, mapping: OutMapping, place: Place, now_ms: int)
             return [], EXPIRED
     said.user = outgoing_user(place, said.user)
     payload = bytes(record.body)
-    return [Outgoing(target, payload, said if place.is_v5 else None) for target in targets], ""
+    return [OutgoingCopy(target, payload, said if place.is_v5 else None) for target in targets], ""
 
 
 def to_image(

@@ -23,7 +23,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from mqtt_bridge.config import ConnectionConfig
-from mqtt_bridge.message import Outgoing
+from mqtt_bridge.message import OutgoingCopy
 from mqtt_bridge.paho_client import SUCCESS, CheckedClient, comes_too_late, in_words, to_paho, why_ended
 from remoting.protocol.errors import LightMQError
 
@@ -70,7 +70,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
+class ConnectionAccepted:
     """What the peer's CONNACK said."""
 
     session_present: bool
@@ -81,13 +81,13 @@ class Welcome:
     retain: bool
 
 
-class Peer:
+class BridgeClient:
     """One connection in one direction. `connect` once, then `publish` or `subscribe`, then `close`."""
 
     def __init__(self, config: ConnectionConfig, client_id: str, *, persistent: bool, password: str | None) -> None:
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._welcome: asyncio.Future[Welcome] = self._loop.create_future()
+        self._welcome: asyncio.Future[ConnectionAccepted] = self._loop.create_future()
         self._subscribed: asyncio.Future[list[int]] = self._loop.create_future()
         self._ended = asyncio.Event()
         self._reason = ""
@@ -106,7 +106,7 @@ class Peer:
         """Whether the peer has welcomed us and is not gone."""
         return self._welcome.done() and not self._ended.is_set()
 
-    async def connect(self) -> Welcome:
+    async def connect(self) -> ConnectionAccepted:
         """Connect and wait for the peer's answer. Raises PeerLostError."""
         where = f"{self._config.host}:{self._config.port}"
         try:
@@ -149,7 +149,7 @@ class Peer:
             raise PeerLostError(self._reason or f"no answer to SUBSCRIBE within {CONNECT_TIMEOUT_S:.0f} s")
         return self._subscribed.result()
 
-    def publish(self, message: Outgoing) -> int:
+    def publish(self, message: OutgoingCopy) -> int:
         """Send one message; its packet id, which `on_settled` names when the peer has it. Raises PeerLostError."""
         target = message.target
         said = None if message.properties is None else to_paho(message.properties)
@@ -228,7 +228,7 @@ class Peer:
         if reason.is_failure:
             self._post(self._finish, f"the peer refused the connection: {in_words(reason, properties)}")
             return
-        welcome = Welcome(
+        welcome = ConnectionAccepted(
             bool(flags.session_present),
             getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM_DEFAULT),
             getattr(properties, "MaximumPacketSize", 0),
@@ -268,7 +268,7 @@ class Peer:
         for function, *arguments in events:
             function(*arguments)
 
-    def _greet(self, welcome: Welcome) -> None:
+    def _greet(self, welcome: ConnectionAccepted) -> None:
         if not self._welcome.done():
             self._welcome.set_result(welcome)
 

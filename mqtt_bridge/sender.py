@@ -19,10 +19,10 @@ from mqtt_bridge.config import OUT, ConnectionConfig
 from mqtt_bridge.in_flight import Cursor, Key, Outbox
 from mqtt_bridge.log_reader import LogReader
 from mqtt_bridge.mapping import OutMapping, wrong_topic
-from mqtt_bridge.message import EXPIRED, REASONS, Outgoing, outgoing, place_of
+from mqtt_bridge.message import EXPIRED, REASONS, OutgoingCopy, outgoing, place_of
 from mqtt_bridge.metrics import BridgeMetrics
 from mqtt_bridge.paho_client import FAILURE, code_in_words
-from mqtt_bridge.peer import Peer, PeerLostError, Welcome
+from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError
 from remoting.protocol.records.record import RecordView
 from remoting.transport.contracts import Connection
 from runtime.clock import Clock
@@ -48,8 +48,8 @@ class Sender:
         self._reader = LogReader(line, config, self._mapping, self.outbox)
         self._refusals: dict[tuple[Cursor, int], int] = {}
         self._settled = asyncio.Event()
-        self._peer: Peer | None = None
-        self._welcome: Welcome | None = None
+        self._peer: BridgeClient | None = None
+        self._welcome: ConnectionAccepted | None = None
         self._begun = False
         self._stopping = False
         self._log = get_logger("bridge.out")
@@ -70,17 +70,17 @@ class Sender:
             await self._reader.begin()
             self._begun = True
 
-    def listen(self, peer: Peer) -> None:
+    def listen(self, peer: BridgeClient) -> None:
         """A new connection."""
         self._peer = peer
         peer.on_settled = self._answered
 
-    async def begin(self, peer: Peer, welcome: Welcome) -> None:  # noqa: ARG002  # the receiver needs it
+    async def begin(self, peer: BridgeClient, welcome: ConnectionAccepted) -> None:  # noqa: ARG002  # the receiver needs it
         """Keep to what the peer can take."""
         self._welcome = welcome
         self.outbox.limit(welcome.receive_maximum)
 
-    async def run(self, peer: Peer) -> None:
+    async def run(self, peer: BridgeClient) -> None:
         """Send until the peer is lost (PeerLostError) or our broker does not answer (LightMQError)."""
         ended = asyncio.ensure_future(peer.until_ended())
         work = [asyncio.ensure_future(self._send()), asyncio.ensure_future(self._commit())]
@@ -99,9 +99,9 @@ class Sender:
             self._repeated.value += self.outbox.in_flight
             self.outbox.rewind()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Learn how far the log has got while nothing is sent, for the gauge of what waits."""
-        await self._reader.look(0)
+        await self._reader.refresh(0)
 
     async def settle(self, deadline_s: float) -> None:
         """Send no more, wait for acknowledgements on their way, store the offset: what a stop in order does."""
@@ -116,8 +116,8 @@ class Sender:
 
     async def _send(self) -> None:
         while not self._stopping:
-            await self._reader.look(LOOK_WAIT_MS)
-            for key, cursor in self._reader.news():
+            await self._reader.refresh(LOOK_WAIT_MS)
+            for key, cursor in self._reader.pending():
                 await self._send_some(key, cursor)
         await asyncio.Event().wait()  # until this connection is closed
 
@@ -140,7 +140,7 @@ class Sender:
         fitting = [copy for copy in copies if self._fits(copy)]
         if not fitting:
             return
-        self.outbox.hold(cursor, offset, len(fitting))
+        self.outbox.track(cursor, offset, len(fitting))
         for copy in fitting:
             while not self.outbox.free:
                 self._settled.clear()
@@ -148,7 +148,7 @@ class Sender:
             assert self._peer is not None
             self.outbox.sent(self._peer.publish(copy), cursor, offset)
 
-    def _fits(self, copy: Outgoing) -> bool:
+    def _fits(self, copy: OutgoingCopy) -> bool:
         """Whether the peer can take the message, made fit to what it said it can do."""
         assert self._welcome is not None
         welcome, target = self._welcome, copy.target

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from remoting.protocol.bodies.session_body import SessionClose, SessionOpen, SessionOpened, Subscribe, Subscribed
+from remoting.protocol.bodies.session_body import SessionClose, SessionOpen, SessionOpened, Subscribed, SubscribeRequest
 from remoting.protocol.frames.commands import Command
 from remoting.transport.answering import answer
 from remoting.transport.calls import Calls
@@ -192,7 +192,7 @@ class InProcessConnection(_End):
         assert self._port is not None
         self._lane.call(self._port.session_open, self.peer, request, said)
 
-    def subscribe(self, wanted: Sequence[tuple[Subscribe, Said[Subscribed]]]) -> None:
+    def subscribe(self, wanted: Sequence[tuple[SubscribeRequest, Said[Subscribed]]]) -> None:
         """Subscribe many sessions, behind every request made before."""
         self._check_open()
         assert self._port is not None

@@ -60,7 +60,7 @@ _ONCE = ("host", "authorization", "content-length", "transfer-encoding")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request."""
+    """The head of an HTTP request, parsed."""
 
     method: str
     path: str
@@ -162,7 +162,7 @@ class PageConnections:
         return len(self._open)
 
     def made(self, connection: PageConnection) -> None:
-        """One more."""
+        """Count a new connection; the least recently served one is dropped when there are too many."""
         self._open[connection] = None
         while len(self._open) > CONNECTIONS_MAX:
             oldest = next(iter(self._open))
@@ -176,17 +176,17 @@ class PageConnections:
             self._open[connection] = None
 
     def lost(self, connection: PageConnection) -> None:
-        """It has ended."""
+        """Stop counting a connection that has ended."""
         self._open.pop(connection, None)
 
     def close(self) -> None:
-        """End all of them."""
+        """Drop all connections without flushing."""
         for connection in list(self._open):
             connection.abort()
 
 
 class PageConnection(asyncio.BufferedProtocol):
-    """One socket."""
+    """One client of the administration port: reads heads, writes pages."""
 
     def __init__(self, connections: PageConnections) -> None:
         self._connections = connections
@@ -238,7 +238,7 @@ class PageConnection(asyncio.BufferedProtocol):
         self._connections.lost(self)
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the socket without flushing."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -342,7 +342,7 @@ LOG_INTERVAL_S = 60.0
 
 
 class Guard(Protocol):
-    """Who may see what."""
+    """Decides which pages a client may see."""
 
     @property
     def pages(self) -> Collection[str]:

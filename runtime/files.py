@@ -180,7 +180,7 @@ class WatchedFile(Generic[T]):
         self._in_force = self._seen = fingerprint(self.path)
         return self._load(self.path)
 
-    async def look(self, *, now: bool = False) -> None:
+    async def refresh(self, *, now: bool = False) -> None:
         """Put a changed file in force; with `now` also one that has not changed, and without waiting for its writer."""
         async with self._busy:
             found = fingerprint(self.path)

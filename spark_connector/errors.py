@@ -20,18 +20,18 @@ def phrase(error: Exception) -> str:
     return str(error).removesuffix(".")
 
 
-class _Said(LightMQError):
+class _Sentence(LightMQError):
     """An error whose text ends as a sentence."""
 
     def __init__(self, text: str) -> None:
         super().__init__(as_sentence(text))
 
 
-class OptionError(_Said, LocalMisuse):
+class OptionError(_Sentence, LocalMisuse):
     """A connector option, a column or an offset given by the user that cannot be used."""
 
 
-class BrokerUnreachable(_Said):
+class BrokerUnreachable(_Sentence):
     """No answer from an address, after the retries the options allow."""
 
 
@@ -39,7 +39,7 @@ class BrokerMoved(BrokerUnreachable):
     """Another broker is the master of the group now: the name server says which, at once or in a moment."""
 
 
-class BrokerRefused(_Said):
+class BrokerRefused(_Sentence):
     """The broker understood a request and said no; `code` is RocketMQ's."""
 
     def __init__(self, text: str, code: int = 0) -> None:
@@ -52,9 +52,9 @@ class BrokerRefused(_Said):
         return self.code in {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
 
 
-class DataLost(_Said):
+class DataLost(_Sentence):
     """Records that the stream should read are gone or the log is another one; see option failOnDataLoss."""
 
 
-class BrokenRecord(_Said):
+class BrokenRecord(_Sentence):
     """A record that arrived does not have the shape or the checksum of a record."""

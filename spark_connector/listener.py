@@ -47,11 +47,9 @@ class _PageServer(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
 
-
-class _PageServer6(_PageServer):
-    """The same on IPv6."""
-
-    address_family = socket.AF_INET6
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
 
 
 class _SilentHandler(WSGIRequestHandler):
@@ -61,7 +59,7 @@ class _SilentHandler(WSGIRequestHandler):
     """Seconds a client may take over its request."""
 
     def log_message(self, format: str, *_args: object) -> None:  # noqa: A002 - the base's own name
-        """Write nothing."""
+        """Keep the standard library from logging each request to stderr."""
 
 
 @dataclass(slots=True)
@@ -149,8 +147,7 @@ class RocketMQProgressListener(StreamingQueryListener, Collector):
                 return [b"this page is for localhost\n"]
             return page(environ, start_response)
 
-        kind = _PageServer6 if ":" in address else _PageServer
-        server = make_server(address, port, guarded, kind, _SilentHandler)
+        server = make_server(address, port, guarded, _PageServer, _SilentHandler)
         threading.Thread(target=server.serve_forever, name="rocketmq-metrics", daemon=True).start()
         return int(server.server_port)
 

@@ -47,7 +47,7 @@ class RocketMQDataSource(DataSource):
         return keep_options(columns, given)
 
     def reader(self, schema: StructType) -> RocketMQBatchReader:
-        """For `spark.read`."""
+        """Plan `spark.read`: called by Spark in a process of the driver's side."""
         from spark_connector.reading.batch_reader import RocketMQBatchReader
 
         return RocketMQBatchReader(schema, self._read_options(schema))
@@ -62,7 +62,7 @@ class RocketMQDataSource(DataSource):
             return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQBatchWriter:
-        """For `df.write`."""
+        """Plan `df.write`: called by Spark in a process of the driver's side."""
         from spark_connector.writing.writer import RocketMQBatchWriter
 
         if not with_kept_options(self.options, schema, WriteOptions):

@@ -3,7 +3,7 @@
 A bucket is a hidden queue; its records are in order of arrival, each with the time it is due. Delivery is in order of
 (due, offset), so one pair tells what was delivered: everything up to `mark`. That needs no list only as long as nothing
 that comes later sorts before the mark. Who adds a record lets it be due no earlier than the time of adding, and
-delivery goes no further than the time of the last `look` before which everything added has been seen (`_horizon`).
+delivery goes no further than the time of the last `mark_seen` before which everything added has been seen (`_horizon`).
 
     floor ........ records below were said again at the end of the queue, before retention took them, or are gone
     cursor ....... records below have been seen, and are in the heap unless delivered; None: nothing looked at yet
@@ -84,7 +84,7 @@ class DelayBucket:
         assert self.cursor is not None, "not open"
         self.cursor = max(self.cursor, next_offset)
 
-    def look(self, next_offset: int, now_ms: int) -> None:
+    def mark_seen(self, next_offset: int, now_ms: int) -> None:
         """Whatever is at or above `next_offset` will have been added at this time or later."""
         looks = self._looks
         if looks and looks[-1][0] == next_offset:
@@ -131,7 +131,7 @@ class DelayBucket:
         return self.cursor == next_offset and self._beyond is None and not self._heap
 
     @property
-    def must_look_again(self) -> bool:
+    def must_rescan(self) -> bool:
         """Whether the next messages are among those that memory had no room for."""
         return self._beyond is not None and not self._in_reach()
 

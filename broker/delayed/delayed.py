@@ -127,7 +127,7 @@ class Delayed:
         more = False
         self._opened = [self._buckets[start] for start in self._starts[:OPEN_MAX] if start - NEAR_MS <= now_ms]
         for bucket in list(self._opened):
-            more = self._look(bucket, now_ms) or more
+            more = self._scan(bucket, now_ms) or more
             keys = bucket.take(GROUP_MAX)
             if keys:
                 self._deliver(bucket, keys)
@@ -182,15 +182,15 @@ class Delayed:
         self._hidden.discard(bucket.queue_id)
         self.queues.discard(bucket.queue_id)
 
-    def _look(self, bucket: DelayBucket, now_ms: int) -> bool:
+    def _scan(self, bucket: DelayBucket, now_ms: int) -> bool:
         """See some of what has come and was confirmed; True when there is more."""
         cursor = bucket.open()
-        bucket.look(self._end(bucket), now_ms)
+        bucket.mark_seen(self._end(bucket), now_ms)
         records, after = self._read(bucket, cursor, SCAN_MAX)
         for offset, record in enumerate(records, cursor):
             bucket.seen(offset, _due_ms(record, bucket))
         bucket.skip(after)
-        return after < self._store.bounds(bucket.queue_id)[1] or bucket.must_look_again
+        return after < self._store.bounds(bucket.queue_id)[1] or bucket.must_rescan
 
     def _read(self, bucket: DelayBucket, offset: int, count: int) -> tuple[list[RecordView], int]:
         """(confirmed records from there on, where to go on); what cannot be read is counted and passed over."""

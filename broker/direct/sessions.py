@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from broker.requests.refusals import refusal_of
 from broker.store.errors import StoreError
-from remoting.protocol.bodies.session_body import SessionClose, SessionOpen, SessionOpened, Subscribe, Subscribed
+from remoting.protocol.bodies.session_body import SessionClose, SessionOpen, SessionOpened, Subscribed, SubscribeRequest
 from remoting.protocol.errors import Refused
 from remoting.protocol.records import names, topics
 from remoting.protocol.records.share_names import inner_filter
@@ -47,7 +47,7 @@ class DirectSessions:
         else:
             broker.tools.answers.call_at(position, position, said)
 
-    def subscribe(self, wanted: Sequence[tuple[Subscribe, Said[Subscribed]]]) -> None:
+    def subscribe(self, wanted: Sequence[tuple[SubscribeRequest, Said[Subscribed]]]) -> None:
         """Subscribe many sessions."""
         broker = self._broker
         if len(wanted) > 1:
@@ -62,7 +62,7 @@ class DirectSessions:
             else:
                 broker.tools.answers.call_at(position, subscribed, said)
 
-    def _make_queues(self, requests: Sequence[Subscribe]) -> None:
+    def _make_queues(self, requests: Sequence[SubscribeRequest]) -> None:
         """Make the queues of exact topics that some of these will ask for, together."""
         wanted = []
         for request in requests:

@@ -108,7 +108,7 @@ class ClientRequests:
             self._groups.ensure_if_room(group)
         if _WATCHED_ATTRIBUTE not in peer.attributes:
             peer.attributes[_WATCHED_ATTRIBUTE] = True
-            peer.on_close(lambda _reason: self._clients.peer_gone(peer))
+            peer.on_close(lambda _reason: self._clients.peer_closed(peer))
         client = GroupClient(client_id, peer, command.language, command.version, self._clock.now_ms())
         changed = self._clients.heartbeat(client, producers, consumers)
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}

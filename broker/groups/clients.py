@@ -103,7 +103,7 @@ class Clients:
         if not client.producer_groups and not client.consumer_groups:
             del self._clients[client_id]
 
-    def peer_gone(self, peer: object) -> None:
+    def peer_closed(self, peer: object) -> None:
         """A connection closed: its clients leave all groups."""
         for client in [client for client in self._clients.values() if client.peer is peer]:
             self._remove(client)

@@ -111,7 +111,7 @@ class ReaderPool:
             if not self._stopping:
                 self._log.warning("range_reader_ended", number=number, pid=process.pid, status=status)
         finally:
-            await self._gone(number)
+            await self._forget(number)
             _close_input(process)
             if process.returncode is None:
                 process.kill()
@@ -156,7 +156,7 @@ class ReaderPool:
         if self._stopping:
             _close_input(process)
 
-    async def _gone(self, number: int) -> None:
+    async def _forget(self, number: int) -> None:
         async with self.changed:
             self.processes.pop(number, None)
             self.changed.notify_all()

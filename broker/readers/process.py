@@ -121,7 +121,7 @@ async def _report(service: RangeService, store: AttachedStore, policy: KeyPolicy
         except TimeoutError:
             store.let_go()
             if policy is not None:
-                await policy.look()
+                await policy.refresh()
         if said != to_line(service.report):
             said = _say(service.report)
 

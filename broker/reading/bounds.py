@@ -65,7 +65,7 @@ class BoundsRequests:
 
         def attempt(last: bool) -> bool:
             reply = self._answer(request)
-            if not last and not _news(reply, request):
+            if not last and not _has_grown(reply, request):
                 return False
             shown = {item.topic for item in reply.queues}
             position = max(map(self._topics.position, shown), default=0)
@@ -131,6 +131,6 @@ def _device_topic(name: str) -> bool:
     return not names.is_system_topic(name.encode())
 
 
-def _news(reply: QueueBoundsReply, request: QueueBoundsRequest) -> bool:
+def _has_grown(reply: QueueBoundsReply, request: QueueBoundsRequest) -> bool:
     known = request.known or {}
     return any(item.max > known.get(item.topic, {}).get(str(item.queue), 0) for item in reply.queues)

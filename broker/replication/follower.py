@@ -41,7 +41,7 @@ from broker.replication.proof import prove, proved
 from remoting.protocol.errors import RemoteViolation
 
 
-class Stage(Enum):
+class LinkPhase(Enum):
     """Where a connection stands."""
 
     WAITING = "waiting"
@@ -82,7 +82,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Confirm:
+class AdvanceConfirm:
     """Show what is flushed below `position`."""
 
     position: int
@@ -97,11 +97,11 @@ class Over:
     remark: str
 
 
-Action = Send | Cut | Reset | Write | Confirm | Over
+Action = Send | Cut | Reset | Write | AdvanceConfirm | Over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class ReplicaIdentity:
     """Who this replica is, and what it shows for it."""
 
     broker: int
@@ -116,9 +116,9 @@ class Follower:
     """One connection to a master."""
 
     def __init__(
-        self, identity: Identity, log: Extent, *, flushed: int, confirm: int, epoch: int, nonce: bytes
+        self, identity: ReplicaIdentity, log: Extent, *, flushed: int, confirm: int, epoch: int, nonce: bytes
     ) -> None:
-        self.stage = Stage.WAITING
+        self.stage = LinkPhase.WAITING
         self.epoch = max(epoch, log.epochs.last)
         """The newest epoch heard of; an older master is refused."""
         self.master_end = 0
@@ -135,7 +135,7 @@ class Follower:
 
     def receive(self, frame: Frame) -> Sequence[Action]:
         """A frame of the master."""
-        if self.stage is Stage.OVER:
+        if self.stage is LinkPhase.OVER:
             return ()
         if isinstance(frame, Refusal):
             return self._over(frame.reason, frame.remark, frame.epoch)
@@ -149,15 +149,15 @@ class Follower:
 
     def cut(self, end: int, flushed: int) -> Sequence[Action]:
         """The log was cut or reset, durably: it ends at `end`, and the store says what of it is flushed."""
-        assert self.stage is Stage.CUTTING, self.stage
+        assert self.stage is LinkPhase.CUTTING, self.stage
         assert flushed <= end, (flushed, end)
         self._end, self._flushed = end, flushed
-        self.stage = Stage.STREAMING
+        self.stage = LinkPhase.STREAMING
         return [Send(encode_ready(Ready(self.epoch, end))), *self._ack()]
 
     def flushed(self, end: int) -> Sequence[Action]:
         """Everything below `end` is on the disk."""
-        if self.stage is not Stage.STREAMING or end <= self._flushed:
+        if self.stage is not LinkPhase.STREAMING or end <= self._flushed:
             return ()
         assert end <= self._end, (end, self._end)
         self._flushed = end
@@ -170,7 +170,7 @@ class Follower:
         hello = Hello(
             me.broker, self.epoch, log.begin, log.end, self._nonce, me.cluster, me.group, me.access_key, me.is_learner
         )
-        self.stage = Stage.GREETED
+        self.stage = LinkPhase.GREETED
         return [Send(encode_hello(hello, lambda content: prove(me.secret, frame.nonce, content)))]
 
     def _welcomed(self, frame: Welcome) -> Sequence[Action]:
@@ -183,7 +183,7 @@ class Follower:
         position = truncation_point(log, Extent(frame.begin, frame.end, theirs))
         self.epoch = frame.epoch
         self.master_end = frame.end
-        self.stage = Stage.CUTTING
+        self.stage = LinkPhase.CUTTING
         if position is None:
             self._record_epoch = 0
             return [Reset(frame.begin, max(0, self._confirm - max(log.begin, frame.begin)))]
@@ -193,7 +193,7 @@ class Follower:
 
     def _transferred(self, frame: Transfer) -> Sequence[Action]:
         if not len(frame.data):
-            return [Confirm(frame.confirm), Send(encode_ack(Ack(self.epoch, self._flushed)))]
+            return [AdvanceConfirm(frame.confirm), Send(encode_ack(Ack(self.epoch, self._flushed)))]
         if frame.position != self._end:
             raise RemoteViolation(f"bytes for {frame.position}, the log ends at {self._end}")
         if not self._record_epoch <= frame.epoch <= self.epoch:
@@ -201,7 +201,7 @@ class Follower:
         self._record_epoch = frame.epoch
         self._end += len(frame.data)
         self.master_end = max(self.master_end, self._end)
-        return [Write(frame), Confirm(frame.confirm)]
+        return [Write(frame), AdvanceConfirm(frame.confirm)]
 
     def _ack(self) -> Sequence[Action]:
         if self._flushed <= self._acked:
@@ -210,12 +210,12 @@ class Follower:
         return [Send(encode_ack(Ack(self.epoch, self._flushed)))]
 
     def _over(self, reason: int, remark: str, epoch: int | None = None) -> Sequence[Action]:
-        self.stage = Stage.OVER
+        self.stage = LinkPhase.OVER
         return [Over(reason, self.epoch if epoch is None else epoch, remark)]
 
 
-_STEPS: dict[tuple[Stage, type], Callable[..., Sequence[Action]]] = {
-    (Stage.WAITING, Greeting): Follower._greeted,  # noqa: SLF001 - the table of the class above
-    (Stage.GREETED, Welcome): Follower._welcomed,  # noqa: SLF001 - as above
-    (Stage.STREAMING, Transfer): Follower._transferred,  # noqa: SLF001 - as above
+_STEPS: dict[tuple[LinkPhase, type], Callable[..., Sequence[Action]]] = {
+    (LinkPhase.WAITING, Greeting): Follower._greeted,  # noqa: SLF001 - the table of the class above
+    (LinkPhase.GREETED, Welcome): Follower._welcomed,  # noqa: SLF001 - as above
+    (LinkPhase.STREAMING, Transfer): Follower._transferred,  # noqa: SLF001 - as above
 }

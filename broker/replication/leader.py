@@ -62,7 +62,7 @@ class LeaderSettings:
 
 
 @dataclass(slots=True)
-class Replica:
+class FollowerProgress:
     """One connection of a replica."""
 
     broker: int
@@ -113,8 +113,8 @@ class Leader:
         self.superseded = 0
         """A newer epoch a replica has heard of, 0 while there is none: this master is one no more."""
         self._cluster, self._group = cluster, group
-        self._replicas: dict[int, Replica] = {}
-        self._by_broker: dict[int, Replica] = {}
+        self._replicas: dict[int, FollowerProgress] = {}
+        self._by_broker: dict[int, FollowerProgress] = {}
         self._gone_ms: dict[int, int] = {}
         """When the last connection of a broker ended."""
         self._caught_up_ms: dict[int, int] = {}
@@ -130,7 +130,7 @@ class Leader:
             return refusal
         self._forget(self._by_broker.get(hello.broker), now_ms)
         caught_up_ms = self._caught_up_ms.get(hello.broker, self._started_ms)
-        replica = Replica(hello.broker, connection, hello.is_learner, now_ms, now_ms, now_ms, caught_up_ms)
+        replica = FollowerProgress(hello.broker, connection, hello.is_learner, now_ms, now_ms, now_ms, caught_up_ms)
         self._replicas[connection] = self._by_broker[hello.broker] = replica
         return Welcome(self.epoch, log.begin, log.end, list(log.epochs))
 
@@ -174,7 +174,7 @@ class Leader:
             replica.caught_up_ms = replica.mark_ms
             replica.mark_end = -1
 
-    def gone(self, connection: int, now_ms: int) -> None:
+    def disconnected(self, connection: int, now_ms: int) -> None:
         """The connection ended; idempotent."""
         self._forget(self._replicas.get(connection), now_ms)
 
@@ -191,7 +191,7 @@ class Leader:
                 self._forget(replica, now_ms)
         return True
 
-    def _forget(self, replica: Replica | None, now_ms: int) -> None:
+    def _forget(self, replica: FollowerProgress | None, now_ms: int) -> None:
         if replica is None:
             return
         del self._replicas[replica.connection]
@@ -199,7 +199,7 @@ class Leader:
         self._gone_ms[replica.broker] = now_ms
         self._caught_up_ms[replica.broker] = replica.caught_up_ms
 
-    def _replica(self, connection: int) -> Replica:
+    def _replica(self, connection: int) -> FollowerProgress:
         replica = self._replicas.get(connection)
         if replica is None:
             raise RemoteViolation("speaks before its handshake, or after a newer connection took its place")
@@ -305,7 +305,7 @@ class Leader:
             return None
         return self.members.propose(wanted)
 
-    def _caught_up(self, replica: Replica, confirm: int) -> bool:
+    def _caught_up(self, replica: FollowerProgress, confirm: int) -> bool:
         return replica.acknowledged >= confirm and replica.acknowledged >= self.epoch_start
 
     def _lags(self, broker: int, confirm: int, now_ms: int) -> bool:
@@ -323,10 +323,10 @@ class Leader:
 
     # -- what may be looked at ----------------------------------------------------------------------------------------
 
-    def replicas(self) -> list[Replica]:
+    def replicas(self) -> list[FollowerProgress]:
         """The connected replicas."""
         return list(self._replicas.values())
 
-    def lag_ms(self, replica: Replica, end: int, now_ms: int) -> int:
+    def lag_ms(self, replica: FollowerProgress, end: int, now_ms: int) -> int:
         """For how long the replica has not had all there was."""
         return 0 if replica.acknowledged >= end else max(0, now_ms - replica.caught_up_ms)

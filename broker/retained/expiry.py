@@ -51,7 +51,7 @@ class RetainedExpiry:
 
     def note(self, topic: bytes, expiry_s: int, now_ms: int) -> None:
         """A message of this topic is about to be retained for so long."""
-        self._look_at(topic, now_ms + expiry_s * 1_000)
+        self._schedule(topic, now_ms + expiry_s * 1_000)
 
     def step(self, now_ms: int) -> int:
         """Remove some of what has expired; how many were removed.
@@ -71,7 +71,7 @@ class RetainedExpiry:
                 self._store.append_state([StateChange(state_kinds.RETAINED, topic, None) for topic in gone])
             except BaseException:
                 for topic in gone:
-                    self._look_at(topic, now_ms + AGAIN_MS)
+                    self._schedule(topic, now_ms + AGAIN_MS)
                 raise
         self.expired += len(gone)
         return len(gone)
@@ -96,7 +96,7 @@ class RetainedExpiry:
             self._log.error("retained_unreadable", topic=topic, error=str(error))
             return False
         if record is None:
-            self._look_at(topic, now_ms + AGAIN_MS)
+            self._schedule(topic, now_ms + AGAIN_MS)
             return False
         view = RecordView(record)
         at_ms = expires_ms(view)
@@ -104,10 +104,10 @@ class RetainedExpiry:
             return True
         self._seen(topic, len(view.body))
         if at_ms is not None:
-            self._look_at(topic, at_ms)
+            self._schedule(topic, at_ms)
         return False
 
-    def _look_at(self, topic: bytes, at_ms: int) -> None:
+    def _schedule(self, topic: bytes, at_ms: int) -> None:
         known = self._due.get(topic)
         if known is not None and known <= at_ms:
             return  # looked at before that anyway

@@ -13,14 +13,14 @@ from typing import Any
 
 import msgspec
 
-from broker.roles.steps import View
+from broker.roles.steps import KnownGroup
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.protocol.bodies.controller_body import (
     LEADER_ADDRESS_FIELD,
     ControllerMetadata,
     MasterHeader,
     SyncStateData,
-    SyncStateSet,
+    SyncStateSetBody,
     from_fields,
 )
 from remoting.protocol.bodies.route_body import decode_body
@@ -171,18 +171,18 @@ class Controllers:
         return line
 
 
-def with_set(view: View, said: SyncStateSet) -> View:
+def with_set(view: KnownGroup, said: SyncStateSetBody) -> KnownGroup:
     """The same master with another set."""
     members = frozenset(said.sync_state_set)
-    return View(view.epoch, view.master, view.address, view.ha_address, members, said.sync_state_set_epoch)
+    return KnownGroup(view.epoch, view.master, view.address, view.ha_address, members, said.sync_state_set_epoch)
 
 
-def view_of(command: Command) -> View:
+def view_of(command: Command) -> KnownGroup:
     """What an answer to 1003 or 1004, or a push, says of the group. Raises RemoteViolation."""
     header = from_fields(command.fields, MasterHeader)
-    said = decode_body(command.body, SyncStateSet) if command.body else SyncStateSet()
+    said = decode_body(command.body, SyncStateSetBody) if command.body else SyncStateSetBody()
     master = header.master_broker_id if header.master_broker_id is not None and header.master_broker_id > 0 else None
-    return View(
+    return KnownGroup(
         header.master_epoch,
         master,
         header.master_address or "",

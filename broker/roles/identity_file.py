@@ -40,7 +40,7 @@ def machine_boot(source: Path = BOOT_ID) -> str:
 FILE_NAME = "GROUP"
 
 
-class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SavedIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What must survive a restart."""
 
     cluster: str
@@ -65,17 +65,17 @@ class IdentityFile:
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
 
-    def load(self, cluster: str, group: str) -> Identity:
+    def load(self, cluster: str, group: str) -> SavedIdentity:
         """What is there, or a new identity. Raises LocalMisuse for a damaged file and for another group's."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
-            return Identity(cluster, group, check_code=secrets.token_hex(16))
+            return SavedIdentity(cluster, group, check_code=secrets.token_hex(16))
         try:
             stored = msgspec.json.decode(data, type=_Stored)
             if zlib.crc32(stored.state) != stored.crc:
                 raise LocalMisuse(f"{self.path} is damaged: its checksum is wrong{_REMEDY}")
-            identity = msgspec.json.decode(stored.state, type=Identity)
+            identity = msgspec.json.decode(stored.state, type=SavedIdentity)
         except msgspec.MsgspecError as error:
             raise LocalMisuse(f"{self.path} is damaged: {error}{_REMEDY}") from error
         if (identity.cluster, identity.group) != (cluster, group):
@@ -85,7 +85,7 @@ class IdentityFile:
             )
         return identity
 
-    def save(self, identity: Identity) -> None:
+    def save(self, identity: SavedIdentity) -> None:
         """Replace the file. Raises OSError."""
         state = msgspec.json.encode(identity)
         make_directory(self.path.parent, mode=0o700)

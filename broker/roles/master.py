@@ -17,7 +17,7 @@ from broker.replication.leader import Leader, LeaderSettings
 from broker.replication.sync_state_set import Proposal, SyncStateSet
 from broker.roles.durability import DurabilityLog
 from broker.roles.pause_watch import PauseWatch
-from broker.roles.steps import View
+from broker.roles.steps import KnownGroup
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
 
@@ -48,7 +48,7 @@ FIRST_LOOK_S = 0.02
 class Alter(Protocol):
     """Asks the controllers for another set."""
 
-    async def __call__(self, epoch: int, members: frozenset[int], set_epoch: int) -> View:
+    async def __call__(self, epoch: int, members: frozenset[int], set_epoch: int) -> KnownGroup:
         """The set as committed. Raises Refused for a no, another LightMQError when nobody knows."""
         ...
 
@@ -106,7 +106,7 @@ class MasterOfGroup:
         self,
         config: BrokerConfig,
         broker_id: int,
-        view: View,
+        view: KnownGroup,
         store: LogStore,
         server: HaServer,
         alter: Alter,
@@ -172,7 +172,7 @@ class MasterOfGroup:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def learn(self, view: View) -> None:
+    def learn(self, view: KnownGroup) -> None:
         """The controllers have committed a set."""
         now_ms = self._server.now_ms()
         if view.epoch == self.view.epoch and self.leader.learn(view.members, view.set_epoch, now_ms):
@@ -209,9 +209,9 @@ class MasterOfGroup:
             if proposal is not None:
                 await self._propose(proposal)
             self._server.confirm()
-            self._look_for_damage()
+            self._check_damage()
 
-    def _look_for_damage(self) -> None:
+    def _check_damage(self) -> None:
         """Let another broker be the master of a log that is damaged here, if one has all that is confirmed."""
         leader, store = self.leader, self._store
         if self._has_resigned or not store.quarantined:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.roles.steps import Stage
+from broker.roles.steps import RolePhase
 from remoting.protocol.bodies.controller_body import EpochCache, EpochRange, HaFollowing, HaReplica, HaState
 from remoting.protocol.bodies.route_body import encode_body
 
@@ -189,7 +189,7 @@ def _role_reason(member: MemberView) -> str:
         return "" if master.leader.accepts(member.replicas.now_ms()) else master.admission.short_reason()
     if client is not None:
         return "" if client.connected else f"the master's log at {client.address} is not followed"
-    if steps.stage is Stage.RUNNING:
+    if steps.stage is RolePhase.RUNNING:
         return "the group has no master"
     return f"no role yet: {steps.stage.value}"
 

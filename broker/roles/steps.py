@@ -4,7 +4,7 @@
                     LEADER        NEXT_ID, APPLY_ID, REGISTER        HEARTBEAT, ELECT               POLL, ELECT
 
 One question is under way at a time. Until the role is known the broker is fenced: neither master nor replica. What the
-controllers say of the master (answers and pushes alike) goes through `told`, which yields a role only for a newer
+controllers say of the master (answers and pushes alike) goes through `update`, which yields a role only for a newer
 epoch, or for the epoch known from before the start if another broker is its master: nobody goes on in an epoch of an
 earlier process. Losing the controllers changes no role.
 Invariant: the epochs of the roles handed out never fall, and two with the same epoch name the same master. Pure: time
@@ -22,7 +22,7 @@ RETRY_MS_MAX = 2_000
 """The pause doubles up to this."""
 
 
-class Stage(Enum):
+class RolePhase(Enum):
     """How far the broker has come."""
 
     INITIAL = "looking for the leading controller"
@@ -44,7 +44,7 @@ class Ask(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class KnownGroup:
     """What the controllers say of the group; `master` is None while it has none."""
 
     epoch: int
@@ -56,10 +56,10 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class RoleChange:
     """What the broker has to be from now on: the master itself, a replica of another, or (no master) fenced."""
 
-    view: View
+    view: KnownGroup
     is_master: bool
 
     @property
@@ -69,10 +69,10 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class SetNews:
+class SyncStateSetChange:
     """The master stays, the controllers have committed another set of replicas in sync, or it has moved."""
 
-    view: View
+    view: KnownGroup
 
 
 class ReplicaSteps:
@@ -81,14 +81,14 @@ class ReplicaSteps:
     def __init__(
         self, broker_id: int | None, *, is_applied: bool, epoch: int, is_learner: bool, poll_interval_ms: int
     ) -> None:
-        self.stage = Stage.INITIAL
+        self.stage = RolePhase.INITIAL
         self.broker_id = broker_id
         self.is_applied = is_applied
         self.epoch = epoch
         """The newest master epoch heard of, also by earlier processes of this broker."""
-        self.role: Role | None = None
+        self.role: RoleChange | None = None
         """None until it is known, which is fenced as well."""
-        self.view: View | None = None
+        self.view: KnownGroup | None = None
         self._is_learner = is_learner
         self._poll_interval_ms = poll_interval_ms
         self._has_leader = self._is_registered = self._is_seen = False
@@ -98,7 +98,7 @@ class ReplicaSteps:
 
     # -- what to do ----------------------------------------------------------------------------------------------------
 
-    def wish(self, now_ms: int) -> Ask | None:
+    def next_ask(self, now_ms: int) -> Ask | None:
         """The next question, None while one is under way or nothing is due."""
         if self._under_way is not None or now_ms < self._due_ms:
             return None
@@ -107,7 +107,7 @@ class ReplicaSteps:
 
     @property
     def due_ms(self) -> int:
-        """When `wish` has something, if nothing happens before."""
+        """When `next_ask` has something, if nothing happens before."""
         return self._due_ms
 
     @property
@@ -135,8 +135,8 @@ class ReplicaSteps:
     def found_leader(self, now_ms: int) -> None:
         """A controller leads."""
         self._has_leader = True
-        if self.stage is Stage.INITIAL:
-            self.stage = Stage.FIRST_TIME_SYNC_DONE
+        if self.stage is RolePhase.INITIAL:
+            self.stage = RolePhase.FIRST_TIME_SYNC_DONE
         self._go_on(now_ms)
 
     def offered(self, broker_id: int, now_ms: int) -> None:
@@ -158,8 +158,8 @@ class ReplicaSteps:
     def registered(self, now_ms: int) -> None:
         """The controllers know where we are."""
         self._is_registered = True
-        if self.stage is not Stage.RUNNING:
-            self.stage = Stage.REGISTER_DONE
+        if self.stage is not RolePhase.RUNNING:
+            self.stage = RolePhase.REGISTER_DONE
         self._go_on(now_ms)
 
     def beaten(self, now_ms: int) -> None:
@@ -168,7 +168,7 @@ class ReplicaSteps:
         self._go_on(now_ms)
 
     def answered(self, now_ms: int) -> None:
-        """An election or a poll was answered; what it said went through `told`."""
+        """An election or a poll was answered; what it said went through `update`."""
         wait = self.view is None or self.view.master is None
         self._rest(now_ms, self._backed_off() if wait else self._poll_interval_ms)
         if not wait:
@@ -189,18 +189,18 @@ class ReplicaSteps:
         self._rest(now_ms, self._backed_off())
 
     @property
-    def is_heard(self) -> bool:
+    def is_registered(self) -> bool:
         """Whether the controllers know of this broker's present start; before that no role is taken."""
-        return self.stage not in (Stage.INITIAL, Stage.FIRST_TIME_SYNC_DONE)
+        return self.stage not in (RolePhase.INITIAL, RolePhase.FIRST_TIME_SYNC_DONE)
 
     def lost_something(self, now_ms: int) -> None:
         """What the controllers know of our log is not so any more: register anew, then take a role."""
         self._is_registered = self._is_seen = False
-        self.stage = Stage.FIRST_TIME_SYNC_DONE if self._has_leader else Stage.INITIAL
+        self.stage = RolePhase.FIRST_TIME_SYNC_DONE if self._has_leader else RolePhase.INITIAL
         self.role = self.view = None
-        self.hurry(now_ms)
+        self.ask_now(now_ms)
 
-    def hurry(self, now_ms: int) -> None:
+    def ask_now(self, now_ms: int) -> None:
         """Something has changed: ask now."""
         self._due_ms = min(self._due_ms, now_ms)
 
@@ -218,18 +218,18 @@ class ReplicaSteps:
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
-    def told(self, view: View) -> Role | SetNews | None:
+    def update(self, view: KnownGroup) -> RoleChange | SyncStateSetChange | None:
         """Take in what a controller says of the group; what changes for us by it."""
         if view.epoch < self.epoch or self.broker_id is None or not self.is_applied:
             return None
-        if not self.is_heard:
+        if not self.is_registered:
             return None  # what is said before they know of this start may count on what it has lost
         if view.epoch == self.epoch:
             return self._same_epoch(view)
         self.epoch, self.view = view.epoch, view
         return self._take(view)
 
-    def _same_epoch(self, view: View) -> Role | SetNews | None:
+    def _same_epoch(self, view: KnownGroup) -> RoleChange | SyncStateSetChange | None:
         before = self.view
         if before is None:
             # The epoch is from before our start: only somebody else can be its master.
@@ -241,13 +241,13 @@ class ReplicaSteps:
         if view.master != before.master or view == before or view.set_epoch < before.set_epoch:
             return None
         self.view = view
-        return SetNews(view)
+        return SyncStateSetChange(view)
 
-    def _take(self, view: View) -> Role | None:
-        role = Role(view, is_master=view.master is not None and view.master == self.broker_id)
+    def _take(self, view: KnownGroup) -> RoleChange | None:
+        role = RoleChange(view, is_master=view.master is not None and view.master == self.broker_id)
         if role.is_fenced and (self.role is None or self.role.is_fenced):
             return None  # no news: it is fenced already
         self.role = role
         if not role.is_fenced:
-            self.stage = Stage.RUNNING
+            self.stage = RolePhase.RUNNING
         return role

@@ -32,10 +32,10 @@ from remoting.protocol.bodies.session_body import (
     SessionFenced,
     SessionOpen,
     SessionOpened,
-    Subscribe,
     Subscribed,
-    Unsubscribe,
+    SubscribeRequest,
     Unsubscribed,
+    UnsubscribeRequest,
     decode,
     encode,
 )
@@ -140,14 +140,14 @@ class SessionRequests:
         request = decode(SessionOpen, command.body)
         self._authorizer.authorize(peer, command, SESSION, request.client_id)
 
-        def said(opened: SessionOpened | None, error: Exception | None) -> None:
+        def reply(opened: SessionOpened | None, error: Exception | None) -> None:
             if opened is not None:
                 peer.send(command.reply(body=encode(opened)))
                 return
             assert isinstance(error, Refused), error
             peer.send(command.reply(error.code, error.remark, error.fields))
 
-        self.open_session(peer, request, said)
+        self.open_session(peer, request, reply)
 
     def open_session(self, peer: Peer, request: SessionOpen, said: Said[SessionOpened]) -> None:
         """Take a client id over for the proxy at `peer`; `said` hears what to resume once that is confirmed."""
@@ -186,7 +186,7 @@ class SessionRequests:
 
     def _owner_left(self, peer: Peer) -> None:
         self._appender.flush_exact()
-        self._sessions.owner_gone(peer, self._clock.now_ms())
+        self._sessions.owner_closed(peer, self._clock.now_ms())
         self._will_room.run()
 
     def session_close(self, peer: Peer, command: Command) -> None:
@@ -204,13 +204,13 @@ class SessionRequests:
 
     def subscribe(self, peer: Peer, command: Command) -> None:
         """Add subscriptions; answers queue, start offset and the retained messages of each."""
-        request = decode(Subscribe, command.body)
+        request = decode(SubscribeRequest, command.body)
         for wanted in request.filters:
             self._authorizer.authorize(peer, command, CONSUME, inner_filter(wanted.filter))
         subscribed, position = self.subscribe_session(request)
         self._answers.reply_at(position, peer, command.reply(body=encode(subscribed)))
 
-    def subscribe_session(self, request: Subscribe) -> tuple[Subscribed, int]:
+    def subscribe_session(self, request: SubscribeRequest) -> tuple[Subscribed, int]:
         """Add subscriptions; (what became of them, the log position at which it holds); Refused or StoreError."""
         results, position = self._sessions.subscribe(request)
         retained = []
@@ -229,7 +229,7 @@ class SessionRequests:
 
     def unsubscribe(self, peer: Peer, command: Command) -> None:
         """Remove subscriptions."""
-        request = decode(Unsubscribe, command.body)
+        request = decode(UnsubscribeRequest, command.body)
         found, position = self._sessions.unsubscribe(request, self._clock.now_ms())
         self._answers.reply_at(position, peer, command.reply(body=encode(Unsubscribed(found))))
 

@@ -39,9 +39,9 @@ from remoting.protocol.bodies.session_body import (
     SessionOpen,
     SessionOpened,
     SessionSubscription,
-    Subscribe,
+    SubscribeRequest,
     SubscribeResult,
-    Unsubscribe,
+    UnsubscribeRequest,
 )
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -148,7 +148,7 @@ class Sessions:
         session.closed_ms = 0
         session.owner, session.continued = owner, request.continues
         self._owned.setdefault(owner, set()).add(session.client_id)
-        changes = self._hold_will(request, session, now_ms, present=present)
+        changes = self._store_will(request, session, now_ms, present=present)
         if present:
             self._save_if_room(session, changes)
         elif session.durable:
@@ -187,7 +187,7 @@ class Sessions:
         self._expiry.schedule(session)
         return session.position
 
-    def owner_gone(self, owner: object, now_ms: int) -> int:
+    def owner_closed(self, owner: object, now_ms: int) -> int:
         """A proxy's connection is gone: sessions without expiry end, the others are closed; returns how many.
 
         Their wills wait a while for the proxy, and longer for a delay.
@@ -213,7 +213,7 @@ class Sessions:
 
     # ---- subscriptions, offsets, QoS 2
 
-    def subscribe(self, request: Subscribe) -> tuple[list[SubscribeResult], int]:
+    def subscribe(self, request: SubscribeRequest) -> tuple[list[SubscribeResult], int]:
         """Add or change subscriptions; a filter that is not granted gets a code from 0x80 on and no queue."""
         session = self.require(request.client_id, request.epoch)
         changes: list[StateChange] = []
@@ -222,7 +222,7 @@ class Sessions:
             self._save(session, changes)
         return results, self._store.end_position
 
-    def unsubscribe(self, request: Unsubscribe, now_ms: int) -> tuple[list[bool], int]:
+    def unsubscribe(self, request: UnsubscribeRequest, now_ms: int) -> tuple[list[bool], int]:
         """Remove subscriptions; the list says for each filter whether there was one."""
         session = self.require(request.client_id, request.epoch)
         found = []
@@ -301,7 +301,7 @@ class Sessions:
         self._sessions[request.client_id] = session
         return session
 
-    def _hold_will(
+    def _store_will(
         self, request: SessionOpen, session: ClientSession, now_ms: int, *, present: bool
     ) -> list[StateChange]:
         record = None if request.will is None else WillRecord(session.expiry_s, 0, request.will)

@@ -23,7 +23,7 @@ from broker.sessions.record import offset_key, pack_offset
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
 from remoting.protocol.bodies.history_body import HISTORY_BIT, pack_before
-from remoting.protocol.bodies.session_body import FAILURE, FilterRequest, HistoryWish, SubscribeResult
+from remoting.protocol.bodies.session_body import FAILURE, FilterRequest, HistoryStart, SubscribeResult
 from remoting.protocol.errors import Refused
 from remoting.protocol.records import names, topics
 from remoting.protocol.records.share_names import inner_filter, share_of, validate_subscription
@@ -65,7 +65,7 @@ class SubscriptionBook:
             if topics.is_wildcard(inner):
                 self._filters.acquire(inner.encode())
             if inner is not topic_filter:
-                self._shared.hold(topic_filter, session.client_id, subscription.queue_id)
+                self._shared.join(topic_filter, session.client_id, subscription.queue_id)
 
     def subscribe(self, session: ClientSession, wanted: FilterRequest, changes: list[StateChange]) -> SubscribeResult:
         """Add or change one subscription."""
@@ -82,7 +82,7 @@ class SubscriptionBook:
         offset = live = self._store.next_offset(queue_id)
         is_shared = share_of(wanted.filter) is not None
         if is_shared:
-            self._shared.hold(wanted.filter, session.client_id, queue_id)
+            self._shared.join(wanted.filter, session.client_id, queue_id)
         session.subscriptions[wanted.filter] = Subscription(
             wanted.qos, queue_id, wanted.options, wanted.subscription_id
         )
@@ -183,7 +183,7 @@ def _refused(code: int) -> SubscribeResult:
     return SubscribeResult(code=code, queue_id=0, offset=0)
 
 
-def start_offset(store: LogStore, queue_id: int, wish: HistoryWish, live: int) -> int:
+def start_offset(store: LogStore, queue_id: int, wish: HistoryStart, live: int) -> int:
     """The offset of the first message wanted; `live`, the queue's end, when there is none."""
     low = store.bounds(queue_id)[0]
     if wish.from_ms is not None:
@@ -193,7 +193,7 @@ def start_offset(store: LogStore, queue_id: int, wish: HistoryWish, live: int) -
     return max(low, live - (wish.last or 0))
 
 
-def place_before(store: LogStore, queue_id: int, wish: HistoryWish, start: int, live: int) -> int | None:
+def place_before(store: LogStore, queue_id: int, wish: HistoryStart, start: int, live: int) -> int | None:
     """The place of what a wish covers before the queue of a wildcard filter begins; None when it covers nothing there.
 
     A queue that has lost its first messages to retention has older ones nowhere.
@@ -201,4 +201,4 @@ def place_before(store: LogStore, queue_id: int, wish: HistoryWish, start: int, 
     low = store.bounds(queue_id)[0]
     if start > 0 or low > 0 or (wish.last is not None and wish.last <= live):
         return None
-    return pack_before(HistoryWish(last=wish.last - live) if wish.last is not None else wish)
+    return pack_before(HistoryStart(last=wish.last - live) if wish.last is not None else wish)

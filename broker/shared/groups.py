@@ -89,7 +89,7 @@ class SharedGroups:
         """Tell `listener` of every shared subscription given up, while its group is still there."""
         self._listeners.append(listener)
 
-    def hold(self, name: str, client_id: str, queue_id: int) -> SharedGroup:
+    def join(self, name: str, client_id: str, queue_id: int) -> SharedGroup:
         """A session subscribes; a group that is new begins with the queue's next message."""
         group = self._groups.get(name)
         if group is not None and group.queue_id != queue_id:  # its queue expired while nobody held either

@@ -90,7 +90,7 @@ class _Seat:
         self.member: ShareMember
 
 
-class _Line:
+class _ProxyLine:
     """One proxy's connection: its members by handle, and what is about to be sent to it."""
 
     __slots__ = ("blocked", "given", "seats", "size_bytes")
@@ -115,7 +115,7 @@ class SharedFeature(Feature):
         self.groups = groups
         self._sessions = sessions
         self._visible = visible
-        self._lines: dict[Peer, _Line] = {}
+        self._lines: dict[Peer, _ProxyLine] = {}
         self._by_client: dict[str, dict[_Seat, None]] = {}
         self._due: dict[SharedGroup, None] = {}
         self._waiting_since_ms: dict[SharedGroup, int] = {}
@@ -182,8 +182,8 @@ class SharedFeature(Feature):
             self._leave(known, "joined_again")
         line = self._lines.get(peer)
         if line is None:
-            line = self._lines[peer] = _Line()
-            peer.on_close(lambda _reason: self._peer_gone(peer))
+            line = self._lines[peer] = _ProxyLine()
+            peer.on_close(lambda _reason: self._peer_closed(peer))
         seat = _Seat(peer, wanted.handle, wanted.client_id, wanted.filter, group)
         seat.member = group.join(seat, wanted.held, self._visible.end(group.queue_id))
         line.seats[wanted.handle] = seat
@@ -208,7 +208,7 @@ class SharedFeature(Feature):
                     self._unseat(seat)
                 self._later(seat.group)
 
-    def _peer_gone(self, peer: Peer) -> None:
+    def _peer_closed(self, peer: Peer) -> None:
         line = self._lines.pop(peer, None)
         if line is not None:
             for seat in list(line.seats.values()):
@@ -334,7 +334,7 @@ class SharedFeature(Feature):
         if line.size_bytes >= PUSH_BYTES_MAX:
             self._push(seat.peer, line)
 
-    def _push(self, peer: Peer, line: _Line) -> None:
+    def _push(self, peer: Peer, line: _ProxyLine) -> None:
         given, line.given, line.size_bytes = line.given, [], 0
         metrics = self._metrics
         metrics.shared_given.value += len(given)
@@ -343,7 +343,7 @@ class SharedFeature(Feature):
         if not peer.writable and not line.blocked:
             self._block(peer, line, blocked=True)
 
-    def _block(self, peer: Peer, line: _Line, *, blocked: bool) -> None:
+    def _block(self, peer: Peer, line: _ProxyLine, *, blocked: bool) -> None:
         """Hand the members of a proxy nothing while its output is full."""
         line.blocked = blocked
         for seat in line.seats.values():

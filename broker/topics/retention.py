@@ -36,7 +36,7 @@ class TopicRetention:
         for config in topics:
             self._changed(config.name)
         topics.on_change(lambda name, _created: self._changed(name))
-        store.state.subscribe(state_kinds.QUEUE, self._queue_said)
+        store.state.subscribe(state_kinds.QUEUE, self._queue_added)
 
     def _changed(self, topic: str) -> None:
         groups, config, name = self._store.groups, self._topics.get(topic), topic.encode()
@@ -57,7 +57,7 @@ class TopicRetention:
         groups.join(name, self._topics.queue_ids(name.decode()))
         groups.join(name, light_queues(self._store, name))
 
-    def _queue_said(self, queue_name: bytes, value: bytes | None, _position: int) -> None:
+    def _queue_added(self, queue_name: bytes, value: bytes | None, _position: int) -> None:
         """Let a new light queue follow its topic."""
         rules = self._store.groups.rules
         if value is None or not rules or not queue_name.startswith(names.LMQ_PREFIX):

@@ -50,7 +50,7 @@ class WillRecord(msgspec.Struct, array_like=True):
 
 
 @dataclass(slots=True, eq=False)
-class Will:
+class StoredWill:
     """One will; `value` is its record, `due_ms` 0 while its connection lives."""
 
     client_id: str
@@ -69,7 +69,7 @@ class Will:
         return self.client_id.encode() + b"\x00" + _EPOCH.pack(self.epoch)
 
     def record(self) -> WillRecord:
-        """What it says."""
+        """The will as it was stored, decoded."""
         return _decode(self.value)
 
 
@@ -82,8 +82,8 @@ class Wills:
 
     def __init__(self, store: LogStore, *, grace_ms: int, now_ms: int) -> None:
         self._grace_ms = grace_ms
-        self._by_client: dict[str, list[Will]] = {}
-        self._heap: list[tuple[int, int, Will]] = []
+        self._by_client: dict[str, list[StoredWill]] = {}
+        self._heap: list[tuple[int, int, StoredWill]] = []
         self._entries = 0
         self._count = 0
         for key, (value, _position) in list(store.state.items(state_kinds.WILL)):
@@ -92,11 +92,11 @@ class Wills:
     def __len__(self) -> int:
         return self._count
 
-    def of(self, client_id: str) -> list[Will]:
+    def of(self, client_id: str) -> list[StoredWill]:
         """The wills of a client: at most one held, and those that wait or are due."""
         return self._by_client.get(client_id, [])
 
-    def get(self, client_id: str, epoch: int) -> Will | None:
+    def get(self, client_id: str, epoch: int) -> StoredWill | None:
         """The will of one connection."""
         return next((will for will in self.of(client_id) if will.epoch == epoch), None)
 
@@ -123,7 +123,7 @@ class Wills:
         if record is None or (continues and earlier is None):
             return changes
         record.continues = continues
-        held = Will(client_id, epoch, _encode(record), continues=continues, proxy=proxy)
+        held = StoredWill(client_id, epoch, _encode(record), continues=continues, proxy=proxy)
         self.keep(held)
         changes.append(StateChange(state_kinds.WILL, held.key, held.value))
         return changes
@@ -156,7 +156,7 @@ class Wills:
         """When `due` has something at the earliest; None: nothing waits."""
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now_ms: int) -> Iterator[Will]:
+    def due(self, now_ms: int) -> Iterator[StoredWill]:
         """The wills whose time has come, each once; `later` brings one back."""
         while self._heap and self._heap[0][0] <= now_ms:
             entry = heapq.heappop(self._heap)
@@ -164,12 +164,12 @@ class Wills:
                 entry[2].is_asked = True
                 yield entry[2]
 
-    def later(self, will: Will, at_ms: int) -> None:
+    def later(self, will: StoredWill, at_ms: int) -> None:
         """Say that it is due again at that time, unless it is gone by then."""
         if self.get(will.client_id, will.epoch) is will:
             self._wait(will, at_ms)
 
-    def remove(self, will: Will) -> StateChange:
+    def remove(self, will: StoredWill) -> StateChange:
         """Forget a will that is there; the deletion to write, in one group with its message if it is published."""
         left = [other for other in self.of(will.client_id) if other is not will]
         if left:
@@ -179,21 +179,21 @@ class Wills:
         self._count -= 1
         return StateChange(state_kinds.WILL, will.key, None)
 
-    def keep(self, will: Will) -> None:
+    def keep(self, will: StoredWill) -> None:
         """Have a will from now on; also takes back a `remove` that could not be written."""
         self._by_client.setdefault(will.client_id, []).append(will)
         self._count += 1
 
     # ---- inner parts
 
-    def _continued(self, client_id: str, continues: int) -> Will | None:
+    def _continued(self, client_id: str, continues: int) -> StoredWill | None:
         """The will a connection left under that epoch, or under the next one if it never learned of that."""
         return next((will for will in self.of(client_id) if continues in (will.epoch, will.continues)), None)
 
     def _load(self, key: bytes, value: bytes, now_ms: int) -> None:
         client_id, epoch = key[:-9].decode(), _EPOCH.unpack_from(key, len(key) - 8)[0]
         record = _decode(value)
-        will = Will(client_id, epoch, value, continues=record.continues)
+        will = StoredWill(client_id, epoch, value, continues=record.continues)
         self.keep(will)
         due_ms = record.due_ms
         if due_ms:
@@ -201,7 +201,7 @@ class Wills:
         else:
             self._wait_with_grace(will, now_ms)
 
-    def _superseded(self, will: Will, now_ms: int, *, present: bool) -> list[StateChange]:
+    def _superseded(self, will: StoredWill, now_ms: int, *, present: bool) -> list[StateChange]:
         """Another connection has come: what becomes of a will that is held or waits."""
         if will.is_asked:
             return []
@@ -210,11 +210,11 @@ class Wills:
         self._wait(will, now_ms)
         return []
 
-    def _wait_with_grace(self, will: Will, now_ms: int) -> None:
+    def _wait_with_grace(self, will: StoredWill, now_ms: int) -> None:
         record = will.record()
         self._wait(will, now_ms + max(self._grace_ms, min(record.spec.delay_s, record.expiry_s) * 1_000))
 
-    def _wait(self, will: Will, due_ms: int) -> None:
+    def _wait(self, will: StoredWill, due_ms: int) -> None:
         will.due_ms = due_ms
         self._entries += 1
         heapq.heappush(self._heap, (due_ms, self._entries, will))
@@ -222,6 +222,6 @@ class Wills:
             self._heap = [entry for entry in self._heap if self._is_live(entry)]
             heapq.heapify(self._heap)
 
-    def _is_live(self, entry: tuple[int, int, Will]) -> bool:
+    def _is_live(self, entry: tuple[int, int, StoredWill]) -> bool:
         will = entry[2]
         return will.due_ms == entry[0] and self.get(will.client_id, will.epoch) is will

@@ -40,7 +40,7 @@ class Machine(Protocol):
         ...
 
     def encode(self) -> bytes:
-        """The whole state."""
+        """Return everything that `restore` needs, as bytes."""
         ...
 
     def restore(self, data: bytes) -> None:

@@ -209,7 +209,7 @@ SNAPSHOT_BYTES_MAX = 256 * 1024 * 1024
 """Largest snapshot that is taken from a leader."""
 
 
-class Snapshot(msgspec.Struct, array_like=True):
+class RaftSnapshot(msgspec.Struct, array_like=True):
     """State of the machine after `last`."""
 
     before: Entry
@@ -228,10 +228,10 @@ class Vote(msgspec.Struct, array_like=True):
     """Whether it had everything that was committed once: an empty newcomer must not vote for others' logs."""
 
 
-Content = TypeVar("Content", Snapshot, Vote)
+Content = TypeVar("Content", RaftSnapshot, Vote)
 
 
-def save(path: Path, content: Snapshot | Vote) -> None:
+def save(path: Path, content: RaftSnapshot | Vote) -> None:
     """Replace the file durably. Raises OSError."""
     body = msgspec.msgpack.encode(content)
     atomic_replace(path, crc32c(body).to_bytes(_CHECKSUM_BYTES, "little") + body)
@@ -266,7 +266,7 @@ class SnapshotPieces:
     def __init__(self) -> None:
         self._bytes = bytearray()
 
-    def take(self, piece: bytes, *, first: bool, last: bool) -> Snapshot | None:
+    def take(self, piece: bytes, *, first: bool, last: bool) -> RaftSnapshot | None:
         """The snapshot once its last piece is here. Raises RemoteViolation, after which it must begin anew."""
         if first:
             self._bytes.clear()
@@ -278,6 +278,6 @@ class SnapshotPieces:
             return None
         data, self._bytes = bytes(self._bytes), bytearray()
         try:
-            return unpack(data, Snapshot, "a snapshot of the leader")
+            return unpack(data, RaftSnapshot, "a snapshot of the leader")
         except LocalMisuse as error:
             raise RemoteViolation(str(error)) from error

@@ -49,7 +49,7 @@ class LogFace:
             self._save()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the journal, and write the vote if it has changed."""
         self.journal.close()
         self._save()
 
@@ -58,7 +58,7 @@ class LogFace:
         self.journal.sync()
 
     def add(self, command: bytes, idx: int, term: int) -> None:
-        """Append an entry."""
+        """Append a command at `idx` in `term`; durable after the next sync."""
         self.journal.add((bytes(command), idx, term))
 
     def __len__(self) -> int:
@@ -75,11 +75,11 @@ class LogFace:
         return self.journal[item]
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:
-        """Cut the tail."""
+        """Cut the entries from place `entryFrom` on, durably."""
         self.journal.cut_tail(entryFrom)
 
     def deleteEntriesTo(self, entryTo: int) -> None:
-        """Cut the head."""
+        """Drop the first `entryTo` entries, which a snapshot holds, durably."""
         self.journal.cut_head(entryTo)
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
@@ -96,7 +96,7 @@ class LogFace:
         self._save()
 
     def getCurrentTerm(self) -> int:
-        """The term."""
+        """The highest term this controller has seen, as it is on disk."""
         return self._vote.term
 
     def getVotedForNodeId(self) -> str | None:

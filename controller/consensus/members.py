@@ -25,7 +25,7 @@ PORT_MAX = 65_535
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ControllerNode:
     """One controller: `address` is where brokers and clients ask, `raft_port` where controllers agree."""
 
     node_id: str
@@ -39,7 +39,7 @@ class Member:
         return f"{self.host}:{self.port}"
 
 
-def parse_members(texts: Sequence[str], node_id: str) -> dict[str, Member]:
+def parse_members(texts: Sequence[str], node_id: str) -> dict[str, ControllerNode]:
     """The controllers by node id, this one among them. Raises LocalMisuse."""
     members = {member.node_id: member for member in map(_parse, texts)}
     if len(members) != len(texts) or len({(m.host, m.raft_port) for m in members.values()}) != len(texts):
@@ -51,12 +51,12 @@ def parse_members(texts: Sequence[str], node_id: str) -> dict[str, Member]:
     return members
 
 
-def is_local(members: dict[str, Member]) -> bool:
+def is_local(members: dict[str, ControllerNode]) -> bool:
     """Whether all controllers are on this machine."""
     return all(_loopback(member.host) for member in members.values())
 
 
-def read_secret(path: Path | None, members: dict[str, Member], data_directory: Path) -> bytes:
+def read_secret(path: Path | None, members: dict[str, ControllerNode], data_directory: Path) -> bytes:
     """The secret controllers prove themselves with. Raises LocalMisuse.
 
     Between machines a file must be named. On one machine the file beside the data directories serves, and is made by
@@ -101,13 +101,13 @@ def _make_secret(path: Path) -> None:
     fsync_dir(path.parent)
 
 
-def _parse(text: str) -> Member:
+def _parse(text: str) -> ControllerNode:
     node_id, _, rest = text.partition("@")
     address, _, raft = rest.rpartition("@")
     host, _, port = address.rpartition(":")
     if not (node_id and node_id.isascii() and node_id.isalnum() and host and _is_port(port) and _is_port(raft)):
         raise LocalMisuse(f"controller.peers: {text!r} is not of the form n1@host:port@raftport")
-    return Member(node_id, host.strip("[]") if host.startswith("[") else host, int(port), int(raft))
+    return ControllerNode(node_id, host.strip("[]") if host.startswith("[") else host, int(port), int(raft))
 
 
 def _is_port(text: str) -> bool:

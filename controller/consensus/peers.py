@@ -17,11 +17,11 @@ from typing import Any
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from controller.consensus.members import Member
+from controller.consensus.members import ControllerNode
 from controller.consensus.wire import (
     RANDOM_BYTES,
     Message,
-    Session,
+    SecureChannel,
     decode_message,
     encode_message,
     from_library,
@@ -45,8 +45,8 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
 
     def __init__(
         self,
-        own: Member,
-        members: Mapping[str, Member],
+        own: ControllerNode,
+        members: Mapping[str, ControllerNode],
         key: bytes,
         *,
         silence_ms: int,
@@ -79,7 +79,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
                 self._dialers.append(loop.create_task(self._dial(member)))
 
     async def close(self) -> None:
-        """End everything."""
+        """Cancel the dialers, stop listening and drop all connections."""
         for task in self._dialers:
             task.cancel()
         await asyncio.gather(*self._dialers, return_exceptions=True)
@@ -147,7 +147,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
             self._received()
 
     def lost(self, connection: PeerConnection, reason: str) -> None:
-        """A socket is gone."""
+        """Forget a connection; the node counts as disconnected if it was the one in use."""
         self._all.pop(connection, None)
         peer = connection.session.peer
         if peer is not None and self._connections.get(peer) is connection:
@@ -161,7 +161,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
         self.violations += 1
         self._log.warning("controller_refused", address=address, reason=reason)
 
-    async def _dial(self, member: Member) -> None:
+    async def _dial(self, member: ControllerNode) -> None:
         loop = asyncio.get_running_loop()
         while True:
             if member.node_id not in self._connections:
@@ -177,10 +177,10 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
 
 
 class PeerConnection(asyncio.Protocol):
-    """One socket."""
+    """One socket between two controllers, dialled or accepted, with its encrypted stream."""
 
     def __init__(self, peers: PeerTransport, dialed: str | None) -> None:
-        self.session = Session(peers.key, peers.own.node_id, peers.nodes, os.urandom(RANDOM_BYTES), dialed=dialed)
+        self.session = SecureChannel(peers.key, peers.own.node_id, peers.nodes, os.urandom(RANDOM_BYTES), dialed=dialed)
         self.heard = asyncio.get_running_loop().time()
         self.ended = asyncio.Event()
         self._peers = peers
@@ -188,7 +188,7 @@ class PeerConnection(asyncio.Protocol):
         self._reason = "it closed"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say who we are."""
+        """Send the hello that opens the encrypted stream."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._peers.made(self)
@@ -222,12 +222,12 @@ class PeerConnection(asyncio.Protocol):
             self.end("it does not read")
 
     def end(self, reason: str) -> None:
-        """Close at once."""
+        """Drop the socket without flushing; `reason` is logged."""
         self._reason = reason
         if self._transport is not None:
             self._transport.abort()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Tell the others."""
+        """Wake the dialer and take the connection out of the table."""
         self.ended.set()
         self._peers.lost(self, self._reason)

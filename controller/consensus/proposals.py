@@ -44,7 +44,7 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     command: bytes
 
 
-class State(msgspec.Struct, array_like=True, frozen=True):
+class MachineSnapshot(msgspec.Struct, array_like=True, frozen=True):
     """A snapshot's content."""
 
     groups: bytes
@@ -89,12 +89,12 @@ class DeduplicatedMachine:
         return outcome
 
     def encode(self) -> bytes:
-        """The whole state."""
-        return msgspec.msgpack.encode(State(self.machine.encode(), self._answers))
+        """Return machine and remembered answers as a snapshot's bytes."""
+        return msgspec.msgpack.encode(MachineSnapshot(self.machine.encode(), self._answers))
 
     def restore(self, data: bytes) -> None:
         """Take over a whole state. Raises msgspec.MsgspecError, with nothing changed."""
-        state = msgspec.msgpack.decode(data, type=State)
+        state = msgspec.msgpack.decode(data, type=MachineSnapshot)
         self.machine.restore(state.groups)
         self._answers = state.answers
         if self._changed is not None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from pysyncobj import FAIL_REASON
 
 from controller.consensus.engine import COMMAND_BYTES_MAX, ConsensusFailed, Machine, NotLeading, OutcomeUnknown
-from controller.consensus.members import Member
+from controller.consensus.members import ControllerNode
 from controller.consensus.peers import PeerTransport
 from controller.consensus.raft_node import NO_OP, RaftNode, Timers
 from controller.consensus.single import REGULAR, check_members
@@ -49,7 +49,7 @@ class RaftSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class EngineStatus:
     """What the thread last said of itself."""
 
     leads: bool = False
@@ -69,7 +69,7 @@ class RaftEngine:
     """The engine of a controller with peers."""
 
     def __init__(
-        self, directory: Path, machine: Machine, members: Mapping[str, Member], node_id: str, secret: bytes,
+        self, directory: Path, machine: Machine, members: Mapping[str, ControllerNode], node_id: str, secret: bytes,
         settings: RaftSettings,
     ) -> None:  # fmt: skip
         self.node_id = node_id
@@ -78,7 +78,7 @@ class RaftEngine:
         self._members = members
         self._secret = secret
         self._settings = settings
-        self._view = View()
+        self._view = EngineStatus()
         self._leadership: list[Callable[[bool], None]] = []
         self._log = get_logger("consensus")
         self._thread: threading.Thread | None = None
@@ -126,7 +126,7 @@ class RaftEngine:
         if not self._ended.done():
             self._away.call_soon_threadsafe(self._stop.set)
             await self._ended
-        self._show(View(term=self._view.term))
+        self._show(EngineStatus(term=self._view.term))
 
     async def propose(self, data: bytes) -> object:
         """The machine's answer once the command is committed."""
@@ -147,7 +147,7 @@ class RaftEngine:
         return await asyncio.shield(self._failure)
 
     def status(self) -> Mapping[str, object]:
-        """Numbers."""
+        """Term, applied index, entries and snapshots for the status page."""
         view = self._view
         return {
             "term": view.term,
@@ -183,7 +183,7 @@ class RaftEngine:
         else:
             future.set_exception(OutcomeUnknown(f"the command's fate is not known (reason {reason})"))
 
-    def _show(self, view: View) -> None:
+    def _show(self, view: EngineStatus) -> None:
         before, self._view = self._view, view
         if before.leads != view.leads:
             for callback in self._leadership:
@@ -194,7 +194,7 @@ class RaftEngine:
         assert self._started is not None
         assert self._ended is not None
         assert self._failure is not None
-        self._show(View(term=self._view.term))
+        self._show(EngineStatus(term=self._view.term))
         self._ended.set_result(None)
         if error is None:
             return
@@ -279,7 +279,7 @@ class RaftEngine:
         assert self._transport is not None
         refused = self._transport.violations
         entries = node.log_entries
-        view = View(
+        view = EngineStatus(
             node.leads, node.leader_id, node.raftCurrentTerm, node.raftLastApplied, entries, node.snapshots, refused,
             node.votes,
         )  # fmt: skip

@@ -32,7 +32,7 @@ from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf
 from pysyncobj.monotonic import monotonic
 
 from controller.consensus.engine import COMMAND_BYTES_MAX, ConsensusFailed, Machine
-from controller.consensus.journal import Snapshot, SnapshotPieces, load, save
+from controller.consensus.journal import RaftSnapshot, SnapshotPieces, load, save
 from controller.consensus.log_face import LogFace
 from controller.consensus.peers import PeerTransport
 from controller.consensus.single import FIRST_ENTRY, REGULAR, SNAPSHOT_FILE
@@ -40,7 +40,7 @@ from controller.consensus.wire import Founded, Install, Newcomer, NextIndex, Pre
 from remoting.protocol.errors import LocalMisuse
 
 
-class Canvass:
+class PreVoteRound:
     """One controller's round of asking; there is none before `begin` and after `end`."""
 
     def __init__(self, own: str, members: int) -> None:
@@ -65,7 +65,7 @@ class Canvass:
         return len(self._grants | self._newcomers) == self._members
 
     def begin(self) -> None:
-        """Ask anew."""
+        """Start a new round: only this controller's own vote counts yet."""
         self._grants, self._newcomers = {self._own}, set()
 
     def end(self) -> None:
@@ -94,7 +94,7 @@ PIECE_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Timers:
-    """Seconds."""
+    """Intervals of the election and replication timers, in seconds."""
 
     heartbeat: float
     election: float
@@ -122,7 +122,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         self._face = LogFace(directory, tuple(sorted(transport.nodes)))
         self._conflict = self._elect_now = False
         self._leader_heard = 0.0
-        self._canvass = Canvass(transport.own.node_id, len(transport.nodes))
+        self._canvass = PreVoteRound(transport.own.node_id, len(transport.nodes))
         self._pieces, self.snapshots = SnapshotPieces(), 0
         conf = SyncObjConf(
             autoTick=False,
@@ -197,7 +197,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
             self._face.become_voter()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close journal, snapshot and vote files."""
         self._face.close()
 
     def _checkCommandsToApply(self) -> None:
@@ -351,14 +351,14 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
     def _write_snapshot(self, _path: str, parts: tuple[Any, ...]) -> None:
         """The library's serializer: it renames what is written, which therefore lies durably under both names."""
         last, before = parts[0], parts[1]
-        save(Path(_path), Snapshot(tuple(before), tuple(last), self._machine.encode()))
+        save(Path(_path), RaftSnapshot(tuple(before), tuple(last), self._machine.encode()))
         self.snapshots += 1
 
     def _unused(self, _path: str) -> tuple[Any, ...]:
         raise AssertionError("snapshots are read by us")
 
     def _restore(self) -> None:
-        snapshot = load(self._directory / SNAPSHOT_FILE, Snapshot)
+        snapshot = load(self._directory / SNAPSHOT_FILE, RaftSnapshot)
         if snapshot is not None:
             self._use(snapshot)
         elif self._face[0][1] != 1:
@@ -367,7 +367,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
                 f"controllers alive, empty this one's data directory and let it catch up"
             )
 
-    def _use(self, snapshot: Snapshot) -> None:
+    def _use(self, snapshot: RaftSnapshot) -> None:
         """Make a durable snapshot the state, and keep the entries that follow it."""
         journal, index = self._face.journal, snapshot.last[1]
         place = index - journal[0][1]

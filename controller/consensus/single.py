@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from controller.consensus.engine import COMMAND_BYTES_MAX, ConsensusFailed, Machine, NotLeading
-from controller.consensus.journal import Journal, Snapshot, Vote, load, save
+from controller.consensus.journal import Journal, RaftSnapshot, Vote, load, save
 from remoting.protocol.errors import LocalMisuse
 from runtime.files import make_directory
 from runtime.logs import get_logger
@@ -59,12 +59,12 @@ class SingleEngine:
 
     @property
     def leader(self) -> str | None:
-        """Itself."""
+        """This controller's own id while it runs, else None."""
         return self.node_id if self._leading else None
 
     @property
     def ready(self) -> bool:
-        """While it runs."""
+        """Whether the journal is open and commands are taken."""
         return self._leading
 
     async def start(self) -> None:
@@ -73,7 +73,7 @@ class SingleEngine:
         check_members(self._directory, (self.node_id,))
         make_directory(self._directory)
         journal = self._journal = Journal(self._directory / JOURNAL_FILE)
-        snapshot = load(self._directory / SNAPSHOT_FILE, Snapshot)
+        snapshot = load(self._directory / SNAPSHOT_FILE, RaftSnapshot)
         if snapshot is None and not len(journal):
             journal.add(FIRST_ENTRY)
         index = FIRST_ENTRY[1] if snapshot is None else snapshot.last[1]
@@ -122,7 +122,7 @@ class SingleEngine:
         return await asyncio.shield(self._failure)
 
     def status(self) -> Mapping[str, object]:
-        """Numbers."""
+        """Term, applied index, entries and snapshots for the status page."""
         entries = len(self._journal) if self._journal is not None else 0
         return {"term": TERM, "applied": self.applied, "log_entries": entries, "snapshots": self.snapshots}
 
@@ -154,7 +154,7 @@ class SingleEngine:
         self._writer = None
 
     async def _snapshot(self, journal: Journal) -> None:
-        snapshot = Snapshot(journal[-2], journal[-1], self._machine.encode())
+        snapshot = RaftSnapshot(journal[-2], journal[-1], self._machine.encode())
         await asyncio.to_thread(save, self._directory / SNAPSHOT_FILE, snapshot)
         await asyncio.to_thread(journal.cut_head, len(journal) - 2)
         self.snapshots += 1

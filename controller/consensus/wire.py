@@ -130,7 +130,7 @@ def decode_message(data: bytes) -> Message:
         raise RemoteViolation(f"no message of a controller: {error}") from error
 
 
-class Session:
+class SecureChannel:
     """One connection between two controllers, seen from one side."""
 
     def __init__(self, key: bytes, own_id: str, members: Iterable[str], random: bytes, *, dialed: str | None) -> None:

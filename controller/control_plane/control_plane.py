@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from controller.config import ControllerConfig
 from controller.consensus.engine import Engine
-from controller.consensus.members import Member, parse_members, read_secret
+from controller.consensus.members import ControllerNode, parse_members, read_secret
 from controller.consensus.proposals import DeduplicatedMachine, Proposer
 from controller.consensus.single import SingleEngine
 from controller.control_plane.controller_api import controller_handlers
-from controller.control_plane.masters import Masters
+from controller.control_plane.masters import GroupMasters
 from controller.control_plane.pushes import RolePushes, RoutePushes
 from controller.name_server.changes import RemoveMember
 from controller.name_server.name_server import NameServer
@@ -50,7 +50,7 @@ class ControlPlane:
         self._replicated = DeduplicatedMachine(self.machine, self._changed_somewhere)
         self.engine = make_engine(config, self.members, self._replicated)
         self.proposer = Proposer(self.engine, secrets.token_hex(CLIENT_BYTES))
-        self.masters = Masters(
+        self.masters = GroupMasters(
             clock,
             self.engine,
             self.machine,
@@ -70,7 +70,7 @@ class ControlPlane:
         self._ticker = self._loop.create_task(self._tick())
 
     async def stop(self) -> None:
-        """Leave."""
+        """Cancel the ticks, then stop elections, pushes and the engine, in this order."""
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
@@ -82,7 +82,7 @@ class ControlPlane:
         """Where clients reach this controller; with peers the configuration says so to all of them."""
         if not self._config.peers:
             node_id = self._config.node_id
-            self.members[node_id] = Member(node_id, host, port, 0)
+            self.members[node_id] = ControllerNode(node_id, host, port, 0)
 
     def handlers(self, settings: Callable[[], bytes]) -> dict[int, Handler]:
         """The request codes of controller mode."""
@@ -132,14 +132,14 @@ class ControlPlane:
             self.masters.tick()
 
 
-def members_of(config: ControllerConfig) -> dict[str, Member]:
+def members_of(config: ControllerConfig) -> dict[str, ControllerNode]:
     """The controllers by node id; alone this one, at its own address."""
     if config.peers:
         return parse_members(config.peers, config.node_id)
-    return {config.node_id: Member(config.node_id, config.host, config.port, 0)}
+    return {config.node_id: ControllerNode(config.node_id, config.host, config.port, 0)}
 
 
-def make_engine(config: ControllerConfig, members: dict[str, Member], machine: DeduplicatedMachine) -> Engine:
+def make_engine(config: ControllerConfig, members: dict[str, ControllerNode], machine: DeduplicatedMachine) -> Engine:
     """The engine for so many controllers."""
     directory = config.data_directory / CONSENSUS_DIRECTORY
     if len(members) == 1:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from controller.consensus.engine import ConsensusFailed, NotLeading
-from controller.consensus.members import Member
-from controller.control_plane.masters import Masters
+from controller.consensus.members import ControllerNode
+from controller.control_plane.masters import GroupMasters
 from controller.replicas import commands
 from controller.replicas.commands import Live, Outcome
 from controller.replicas.group import GroupView, ReplicaGroup
@@ -30,7 +30,7 @@ Answer = Callable[[Peer, Command], Awaitable[Command]]
 
 
 def controller_handlers(
-    masters: Masters, members: Mapping[str, Member], settings: Callable[[], bytes]
+    masters: GroupMasters, members: Mapping[str, ControllerNode], settings: Callable[[], bytes]
 ) -> dict[int, Handler]:
     """The table's entries of controller mode; `settings` is the configuration as code 1010 shows it."""
     api = _ControllerApi(masters, members)
@@ -56,7 +56,7 @@ def controller_handlers(
     }
 
 
-def watch(masters: Masters, peer: Peer) -> None:
+def watch(masters: GroupMasters, peer: Peer) -> None:
     """Tell the masters when this connection ends, once however often it is asked."""
     if WATCHED_ATTRIBUTE not in peer.attributes:
         peer.attributes[WATCHED_ATTRIBUTE] = True
@@ -64,7 +64,7 @@ def watch(masters: Masters, peer: Peer) -> None:
 
 
 class _ControllerApi:
-    def __init__(self, masters: Masters, members: Mapping[str, Member]) -> None:
+    def __init__(self, masters: GroupMasters, members: Mapping[str, ControllerNode]) -> None:
         self._masters = masters
         self._members = members
 
@@ -80,9 +80,9 @@ class _ControllerApi:
         return handle
 
     async def alter(self, _peer: Peer, command: Command) -> Command:
-        """1001."""
-        header = from_fields(command.fields, body.AlterSyncStateSet)
-        given = decode_body(command.body, body.SyncStateSet)
+        """CONTROLLER_ALTER_SYNC_STATE_SET (1001): a master reports its new SyncStateSet."""
+        header = from_fields(command.fields, body.AlterSyncStateSetHeader)
+        given = decode_body(command.body, body.SyncStateSetBody)
         outcome = await self._masters.propose(
             commands.AlterSyncStateSet(
                 header.broker_name,
@@ -97,8 +97,8 @@ class _ControllerApi:
         return _reply(command, outcome, body.SyncStateSetAltered(epoch), set_body(outcome.view))
 
     async def elect(self, _peer: Peer, command: Command) -> Command:
-        """1002."""
-        header = from_fields(command.fields, body.ElectMaster)
+        """CONTROLLER_ELECT_MASTER (1002): elect a master, for the asking broker or as designated."""
+        header = from_fields(command.fields, body.ElectMasterHeader)
         asked_by = header.broker_id if header.broker_id != body.NO_BROKER else None
         outcome = await self._masters.elect(
             header.cluster_name, header.broker_name, asked_by, designated=header.designate_elect
@@ -111,7 +111,7 @@ class _ControllerApi:
 
     async def register(self, peer: Peer, command: Command) -> Command:
         """1003; who is told to be master must be alive."""
-        header = from_fields(command.fields, body.RegisterReplica)
+        header = from_fields(command.fields, body.RegisterReplicaHeader)
         outcome = await self._masters.propose(
             commands.RegisterReplica(
                 header.cluster_name,
@@ -127,19 +127,19 @@ class _ControllerApi:
         if outcome.code != 0 or outcome.view is None:
             return _reply(command, outcome)
         watch(self._masters, peer)
-        self._masters.heard(header.broker_name, header.broker_id, Live(header.last_epoch, header.log_end), peer)
+        self._masters.heartbeat(header.broker_name, header.broker_id, Live(header.last_epoch, header.log_end), peer)
         alive = self._masters.is_alive(header.broker_name, outcome.view.master)
         return _reply(command, outcome, master_header(outcome.view, shown=alive), set_body(outcome.view))
 
     async def replica_info(self, _peer: Peer, command: Command) -> Command:
-        """1004."""
+        """CONTROLLER_GET_REPLICA_INFO (1004): a group's master and SyncStateSet, behind a barrier."""
         header = from_fields(command.fields, body.ReplicaInfoRequest)
         await self._masters.proposer.barrier()
         view = self._group(header.broker_name).view()
         return _reply(command, Outcome(), master_header(view), set_body(view))
 
     def metadata(self, _peer: Peer, command: Command) -> Command:
-        """1005."""
+        """CONTROLLER_GET_METADATA_INFO (1005): who leads the controllers, and their addresses."""
         engine = self._masters.engine
         leader = self._members.get(engine.leader or "")
         header = body.ControllerMetadata(
@@ -152,7 +152,7 @@ class _ControllerApi:
         return command.reply(fields=to_fields(header))
 
     async def sync_state(self, _peer: Peer, command: Command) -> Command:
-        """1006."""
+        """CONTROLLER_GET_SYNC_STATE_DATA (1006): SyncStateSets of the named groups, or of all."""
         names = body.decode_names(command.body)
         await self._masters.proposer.barrier()
         groups = self._masters.machine.groups
@@ -160,7 +160,7 @@ class _ControllerApi:
         return command.reply(body=encode_body(body.SyncStateData(table)))
 
     async def clean(self, _peer: Peer, command: Command) -> Command:
-        """1011."""
+        """CLEAN_BROKER_DATA (1011): forget replicas of a group; living ones only when forced."""
         header = from_fields(command.fields, body.CleanBrokerData)
         try:
             ids = tuple(int(each) for each in (header.broker_controller_ids_to_clean or "").split(";") if each)
@@ -178,15 +178,15 @@ class _ControllerApi:
         return _reply(command, outcome)
 
     async def next_broker_id(self, _peer: Peer, command: Command) -> Command:
-        """1012."""
+        """CONTROLLER_GET_NEXT_BROKER_ID (1012): the id that the next new replica may apply for."""
         header = from_fields(command.fields, body.GroupHeader)
         await self._masters.proposer.barrier()
         next_id = self._masters.machine.next_broker_id(header.broker_name)
         return command.reply(fields=to_fields(body.NextBrokerId(header.cluster_name, header.broker_name, next_id)))
 
     async def apply_broker_id(self, _peer: Peer, command: Command) -> Command:
-        """1013."""
-        header = from_fields(command.fields, body.ApplyBrokerId)
+        """CONTROLLER_APPLY_BROKER_ID (1013): give an id to the holder of the check code."""
+        header = from_fields(command.fields, body.ApplyBrokerIdHeader)
         outcome = await self._masters.propose(
             commands.ApplyBrokerId(
                 header.cluster_name, header.broker_name, header.applied_broker_id, header.register_check_code
@@ -242,7 +242,7 @@ def master_header(view: GroupView, *, shown: bool = True) -> body.MasterHeader:
 
 def set_body(view: GroupView | None) -> bytes:
     """The SyncStateSet as answers and pushes carry it."""
-    return encode_body(body.SyncStateSet(list(view.in_sync), view.set_epoch)) if view is not None else b""
+    return encode_body(body.SyncStateSetBody(list(view.in_sync), view.set_epoch)) if view is not None else b""
 
 
 def _reply(command: Command, outcome: Outcome, header: Header | None = None, content: bytes = b"") -> Command:

@@ -35,7 +35,7 @@ class ElectionCounters:
     """Nobody could be chosen, or the controllers did not agree."""
 
 
-class Masters:
+class GroupMasters:
     """The groups' masters as this controller keeps them."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Masters:
         if replica is None or replica.address != heartbeat.broker_addr:
             return False
         priority = NO_PRIORITY if heartbeat.election_priority is None else heartbeat.election_priority
-        self.heard(
+        self.heartbeat(
             heartbeat.broker_name,
             heartbeat.broker_id,
             Live(heartbeat.epoch, heartbeat.max_offset, priority),
@@ -80,7 +80,7 @@ class Masters:
         )
         return True
 
-    def heard(
+    def heartbeat(
         self,
         group: str,
         broker_id: int,
@@ -100,7 +100,7 @@ class Masters:
             timeout_ms=timeout_ms,
         )
         if news:
-            self._look_at(group)
+            self._elect_if_vacant(group)
 
     def channel_lost(self, channel: Peer) -> None:
         """A connection ended; the replicas behind it are dead."""
@@ -115,7 +115,7 @@ class Masters:
             self._died(group, broker_id, "it was silent for too long")
         if self.engine.is_leader:
             for name in self.machine.groups:
-                self._look_at(name)
+                self._elect_if_vacant(name)
 
     def is_alive(self, group: str, broker_id: int | None) -> bool:
         """Whether a replica is, or is presumed to be, alive."""
@@ -161,9 +161,9 @@ class Masters:
 
     def _died(self, group: str, broker_id: int, reason: str) -> None:
         self._log.warning("replica_died", broker=group, id=broker_id, reason=reason)
-        self._look_at(group)
+        self._elect_if_vacant(group)
 
-    def _look_at(self, name: str) -> None:
+    def _elect_if_vacant(self, name: str) -> None:
         group = self.machine.groups.get(name)
         if group is None or not self.engine.is_leader or name in self._electing or not self._wants_election(group):
             return

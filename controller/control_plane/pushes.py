@@ -14,7 +14,7 @@ from typing import cast
 import msgspec
 
 from controller.control_plane.controller_api import master_header, set_body
-from controller.control_plane.masters import Masters
+from controller.control_plane.masters import GroupMasters
 from controller.name_server.name_server import NameServer
 from controller.name_server.state import Group
 from controller.replicas.group import GroupView
@@ -40,7 +40,7 @@ DIALS_MAX = 16
 class RolePushes:
     """Tells the brokers of a group who their master is."""
 
-    def __init__(self, masters: Masters, dial: Dial) -> None:
+    def __init__(self, masters: GroupMasters, dial: Dial) -> None:
         self._masters = masters
         self._dial = dial
         self._dialing: set[asyncio.Task[None]] = set()
@@ -62,7 +62,7 @@ class RolePushes:
                 task.add_done_callback(self._dialing.discard)
 
     async def stop(self) -> None:
-        """Let no push go on."""
+        """Cancel the pushes under way and wait for their end."""
         tasks = list(self._dialing)
         for task in tasks:
             task.cancel()

@@ -52,7 +52,7 @@ class Liveness:
         life.deadline_ms = now_ms + life.timeout_ms
         return True
 
-    def hurry(self, key: BrokerKey, now_ms: int, grace_ms: int) -> None:
+    def shorten(self, key: BrokerKey, now_ms: int, grace_ms: int) -> None:
         """The broker's connection broke: it has only `grace_ms` left to show itself again."""
         life = self._lives.get(key)
         if life is not None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from controller.name_server.state import Metadata, State
+from controller.name_server.state import Metadata, MetadataState
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from runtime.files import atomic_replace
@@ -75,7 +75,7 @@ RETRY_SECONDS = 1.0
 class Persister:
     """Writes one state to one file."""
 
-    def __init__(self, state: State, file: MetadataFile, pause_ms: int) -> None:
+    def __init__(self, state: MetadataState, file: MetadataFile, pause_ms: int) -> None:
         self._state = state
         self._file = file
         self._pause_seconds = pause_ms / 1000

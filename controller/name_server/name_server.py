@@ -13,7 +13,7 @@ from controller.name_server import state
 from controller.name_server.changes import Change, Event, MemberLeft, RegisterBroker, Registered, Rejected, RemoveMember
 from controller.name_server.liveness import BrokerKey, Liveness
 from controller.name_server.metadata_file import MetadataFile, Persister
-from controller.name_server.state import Limits, Metadata, State
+from controller.name_server.state import Metadata, MetadataLimits, MetadataState
 from remoting.protocol.bodies.route_body import TopicRoute
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -27,7 +27,9 @@ class NameServer:
     def __init__(self, config: ControllerConfig, clock: Clock, file: MetadataFile) -> None:
         """Restore the metadata of `file`; brokers in it count as alive and have one time limit to show it."""
         self.config = config
-        self.state = State(file.load(), Limits(config.brokers_max, config.topics_max, config.key_values_max))
+        self.state = MetadataState(
+            file.load(), MetadataLimits(config.brokers_max, config.topics_max, config.key_values_max)
+        )
         self.liveness = Liveness(config.broker_timeout_ms, config.liveness_scan_ms)
         self.persister = Persister(self.state, file, config.persist_pause_ms)
         self._clock = clock
@@ -89,7 +91,7 @@ class NameServer:
 
     def connection_lost(self, key: BrokerKey) -> None:
         """The connection a broker registered on is gone."""
-        self.liveness.hurry(key, self.now_ms(), self.config.broker_lost_grace_ms)
+        self.liveness.shorten(key, self.now_ms(), self.config.broker_lost_grace_ms)
 
     def tick(self) -> None:
         """Take brokers that were silent for too long out of the routes."""

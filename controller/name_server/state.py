@@ -49,7 +49,7 @@ from remoting.protocol.bodies.route_body import (
 )
 
 
-class Member(msgspec.Struct):
+class BrokerInstance(msgspec.Struct):
     """One broker process of a group."""
 
     address: str
@@ -61,7 +61,7 @@ class Group(msgspec.Struct):
     """One broker group: master and replicas by broker id."""
 
     cluster: str
-    members: dict[int, Member] = msgspec.field(default_factory=dict)
+    members: dict[int, BrokerInstance] = msgspec.field(default_factory=dict)
     zone_name: str | None = None
     enable_acting_master: bool = False
     writable: bool = True
@@ -75,7 +75,7 @@ class Metadata(msgspec.Struct):
     key_values: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
 
 
-class Limits(msgspec.Struct):
+class MetadataLimits(msgspec.Struct):
     """Upper bounds of the state; a command that would exceed one is rejected."""
 
     brokers_max: int = 1_000
@@ -83,13 +83,13 @@ class Limits(msgspec.Struct):
     key_values_max: int = 100_000
 
 
-class State:
+class MetadataState:
     """The metadata and the one way to change it."""
 
-    def __init__(self, metadata: Metadata | None = None, limits: Limits | None = None) -> None:
+    def __init__(self, metadata: Metadata | None = None, limits: MetadataLimits | None = None) -> None:
         self.metadata = metadata or Metadata()
         self.revision = 0
-        self._limits = limits or Limits()
+        self._limits = limits or MetadataLimits()
         self._steps: dict[type, Callable[[Any], list[Event]]] = {
             RegisterBroker: self._register,
             RemoveMember: self._remove_member,
@@ -134,7 +134,7 @@ class State:
             before = None
         group.zone_name = command.zone_name
         group.enable_acting_master = command.enable_acting_master
-        group.members[command.broker_id] = Member(command.address, command.ha_address, command.data_version)
+        group.members[command.broker_id] = BrokerInstance(command.address, command.ha_address, command.data_version)
         news = before is None or before.data_version != command.data_version
         if news:
             self.revision += 1

@@ -52,7 +52,7 @@ from remoting.protocol.frames.codes import ResponseCode
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ElectionResult:
     """Who was chosen, or why nobody was: `vacant` when the group has no master that lives, `clean` when it was in
     sync."""
 
@@ -63,18 +63,18 @@ class Choice:
     clean: bool = True
 
 
-def choose(group: ReplicaGroup, command: ElectMaster) -> Choice:
+def choose(group: ReplicaGroup, command: ElectMaster) -> ElectionResult:
     """Apply the rules to a group."""
     asked_by, live = command.broker_id, command.live
     if asked_by is not None and not _registered(group, asked_by):
-        return Choice(
+        return ElectionResult(
             code=ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             remark=f"broker {asked_by} of {group.name} must register before it can be elected",
         )
     if group.master_epoch == 0:
         return _first(group, command)
     if group.master in live and (not command.designated or asked_by in (None, group.master)):
-        return Choice(
+        return ElectionResult(
             code=ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
             remark=f"broker {group.master} is master of {group.name} and alive",
         )
@@ -86,19 +86,19 @@ def _registered(group: ReplicaGroup, broker_id: int) -> bool:
     return replica is not None and bool(replica.address)
 
 
-def _first(group: ReplicaGroup, command: ElectMaster) -> Choice:
+def _first(group: ReplicaGroup, command: ElectMaster) -> ElectionResult:
     if command.broker_id is not None and command.broker_id in command.live:
-        return Choice(command.broker_id)
-    return Choice(
+        return ElectionResult(command.broker_id)
+    return ElectionResult(
         code=ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
         remark=f"{group.name} never had a master: one of its brokers, alive, must ask to be it",
     )
 
 
-def _successor(group: ReplicaGroup, command: ElectMaster) -> Choice:
+def _successor(group: ReplicaGroup, command: ElectMaster) -> ElectionResult:
     vacant = group.master not in command.live
     if group.needs_operator and not (command.designated or command.unclean):
-        return Choice(
+        return ElectionResult(
             code=ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
             remark=f"the last broker in sync of {group.name} was not stopped in order: an operator must designate one",
             vacant=vacant,
@@ -110,8 +110,8 @@ def _successor(group: ReplicaGroup, command: ElectMaster) -> Choice:
         if command.designated:
             candidates = [each for each in candidates if each == command.broker_id]
         if candidates:
-            return Choice(min(candidates, key=lambda each: _rank(each, command.live[each])), clean=clean)
-    return Choice(
+            return ElectionResult(min(candidates, key=lambda each: _rank(each, command.live[each])), clean=clean)
+    return ElectionResult(
         code=ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE,
         remark=f"no broker of {group.name} that may be master is alive (in sync: {list(group.in_sync)})",
         vacant=vacant,
@@ -277,7 +277,7 @@ def _booted_again(group: ReplicaGroup, broker_id: int, *, safe: bool) -> Replica
     return replace(group, in_sync=others, set_epoch=group.set_epoch + 1)
 
 
-def _with_master(group: ReplicaGroup, command: ElectMaster, choice: Choice) -> ReplicaGroup:
+def _with_master(group: ReplicaGroup, command: ElectMaster, choice: ElectionResult) -> ReplicaGroup:
     assert choice.master is not None
     reported = max((live.epoch for live in command.live.values()), default=-1)
     inherited = choice.clean and choice.master in group.in_sync

@@ -72,7 +72,7 @@ class ListenOptions:
     processes: Proxies = None
 
     def flags(self) -> list[Flag]:
-        """What was given."""
+        """The options that were given, as configuration keys."""
         return [
             Flag(f"proxy.listen.{each.name}", OPTIONS[each.name], getattr(self, each.name)) for each in fields(self)
         ]

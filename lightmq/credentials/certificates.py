@@ -34,7 +34,7 @@ _LABEL = re.compile(r"(\*|[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)")
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What was made and where."""
+    """A certificate that was issued: its names, when it expires, and whether the authority is new."""
 
     names: tuple[str, ...]
     expires: dt.datetime

@@ -98,14 +98,14 @@ class SparkDriver:
         assert self._child is not None
         return self._child.wait()
 
-    def heard(self, kind: str) -> int:
+    def count_of(self, kind: str) -> int:
         """How often the driver said something of this kind."""
         with self._said:
             return self._heard.get(kind, 0)
 
     def check(self) -> None:
         """Raise if the driver is in trouble."""
-        if self.failure is None and self.heard("ended") and not self.heard("stopped"):
+        if self.failure is None and self.count_of("ended") and not self.count_of("stopped"):
             self.failure = f"its driver process ended with status {self.status}; what it wrote is in {self._log_path}"
         if self.failure is not None:
             raise SparkFailed(self.failure)
@@ -114,7 +114,7 @@ class SparkDriver:
         """Send `drain` or `stop` and wait for the answer."""
         assert self._child is not None
         assert self._child.stdin is not None
-        before = self.heard(answer)
+        before = self.count_of(answer)
         try:
             self._child.stdin.write(word + "\n")
             self._child.stdin.flush()
@@ -128,7 +128,7 @@ class SparkDriver:
                 timeout_s,
             )
         self.check()
-        if self.heard(answer) == before:
+        if self.count_of(answer) == before:
             raise SparkFailed(f"no '{answer}' from Spark in {timeout_s:.0f} s")
 
     def stop(self) -> None:

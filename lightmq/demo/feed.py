@@ -116,7 +116,7 @@ LATENESS_SENSOR = "wakeup_late_ms"
 """How late the sampling thread woke up: what a busy machine does to its processes, and never quite the same."""
 
 
-class Feed(Protocol):
+class ReadingSource(Protocol):
     """A source of readings for the demo."""
 
     description: str
@@ -125,7 +125,7 @@ class Feed(Protocol):
         """Begin to publish."""
 
     def stop(self) -> None:
-        """Publish no more."""
+        """End the thread; no reading is published after the return."""
 
     def finished(self) -> bool:
         """Whether everything there is has been published."""
@@ -147,7 +147,7 @@ class SensorFeed:
         )
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start the thread that publishes readings."""
         self._thread.start()
 
     def _sample(self) -> None:
@@ -187,7 +187,7 @@ class CsvFeed:
         )
 
     def start(self) -> None:
-        """Begin to replay."""
+        """Start the thread that publishes readings."""
         self._thread.start()
 
     def _replay(self) -> None:

@@ -16,11 +16,11 @@ from rich.console import Console
 from lightmq.demo.accounting import Accounting, LedgerRow, read_ledger, settle, stored_counts
 from lightmq.demo.device import Device
 from lightmq.demo.driver import SparkDriver, SparkFailed
-from lightmq.demo.feed import BadSeries, CsvFeed, Feed, SensorFeed
+from lightmq.demo.feed import BadSeries, CsvFeed, ReadingSource, SensorFeed
 from lightmq.demo.installation import Compilation, Installation, InstallationFailed
 from lightmq.demo.options import DemoOptions
 from lightmq.demo.stack import BrokerFigures, Stack, StackFailed
-from lightmq.demo.view import Snapshot, View, percentile, print_summary
+from lightmq.demo.view import Figures, LiveView, percentile, print_summary
 from runtime.clock import SystemClock
 
 TICK_S = 0.25
@@ -31,7 +31,7 @@ DELIVERY_TIMEOUT_S = 20.0
 
 
 class Demo:
-    """One run."""
+    """One run of the demo, from the start of the servers to the printed accounting."""
 
     def __init__(self, options: DemoOptions) -> None:
         self._options = options
@@ -45,7 +45,7 @@ class Demo:
         self._restarts_told = 0
         self._gave_up = ""
         self._first_command_told = False
-        self._snapshot = Snapshot()
+        self._snapshot = Figures()
         self._begun_ns = self._clock.monotonic_ns()
 
     def run(self) -> int:
@@ -59,7 +59,7 @@ class Demo:
         try:
             self._ports = stack.start(processes=self._options.processes)
             self._figures = BrokerFigures(self._ports.admin)
-            with View(self._console, plain=self._options.plain) as view:
+            with LiveView(self._console, plain=self._options.plain) as view:
                 self._view = view
                 accounting, notes = self._run_on(installation)
             print_summary(self._console, accounting, self._device.round_trips_ms, notes)
@@ -120,7 +120,7 @@ class Demo:
         self._view.note(f"Spark gave up: {why}")
         self._view.note("the accounting counts what has arrived until then; run again to begin anew")
 
-    def _feed(self) -> Feed:
+    def _feed(self) -> ReadingSource:
         if self._options.csv is not None:
             return CsvFeed(self._device, self._options.csv)
         return SensorFeed(self._device, self._clock)
@@ -167,7 +167,7 @@ class Demo:
             arguments += ["--window", "1 day", "--watermark", "1 hour"]
         self._spark.start(arguments)
         waited_from_s = self._elapsed_s()
-        while not self._spark.heard("ready") and not self._interrupted.is_set():
+        while not self._spark.count_of("ready") and not self._interrupted.is_set():
             self._spark.check()
             if self._elapsed_s() - waited_from_s > SPARK_START_TIMEOUT_S:
                 raise SparkFailed(f"Spark did not start in {SPARK_START_TIMEOUT_S:.0f} s")
@@ -181,7 +181,7 @@ class Demo:
             self._first_command_told = True
             self._view.note(f"first command back after {self._elapsed_s():.1f} s")
 
-    def _run_for_a_while(self, feed: Feed) -> None:
+    def _run_for_a_while(self, feed: ReadingSource) -> None:
         begun_s = self._elapsed_s()
         while not self._interrupted.wait(TICK_S):
             self._spark.check()
@@ -194,7 +194,7 @@ class Demo:
             if not self._options.seconds and feed.finished():
                 return
 
-    def _finish(self, feed: Feed) -> tuple[Accounting, list[str]]:
+    def _finish(self, feed: ReadingSource) -> tuple[Accounting, list[str]]:
         self._tick("draining")
         feed.stop()
         if not self._gave_up:

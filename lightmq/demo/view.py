@@ -1,6 +1,6 @@
 """What a person sees while the demo runs and at its end: a live table in a terminal, plain lines elsewhere.
 
-Invariant: drawing reads a `Snapshot` and changes nothing; without a terminal the same figures come as one line each two
+Invariant: drawing reads a `Figures` and changes nothing; without a terminal the same figures come as one line each two
 seconds.
 """
 
@@ -23,7 +23,7 @@ REFRESHES_PER_S = 4
 
 
 @dataclass(slots=True)
-class Snapshot:
+class Figures:
     """Everything that one drawing needs."""
 
     phase: str = ""
@@ -59,7 +59,7 @@ def latency(p50_ms: float | None, p95_ms: float | None) -> str:
     return f"p50 {milliseconds(p50_ms)}, p95 {milliseconds(p95_ms)}"
 
 
-def flow_table(snapshot: Snapshot) -> Table:
+def flow_table(snapshot: Figures) -> Table:
     """Devices and broker."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     table.add_row(
@@ -77,8 +77,8 @@ def flow_table(snapshot: Snapshot) -> Table:
     return table
 
 
-def query_table(snapshot: Snapshot) -> Table:
-    """Spark's queries."""
+def query_table(snapshot: Figures) -> Table:
+    """A row for each Spark query: batch, rows and duration."""
     table = Table(box=None, padding=(0, 2))
     for title in ("query", "batch", "its rows", "rows so far", "took"):
         table.add_column(title, justify="left" if title == "query" else "right")
@@ -89,14 +89,14 @@ def query_table(snapshot: Snapshot) -> Table:
     return table
 
 
-def draw(snapshot: Snapshot) -> Panel:
+def draw(snapshot: Figures) -> Panel:
     """The whole picture."""
     spark = query_table(snapshot) if snapshot.queries else Text(snapshot.spark_note or "Spark: waiting", style="yellow")
     title = f"LightMQ demo · {snapshot.phase} · {snapshot.elapsed_s:,.0f} s"
     return Panel(Group(flow_table(snapshot), Text(""), spark), title=title, border_style="cyan")
 
 
-class View:
+class LiveView:
     """Shows snapshots until it is closed."""
 
     def __init__(self, console: Console, *, plain: bool) -> None:
@@ -120,7 +120,7 @@ class View:
         """Print one line that stays."""
         self._console.print(text, highlight=False, soft_wrap=True)
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: Figures) -> None:
         """Draw, or print a line when it is time for one."""
         if self._live is not None:
             self._live.update(draw(snapshot))

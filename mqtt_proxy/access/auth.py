@@ -37,7 +37,7 @@ class Method(Protocol):
     async def check(self, shown: Shown) -> Identity | Unproven | None:
         """Whom this proves, why it does not, or None when it is not for this method to say."""
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Files may have changed."""
 
     def files(self) -> Sequence[WatchedFile[Any]]:
@@ -90,10 +90,10 @@ class Authenticator:
         )
         return answer
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Files may have changed."""
         for method in self._methods:
-            method.look_again()
+            method.refresh()
 
     def files(self) -> list[WatchedFile[Any]]:
         """What has to be watched."""

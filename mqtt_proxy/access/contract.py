@@ -13,7 +13,7 @@ from remoting.access.rules import Verdict
 
 
 class AccessControl(Protocol):
-    """Who may do what."""
+    """Authentication and authorization as sessions ask for them."""
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | None:
         """What `authenticate` would answer, if that can be said without waiting; None when it cannot."""

@@ -90,7 +90,7 @@ class Gate:
     def start(self) -> None:
         """Look for changed files from now on."""
         if self._watched:
-            self._looking = asyncio.get_running_loop().create_task(self._look())
+            self._looking = asyncio.get_running_loop().create_task(self._watch_files())
 
     def reload(self) -> None:
         """Read all files again now, changed or not: what SIGHUP asks for."""
@@ -108,16 +108,16 @@ class Gate:
                 await task
         await self._authenticator.close()
 
-    async def _look(self) -> None:
+    async def _watch_files(self) -> None:
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             for watched in self._watched:
-                await watched.look()
+                await watched.refresh()
 
     async def _reload(self) -> None:
-        self._authenticator.look_again()
+        self._authenticator.refresh()
         for watched in self._watched:
-            await watched.look(now=True)
+            await watched.refresh(now=True)
 
     def _first_acl(self, path: Path) -> None:
         watched = WatchedFile(path, acl_file.load, applied=self._acl_read, failed=self._acl_failed)

@@ -243,7 +243,7 @@ class Delivery:
             source.cursor = to
             source.chunk = None
 
-    def gone(self, feed: Feed) -> None:
+    def queue_deleted(self, feed: Feed) -> None:
         """A queue was deleted under a subscription: the client must learn of it, so its connection ends."""
         source = self.reader_of(feed.queue_id)
         if source is not None:

@@ -34,7 +34,7 @@ class Notifier:
         self._scheduled = False
         self._log = get_logger("proxy.notify")
         link.on_push(RequestCode.NOTIFY, self._notified)
-        link.on_news(self._heard)
+        link.on_news(self._on_notify)
         link.on_up(self._follow_again)
 
     def follow(self, queue_id: int, follower: QueueFollower) -> Feed:
@@ -94,9 +94,9 @@ class Notifier:
 
     def _notified(self, command: Command) -> None:
         news, records = decode_notify(command.body)
-        self._heard(news, [records] if len(records) else ())
+        self._on_notify(news, [records] if len(records) else ())
 
-    def _heard(self, news: Sequence[tuple[int, int]], blobs: Sequence[Buffer]) -> None:
+    def _on_notify(self, news: Sequence[tuple[int, int]], blobs: Sequence[Buffer]) -> None:
         feeds = self.feeds
         moved = []
         wanted = {}

@@ -115,7 +115,7 @@ class Outbound:
         """Whether this very client published it."""
         return publisher_of(record) == self._session.terms.client_id.encode()
 
-    def said(self, record: RecordView) -> tuple[MessageProperties | None, int | None]:
+    def properties_of(self, record: RecordView) -> tuple[MessageProperties | None, int | None]:
         """The message's properties, and the seconds it has left (None: it does not expire; 0 or less: it has)."""
         pairs = record.properties()
         expiry_s = expiry_of(pairs)
@@ -135,7 +135,7 @@ class Outbound:
         subscription_ids: Sequence[int] = (),
     ) -> bool:
         """Send a message with everything it carries; False when it is not for this client any more."""
-        properties, left_s = self.said(record)
+        properties, left_s = self.properties_of(record)
         if left_s is not None and left_s <= 0:
             self._removed.count(EXPIRED)
             return False
@@ -158,7 +158,7 @@ class Outbound:
         subscription_ids: Sequence[int] = (),
     ) -> bool:
         """Send a delivery in flight again; one whose expiry has passed meanwhile was begun in time, and is finished."""
-        properties, left_s = self.said(record) if record is not None else (None, None)
+        properties, left_s = self.properties_of(record) if record is not None else (None, None)
         left_s = None if left_s is None else max(0, left_s)
         sent = self._deliveries.redeliver(
             packet_id, topic, payload, qos, retain, token, properties, subscription_ids, left_s

@@ -4,7 +4,8 @@ A session that has no record at its cursor says `need(feed, offset)`. While a MU
 gather; the next request carries them all, each (queue, offset) once however many sessions wait for it. What comes
 back goes into the shared cache and wakes those who waited. A pull ends where a cached chunk begins, so nothing is
 pulled twice. After a loss of the broker connection what was asked for is asked for again.
-Invariant: every need is answered by a wake, a jump or `gone`, or is still gathered. Loop rule: on the loop's thread.
+Invariant: every need is answered by a wake, a jump or `queue_deleted`, or is still gathered. Loop rule: on the loop's
+thread.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class Puller:
             return
         if result.status == STATUS_NO_SUCH_QUEUE:
             for follower in followers:
-                follower.gone(feed)
+                follower.queue_deleted(feed)
             return
         feed.max_offset = result.max_offset
         if result.count:

@@ -46,7 +46,7 @@ class QueueFollower(Protocol):
     def jumped(self, feed: Feed, offset: int, to: int, reason: str) -> None:
         """Nothing can be read at `offset`; reading goes on at `to`."""
 
-    def gone(self, feed: Feed) -> None:
+    def queue_deleted(self, feed: Feed) -> None:
         """The queue does not exist any more."""
 
     def lag(self, feed: Feed) -> int:

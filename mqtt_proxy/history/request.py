@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from remoting.protocol.bodies.session_body import HistoryWish
+from remoting.protocol.bodies.session_body import HistoryStart
 
 HISTORY_PREFIX = "$history/"
 NAMES = ("from-time", "from-offset", "last")
@@ -35,7 +35,7 @@ def plain_filter(topic_filter: str) -> str:
     return topic_filter[len(HISTORY_PREFIX) :].partition("/")[2]
 
 
-def wish_of_filter(topic_filter: str) -> HistoryWish | None:
+def start_of_filter(topic_filter: str) -> HistoryStart | None:
     """Return what a `$history/` name asks for; None for every other filter. Raises NotUnderstood."""
     if not topic_filter.startswith(HISTORY_PREFIX):
         return None
@@ -43,10 +43,10 @@ def wish_of_filter(topic_filter: str) -> HistoryWish | None:
     name, equals, value = said.partition("=")
     if not (slash and inner and equals):
         raise NotUnderstood(f"{topic_filter!r} is not {HISTORY_PREFIX}<name>=<value>/<filter>")
-    return _wish(name, value)
+    return _start(name, value)
 
 
-def wish_of_user(user: Iterable[tuple[bytes, bytes]]) -> HistoryWish | None:
+def start_of_user(user: Iterable[tuple[bytes, bytes]]) -> HistoryStart | None:
     """Return what the user properties of a SUBSCRIBE ask for; None when nothing. Raises NotUnderstood."""
     found = [(key.decode(), value) for key, value in user if key in _KEYS]
     if not found:
@@ -54,19 +54,19 @@ def wish_of_user(user: Iterable[tuple[bytes, bytes]]) -> HistoryWish | None:
     if len(found) > 1:
         raise NotUnderstood(f"more than one of {', '.join(NAMES)}")
     name, value = found[0]
-    return _wish(name, value.decode("utf-8", "replace"))
+    return _start(name, value.decode("utf-8", "replace"))
 
 
 _KEYS = frozenset(name.encode() for name in NAMES)
 
 
-def _wish(name: str, value: str) -> HistoryWish:
+def _start(name: str, value: str) -> HistoryStart:
     if name == "from-time":
-        return HistoryWish(from_ms=_time_ms(value))
+        return HistoryStart(from_ms=_time_ms(value))
     if name == "from-offset":
-        return HistoryWish(from_offset=_number(name, value))
+        return HistoryStart(from_offset=_number(name, value))
     if name == "last":
-        return HistoryWish(last=_number(name, value))
+        return HistoryStart(last=_number(name, value))
     raise NotUnderstood(f"{name!r} is none of {', '.join(NAMES)}")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.listening.peer import Peer
+from mqtt_proxy.listening.peer import RemoteAddress
 from mqtt_proxy.quotas.quotas import Quotas, SocketOpening
 from runtime.logs import get_logger
 
@@ -45,7 +45,7 @@ class OpenSockets:
         """Sockets that entered and did not leave."""
         return self._open
 
-    def enter(self, peer: Peer) -> bool:
+    def enter(self, peer: RemoteAddress) -> bool:
         """Count a socket in; False when it has to be closed at once."""
         if self.closed:
             return self._refuse("server_stopping", peer)
@@ -54,7 +54,7 @@ class OpenSockets:
         self._open += 1
         return True
 
-    def admit(self, peer: Peer, now_ms: int) -> Peer | None:
+    def admit(self, peer: RemoteAddress, now_ms: int) -> RemoteAddress | None:
         """Count the socket for its address; None when it has to be closed. It has entered in both cases.
 
         Who connects too fast is told so at CONNECT, who is far too fast is cut.
@@ -81,7 +81,7 @@ class OpenSockets:
         else:
             del self._per_address[address]
 
-    def _refuse(self, reason: str, peer: Peer) -> bool:
+    def _refuse(self, reason: str, peer: RemoteAddress) -> bool:
         self._counters.refused.child(reason).value += 1
         self._log.warning("mqtt_connection_refused", reason=reason, peer=peer.address, listener=peer.listener)
         return False

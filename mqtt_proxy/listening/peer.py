@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True, frozen=True)
-class Peer:
+class RemoteAddress:
     """The other end of one connection."""
 
     address: str
@@ -42,12 +42,12 @@ def is_loopback(address: str) -> bool:
     return bool((mapped or parsed).is_loopback)
 
 
-def direct_peer(peername: object, listener: str) -> Peer:
+def direct_peer(peername: object, listener: str) -> RemoteAddress:
     """The peer of a socket that nobody speaks for."""
     return _peer_at(socket_address(peername), listener)
 
 
 @functools.lru_cache(maxsize=1_024)
-def _peer_at(address: str, listener: str) -> Peer:
+def _peer_at(address: str, listener: str) -> RemoteAddress:
     """One object for all connections of an address: many devices come through one gateway."""
-    return Peer(address, is_loopback(address), listener)
+    return RemoteAddress(address, is_loopback(address), listener)

@@ -31,8 +31,8 @@ class HeaderViolation(Exception):
 
 
 @dataclass(slots=True, frozen=True)
-class Header:
-    """What a header said."""
+class ProxyHeader:
+    """The fields of a PROXY protocol header."""
 
     source: str | None
     """The client's address as text; None when the header names none (a health check, or not over IP)."""
@@ -59,7 +59,7 @@ class HeaderReader:
             return (_FIXED if have < _FIXED else _FIXED + _length(data)) - have
         return max(1, _LINE_BYTES_MIN.get(bytes(data[:11]), 0) - have)
 
-    def feed(self, data: bytes) -> Header | None:
+    def feed(self, data: bytes) -> ProxyHeader | None:
         """Take at most `wanted` bytes; the header once it is complete. HeaderViolation when it cannot become one."""
         held = self._data
         held += data
@@ -69,7 +69,7 @@ class HeaderReader:
             return self._line()
         return None
 
-    def _binary(self) -> Header | None:
+    def _binary(self) -> ProxyHeader | None:
         held = self._data
         if len(held) < _FIXED:
             return None
@@ -85,9 +85,9 @@ class HeaderReader:
             return None
         width = _ADDRESS_BYTES.get(family, 0) if command == _PROXY else 0
         source = str(ipaddress.ip_address(bytes(held[_FIXED : _FIXED + width]))) if width else None
-        return Header(source, local=command == _LOCAL)
+        return ProxyHeader(source, local=command == _LOCAL)
 
-    def _line(self) -> Header | None:
+    def _line(self) -> ProxyHeader | None:
         held = self._data
         if not (b"PROXY ".startswith(held) or held.startswith(b"PROXY ")):
             raise HeaderViolation("no PROXY header")
@@ -104,11 +104,11 @@ def _length(data: bytearray) -> int:
     return int.from_bytes(data[14:16], "big")
 
 
-def _parse(words: list[str]) -> Header:
+def _parse(words: list[str]) -> ProxyHeader:
     """The words of a version 1 line."""
     kind = words[1]
     if kind == "UNKNOWN":
-        return Header(None)
+        return ProxyHeader(None)
     if kind not in ("TCP4", "TCP6") or len(words) != 6:
         raise HeaderViolation(f"{len(words)} words, protocol {kind[:8]!r}")
     try:
@@ -119,4 +119,4 @@ def _parse(words: list[str]) -> Header:
         raise HeaderViolation("an address of the other family")
     if not all(port.isdecimal() and len(port) <= 5 and int(port) <= 65_535 for port in words[4:]):
         raise HeaderViolation("a port that is none")
-    return Header(str(source))
+    return ProxyHeader(str(source))

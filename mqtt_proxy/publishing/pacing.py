@@ -24,13 +24,13 @@ LOG = get_logger("proxy.quotas")
 
 
 class PausableSocket(Protocol):
-    """What is paused."""
+    """A socket whose input can be paused."""
 
     def pause_reading(self) -> None:
         """Read nothing for now."""
 
     def resume_reading(self) -> None:
-        """Read again."""
+        """Take input again."""
 
 
 def nobody(_reason: str) -> None:

@@ -20,8 +20,8 @@ from remoting.protocol.bodies.session_body import (
     SessionClose,
     SessionOpen,
     SessionOpened,
-    Subscribe,
     Subscribed,
+    SubscribeRequest,
     decode,
     encode,
 )
@@ -47,7 +47,7 @@ class SessionCalls:
         self._link = link
         self._publisher = publisher
         self._keep = keep
-        self._gathered: list[tuple[Subscribe, Said[Subscribed]]] = []
+        self._gathered: list[tuple[SubscribeRequest, Said[Subscribed]]] = []
         self._gathered_ids: set[str] = set()
         self._begun: list[Callable[[], None]] = []
 
@@ -61,7 +61,7 @@ class SessionCalls:
         else:
             self._frame(RequestCode.SESSION_OPEN, request, SessionOpened, said)
 
-    def subscribe(self, request: Subscribe, begun: Callable[[], None], said: Said[Subscribed]) -> None:
+    def subscribe(self, request: SubscribeRequest, begun: Callable[[], None], said: Said[Subscribed]) -> None:
         """Subscribe in this turn; `begun` is called when the request leaves, `said` as in `open`, both later."""
         if self._publisher.has_gathered:
             self._send()

@@ -39,7 +39,7 @@ _NOT_IN_A_LEVEL = ("/", "+", "#")
 
 
 class ConnectingClient(Owner, Protocol):
-    """Whose CONNECT it is."""
+    """The client as the CONNECT exchange sees it."""
 
     @property
     def gone(self) -> bool:

@@ -70,10 +70,10 @@ class SharedHub:
         """A member has messages that it cannot send now; if that lasts, others get them."""
         if source not in self._watched and source.waiting:
             if not self._watched:
-                asyncio.get_running_loop().call_later(STUCK_S, self._look)
+                asyncio.get_running_loop().call_later(STUCK_S, self._release_stuck)
             self._watched[source] = source.waiting[0][0]
 
-    def _look(self) -> None:
+    def _release_stuck(self) -> None:
         watched, self._watched = self._watched, {}
         for source, offset in watched.items():
             if source.waiting and source.waiting[0][0] == offset:

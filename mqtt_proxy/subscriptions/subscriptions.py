@@ -21,8 +21,8 @@ from mqtt_proxy.history.request import (
     HISTORY_PREFIX,
     NotUnderstood,
     plain_filter,
-    wish_of_filter,
-    wish_of_user,
+    start_of_filter,
+    start_of_user,
 )
 from mqtt_proxy.link.link import Link
 from mqtt_proxy.listening.client_connection import ClientConnection
@@ -38,12 +38,12 @@ from remoting.protocol.bodies.history_body import FINISHED, HISTORY_BIT
 from remoting.protocol.bodies.session_body import (
     FAILURE,
     FilterRequest,
-    HistoryWish,
+    HistoryStart,
     SessionSubscription,
-    Subscribe,
     Subscribed,
-    Unsubscribe,
+    SubscribeRequest,
     Unsubscribed,
+    UnsubscribeRequest,
     decode,
     encode,
 )
@@ -93,7 +93,7 @@ class PendingSubscribe:
         """Per filter, as in SUBACK; of those the broker is asked about, the QoS up to which they may be read."""
         self.places: list[int] = []
         """Which filters the broker is asked about."""
-        self.request: Subscribe | None = None
+        self.request: SubscribeRequest | None = None
         """None when there is none of these."""
         self.moved: dict[str, Source] = {}
         """What begins again with history, as it was."""
@@ -165,7 +165,7 @@ class Subscriptions:
         asked = PendingSubscribe(event.packet_id)
         wanted = []
         for index, one in enumerate(event.filters):
-            wish = self._wish(event, one.filter)
+            wish = self._history_start(event, one.filter)
             if isinstance(wish, NotUnderstood):
                 asked.codes.append(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
                 continue
@@ -179,7 +179,7 @@ class Subscriptions:
                 )
         if wanted:
             asked.moved = self._set_aside(wanted)
-            asked.request = Subscribe(self._client_id, self.epoch, self._durable, wanted)
+            asked.request = SubscribeRequest(self._client_id, self.epoch, self._durable, wanted)
         return asked
 
     def granted(self, asked: PendingSubscribe, reply: Subscribed) -> list[tuple[Source, list[int]]]:
@@ -228,10 +228,10 @@ class Subscriptions:
                 self._delivery.remove(source)
         return moved
 
-    def _wish(self, event: SubscribeRequested, topic_filter: str) -> HistoryWish | NotUnderstood | None:
+    def _history_start(self, event: SubscribeRequested, topic_filter: str) -> HistoryStart | NotUnderstood | None:
         """What history a filter is to begin with."""
         try:
-            wish = wish_of_filter(topic_filter) or wish_of_user(event.user)
+            wish = start_of_filter(topic_filter) or start_of_user(event.user)
             if wish is not None and share_of(topic_filter) is not None:
                 raise NotUnderstood("a shared subscription has one place for all its members")
             return wish
@@ -261,7 +261,7 @@ class Subscriptions:
         for topic_filter in filters:  # what waits goes to other members; what is under way stays
             if isinstance(self.by_filter.get(topic_filter), SharedSource):
                 self.drop([topic_filter])
-        request = Unsubscribe(self._client_id, self.epoch, self._durable, list(filters))
+        request = UnsubscribeRequest(self._client_id, self.epoch, self._durable, list(filters))
         reply = decode(Unsubscribed, await self._parts.link.request(RequestCode.UNSUBSCRIBE, encode(request)))
         self.drop(filters)
         return [ReasonCode.SUCCESS if found else ReasonCode.NO_SUBSCRIPTION_EXISTED for found in reply.found]
@@ -302,7 +302,7 @@ class Subscriptions:
         ]
         if not filters:
             return
-        request = Subscribe(self._client_id, self.epoch, self._durable, filters)
+        request = SubscribeRequest(self._client_id, self.epoch, self._durable, filters)
         reply = decode(Subscribed, await self._parts.link.request(RequestCode.SUBSCRIBE, encode(request)))
         for wanted, result in zip(filters, reply.results, strict=True):
             if result.code < FAILURE and not self._ended:
@@ -349,7 +349,7 @@ class Subscriptions:
             self._fresh_sys[topic_filter] = wanted.options & RETAIN_HANDLING != RETAIN_HANDLING_NEVER
         return fresh
 
-    def _admit(self, topic_filter: str, wish: HistoryWish | None, qos_allowed: Callable[[str], int]) -> int:
+    def _admit(self, topic_filter: str, wish: HistoryStart | None, qos_allowed: Callable[[str], int]) -> int:
         """Up to which QoS the filter may be subscribed to, or the reason code why it may not."""
         reason, qos = "", REFUSED
         filters_max = self._parts.filters_per_session_max

@@ -66,14 +66,14 @@ class SysFollower:
                 self._tree.unfollow(self)
 
     @property
-    def gone(self) -> bool:
+    def ended(self) -> bool:
         """Whether the session has ended."""
         return self._session.state.close_reason is not None
 
     @property
     def takes(self) -> bool:
         """Whether it can be sent something now."""
-        return not self.gone and self._writable()
+        return not self.ended and self._writable()
 
     def send_matching(self, topic_filter: str, values: Iterable[tuple[bytes, bytes]]) -> None:
         """Send those of these values that this filter matches, as retained messages."""
@@ -149,7 +149,7 @@ class SysTree:
         self._round += 1
         self._values.sample()
         self.start()
-        for follower in [one for one in self._followers if one.gone]:
+        for follower in [one for one in self._followers if one.ended]:
             del self._followers[follower]
         for follower in self._followers:
             if follower.takes:
@@ -184,5 +184,5 @@ class SysTree:
         except msgspec.DecodeError as problem:
             LOG.warning("broker_status_unreadable", error=str(problem))
             return
-        self._values.broker_said(status)
+        self._values.set_broker_status(status)
         self._read(self._round + 1)

@@ -93,7 +93,7 @@ class SysValues:
         self._clients_max = max(self._clients_max, self._connected())
         self._loads.sample(self._counts(), self._clock.monotonic_ns() // 1_000_000)
 
-    def broker_said(self, status: Mapping[str, object]) -> None:
+    def set_broker_status(self, status: Mapping[str, object]) -> None:
         """Take in the broker's own numbers; what it does not name is not shown."""
         self._said = {topic: str(status[key]) for key, topic in _OF_THE_BROKER.items() if key in status}
         total, connected = status.get("clients_total"), status.get("clients_connected")

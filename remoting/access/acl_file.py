@@ -71,7 +71,7 @@ class _LineError(Exception):
 
 
 @dataclass(slots=True)
-class _Reader:
+class _AclParser:
     """The rules so far, and whom the next line is for."""
 
     name: str
@@ -154,7 +154,7 @@ def _problem_of_file(path: Path, found: os.stat_result) -> str | None:
 
 def parse(data: bytes, *, name: str) -> RuleSet:
     """The rules of the file's bytes. Raises AclError when any line cannot be understood."""
-    reader = _Reader(name)
+    reader = _AclParser(name)
     problems = []
     for number, raw in enumerate(data.split(b"\n"), start=1):
         try:

@@ -16,7 +16,8 @@ A proxy may also publish and consume everything: it has asked its own rules for 
 shows no key has the rules of `anonymous` and never a role.
 
 Invariants: the rules in force come from one whole, valid file; while the first one is no use everything is denied,
-later what was in force stays so. Both are errors in the log. Loop rule: on the loop's thread; `look` reads in a thread.
+later what was in force stays so. Both are errors in the log. Loop rule: on the loop's thread; `refresh` reads in a
+thread.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ ROLES = {
 """Action -> roles to which it is allowed whatever the resource."""
 
 
-class Watched(Protocol):
+class FileWatch(Protocol):
     """A file that is looked at now and then; see `runtime.files.WatchedFile`."""
 
     def first(self) -> RuleSet:
         """Read it at the start. Raises LightMQError when it is no use."""
         ...
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Put it in force when it has changed."""
         ...
 
@@ -80,7 +81,7 @@ class Watch(Protocol):
         *,
         applied: Callable[[RuleSet], None],
         failed: Callable[[LightMQError], None],
-    ) -> Watched:
+    ) -> FileWatch:
         """`load` raises LightMQError when the file gives nothing to put in force."""
         ...
 
@@ -137,15 +138,15 @@ class KeyPolicy:
             return "broker" if resource in self._rules.brokers.get(identity, ()) else ""
         return min(ROLES[action] & self._rules.roles.get(identity, set()), default="")
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Put a changed file in force; call it about once a second."""
-        await self._file.look()
+        await self._file.refresh()
 
     async def keep_current(self) -> None:
         """Look at the file for ever; run it as a task."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
-            await self.look()
+            await self.refresh()
 
     def _touches(self, identity: str, topic: str) -> bool:
         grants = self._grants_of(identity)

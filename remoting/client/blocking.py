@@ -223,14 +223,14 @@ class BlockingConnection:
                 with contextlib.suppress(TimeoutError):
                     return self._socket.recv_into(self._buffer)
                 left_ms -= LOOK_MS
-                self._look()
+                self._check_silence()
             self._socket.settimeout(left_ms / 1000)
             return self._socket.recv_into(self._buffer)
         finally:
             with contextlib.suppress(OSError):  # it may have been closed
                 self._socket.settimeout(self._timeout_ms / 1000)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         assert self.while_silent is not None
         try:
             self.while_silent()

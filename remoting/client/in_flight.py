@@ -44,7 +44,7 @@ class WindowLimits:
 
 
 @dataclass(slots=True, eq=False)
-class Frame(Generic[Item]):
+class FlightFrame(Generic[Item]):
     """Items that travel together."""
 
     number: int
@@ -64,10 +64,10 @@ class InFlight(Generic[Item]):
         """Frames that take no further item, so far."""
         self._limits = limits
         self._items_max, self._bytes_max = limits.frame_items_max, limits.frame_bytes_max
-        self._gathering: Frame[Item] = Frame(0)
+        self._gathering: FlightFrame[Item] = FlightFrame(0)
         self._is_due = False
-        self._closed: deque[Frame[Item]] = deque()
-        self._in_flight: deque[Frame[Item]] = deque()
+        self._closed: deque[FlightFrame[Item]] = deque()
+        self._in_flight: deque[FlightFrame[Item]] = deque()
 
     @property
     def is_gathering(self) -> bool:
@@ -115,7 +115,7 @@ class InFlight(Generic[Item]):
         """What gathers leaves as soon as the window has room, with whatever has joined it until then."""
         self._is_due = bool(self._gathering.items)
 
-    def take(self) -> Frame[Item] | None:
+    def take(self) -> FlightFrame[Item] | None:
         """The next frame to send, which counts as in flight from now on; None when nothing may be sent now."""
         if len(self._in_flight) >= self._limits.frames_in_flight_max:
             return None
@@ -128,19 +128,19 @@ class InFlight(Generic[Item]):
         self._in_flight.append(frame)
         return frame
 
-    def stored(self, frame: Frame[Item]) -> None:
+    def stored(self, frame: FlightFrame[Item]) -> None:
         """The frame was answered: it is done."""
         self._end(frame)
 
-    def refused(self, frame: Frame[Item]) -> None:
+    def refused(self, frame: FlightFrame[Item]) -> None:
         """The frame will not be sent again; what its items are told is the caller's."""
         self._end(frame)
 
-    def may_repeat(self, frame: Frame[Item]) -> bool:
+    def may_repeat(self, frame: FlightFrame[Item]) -> bool:
         """Whether a frame in flight may be sent once more."""
         return frame.attempts < self._limits.attempts_max
 
-    def repeat(self, frame: Frame[Item]) -> None:
+    def repeat(self, frame: FlightFrame[Item]) -> None:
         """This frame is to be sent again, before any that was not taken yet."""
         self._in_flight.remove(frame)
         insort(self._closed, frame, key=_number)
@@ -150,16 +150,16 @@ class InFlight(Generic[Item]):
         self._closed = deque(sorted((*self._in_flight, *self._closed), key=_number))
         self._in_flight.clear()
 
-    def _close(self) -> Frame[Item]:
+    def _close(self) -> FlightFrame[Item]:
         self.frames_closed += 1
         self._closed.append(self._gathering)
-        self._gathering = Frame(self.frames_closed)
+        self._gathering = FlightFrame(self.frames_closed)
         self._is_due = False
         return self._gathering
 
-    def _end(self, frame: Frame[Item]) -> None:
+    def _end(self, frame: FlightFrame[Item]) -> None:
         self._in_flight.remove(frame)
 
 
-def _number(frame: Frame[Item]) -> int:
+def _number(frame: FlightFrame[Item]) -> int:
     return frame.number

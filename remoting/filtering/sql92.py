@@ -96,7 +96,7 @@ class _Parser:
         self._depth = 0
 
     def either(self) -> Predicate:
-        """`both OR both ...`."""
+        """Parse `both OR both ...`: the lowest precedence."""
         found = [self.both()]
         while self.take("word", "OR"):
             found.append(self.both())

@@ -242,7 +242,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """One twin."""
+    """What one twin offers, compiled or in Python: the same calls with the same results."""
 
     name: str
     make_block: Callable[

@@ -33,7 +33,7 @@ class TopicVerdict(Protocol):
 
     @property
     def allowed(self) -> bool:
-        """The verdict."""
+        """Whether the request may be served."""
         ...
 
     @property

@@ -44,7 +44,7 @@ class CertificateFiles:
     def unusable(self, problem: CertificateProblem) -> None:
         """New files are there, and the old context stays in use."""
 
-    def look(self, now_ms: int) -> None:
+    def refresh(self, now_ms: int) -> None:
         """Take the files into use if they have changed and rest; does nothing more often than every two seconds."""
         if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_INTERVAL_MS:
             return

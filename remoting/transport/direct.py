@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from remoting.protocol.bodies.session_body import SessionClose, SessionOpen, SessionOpened, Subscribe, Subscribed
+from remoting.protocol.bodies.session_body import SessionClose, SessionOpen, SessionOpened, Subscribed, SubscribeRequest
 from remoting.transport.contracts import Peer
 from remoting.transport.plain_publish import PlainPublish
 
@@ -51,7 +51,7 @@ class DirectPort(Protocol):
     def session_open(self, peer: Peer, request: SessionOpen, said: Said[SessionOpened]) -> None:
         """Take a client's session for the proxy at `peer`."""
 
-    def subscribe(self, wanted: Sequence[tuple[Subscribe, Said[Subscribed]]]) -> None:
+    def subscribe(self, wanted: Sequence[tuple[SubscribeRequest, Said[Subscribed]]]) -> None:
         """Subscribe many sessions; what of that goes into the log goes there together."""
 
     def session_close(self, request: SessionClose, said: Said[int]) -> None:

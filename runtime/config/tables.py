@@ -43,7 +43,7 @@ class ConfigError(LocalMisuse):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ValueOrigin:
     """Where a value came from: ``kind`` is default, file, environment or flag; ``detail`` names it."""
 
     kind: str
@@ -53,7 +53,7 @@ class Origin:
         return f"{self.kind} {self.detail}".rstrip()
 
 
-DEFAULT = Origin("default")
+DEFAULT = ValueOrigin("default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Loaded(Generic[T]):
     """A filled table and the origin of each of its dotted keys."""
 
     value: T
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, ValueOrigin]
 
 
 def setting(
@@ -124,10 +124,10 @@ def load(
     Keys in ``flags`` and in ``origins`` are relative to ``table``.
     """
     values: dict[str, Any] = {}
-    origins: dict[str, Origin] = {}
+    origins: dict[str, ValueOrigin] = {}
     declared = {key: (field, kind) for key, field, kind in keys_of(table)}
 
-    def put(key: str, parse: Any, raw: object, origin: Origin) -> None:
+    def put(key: str, parse: Any, raw: object, origin: ValueOrigin) -> None:
         field, kind = declared[key]
         try:
             value = parse(kind, raw)
@@ -139,18 +139,18 @@ def load(
 
     if file is not None:
         for key, raw in _flatten(_read(file, section), table, f"{file}", section):
-            put(key, _from_toml, raw, Origin("file", str(file)))
+            put(key, _from_toml, raw, ValueOrigin("file", str(file)))
     for name, key, text in _from_environment(environ or {}, declared, section):
-        put(key, _from_text, text, Origin("environment", name))
+        put(key, _from_text, text, ValueOrigin("environment", name))
     for flag in flags:
         if flag.key not in declared:
             raise ConfigError(unknown(flag.name, "key", flag.key, declared))
-        put(flag.key, _from_flag, flag.value, Origin("flag", flag.name))
+        put(flag.key, _from_flag, flag.value, ValueOrigin("flag", flag.name))
     loaded = _build(table, values, "")
     return Loaded(loaded, {key: origins.get(key, DEFAULT) for key in declared})
 
 
-def _where(origin: Origin) -> str:
+def _where(origin: ValueOrigin) -> str:
     return origin.detail or origin.kind
 
 

@@ -85,7 +85,7 @@ def watch_master(address: Address, options: ConnectionOptions) -> Callable[[], N
     """
     quick = replace(options, pull_timeout_ms=min(options.pull_timeout_ms, LOOK_TIMEOUT_MS), fetch_retries=0)
 
-    def look() -> None:
+    def check() -> None:
         try:
             masters = find_brokers(quick)
         except (BrokerUnreachable, BrokerRefused):
@@ -93,7 +93,7 @@ def watch_master(address: Address, options: ConnectionOptions) -> Callable[[], N
         if "" not in masters and address not in masters.values():
             raise BrokerMoved(f"the broker at {say_address(address)} is silent and no longer the master of its group")
 
-    return look
+    return check
 
 
 def ask_master(address: Address, command: Command, options: ConnectionOptions) -> Command:

@@ -56,49 +56,26 @@ def _decode_piece(pulled: PulledRange, key: QueueKey, schema: pa.Schema) -> Iter
     records = parse_records(pulled, f"queue {key.topic}/{key.broker}/{key.queue}")
     if not len(records):
         return
-    columns = _columns_of(records, key)
+    columns = _Columns(records, key)
     arrays = [columns.array(name, type_) for name, type_ in zip(schema.names, schema.types, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     for begin in range(0, batch.num_rows, BATCH_ROWS_MAX):
         yield batch.slice(begin, BATCH_ROWS_MAX)
 
 
-class _Columns:
-    """The columns of one set of records; shared intermediate results are made once."""
+class _Spans:
+    """Variable-length parts of a set of records, gathered from spans of their bytes: the pure twin."""
 
-    def __init__(self, records: Records, key: QueueKey) -> None:
+    def __init__(self, records: Records) -> None:
         self._records = records
-        self._key = key
         self._bytes = pa.py_buffer(records.data)
-        self._mqtt_topics: pa.Array | None = None
-
-    def array(self, name: str, type_: pa.DataType) -> pa.Array:
-        """Return one column by its name; `type_` is what Spark wants it to be."""
-        if name == "key" and type_ == pa.binary():
-            return self.key_bytes()
-        name = KAFKA_ALIASES.get(name) or ALIASES.get(name, name)
-        if name in PROPERTY_COLUMNS:
-            return self.property_value(PROPERTY_COLUMNS[name])
-        if name == "headers":
-            return self.headers(type_)
-        maker: Callable[[_Columns], pa.Array] | None = _MAKERS.get(name)
-        if maker is not None:
-            return maker(self)
-        assert name == "properties", name
-        return self.properties(type_)
 
     def property_value(self, key: bytes) -> pa.Array:
         """One property's value, null where there is none; of a repeated key the last one."""
         return self._text(*self._records.find_property(key))
 
     def mqtt_topic(self) -> pa.Array:
-        """Full MQTT topics, null where there is none; the filter and the column share them."""
-        if self._mqtt_topics is None:
-            self._mqtt_topics = self.find_mqtt_topic()
-        return self._mqtt_topics
-
-    def find_mqtt_topic(self) -> pa.Array:
-        """The same, from the records."""
+        """Full MQTT topics, null where there is none."""
         return self._text(*self._records.mqtt_topic_span())
 
     def text(self, part: str) -> pa.Array:
@@ -112,40 +89,8 @@ class _Columns:
         return self._gather(at, length, length > 0)
 
     def body(self) -> pa.Array:
-        """Payload bytes."""
+        """Payloads as a binary column."""
         return self._gather(*self._records.body_span(), None)
-
-    def queue_offset(self) -> pa.Array:
-        """Offsets in the queue."""
-        return pa.array(self._records.offsets)
-
-    def position(self) -> pa.Array:
-        """Where the records stand in their broker's log; asked for by decoders, never shown."""
-        return pa.array(self._records.field("position"))
-
-    def time(self, name: str) -> pa.Array:
-        """A time field as microseconds in UTC."""
-        return pa.array(self._records.field(name) * 1000).cast(pa.timestamp("us", tz="UTC"))
-
-    def constant(self, value: str | int) -> pa.Array:
-        """The same value in every row."""
-        kind = pa.string() if isinstance(value, str) else pa.int32()
-        return pa.repeat(pa.scalar(value, kind), len(self._records))
-
-    def quality(self) -> pa.Array:
-        """MQTT quality of service, null outside MQTT."""
-        flags = self._records.head["flags"]
-        return pa.array((flags & record.FLAG_QOS_MASK).astype(np.int32), mask=~self._records.is_mqtt())
-
-    def retained(self) -> pa.Array:
-        """MQTT retain flag, null outside MQTT."""
-        flags = self._records.head["flags"]
-        return pa.array((flags & record.FLAG_RETAIN).astype(bool), mask=~self._records.is_mqtt())
-
-    @property
-    def key(self) -> QueueKey:
-        """The queue the records come from."""
-        return self._key
 
     def properties(self, type_: pa.DataType) -> pa.Array:
         """All properties as a map."""
@@ -187,32 +132,86 @@ class _Columns:
             return pa.array(decoded, pa.string())
 
 
-class _CompiledColumns(_Columns):
-    """The same columns by compiled code."""
+class _CompiledParts:
+    """The same parts by compiled code."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
 
     def property_value(self, key: bytes) -> pa.Array:
-        """One property's value."""
+        """As `_Spans.property_value`."""
         return compiled_columns.text(self._records, compiled_columns.PROPERTY, key)
 
-    def find_mqtt_topic(self) -> pa.Array:
-        """Full MQTT topics."""
+    def mqtt_topic(self) -> pa.Array:
+        """As `_Spans.mqtt_topic`."""
         return compiled_columns.text(self._records, compiled_columns.MQTT_TOPIC)
 
     def text(self, part: str) -> pa.Array:
-        """`topic`, `keys` or `tags`."""
+        """`topic`, `keys` or `tags`, as `_Spans.text` gives them."""
         return compiled_columns.text(self._records, compiled_columns.PARTS[part])
 
     def key_bytes(self) -> pa.Array:
-        """Keys as they were sent."""
+        """As `_Spans.key_bytes`."""
         return compiled_columns.binary(self._records, compiled_columns.KEYS)
 
     def body(self) -> pa.Array:
-        """Payload bytes."""
+        """Payloads, as `_Spans.body` gives them."""
         return compiled_columns.binary(self._records, compiled_columns.BODY)
 
     def properties(self, type_: pa.DataType) -> pa.Array:
-        """All properties as a map."""
+        """As `_Spans.properties`."""
         return compiled_columns.properties(self._records, type_)
+
+
+class _Columns:
+    """The columns of one set of records, by their names, with the parts by the twin in use."""
+
+    def __init__(self, records: Records, key: QueueKey) -> None:
+        self._records = records
+        self.key = key
+        self.parts = _Spans(records) if compiled_columns.core is None else _CompiledParts(records)
+
+    def array(self, name: str, type_: pa.DataType) -> pa.Array:
+        """Return one column by its name; `type_` is what Spark wants it to be."""
+        if name == "key" and type_ == pa.binary():
+            return self.parts.key_bytes()
+        name = KAFKA_ALIASES.get(name) or ALIASES.get(name, name)
+        if name in PROPERTY_COLUMNS:
+            return self.parts.property_value(PROPERTY_COLUMNS[name])
+        if name == "headers":
+            return _Spans(self._records).headers(type_)
+        maker: Callable[[_Columns], pa.Array] | None = _MAKERS.get(name)
+        if maker is not None:
+            return maker(self)
+        assert name == "properties", name
+        return self.parts.properties(type_)
+
+    def queue_offset(self) -> pa.Array:
+        """Offsets in the queue as an int64 column."""
+        return pa.array(self._records.offsets)
+
+    def position(self) -> pa.Array:
+        """Where the records stand in their broker's log; asked for by decoders, never shown."""
+        return pa.array(self._records.field("position"))
+
+    def time(self, name: str) -> pa.Array:
+        """A time field as microseconds in UTC."""
+        return pa.array(self._records.field(name) * 1000).cast(pa.timestamp("us", tz="UTC"))
+
+    def constant(self, value: str | int) -> pa.Array:
+        """The same value in every row."""
+        kind = pa.string() if isinstance(value, str) else pa.int32()
+        return pa.repeat(pa.scalar(value, kind), len(self._records))
+
+    def quality(self) -> pa.Array:
+        """MQTT quality of service, null outside MQTT."""
+        flags = self._records.head["flags"]
+        return pa.array((flags & record.FLAG_QOS_MASK).astype(np.int32), mask=~self._records.is_mqtt())
+
+    def retained(self) -> pa.Array:
+        """MQTT retain flag, null outside MQTT."""
+        flags = self._records.head["flags"]
+        return pa.array((flags & record.FLAG_RETAIN).astype(bool), mask=~self._records.is_mqtt())
 
 
 def headers_of(keys: pa.Array, values: pa.Array, first: Ints, type_: pa.DataType) -> pa.Array:
@@ -222,20 +221,15 @@ def headers_of(keys: pa.Array, values: pa.Array, first: Ints, type_: pa.DataType
     return pc.if_else(pa.array(first[1:] > first[:-1]), found, pa.scalar(None, type_))
 
 
-def _columns_of(records: Records, key: QueueKey) -> _Columns:
-    """The columns by the twin in use."""
-    return _Columns(records, key) if compiled_columns.core is None else _CompiledColumns(records, key)
-
-
 _MAKERS: dict[str, Callable[[Any], pa.Array]] = {
-    "topic": lambda columns: columns.text("topic"),
-    "mqttTopic": lambda columns: columns.mqtt_topic(),
+    "topic": lambda columns: columns.parts.text("topic"),
+    "mqttTopic": lambda columns: columns.parts.mqtt_topic(),
     "queueId": lambda columns: columns.constant(columns.key.queue),
     "queueOffset": _Columns.queue_offset,
     "broker": lambda columns: columns.constant(columns.key.broker),
-    "key": lambda columns: columns.text("keys"),
-    "tag": lambda columns: columns.text("tags"),
-    "body": lambda columns: columns.body(),
+    "key": lambda columns: columns.parts.text("keys"),
+    "tag": lambda columns: columns.parts.text("tags"),
+    "body": lambda columns: columns.parts.body(),
     "bornTimestamp": lambda columns: columns.time("born_ms"),
     "storeTimestamp": lambda columns: columns.time("store_ms"),
     "_position": _Columns.position,

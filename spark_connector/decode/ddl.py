@@ -41,7 +41,7 @@ class _Token(NamedTuple):
     at: int
 
 
-class _Reader:
+class _DdlParser:
     """The tokens of a text and where we are."""
 
     def __init__(self, text: str) -> None:
@@ -84,7 +84,7 @@ class _Reader:
 
 def parse_columns(text: str) -> types.StructType:
     """Return the columns of a list; `struct<...>` around all of them is accepted. ValueError with half a sentence."""
-    reader = _Reader(text)
+    reader = _DdlParser(text)
     if not reader.peek():
         raise ValueError("it names no column")
     if reader.peek() == "struct" and "<" in text.partition("struct")[2][:2]:
@@ -98,7 +98,7 @@ def parse_columns(text: str) -> types.StructType:
     return found
 
 
-def _fields(reader: _Reader, depth: int, closing: str) -> types.StructType:
+def _fields(reader: _DdlParser, depth: int, closing: str) -> types.StructType:
     fields: list[types.StructField] = []
     while True:
         name = reader.next()
@@ -117,7 +117,7 @@ def _fields(reader: _Reader, depth: int, closing: str) -> types.StructType:
             return types.StructType(fields)
 
 
-def _type(reader: _Reader, depth: int) -> types.DataType:
+def _type(reader: _DdlParser, depth: int) -> types.DataType:
     if depth > DEPTH_MAX:
         raise ValueError(f"it is nested deeper than {DEPTH_MAX} levels")
     token = reader.next()
@@ -134,7 +134,7 @@ def _type(reader: _Reader, depth: int) -> types.DataType:
     return made
 
 
-def _nested(reader: _Reader, word: str, depth: int) -> types.DataType:
+def _nested(reader: _DdlParser, word: str, depth: int) -> types.DataType:
     if word == "array":
         return types.ArrayType(_type(reader, depth))
     if word == "struct":
@@ -144,7 +144,7 @@ def _nested(reader: _Reader, word: str, depth: int) -> types.DataType:
     return types.MapType(key, _type(reader, depth))
 
 
-def _decimal(reader: _Reader) -> types.DecimalType:
+def _decimal(reader: _DdlParser) -> types.DecimalType:
     precision, scale = 10, 0
     if reader.skip("("):
         precision = _digits(reader)
@@ -156,7 +156,7 @@ def _decimal(reader: _Reader) -> types.DecimalType:
     return types.DecimalType(precision, scale)
 
 
-def _digits(reader: _Reader) -> int:
+def _digits(reader: _DdlParser) -> int:
     token = reader.next()
     if not token.text.isdecimal():
         raise ValueError(f"character {token.at + 1}: a number is needed, not {token.text!r}")

@@ -27,7 +27,7 @@ _RESERVED = frozenset(name.lower() for name in (*COLUMN_TYPES, *ALIASES, CORRUPT
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What bodies are."""
+    """What bodies are and which columns they become."""
 
     kind: str
     fields: StructType

@@ -119,7 +119,7 @@ def timestamp(message: Any) -> int:
 
 
 def duration(message: Any) -> int:
-    """Microseconds."""
+    """A `google.protobuf.Duration` in microseconds. Raises Mismatch beyond ten thousand years."""
     if abs(message.seconds) > DURATION_SECONDS_MAX:
         raise Mismatch("a duration of less than ten thousand years", f"{message.seconds} seconds", "Duration")
     made: int = message.seconds * MICROSECONDS + int(message.nanos / 1000)

@@ -26,59 +26,14 @@ from spark_connector.options.schema import nearest
 
 PERMISSIVE, FAILFAST = "permissive", "failfast"
 FORMATS = ("json", "avro", "protobuf", "sparkplug")
+DECODING = {
+    "decode", "decode_schema", "message_type", "decode_column", "decode_mode", "infer_schema", "infer_schema_rows",
+    "schema_location",
+}  # fmt: skip
+"""Fields of `ReadOptions` that say how bodies become columns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeOptions(ConnectionOptions):
-    """How bodies become columns."""
-
-    decode: str | None = option(
-        parsers.one_of(*FORMATS),
-        None,
-        "What bodies are: `json`, `avro`, `protobuf` or `sparkplug` (Sparkplug B). Their fields become typed columns "
-        "beside the message columns, and `_corrupt` says of a body that is something else why. See "
-        "[howto/decode.md](howto/decode.md).",
-    )
-    decode_schema: str | None = option(
-        str,
-        None,
-        "What the fields are. `json`: Spark SQL columns (`celsius double, at timestamp`). `avro`: the schema's JSON, "
-        "or the path of a file with it. `protobuf`: the path of a descriptor set (`protoc --include_imports "
-        "--descriptor_set_out`).",
-    )
-    message_type: str | None = option(
-        str, None, "With `protobuf`: full name of the message that a body is (`plant.v1.Reading`)."
-    )
-    decode_column: str | None = option(
-        str,
-        None,
-        "Put all fields into one struct column of this name instead of a column each; needed where a field has the "
-        "name of a message column.",
-    )
-    decode_mode: str = option(
-        parsers.one_of(PERMISSIVE, FAILFAST),
-        PERMISSIVE,
-        "`permissive`: a body that does not fit keeps its row, with nulls and the reason in `_corrupt`. `failfast`: it "
-        "fails the query, naming queue and offset.",
-        aliases=("mode",),
-    )
-    infer_schema: bool = option(
-        parsers.flag,
-        False,
-        "With `json`: find out the fields from the newest messages when the query is planned. A stream also needs "
-        "`schemaLocation`.",
-        aliases=("includeSchema",),
-    )
-    infer_schema_rows: int = option(parsers.positive, 1_000, "How many of the newest messages `inferSchema` looks at.")
-    schema_location: str | None = option(
-        str,
-        None,
-        "File on the driver where `inferSchema` keeps what it found: written once, read by every later start, so that "
-        "a query has the same columns for ever. Delete it to look anew.",
-    )
-
-
-def check_decoding(options: DecodeOptions) -> None:
+def check_decoding(options: ReadOptions) -> None:
     """Raise OptionError for options of decoding that do not go together."""
     kind = options.decode
     given = [
@@ -125,9 +80,53 @@ SCHEMA_TEXT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions(DecodeOptions):
-    """What to read and how much at once."""
+class ReadOptions(ConnectionOptions):
+    """What to read, how much at once, and how bodies become columns."""
 
+    decode: str | None = option(
+        parsers.one_of(*FORMATS),
+        None,
+        "What bodies are: `json`, `avro`, `protobuf` or `sparkplug` (Sparkplug B). Their fields become typed columns "
+        "beside the message columns, and `_corrupt` says of a body that is something else why. See "
+        "[howto/decode.md](howto/decode.md).",
+    )
+    decode_schema: str | None = option(
+        str,
+        None,
+        "What the fields are. `json`: Spark SQL columns (`celsius double, at timestamp`). `avro`: the schema's JSON, "
+        "or the path of a file with it. `protobuf`: the path of a descriptor set (`protoc --include_imports "
+        "--descriptor_set_out`).",
+    )
+    message_type: str | None = option(
+        str, None, "With `protobuf`: full name of the message that a body is (`plant.v1.Reading`)."
+    )
+    decode_column: str | None = option(
+        str,
+        None,
+        "Put all fields into one struct column of this name instead of a column each; needed where a field has the "
+        "name of a message column.",
+    )
+    decode_mode: str = option(
+        parsers.one_of(PERMISSIVE, FAILFAST),
+        PERMISSIVE,
+        "`permissive`: a body that does not fit keeps its row, with nulls and the reason in `_corrupt`. `failfast`: it "
+        "fails the query, naming queue and offset.",
+        aliases=("mode",),
+    )
+    infer_schema: bool = option(
+        parsers.flag,
+        False,
+        "With `json`: find out the fields from the newest messages when the query is planned. A stream also needs "
+        "`schemaLocation`.",
+        aliases=("includeSchema",),
+    )
+    infer_schema_rows: int = option(parsers.positive, 1_000, "How many of the newest messages `inferSchema` looks at.")
+    schema_location: str | None = option(
+        str,
+        None,
+        "File on the driver where `inferSchema` keeps what it found: written once, read by every later start, so that "
+        "a query has the same columns for ever. Delete it to look anew.",
+    )
     topic: tuple[str, ...] = option(
         parsers.names,
         (),
@@ -442,15 +441,15 @@ def _unknown(given: str, table: type[ConnectionOptions]) -> str:
 def render_markdown() -> str:
     """Return the page docs/spark-options.md."""
     connection = {item.name for item in fields(ConnectionOptions)}
-    decoding = {item.name for item in fields(DecodeOptions)}
+    reading = {item.name for item in fields(ReadOptions)}
     parts = [
         '# Options of `format("rocketmq")`\n',
         "Generated from `spark_connector/options/read_write.py`; names are compared without case.\n",
     ]
     for title, table, skip in (
         ("Reading and writing", ConnectionOptions, set()),
-        ("Reading", ReadOptions, decoding),
-        ("Decoding bodies while reading", DecodeOptions, connection),
+        ("Reading", ReadOptions, connection | DECODING),
+        ("Decoding bodies while reading", ReadOptions, reading - DECODING),
         ("Writing", WriteOptions, connection),
     ):
         parts.append(f"## {title}\n\n| option | default | meaning |\n|---|---|---|")

@@ -58,7 +58,7 @@ def losses(start: Positions, bounds: Mapping[QueueKey, Bounds]) -> list[str]:
     return found
 
 
-def gone(start: Positions, bounds: Mapping[QueueKey, Bounds]) -> dict[QueueKey, tuple[int, int]]:
+def expired_ranges(start: Positions, bounds: Mapping[QueueKey, Bounds]) -> dict[QueueKey, tuple[int, int]]:
     """Return the offsets [first, end) behind `start` that have expired, of the queues that lost some."""
     return {
         key: (position, bounds[key].min)

@@ -431,7 +431,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _count_lost(self, begin: Positions) -> None:
         """Count what has expired behind a beginning, each message once."""
-        for key, (first, end) in planner.gone(begin, self._bounds).items():
+        for key, (first, end) in planner.expired_ranges(begin, self._bounds).items():
             self._lost += max(0, end - max(first, self._lost_to.get(key, 0)))
             self._lost_to[key] = max(end, self._lost_to.get(key, 0))
 

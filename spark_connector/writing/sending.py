@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from remoting.client.blocking import BlockingConnection
-from remoting.client.in_flight import Frame, InFlight, WindowLimits
+from remoting.client.in_flight import FlightFrame, InFlight, WindowLimits
 from remoting.client.master_link import MasterLink
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -79,7 +79,7 @@ class RowSender:
         self._window: InFlight[_Request] = InFlight(
             WindowLimits(frame_items_max=1, frame_bytes_max=FRAME_BYTES_MAX, frames_in_flight_max=FRAMES_IN_FLIGHT_MAX)
         )
-        self._sent: deque[tuple[int, Frame[_Request]]] = deque()
+        self._sent: deque[tuple[int, FlightFrame[_Request]]] = deque()
         """Numbers of the requests without an answer, with their frames."""
         self._first = 0
         self._failures = 0

@@ -87,7 +87,7 @@ class LargestRow:
         self._columns = {**columns, "properties": columns.get("headers", columns.get("properties", "properties"))}
         self._found = {part: Largest() for _, part in REFUSALS}
 
-    def look(self, parts: Mapping[str, pa.Array]) -> None:
+    def note(self, parts: Mapping[str, pa.Array]) -> None:
         """Take note of a batch's largest row."""
         import pyarrow.compute as pc
 
@@ -196,7 +196,7 @@ class RocketMQBatchWriter(DataSourceArrowWriter):
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
-    """A stream's sink."""
+    """The sink of a stream: tasks stage each batch, the driver commits it under the query's id."""
 
     def __init__(self, schema: StructType, options: WriteOptions, *, overwrite: bool) -> None:  # noqa: ARG002
         # `overwrite` is complete mode: as with Kafka's sink every batch's whole result is appended.
@@ -293,7 +293,7 @@ def _send(
     with ExitStack() as open_senders, largest.named():
         for batch in batches:
             picked = columns.pick(batch)
-            largest.look(picked)
+            largest.note(picked)
             for group, own, count in partitioner.split(picked, batch.num_rows):
                 if group not in senders:
                     sender = RowSender(group, brokers[group], attempt, options)

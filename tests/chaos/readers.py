@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lightmq.cli.messages.tail import LogMessage, QueueReader, Selection
+from lightmq.cli.messages.tail import LogMessage, MessageSelection, QueueReader
 from remoting.client.blocking import BlockingConnection, checked
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.commands import Command
@@ -206,7 +206,7 @@ class Follower:
     def _reader(self, topic: str, link: BlockingConnection) -> QueueReader:
         reader = self._readers.get(topic)
         if reader is None:
-            reader = self._readers[topic] = QueueReader(OneBroker(link), Selection(topic, is_parent=True))
+            reader = self._readers[topic] = QueueReader(OneBroker(link), MessageSelection(topic, is_parent=True))
             reader._next.update(self._sight.ends(topic))  # the positions stay, whoever is the master
         return reader
 
@@ -272,7 +272,7 @@ def final_reading(topics: list[str], address: str) -> Final:
     final = Final()
     with BlockingConnection.dial(address, 60_000) as link:
         for topic in topics:
-            reader = QueueReader(OneBroker(link), Selection(topic, is_parent=True))
+            reader = QueueReader(OneBroker(link), MessageSelection(topic, is_parent=True))
             for message in reader.from_offset(0):
                 offsets = final.bodies.setdefault((topic, message.queue_id), {})
                 offsets[message.offset] = bytes(message.record.body)

@@ -63,8 +63,8 @@ class AddressRegister(Register):
 
     def write(self, link: BlockingConnection, value: str) -> bool:
         """1003; before the first one an id is taken (1013), which may be repeated."""
-        taken = body.ApplyBrokerId(CLUSTER, self.name, BROKER_ID, "chaos")
-        header = body.RegisterReplica(CLUSTER, self.name, BROKER_ID, value)
+        taken = body.ApplyBrokerIdHeader(CLUSTER, self.name, BROKER_ID, "chaos")
+        header = body.RegisterReplicaHeader(CLUSTER, self.name, BROKER_ID, value)
         answer = link.request(Command(RequestCode.CONTROLLER_REGISTER_BROKER, fields=body.to_fields(header)))
         if answer.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
             link.request(Command(RequestCode.CONTROLLER_APPLY_BROKER_ID, fields=body.to_fields(taken)))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.store.log import durable_mark
-from controller.consensus.journal import Journal, Snapshot, load, save
+from controller.consensus.journal import Journal, RaftSnapshot, load, save
 from runtime.files import make_directory
 from tests.fuzz.power_replica import ReplicaVictim
 from tests.fuzz.victim import Victim
@@ -114,7 +114,7 @@ class JournalVictim:
         """Open, report, then add, cut and acknowledge for ever."""
         make_directory(self._directory)
         journal = Journal(self._directory / "journal")
-        snapshot = load(self._directory / "snapshot", Snapshot)
+        snapshot = load(self._directory / "snapshot", RaftSnapshot)
         entries = [[index, term, data == command(index, term)] for data, index, term in journal.part(0)]
         self._say("opened", entries, None if snapshot is None else [*snapshot.last[1:], snapshot.state.decode()])
         os.read(self._go, 1)
@@ -136,7 +136,7 @@ class JournalVictim:
                 self._said(journal)
             if len(journal) > ENTRIES_MAX:
                 state = b"to %d" % journal[-1][1]
-                save(self._directory / "snapshot", Snapshot(journal[-2], journal[-1], state))
+                save(self._directory / "snapshot", RaftSnapshot(journal[-2], journal[-1], state))
                 follows = journal[-1][1] + 1
                 journal.cut_head(len(journal) - 2)
 

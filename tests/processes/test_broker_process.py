@@ -20,8 +20,8 @@ from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_r
 from remoting.protocol.bodies.session_body import (
     SessionOpen,
     SessionOpened,
-    Subscribe,
     Subscribed,
+    SubscribeRequest,
     decode,
     encode,
 )
@@ -126,7 +126,7 @@ def test_session_retained_and_ledger_survive_kill_9(start) -> None:
     connection = broker.connect()
     opening = encode(SessionOpen("c", False, "anna", 600))
     opened = decode(SessionOpened, ask(connection, RequestCode.SESSION_OPEN, opening))
-    subscribe = encode(Subscribe("c", opened.epoch, True, [("plant/+", 1)]))
+    subscribe = encode(SubscribeRequest("c", opened.epoch, True, [("plant/+", 1)]))
     subscribed = decode(Subscribed, ask(connection, RequestCode.SUBSCRIBE, subscribe))
     retained = b"".join([encode_mqtt_image(b"plant/state", b"on", FLAG_RETAIN | 1, 1, b"d")])
     ask(connection, RequestCode.APPEND_MANY, retained)
@@ -143,7 +143,7 @@ def test_session_retained_and_ledger_survive_kill_9(start) -> None:
     assert [(s.filter, s.queue_id, s.offset) for s in again.subscriptions] == [
         ("plant/+", subscribed.results[0].queue_id, 0)
     ]
-    subscribe = encode(Subscribe("c", again.epoch, True, [("+/state", 1)]))
+    subscribe = encode(SubscribeRequest("c", again.epoch, True, [("+/state", 1)]))
     assert len(decode(Subscribed, ask(connection, RequestCode.SUBSCRIBE, subscribe)).retained[0][1]) == 1
     assert decode(LedgerState, ask(connection, RequestCode.LEDGER, encode(Ledger("s")))).last_batch == 7
     assert bodies(connection, "out/x") == [b"row"]

@@ -112,8 +112,8 @@ CASES: list[Case] = [
     ("offsets_body.decode_offsets", offsets_body.encode_offsets([(b"client", 1, 2)]), offsets_body.decode_offsets),
     (
         "packed.decode",
-        session_body.encode(session_body.Subscribe("c", 1, durable=True, filters=[("a/+", 1)])),
-        lambda raw: packed.decode(session_body.Subscribe, raw),
+        session_body.encode(session_body.SubscribeRequest("c", 1, durable=True, filters=[("a/+", 1)])),
+        lambda raw: packed.decode(session_body.SubscribeRequest, raw),
     ),
     (
         "packed.decode",

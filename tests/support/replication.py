@@ -12,7 +12,7 @@ import structlog
 from broker.replication import frames
 from broker.replication.acknowledge import Acknowledge
 from broker.replication.decoder import Decoder
-from broker.replication.follower import Identity
+from broker.replication.follower import ReplicaIdentity
 from broker.replication.frames import FROM_MASTER, Greeting, Hello
 from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
@@ -153,7 +153,7 @@ class Replica:
         self.failures: list[Exception] = []
         self.superseded: list[int] = []
         self.client = HaClient(
-            self.store, Identity(broker=broker, cluster="c", group="g", **identity),
+            self.store, ReplicaIdentity(broker=broker, cluster="c", group="g", **identity),
             master if isinstance(master, str) else master.address, epoch,
             silence_ms=20_000, superseded=self.superseded.append, failed=self.failures.append, log=LOG,
         )  # fmt: skip

@@ -18,7 +18,7 @@ from remoting.transport.direct import PlainRun
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """One twin."""
+    """What one twin offers, compiled or in Python: the same calls with the same results."""
 
     name: str
     messages: Callable[

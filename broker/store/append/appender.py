@@ -29,7 +29,7 @@ def record_of(batch: Encoded, position: int, size: int) -> bytes:
     raise AssertionError(f"no record of this batch stands at {position}")
 
 
-class Appender:
+class RecordEncoder:
     """Encodes batches for one log and one start (`epoch`); records above `record_limit` bytes are refused."""
 
     def __init__(self, log: CommitLog, index: QueueIndex, epoch: int, record_limit: int) -> None:

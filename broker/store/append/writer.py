@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from broker.store.append.appender import Appender
+from broker.store.append.appender import RecordEncoder
 from broker.store.errors import StoreError, StoreFailed
 from broker.store.index.index_flusher import IndexFlusher
 from broker.store.keys.key_store import KeyStore
@@ -48,7 +48,7 @@ class Writer:
         self._index = opened.index
         self._tables = opened.tables
         self._registry = opened.registry
-        self._appender = Appender(opened.log, opened.index, opened.epoch, settings.record_limit_bytes)
+        self._appender = RecordEncoder(opened.log, opened.index, opened.epoch, settings.record_limit_bytes)
         self.last_store_ms = opened.store_ms
         self._entries_max = settings.index_tail_entries // 2
         self._confirm = confirm

@@ -51,14 +51,14 @@ class LogView:
 
     def begin(self) -> int:
         """Position of the oldest byte that is there now; 0 when there is none."""
-        self._look()
+        self._list_segments()
         return self._bases[0] if self._bases else 0
 
     def segment_at(self, position: int) -> MappedSegment | None:
         """Return the segment that holds `position`, None when it is gone, or not there yet."""
         found = self._known(position)
         if found is None:
-            self._look()
+            self._list_segments()
             found = self._known(position)
         return found
 
@@ -93,7 +93,7 @@ class LogView:
             self._mapped.popitem(last=False)
         return segment
 
-    def _look(self) -> None:
+    def _list_segments(self) -> None:
         try:
             self._bases = [int(path.name) for path in list_segments(self.directory)]
         except FileNotFoundError:
@@ -101,7 +101,7 @@ class LogView:
 
     def let_go(self) -> None:
         """Unmap what has been deleted, and take the pages that were read out of this process's memory."""
-        self._look()
+        self._list_segments()
         there = set(self._bases)
         for base in [base for base in self._mapped if base not in there]:
             del self._mapped[base]

@@ -45,5 +45,5 @@ class FormerTail:
         ]
 
     def close(self) -> None:
-        """Let the file go."""
+        """Unmap the file; nothing can be read afterwards."""
         self._map = None

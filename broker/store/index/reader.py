@@ -27,12 +27,12 @@ _CHUNK_ENTRIES = 256
 """Entries looked up at a time, so that a read bounded by bytes does not look up thousands of entries for nothing."""
 
 
-class Segment(Protocol):
+class ReadableSegment(Protocol):
     """What is read of a segment, the writer's own or one mapped by another process."""
 
     @property
     def path(self) -> Path:
-        """Return the file."""
+        """Return the segment's log file."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class Log(Protocol):
 
     directory: Path
 
-    def segment_at(self, position: int) -> Segment | None:
+    def segment_at(self, position: int) -> ReadableSegment | None:
         """Return the segment that holds `position`, None when there is none."""
         ...
 
@@ -91,7 +91,7 @@ class Confirmed(Protocol):
 
     @property
     def position(self) -> int:
-        """Return it."""
+        """Return the confirm position, in bytes."""
         ...
 
 
@@ -236,7 +236,7 @@ class Reader:
             at = stop
         return size_left
 
-    def _check_records(self, segment: Segment, positions: list[int], sizes: list[int]) -> None:
+    def _check_records(self, segment: ReadableSegment, positions: list[int], sizes: list[int]) -> None:
         """Raise CorruptLog for the first record that fails its checks."""
         bad = hot.core.first_bad(segment.view, segment.base, positions, sizes)
         if bad < 0:

@@ -27,7 +27,7 @@ class TakenGroup:
     controls: list[int] = field(default_factory=list)
 
     def forget_bytes(self) -> None:
-        """There are none."""
+        """Nothing to drop: the bytes were written before they came here."""
 
 
 def taken_groups(first: int, end: int, blocks: Sequence[EntryBlock]) -> list[TakenGroup]:

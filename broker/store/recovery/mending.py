@@ -60,7 +60,7 @@ def mend(
     `seen` is None when the replay passed none of it.
     """
     # What was said below the begin of the log had been said again before that went, but in the damage.
-    changes = [change for gap in [(0, begin), *gaps] for change in _said_in(tables, index, gap)]
+    changes = [change for gap in [(0, begin), *gaps] for change in _written_in(tables, index, gap)]
     nameless = [] if seen is None else _nameless(index, tables, seen, gaps[0][0])
     changes += [_queue(PLACEHOLDER % queue, queue, index.next_offset(queue)) for queue in nameless]
     for queue, confirmed in former.confirmed_beyond(index.tail.queue_rows[: index.queue_count, NEXT]):
@@ -75,7 +75,7 @@ def mend(
     return changes
 
 
-def _said_in(tables: StateTables, index: QueueIndex, gap: Gap) -> Iterator[StateChange]:
+def _written_in(tables: StateTables, index: QueueIndex, gap: Gap) -> Iterator[StateChange]:
     """Yield again what was said in a stretch that cannot be read any more."""
     for ids in tables.queues.older_than(gap[1]):
         for queue in ids:

@@ -104,6 +104,6 @@ class QueueGroups:
         return [StateChange(RETENTION, name, None) for name in names]
 
 
-def said(name: bytes, begin: int) -> StateChange:
+def expiry_change(name: bytes, begin: int) -> StateChange:
     """Return the change that says how far a group has expired."""
     return StateChange(RETENTION, name, _POSITION.pack(begin))

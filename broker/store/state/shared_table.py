@@ -32,7 +32,7 @@ class SharedTable:
         return self._shards[hash(key) % SHARDS].get(key)
 
     def put(self, key: bytes, entry: Entry) -> None:
-        """Set a key."""
+        """Set a key in its shard, copied first where a snapshot shares it."""
         shard = self._own(hash(key) % SHARDS)
         before = len(shard)
         shard[key] = entry

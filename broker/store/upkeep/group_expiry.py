@@ -22,7 +22,7 @@ from broker.store.errors import StoreFull
 from broker.store.index.entries import Entries
 from broker.store.index.queue_index import QueueIndex
 from broker.store.log.commit_log import CommitLog
-from broker.store.state.queue_groups import GroupRule, QueueGroups, said
+from broker.store.state.queue_groups import GroupRule, QueueGroups, expiry_change
 from broker.store.state.state_log import StateChange
 from remoting.protocol.records.record import HEADER
 
@@ -87,11 +87,11 @@ class GroupExpiry:
         for name in due:
             rule = rules[name]
             self._due_ms[name] = now_ms + interval_ms(rule)
-            found = self._look(name, rule, now_ms)
+            found = self._expired(name, rule, now_ms)
             self._held[name] = found.held
             if found.begin > self._groups.begin(name) and found.begin > self._log.begin:
                 moved.append((name, found))
-        changes = [said(name, found.begin) for name, found in moved] + self._groups.outlived(self._log.begin)
+        changes = [expiry_change(name, found.begin) for name, found in moved] + self._groups.outlived(self._log.begin)
         if changes:
             try:
                 end = self._append(changes)
@@ -125,7 +125,7 @@ class GroupExpiry:
             after = [self._index.min_offset(queue) for queue in queues]
             self.hidden_total[reason] += sum(after) - sum(before)
 
-    def _look(self, name: bytes, rule: GroupRule, now_ms: int) -> Found:
+    def _expired(self, name: bytes, rule: GroupRule, now_ms: int) -> Found:
         begin, reason, held = 0, "age", NEVER
         if rule.age_ms:
             begin, held = self._young(rule, now_ms - rule.age_ms)

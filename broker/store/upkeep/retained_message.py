@@ -21,7 +21,7 @@ def expires_ms(record: RecordView) -> int | None:
     return None if expiry_s is None else record.store_ms + expiry_s * 1_000
 
 
-def said_again(record: RecordView, now_ms: int) -> StoreMessage | None:
+def republished(record: RecordView, now_ms: int) -> StoreMessage | None:
     """The message as it is to be said now, without a queue; None when it has expired."""
     n_props, topic_len, keys_len, tags_len, props_len = record.counts
     message = StoreMessage(

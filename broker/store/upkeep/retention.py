@@ -33,7 +33,7 @@ from broker.store.state.state_log import StateChange
 from broker.store.state.state_tables import Said, StateTables
 from broker.store.store_message import StoreMessage
 from broker.store.upkeep.group_expiry import GroupExpiry
-from broker.store.upkeep.retained_message import said_again
+from broker.store.upkeep.retained_message import republished
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import HEADER, MAGIC, MAGIC_MASK, RecordView, check_record
 
@@ -186,7 +186,7 @@ class Retention:
             self._log.begin,
             sealed,
             self._log.end,
-            Limits(
+            RetentionLimits(
                 oldest_ms,
                 self._settings.retention_size_bytes,
                 self.expiry.held(),
@@ -268,7 +268,7 @@ class Retention:
             self._events.error("retained_message_damaged", topic=topic, position=position, reason=error.reason)
             changes.append(StateChange(state_kinds.RETAINED, topic, None))
             return
-        message = said_again(RecordView(segment.view, position - segment.base), now_ms)
+        message = republished(RecordView(segment.view, position - segment.base), now_ms)
         if message is None:
             self.retained_expired_total += 1
             changes.append(StateChange(state_kinds.RETAINED, topic, None))
@@ -295,7 +295,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RetentionLimits:
     """What segments are measured by; `held`: from there on a group of queues keeps more than the log's age."""
 
     oldest_ms: int | None
@@ -309,7 +309,7 @@ class Limits:
 
 
 def choose_segments(
-    begin: int, sealed: Sequence[tuple[int, int | None]], end: int, limits: Limits
+    begin: int, sealed: Sequence[tuple[int, int | None]], end: int, limits: RetentionLimits
 ) -> list[tuple[int, str]]:
     """Return (end position, reason) of the segments that go, oldest first. Pure.
 

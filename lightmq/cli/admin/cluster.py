@@ -25,7 +25,7 @@ from lightmq.cli.outcome import CommandFailed
 from remoting.protocol.bodies.controller_body import (
     NO_BROKER,
     CleanBrokerData,
-    ElectMaster,
+    ElectMasterHeader,
     EpochCache,
     GroupState,
     MasterHeader,
@@ -196,7 +196,9 @@ def remove(
 
 def _elected(found: Controllers, group: str, state: GroupState, broker_id: int, *, json_output: bool) -> None:
     """Ask for an election and say how it went."""
-    header = ElectMaster(found.cluster_of(group), group, broker_id, broker_id != NO_BROKER, SystemClock().now_ms())
+    header = ElectMasterHeader(
+        found.cluster_of(group), group, broker_id, broker_id != NO_BROKER, SystemClock().now_ms()
+    )
     try:
         answer = found.ask(Command(RequestCode.CONTROLLER_ELECT_MASTER, fields=to_fields(header)))
     except Refused as refused:

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.configuration import Configuration
 from runtime.config.page import attribute_docs, default_text, toml_text
-from runtime.config.tables import ENVIRONMENT_PREFIX, RULE, Origin, flatten, keys_of, unknown
+from runtime.config.tables import ENVIRONMENT_PREFIX, RULE, ValueOrigin, flatten, keys_of, unknown
 from runtime.config.values import rule_text, type_name
 from runtime.logs import REDACTED, SECRET_KEY
 
@@ -69,7 +69,7 @@ def _visible(key: str, value: object) -> object:
     return REDACTED if value and SECRET_KEY.search(key) and not key.endswith("_file") else value
 
 
-def _as_json(value: object, where: Origin, *, origin: bool) -> Any:
+def _as_json(value: object, where: ValueOrigin, *, origin: bool) -> Any:
     return {"value": value, "origin": str(where)} if origin else value
 
 

@@ -4,7 +4,7 @@ Exit status 1 when a check failed; a warning does not count.
 
 What ``lightmq doctor`` looks at: this Python, this machine, a data directory, a running broker.
 
-Each check answers with one :class:`Finding`; none changes anything except a probe file that is removed again.
+Each check answers with one :class:`CheckResult`; none changes anything except a probe file that is removed again.
 Invariant: a finding that is not ``ok`` says what to do about it. No loop: all checks block, the slowest for seconds.
 """
 
@@ -17,7 +17,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,7 +53,7 @@ GIB = 1024**3
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """The answer of one check: ``state`` is ok, warning or failed; ``remedy`` is what to do when it is not ok."""
 
     name: str
@@ -64,7 +64,7 @@ class Finding:
 
 def examine(
     data: Path, ports: dict[str, int], host: str, server: ServerTarget, *, spark: bool = True
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Run every check; ports are given by the option that sets them."""
     yield check_python()
     yield check_environment()
@@ -82,48 +82,48 @@ def examine(
         yield check_port(host, port, option, is_running=running.state == OK)
 
 
-def check_python() -> Finding:
+def check_python() -> CheckResult:
     """The interpreter is one that we test with."""
     text = f"{sys.version.split()[0]} at {sys.executable}"
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
-        return Finding("python", WARNING, text, "use Python 3.11, 3.12 or 3.13")
+        return CheckResult("python", WARNING, text, "use Python 3.11, 3.12 or 3.13")
     if not __debug__:
-        return Finding("python", FAILED, f"{text}, run with -O", "start without -O and without PYTHONOPTIMIZE")
-    return Finding("python", OK, text)
+        return CheckResult("python", FAILED, f"{text}, run with -O", "start without -O and without PYTHONOPTIMIZE")
+    return CheckResult("python", OK, text)
 
 
-def check_environment() -> Finding:
+def check_environment() -> CheckResult:
     """We run in a virtual environment: our packages have common names."""
     if sys.prefix != sys.base_prefix:
-        return Finding("environment", OK, f"virtual environment {sys.prefix}")
+        return CheckResult("environment", OK, f"virtual environment {sys.prefix}")
     remedy = "install LightMQ into a virtual environment: python3 -m venv .venv && .venv/bin/pip install ."
-    return Finding("environment", WARNING, "no virtual environment; package names may clash with others", remedy)
+    return CheckResult("environment", WARNING, "no virtual environment; package names may clash with others", remedy)
 
 
-def check_loop() -> Finding:
+def check_loop() -> CheckResult:
     """uvloop is there; without it everything works and costs more CPU."""
     from runtime.process import loop_name
 
     name = loop_name()
     if name == "uvloop":
-        return Finding("event loop", OK, name)
-    return Finding("event loop", WARNING, f"{name}; uvloop needs less CPU", pip_install("uvloop"))
+        return CheckResult("event loop", OK, name)
+    return CheckResult("event loop", WARNING, f"{name}; uvloop needs less CPU", pip_install("uvloop"))
 
 
-def check_crc32c() -> Finding:
+def check_crc32c() -> CheckResult:
     """Checksums are computed by the processor's instruction or by compiled code."""
     try:
         from remoting.native import checksum
 
         way = checksum.way()
     except ImportError:
-        return Finding("crc32c", FAILED, "not installed", f"{sys.executable} -m pip install google-crc32c")
+        return CheckResult("crc32c", FAILED, "not installed", f"{sys.executable} -m pip install google-crc32c")
     if way == checksum.BY_PLAIN_PYTHON:
-        return Finding("crc32c", WARNING, f"{way}, a thousand times slower", remedy([checksum.choice.reason]))
-    return Finding("crc32c", OK, way)
+        return CheckResult("crc32c", WARNING, f"{way}, a thousand times slower", remedy([checksum.choice.reason]))
+    return CheckResult("crc32c", OK, way)
 
 
-def check_compiled_core() -> Finding:
+def check_compiled_core() -> CheckResult:
     """The native core and the typed modules are compiled; without that all works, far slower."""
     import broker
     import mqtt_proxy
@@ -133,11 +133,11 @@ def check_compiled_core() -> Finding:
     reasons = [checksum.choice.reason, *(package.TYPED.reason for package in (remoting, broker, mqtt_proxy))]
     found = list(dict.fromkeys(filter(None, reasons)))
     if not found:
-        return Finding("compiled core", OK, "in use")
-    return Finding("compiled core", WARNING, f"pure Python in its place: {'; '.join(found)}", remedy(found))
+        return CheckResult("compiled core", OK, "in use")
+    return CheckResult("compiled core", WARNING, f"pure Python in its place: {'; '.join(found)}", remedy(found))
 
 
-def check_pyspark() -> Finding:
+def check_pyspark() -> CheckResult:
     """Spark is installed and new enough for Python data sources that stream."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -145,14 +145,14 @@ def check_pyspark() -> Finding:
     try:
         found = version("pyspark")
     except PackageNotFoundError:
-        return Finding("pyspark", WARNING, "not installed; only needed for Spark jobs", remedy)
+        return CheckResult("pyspark", WARNING, "not installed; only needed for Spark jobs", remedy)
     major, minor = (int(part) for part in found.split(".")[:2])
     if (major, minor) < (4, 2):
-        return Finding("pyspark", WARNING, f"{found} is too old, 4.2 or newer is needed", remedy)
-    return Finding("pyspark", OK, found)
+        return CheckResult("pyspark", WARNING, f"{found} is too old, 4.2 or newer is needed", remedy)
+    return CheckResult("pyspark", OK, found)
 
 
-def check_java() -> Finding:
+def check_java() -> CheckResult:
     """There is a Java for Spark; says which and why it was chosen."""
     from lightmq.spark_session.programs import JavaNotFound, choose_java
 
@@ -160,36 +160,36 @@ def check_java() -> Finding:
         choice = choose_java()
     except JavaNotFound as error:
         remedy = install_command("jre")
-        return Finding("java", WARNING, f"{str(error).splitlines()[0]} Only needed for Spark jobs.", remedy)
-    return Finding("java", OK, f"{choice.why}; JAVA_HOME={choice.home}")
+        return CheckResult("java", WARNING, f"{str(error).splitlines()[0]} Only needed for Spark jobs.", remedy)
+    return CheckResult("java", OK, f"{choice.why}; JAVA_HOME={choice.home}")
 
 
-def check_space(data: Path) -> Finding:
+def check_space(data: Path) -> CheckResult:
     """The disk of the data directory has room."""
     place = existing_parent(data)
     free = shutil.disk_usage(place).free
     text = f"{free / GIB:.1f} GiB free for {data}"
     if free < FREE_BYTES_MIN:
-        return Finding("disk space", FAILED, text, "free some space, or choose another directory with --data")
-    return Finding("disk space", OK, text)
+        return CheckResult("disk space", FAILED, text, "free some space, or choose another directory with --data")
+    return CheckResult("disk space", OK, text)
 
 
-def check_fsync(data: Path, clock: Clock | None = None) -> Finding:
+def check_fsync(data: Path, clock: Clock | None = None) -> CheckResult:
     """How long fdatasync of a small write takes where the data will be: each acknowledgement waits for one."""
     place = existing_parent(data)
     try:
         latencies = fsync_latencies_ms(place, clock or SystemClock())
     except OSError as error:
         remedy = "choose a directory you may write to with --data"
-        return Finding("fdatasync", FAILED, f"cannot write in {place}: {error.strerror}", remedy)
+        return CheckResult("fdatasync", FAILED, f"cannot write in {place}: {error.strerror}", remedy)
     median, worst = statistics.median(latencies), max(latencies)
     text = f"median {median:.2f} ms, worst {worst:.2f} ms of {len(latencies)} in {place}"
     if median > FSYNC_SLOW_MS:
-        return Finding("fdatasync", WARNING, text, "a local SSD makes acknowledgements quicker")
+        return CheckResult("fdatasync", WARNING, text, "a local SSD makes acknowledgements quicker")
     if median < FSYNC_UNREAL_MS:
         remedy = "use a directory on a real disk if messages must survive a power cut"
-        return Finding("fdatasync", WARNING, f"{text}: too quick to be a disk", remedy)
-    return Finding("fdatasync", OK, text)
+        return CheckResult("fdatasync", WARNING, f"{text}: too quick to be a disk", remedy)
+    return CheckResult("fdatasync", OK, text)
 
 
 def fsync_latencies_ms(directory: Path, clock: Clock) -> list[float]:
@@ -208,34 +208,34 @@ def fsync_latencies_ms(directory: Path, clock: Clock) -> list[float]:
         Path(name).unlink()
 
 
-def check_server(target: ServerTarget) -> Finding:
+def check_server(target: ServerTarget) -> CheckResult:
     """A name server answers and knows a broker."""
     from lightmq.cli.connections.link import brokers
 
     remedy = "start one with: lightmq up"
-    how = f"{target.server} with TLS" if target.tls else target.server
+    how = f"{target.server} with TLS" if target.security.tls else target.server
     try:
         with brokers(target) as found:
             names = ", ".join(f"{broker.name} at {broker.address}" for broker in found)
     except TlsFailed as error:
         remedy = "say whom to trust with --tls-ca FILE or broker.dial_tls.ca, and the name with --tls-server-name"
-        return Finding("broker", WARNING, f"{how}: {str(error).partition(':')[0]}", remedy)
+        return CheckResult("broker", WARNING, f"{how}: {str(error).partition(':')[0]}", remedy)
     except LightMQError as error:
-        if not target.tls and "TLS" in str(error):
+        if not target.security.tls and "TLS" in str(error):
             remedy = "it takes TLS only: use --tls --tls-ca FILE, or broker.dial_tls in the configuration"
-        return Finding("broker", WARNING, f"none reachable through {how} ({str(error).partition(':')[0]})", remedy)
-    return Finding("broker", OK, f"{names} (through {how})")
+        return CheckResult("broker", WARNING, f"none reachable through {how} ({str(error).partition(':')[0]})", remedy)
+    return CheckResult("broker", OK, f"{names} (through {how})")
 
 
-def check_port(host: str, port: int, option: str, *, is_running: bool) -> Finding:
+def check_port(host: str, port: int, option: str, *, is_running: bool) -> CheckResult:
     """A port `lightmq up` would take is free, or taken by the broker that runs."""
     try:
         check_free(host, port, option)
     except PortTaken as error:
         if is_running:
-            return Finding(f"port {port}", OK, "in use, and a broker is running")
-        return Finding(f"port {port}", WARNING, "in use by another program", str(error).partition("; ")[2])
-    return Finding(f"port {port}", OK, "free")
+            return CheckResult(f"port {port}", OK, "in use, and a broker is running")
+        return CheckResult(f"port {port}", WARNING, "in use by another program", str(error).partition("; ")[2])
+    return CheckResult(f"port {port}", OK, "free")
 
 
 def existing_parent(path: Path) -> Path:
@@ -248,7 +248,7 @@ def existing_parent(path: Path) -> Path:
 
 MARKS = {OK: "ok     ", "warning": "warning", FAILED: "FAILED "}
 NONE = ConfigOptions()
-NOTHING_SAID = Security()
+NO_SECURITY = Security()
 TIMEOUT_S = 2.0
 """Longest wait for a broker."""
 
@@ -258,7 +258,7 @@ def doctor(
     data: Annotated[Path | None, Parameter(name=["--data", "-d"], help="Data directory to check.")] = None,
     server: Annotated[str | None, Parameter(name=["--server", "-s"], help="Name servers as host:port,…")] = None,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object.")] = False,
-    security: Security = NOTHING_SAID,
+    security: Security = NO_SECURITY,
     options: ConfigOptions = NONE,
 ) -> None:
     """Check this machine and a running broker, and say what to do.
@@ -286,20 +286,20 @@ def doctor(
         raise SystemExit(FAILED_STATUS)
 
 
-def target_of(address: str, said: Security, configured: BrokerConfig) -> ServerTarget:
+def target_of(address: str, given: Security, configured: BrokerConfig) -> ServerTarget:
     """The server to look at, and how."""
-    key_file = said.access_key_file or configured.access_key_file
-    if said.tls or not configured.dial_tls.enabled:
-        return ServerTarget(server=address, timeout=TIMEOUT_S, **{**vars(said), "access_key_file": key_file})
-    dial = configured.dial_tls
-    return ServerTarget(
-        server=address, timeout=TIMEOUT_S, access_key_file=key_file, tls=True, tls_ca=dial.ca,
-        tls_certificate=dial.certificate, tls_key=dial.key, tls_server_name=dial.server_name,
-        tls_insecure=not dial.verify,
-    )  # fmt: skip
+    key_file, dial = given.access_key_file or configured.access_key_file, configured.dial_tls
+    if given.tls or not dial.enabled:
+        security = replace(given, access_key_file=key_file)
+    else:
+        security = Security(
+            access_key_file=key_file, tls=True, tls_ca=dial.ca, tls_certificate=dial.certificate, tls_key=dial.key,
+            tls_server_name=dial.server_name, tls_insecure=not dial.verify,
+        )  # fmt: skip
+    return ServerTarget(server=address, timeout=TIMEOUT_S, security=security)
 
 
-def render(finding: Finding) -> str:
+def render(finding: CheckResult) -> str:
     """One finding for people: what it is, and below it what to do."""
     line = f"{MARKS[finding.state]}  {finding.name:<13} {finding.text}\n"
     return line + (f"         {'':<13} → {finding.remedy}\n" if finding.remedy else "")

@@ -28,7 +28,7 @@ HERE = Path("lightmq-data")
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _misuse_without_directory() -> Iterator[None]:
     """A path without a data directory is a misuse, with the status for it."""
     from broker.store.inspection.directory import NoDataDirectory
 
@@ -44,7 +44,7 @@ def verify(directory: Directory = HERE, *, json_output: Json = False) -> None:
     from broker.store.inspection.verifier import verify as check
     from broker.store.verify import render
 
-    with _told():
+    with _misuse_without_directory():
         report = check(directory)
     sys.stdout.write(json.dumps(asdict(report)) + "\n" if json_output else render(report))
     if report.errors:
@@ -62,7 +62,7 @@ def dump(
     """Print records as JSON lines, in log order."""
     from broker.store.inspection.record_dump import records
 
-    with _told():
+    with _misuse_without_directory():
         for record in records(directory, start=start, queue=queue, limit=limit):
             sys.stdout.write(json.dumps(record, ensure_ascii=False) + "\n")
 
@@ -78,7 +78,7 @@ def stat(
     from broker.store.inspection.directory import open_directory
     from broker.store.inspection.summary import queues_of, state_of, summarise
 
-    with _told():
+    with _misuse_without_directory():
         if queues:
             for number, name in sorted(queues_of(state_of(open_directory(directory))[0])):
                 sys.stdout.write(f"{number}\t{name.decode(errors='backslashreplace')}\n")
@@ -112,7 +112,7 @@ def rebuild_index(directory: Directory = HERE, *, json_output: Json = False) -> 
     from runtime.clock import SystemClock
     from runtime.logs import get_logger
 
-    with _told():
+    with _misuse_without_directory():
         done = rebuild(directory, clock=SystemClock(), log=get_logger("store"))
     if json_output:
         sys.stdout.write(json.dumps(done) + "\n")

@@ -121,14 +121,14 @@ def controllers(target: ServerTarget) -> Iterator[Controllers]:
 
     Raises CommandFailed when nobody answers, when what answers is no controller, and when none leads.
     """
-    signer = read_signer(target.access_key_file) if target.access_key_file is not None else None
+    signer = read_signer(target.security.access_key_file) if target.security.access_key_file is not None else None
     timeout_ms = int(target.timeout * 1000)
     silent: dict[str, str] = {}
     addresses = [each.strip() for each in target.server.split(",") if each.strip()]
     with contextlib.ExitStack() as stack:
         for address in addresses:
             try:
-                connection = stack.enter_context(dial(address, timeout_ms, signer, target.client_tls))
+                connection = stack.enter_context(dial(address, timeout_ms, signer, target.security.client_tls))
                 metadata = _metadata(connection)
             except CommandFailed:
                 raise
@@ -143,12 +143,12 @@ def controllers(target: ServerTarget) -> Iterator[Controllers]:
                 continue
             else:
                 try:
-                    connection = stack.enter_context(dial(leader, timeout_ms, signer, target.client_tls))
+                    connection = stack.enter_context(dial(leader, timeout_ms, signer, target.security.client_tls))
                 except LightMQError as error:
                     # It may have died a moment ago: another controller may know who leads now.
                     silent[address] = f"the controller that it says leads cannot be reached: {error}"
                     continue
-            yield Controllers(metadata, leader, connection, timeout_ms, signer, silent, target.client_tls)
+            yield Controllers(metadata, leader, connection, timeout_ms, signer, silent, target.security.client_tls)
             return
     raise CommandFailed(
         "no controller that leads was found: " + "; ".join(f"{at}: {why}" for at, why in silent.items())

@@ -81,13 +81,14 @@ class Security:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ServerTarget(Security):
-    """Where the name server answers."""
+class ServerTarget:
+    """Where the name server answers, and how to reach it."""
 
     server: Annotated[
         str, Parameter(name=["--server", "-s"], help="Name server (controller) as host:port; several with commas.")
     ] = "127.0.0.1:9876"
     timeout: Annotated[float, Parameter(help="Seconds to wait for an answer.")] = 10.0
+    security: Security = Security()
 
 
 class Broker:
@@ -136,7 +137,7 @@ class Broker:
         self.connection.close()
 
     def _dial(self, address: str) -> BlockingConnection:
-        return dial(address, _timeout_ms(self._target), self._signer, self._target.client_tls)
+        return dial(address, _timeout_ms(self._target), self._signer, self._target.security.client_tls)
 
 
 def dial(
@@ -158,7 +159,7 @@ def _known(target: ServerTarget, signer: Signer | None) -> ClusterInfo:
     addresses = target.server.split(",")
     for address in addresses:
         try:
-            with dial(address.strip(), _timeout_ms(target), signer, target.client_tls) as server:
+            with dial(address.strip(), _timeout_ms(target), signer, target.security.client_tls) as server:
                 return cluster(server)
         except (ConnectionLost, RequestTimeout) as error:
             if address is not addresses[-1]:
@@ -175,7 +176,7 @@ def brokers(target: ServerTarget) -> Iterator[list[Broker]]:
 
     Raises CommandFailed when there is none, LocalMisuse for a key file that may not be used.
     """
-    signer = read_signer(target.access_key_file) if target.access_key_file is not None else None
+    signer = read_signer(target.security.access_key_file) if target.security.access_key_file is not None else None
     with contextlib.ExitStack() as stack:
         opened = []
         for name, data in sorted(_known(target, signer).broker_addr_table.items()):

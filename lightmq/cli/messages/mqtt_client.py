@@ -225,7 +225,7 @@ NAMES = {
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class PublishProperties:
     """Properties of the messages to publish; each needs ``-V 5``."""
 
     user_properties: Annotated[
@@ -238,7 +238,7 @@ class Said:
 
     def properties(self, *, is_v5: bool) -> Properties | None:
         """As paho takes them; None when nothing is said. Raises CommandFailed."""
-        if self == NOTHING_SAID:
+        if self == NO_PROPERTIES:
             return None
         if not is_v5:
             raise CommandFailed("properties of a message need MQTT 5: add -V 5")
@@ -264,7 +264,7 @@ class Said:
         return said
 
 
-NOTHING_SAID = Said()
+NO_PROPERTIES = PublishProperties()
 
 
 def shown(said: Properties | None) -> dict[str, Any]:

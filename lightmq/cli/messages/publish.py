@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from lightmq.cli.messages.mqtt_client import IN_FLIGHT_MAX, NOTHING_SAID, MqttLink, MqttTarget, Said
+from lightmq.cli.messages.mqtt_client import IN_FLIGHT_MAX, NO_PROPERTIES, MqttLink, MqttTarget, PublishProperties
 from lightmq.cli.outcome import CommandFailed
 from runtime.clock import SystemClock
 
@@ -37,7 +37,7 @@ HERE = MqttTarget()
 
 
 @dataclass(slots=True)
-class Outcome:
+class PublishCounts:
     """What became of the messages of one topic."""
 
     topic: str
@@ -90,11 +90,11 @@ class Outcome:
 
     def verdict(self) -> str:
         """Why the command failed; empty when every message was accepted and its exchange completed."""
-        refused = self._told("refused {}", self.refused)
-        unfinished = self._told("accepted {} but did not complete the exchange", self.unfinished)
+        refused = self._explain("refused {}", self.refused)
+        unfinished = self._explain("accepted {} but did not complete the exchange", self.unfinished)
         return "; ".join(filter(None, (refused, unfinished)))
 
-    def _told(self, did: str, reasons: Counter[str]) -> str:
+    def _explain(self, did: str, reasons: Counter[str]) -> str:
         if not reasons:
             return ""
         if self.settled == 1:
@@ -111,7 +111,7 @@ def publish(
     qos: Annotated[int, Parameter(name=["--qos", "-q"], help="0, 1 or 2.")] = 1,
     retain: Annotated[bool, Parameter(name=["--retain", "-r"], negative=(), help="The topic keeps it.")] = False,
     count: Annotated[int, Parameter(help="How often to send --message; {n} in it is its number.")] = 1,
-    said: Said = NOTHING_SAID,
+    said: PublishProperties = NO_PROPERTIES,
     timeout: Annotated[float, Parameter(help="Seconds to wait for the acknowledgement of a message.")] = 30.0,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print what was done as JSON.")] = False,
     target: MqttTarget = HERE,
@@ -128,7 +128,7 @@ def publish(
     properties = said.properties(is_v5=target.is_v5)
     link = MqttLink(target)
     link.open()
-    outcome = Outcome(topic, qos)
+    outcome = PublishCounts(topic, qos)
     error = ""
     window = Window(link, outcome, retain=retain, properties=properties, timeout_s=timeout)
     try:
@@ -170,7 +170,7 @@ class Window:
     """Publishes one topic's messages, so many of them unacknowledged at a time."""
 
     def __init__(
-        self, link: MqttLink, outcome: Outcome, *, retain: bool, properties: Properties | None, timeout_s: float
+        self, link: MqttLink, outcome: PublishCounts, *, retain: bool, properties: Properties | None, timeout_s: float
     ) -> None:
         self._link = link
         self._outcome = outcome

@@ -43,7 +43,7 @@ WINDOW_MIN = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class MessageSelection:
     """Which messages: those of an MQTT topic or filter, or all of a RocketMQ topic."""
 
     name: str
@@ -77,7 +77,7 @@ class Asked(Protocol):
 class QueueReader:
     """One selection on one broker."""
 
-    def __init__(self, broker: Asked, selection: Selection) -> None:
+    def __init__(self, broker: Asked, selection: MessageSelection) -> None:
         self._broker = broker
         self._selection = selection
         self._next: dict[int, int] = {}
@@ -202,7 +202,7 @@ def tail(
         check_filter(topic_filter)
     if last < 0 or count < 0 or (offset is not None and offset < 0):
         raise CommandFailed("--last, --count and --offset must not be negative")
-    selection = Selection(topic_filter, is_parent=topic)
+    selection = MessageSelection(topic_filter, is_parent=topic)
     printer = Printer(limit=count, json_output=json_output)
     with brokers(target) as found:
         readers = [QueueReader(broker, selection) for broker in found]

@@ -16,7 +16,7 @@ RULES_MAX = 256
 """Most groups and rules of one identity; more let nobody in."""
 
 
-class BroughtError(LightMQError):
+class ClaimError(LightMQError):
     """Something that came along cannot be used; the text holds no value of it."""
 
 
@@ -30,7 +30,7 @@ def is_name(value: object) -> bool:
 def texts(value: object, count_max: int = GROUPS_MAX, what: str = "groups") -> tuple[str, ...]:
     """A list of names. Raises BroughtError when it is something else."""
     if not isinstance(value, list) or len(value) > count_max or not all(map(is_name, value)):
-        raise BroughtError(f"its {what} are not a list of at most {count_max} names")
+        raise ClaimError(f"its {what} are not a list of at most {count_max} names")
     return tuple(value)
 
 
@@ -40,5 +40,5 @@ def rules_of(value: object, place: str) -> tuple[Rule, ...]:
         return ()
     if not isinstance(value, list) or not 0 < len(value) <= RULES_MAX or not all(isinstance(one, str) for one in value):
         # An empty list would be no rules at all, which without an access list allows everything.
-        raise BroughtError(f"its rules are not a list of 1 to {RULES_MAX} texts")
+        raise ClaimError(f"its rules are not a list of 1 to {RULES_MAX} texts")
     return parse_lines(value, place)

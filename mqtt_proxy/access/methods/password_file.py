@@ -29,7 +29,7 @@ class PasswordFileError(LightMQError):
 
 
 @dataclass(slots=True)
-class PasswordFile:
+class PasswordTable:
     """What one reading of the file gave."""
 
     hashes: dict[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class PasswordFile:
     """Lines that let nobody in, in words for the operator."""
 
 
-def load(path: Path) -> PasswordFile:
+def load(path: Path) -> PasswordTable:
     """Read the file. PasswordFileError when it may not be used; bad lines are in `problems`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block the start
@@ -62,9 +62,9 @@ def _check(path: Path, found: os.stat_result) -> None:
         raise PasswordFileError(f"password file {path} has {found.st_size} bytes, at most {FILE_SIZE_BYTES_MAX}")
 
 
-def parse(data: bytes) -> PasswordFile:
+def parse(data: bytes) -> PasswordTable:
     """Users and problems of the file's bytes."""
-    result = PasswordFile()
+    result = PasswordTable()
     seen: dict[str, int] = {}
     lines = data.split(b"\n")
     if lines[-1] == b"":

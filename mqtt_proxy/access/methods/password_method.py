@@ -20,7 +20,7 @@ from mqtt_proxy.access.auth import Waits
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods import password_file, scram
 from mqtt_proxy.access.methods.credentials import CredentialCheck
-from mqtt_proxy.access.methods.password_file import PasswordFile, PasswordFileError
+from mqtt_proxy.access.methods.password_file import PasswordFileError, PasswordTable
 from remoting.access.identity import Identity, Shown, Unproven
 from runtime.clock import Clock
 from runtime.files import WatchedFile, fingerprint
@@ -93,7 +93,7 @@ class PasswordMethod:
         """A credential of SCRAM of somebody, always the same for a name; None when there is none."""
         return self._one_of(self._scram, username)
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Look at the file at the next CONNECT, however soon."""
         self._looked_ms = 0
 
@@ -116,7 +116,7 @@ class PasswordMethod:
         digest = hashlib.blake2b(username.encode("utf-8", "surrogatepass"), key=self._key, digest_size=8).digest()
         return stored[int.from_bytes(digest, "big") % len(stored)]
 
-    def _use(self, users: PasswordFile) -> None:
+    def _use(self, users: PasswordTable) -> None:
         self._users, self._stored = users, list(users.hashes.values())
         self._scram = [one for one in self._stored if one.startswith(scram.PREFIX)]
 
@@ -132,7 +132,7 @@ class PasswordMethod:
         try:
             self._use(password_file.load(self._path))
         except PasswordFileError as error:
-            self._use(PasswordFile())
+            self._use(PasswordTable())
             self._fingerprint = None
             if str(error) != self._told:
                 self._told = str(error)

@@ -38,7 +38,7 @@ _PADS = tuple(bytes(n) for n in range(8))
 
 @dataclass(slots=True)
 class Encoded:
-    """A batch as bytes."""
+    """A batch as log bytes: its positions, index entries, and pieces to write."""
 
     first_position: int
     end_position: int

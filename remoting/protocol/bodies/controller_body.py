@@ -54,14 +54,14 @@ class NextBrokerId(GroupHeader, frozen=True):
     next_broker_id: BrokerId
 
 
-class ApplyBrokerId(GroupHeader, frozen=True):
+class ApplyBrokerIdHeader(GroupHeader, frozen=True):
     """1013: take an id; repeated with the same check code it succeeds again."""
 
     applied_broker_id: BrokerId
     register_check_code: str
 
 
-class RegisterReplica(GroupHeader, frozen=True):
+class RegisterReplicaHeader(GroupHeader, frozen=True):
     """1003: a broker that has its id says where it is and how its log stands since it started."""
 
     broker_id: BrokerId
@@ -76,7 +76,7 @@ class RegisterReplica(GroupHeader, frozen=True):
     sync_flush: bool = False
 
 
-class ElectMaster(GroupHeader, frozen=True):
+class ElectMasterHeader(GroupHeader, frozen=True):
     """1002: elect; `broker_id` asks for itself, or is designated to be the one."""
 
     broker_id: Annotated[int, Meta(ge=-1)] = NO_BROKER
@@ -84,7 +84,7 @@ class ElectMaster(GroupHeader, frozen=True):
     invoke_time: int = 0
 
 
-class AlterSyncStateSet(Header, frozen=True):
+class AlterSyncStateSetHeader(Header, frozen=True):
     """1001: the master reports its new set; the body has it with the set's epoch the master knows."""
 
     broker_name: str
@@ -94,7 +94,7 @@ class AlterSyncStateSet(Header, frozen=True):
 
 
 class SyncStateSetAltered(Header, frozen=True):
-    """Answer to 1001."""
+    """Answer to CONTROLLER_ALTER_SYNC_STATE_SET (1001): the epoch of the set now in force."""
 
     new_sync_state_set_epoch: Epoch
 
@@ -151,7 +151,7 @@ class Heartbeat(Header, frozen=True):
     election_priority: int | None = None
 
 
-class SyncStateSet(msgspec.Struct, rename="camel"):
+class SyncStateSetBody(msgspec.Struct, rename="camel"):
     """Body of 1001, 1003, 1004 and 1008: ids of the replicas that have everything confirmed."""
 
     sync_state_set: list[int] = msgspec.field(default_factory=list)

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from remoting.protocol.bodies.packed import decode, encode
-from remoting.protocol.bodies.session_body import U32, HistoryWish, Offset
+from remoting.protocol.bodies.session_body import U32, HistoryStart, Offset
 
 __all__ = [
     "FINISHED",
@@ -62,7 +62,7 @@ class HistoryReply(msgspec.Struct, array_like=True):
 Place = Annotated[int, Meta(le=FINISHED)]
 
 
-def pack_before(wish: HistoryWish) -> int:
+def pack_before(wish: HistoryStart) -> int:
     """Return the place of a wish whose position is not known yet."""
     return -_LAST - wish.last if wish.last is not None else -1 - (wish.from_ms or 0)
 

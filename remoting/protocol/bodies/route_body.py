@@ -111,13 +111,13 @@ class BrokerMemberGroup(msgspec.Struct, rename="camel"):
 
 
 class MemberGroupBody(msgspec.Struct, rename="camel"):
-    """Body of 901."""
+    """Body of GET_BROKER_MEMBER_GROUP (901)."""
 
     broker_member_group: BrokerMemberGroup | None = None
 
 
 class TopicList(msgspec.Struct, rename="camel"):
-    """Body of 206, 224 and 304."""
+    """Body of the topic list requests (206, 224, 304)."""
 
     topic_list: list[str] = msgspec.field(default_factory=list)
     broker_addr: str | None = None

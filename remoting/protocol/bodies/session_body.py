@@ -27,7 +27,7 @@ __all__ = [
     "WILL_DUE",
     "FilterRequest",
     "FlowBatch",
-    "HistoryWish",
+    "HistoryStart",
     "InflightEntry",
     "Offset",
     "PacketId",
@@ -38,10 +38,10 @@ __all__ = [
     "SessionOpen",
     "SessionOpened",
     "SessionSubscription",
-    "Subscribe",
+    "SubscribeRequest",
     "SubscribeResult",
     "Subscribed",
-    "Unsubscribe",
+    "UnsubscribeRequest",
     "Unsubscribed",
     "WillSpec",
     "decode",
@@ -172,7 +172,7 @@ class FlowBatch(msgspec.Struct, array_like=True):
     flows: list[SessionFlow]
 
 
-class HistoryWish(msgspec.Struct, array_like=True):
+class HistoryStart(msgspec.Struct, array_like=True):
     """Which messages from before a subscription it begins with; exactly one member is set.
 
     `from_ms`: stored at that time or later; `from_offset`: from that offset of the filter's queue on, 0 = everything
@@ -191,10 +191,10 @@ class FilterRequest(msgspec.Struct, array_like=True):
     qos: Qos
     options: OptionBits = 0
     subscription_id: U32 = 0
-    history: HistoryWish | None = None
+    history: HistoryStart | None = None
 
 
-class Subscribe(msgspec.Struct, array_like=True):
+class SubscribeRequest(msgspec.Struct, array_like=True):
     """Subscribe to filters; queues, subscription and start offset are stored before the reply."""
 
     client_id: str
@@ -225,7 +225,7 @@ class Subscribed(msgspec.Struct, array_like=True):
     retained: list[tuple[int, list[Offset]]]
 
 
-class Unsubscribe(msgspec.Struct, array_like=True):
+class UnsubscribeRequest(msgspec.Struct, array_like=True):
     """Drop subscriptions by filter."""
 
     client_id: str

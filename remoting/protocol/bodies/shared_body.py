@@ -66,7 +66,7 @@ class SharedMember(msgspec.Struct, array_like=True):
 
 
 class SharedTake(msgspec.Struct, array_like=True):
-    """SHARED_TAKE."""
+    """SHARED_TAKE: members of shared subscriptions begin, or resume after the proxy or the broker was away."""
 
     members: list[SharedMember]
 
@@ -93,7 +93,7 @@ class SharedSettled(msgspec.Struct, array_like=True):
 
 
 class SharedSettle(msgspec.Struct, array_like=True):
-    """SHARED_SETTLE."""
+    """SHARED_SETTLE: what members acknowledged, gave back, and can take."""
 
     members: list[SharedSettled]
 

@@ -205,7 +205,7 @@ class RequestCode:
 
 
 class ResponseCode:
-    """What a response says."""
+    """Response codes as RocketMQ numbers them; NOT_MASTER (9101) is LightMQ's own."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

@@ -37,7 +37,7 @@ def loads(data: bytes | memoryview) -> Any:
         text = bytes(data).decode()
     except UnicodeDecodeError as error:
         raise RemoteViolation(f"JSON body is not UTF-8: {error}") from error
-    reader = _Reader(text)
+    reader = _JsonParser(text)
     value = reader.value(0)
     reader.expect_end()
     return value
@@ -48,7 +48,7 @@ def object_keys(entries: Iterable[tuple[Mapping[str, Any], Any]]) -> bytes:
     return b"{" + b",".join([_encode(key) + b":" + _encode(value) for key, value in entries]) + b"}"
 
 
-class _Reader:
+class _JsonParser:
     """Recursive descent over one text; depth is bounded by DEPTH_MAX."""
 
     __slots__ = ("_at", "_text")
@@ -58,7 +58,7 @@ class _Reader:
         self._at = 0
 
     def value(self, depth: int) -> Any:
-        """Read one value."""
+        """Parse one JSON value at this nesting depth. Raises RemoteViolation."""
         if depth > DEPTH_MAX:
             raise RemoteViolation(f"JSON body nests deeper than {DEPTH_MAX}")
         character = self._peek()

@@ -297,7 +297,7 @@ class RecordView:
 
     @property
     def body_format(self) -> int:
-        """Format of the body, FORMAT_*."""
+        """How the body is packed: one of FORMAT_*."""
         return (self._header[9] & FLAG_FORMAT_MASK) >> FLAG_FORMAT_SHIFT
 
     @property
@@ -344,7 +344,7 @@ class RecordView:
 
     @property
     def tags(self) -> bytes:
-        """RocketMQ TAGS."""
+        """The TAGS text as bytes; empty when there is none."""
         return self._text(2)
 
     @property

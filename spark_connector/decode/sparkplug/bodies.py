@@ -82,7 +82,7 @@ SEQUENCE_MAX = 255
 NOTHING_KNOWN = Known({}, {}, "")
 
 
-class Message(NamedTuple):
+class SparkplugMessage(NamedTuple):
     """One message on its way: what its topic says, its payload if it has one, where it stands, and what is wrong."""
 
     topic: SparkplugTopic | None
@@ -125,7 +125,7 @@ class SparkplugDecoder:
                 columns.append(column_of([made.get(field.name) for made in rows], field, reasons))
         return Decoded(columns, reasons)
 
-    def _messages(self, bodies: pa.Array, batch: pa.RecordBatch) -> Iterator[Message]:
+    def _messages(self, bodies: pa.Array, batch: pa.RecordBatch) -> Iterator[SparkplugMessage]:
         """Parse topics and payloads."""
         if len(self._topics) > TOPICS_REMEMBERED_MAX:
             self._topics.clear()
@@ -136,23 +136,23 @@ class SparkplugDecoder:
             if topic is None:
                 topic = self._topics[name] = parse_topic(name)
             if isinstance(topic, str):
-                yield Message(None, None, position, topic)
+                yield SparkplugMessage(None, None, position, topic)
             elif topic.message_type == STATE:
-                yield Message(topic, body, position)
+                yield SparkplugMessage(topic, body, position)
             else:
                 yield self._parsed(topic, body, position)
 
-    def _parsed(self, topic: SparkplugTopic, body: bytes, position: int) -> Message:
+    def _parsed(self, topic: SparkplugTopic, body: bytes, position: int) -> SparkplugMessage:
         try:
             payload = self._parse(body)
         except Exception as failure:  # noqa: BLE001 - how the library refuses bytes differs between its versions
-            return Message(topic, None, position, f"not a Sparkplug B payload: {failure}")
+            return SparkplugMessage(topic, None, position, f"not a Sparkplug B payload: {failure}")
         if not self._shows_metrics or topic.message_type not in WITH_ALIASES:
-            return Message(topic, payload, position)
+            return SparkplugMessage(topic, payload, position)
         wants = any(not (one.name and one.datatype) for one in payload.metrics)
-        return Message(topic, payload, position, "", wants)
+        return SparkplugMessage(topic, payload, position, "", wants)
 
-    def _needs(self, messages: list[Message], batch: pa.RecordBatch) -> dict[str, Need]:
+    def _needs(self, messages: list[SparkplugMessage], batch: pa.RecordBatch) -> dict[str, Need]:
         """Which certificates the metrics without a name or a type want."""
         needs: dict[str, Need] = {}
         times = batch.column("storeTimestamp").cast(pa.int64()).to_pylist()
@@ -167,7 +167,7 @@ class SparkplugDecoder:
                     known.widen(message.position, stored // 1000)
         return needs
 
-    def _row(self, message: Message, metrics: MetricRows, broker: str) -> tuple[dict[str, Any], str]:
+    def _row(self, message: SparkplugMessage, metrics: MetricRows, broker: str) -> tuple[dict[str, Any], str]:
         """The plain columns of a message and what is wrong with it; its metrics go to `metrics`."""
         topic = message.topic
         made: dict[str, Any] = {"logPosition": message.position}

@@ -12,7 +12,7 @@ from typing import Any
 
 from broker.replication.acknowledge import Acknowledge
 from broker.replication.epochs import Epochs
-from broker.replication.follower import Follower, Stage
+from broker.replication.follower import Follower, LinkPhase
 from broker.replication.leader import Leader
 from broker.replication.sync_state_set import Proposal, SyncStateSet
 from broker.roles.pause_watch import PauseWatch
@@ -309,7 +309,7 @@ class Broker(Node):
         following, leading = self.following, master.leading
         if following is None or leading is None or following.side is None:
             return False
-        return following.side.core.stage is Stage.STREAMING and following.side.core.epoch == leading.core.epoch
+        return following.side.core.stage is LinkPhase.STREAMING and following.side.core.epoch == leading.core.epoch
 
     def accept(self, stream: Stream) -> Any:
         """A replica dialled."""

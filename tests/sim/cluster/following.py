@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.replication.decoder import Decoder
-from broker.replication.follower import Action, Confirm, Cut, Follower, Identity, Over, Reset, Send, Write
+from broker.replication.follower import Action, AdvanceConfirm, Cut, Follower, Over, ReplicaIdentity, Reset, Send, Write
 from broker.replication.frames import FROM_MASTER
 from remoting.protocol.errors import RemoteViolation
 from tests.sim.cluster.controllers import CLUSTER, GROUP
@@ -69,7 +69,7 @@ class MasterSide(Side):
         self.heard_at = broker.world.now
         self._decoder = Decoder(FROM_MASTER)
         self.core: Follower = broker.cluster.build.follower(
-            Identity(broker=broker.ident, cluster=CLUSTER, group=GROUP, is_learner=broker.is_learner),
+            ReplicaIdentity(broker=broker.ident, cluster=CLUSTER, group=GROUP, is_learner=broker.is_learner),
             log.extent(), flushed=log.kept, confirm=log.confirm, epoch=broker.epoch, nonce=bytes(16),
         )  # fmt: skip
         self.stream: Stream = broker.cluster.network.connect(broker, following.master, following.master.accept)
@@ -111,7 +111,7 @@ class MasterSide(Side):
                 log.append_raw(transfer.position, transfer.epoch, transfer.epoch_start, bytes(transfer.data))
                 if log.is_async or "ack-before-fsync" in broker.flags:
                     self._do(self.core.flushed(log.end))
-            elif isinstance(action, Confirm):
+            elif isinstance(action, AdvanceConfirm):
                 log.limit = action.position
                 log.settle()
                 broker.cluster.judge.shown(broker)

@@ -124,7 +124,7 @@ class Leading:
 
     def drop(self, connection: int) -> None:
         """End a replica's connection."""
-        self.core.gone(connection, int(self.broker.world.now))
+        self.core.disconnected(connection, int(self.broker.world.now))
         side = self.sides.pop(connection, None)
         if side is not None:
             side.stream.close(1)

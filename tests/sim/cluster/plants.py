@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.follower import Action, Cut, Follower, Reset
 from broker.replication.frames import Frame, Hello, Ready, Refusal, Transfer, Welcome
-from broker.replication.leader import Leader, Replica
+from broker.replication.leader import FollowerProgress, Leader
 from broker.replication.sync_state_set import Proposal, SyncStateSet
 from broker.roles.pause_watch import PauseWatch
 from tests.sim.cluster.broker import Build
@@ -56,14 +56,14 @@ class NoDoubt(SyncStateSet):
 class ConfirmIsEnough(Leader):
     """Who has what is confirmed may join, whether or not it has reached this epoch."""
 
-    def _caught_up(self, replica: Replica, confirm: int) -> bool:
+    def _caught_up(self, replica: FollowerProgress, confirm: int) -> bool:
         return replica.acknowledged >= confirm
 
 
 class AnybodyJoins(Leader):
     """Who has a stream may join."""
 
-    def _caught_up(self, replica: Replica, confirm: int) -> bool:
+    def _caught_up(self, replica: FollowerProgress, confirm: int) -> bool:
         return replica.sent >= 0
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.consensus.journal import Entry, Snapshot
+from controller.consensus.journal import Entry, RaftSnapshot
 from controller.consensus.wire import NextIndex
 
 
@@ -86,7 +86,7 @@ class Judge:
         for each in (self._shown, self._acknowledged, self._votes):
             each.pop(node_id, None)
 
-    def snapshot(self, snapshot: Snapshot) -> None:
+    def snapshot(self, snapshot: RaftSnapshot) -> None:
         """Snapshots of one index are one state."""
         if self._states.setdefault(snapshot.last[1], snapshot.state) != snapshot.state:
             raise Violation("snapshots are equal", f"two states after entry {snapshot.last[1]}")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
-from controller.consensus.members import Member
+from controller.consensus.members import ControllerNode
 from controller.consensus.wire import Message, decode_message, encode_message, from_library, to_library
 
 Link = tuple[str, str]
@@ -84,7 +84,7 @@ class Wire(Transport):
     def __init__(self, network: Network, ids: tuple[str, ...], node_id: str) -> None:
         super().__init__(None, None, [])
         self.network = network
-        self.own = Member(node_id, "h", 1, 1)
+        self.own = ControllerNode(node_id, "h", 1, 1)
         self.nodes = {each: NumberedNode(each) for each in ids}
         self.on_say: Callable[[Message], None] = lambda _message: None
 

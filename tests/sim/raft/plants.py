@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from controller.consensus import journal, log_face, raft_node
 from controller.consensus.log_face import LogFace
-from controller.consensus.proposals import DeduplicatedMachine, Envelope, State
+from controller.consensus.proposals import DeduplicatedMachine, Envelope, MachineSnapshot
 from controller.consensus.raft_node import RaftNode
 from controller.replicas.commands import decode
 from remoting.native.checksum import crc32c
@@ -204,7 +204,9 @@ def applies_twice(patch: pytest.MonkeyPatch) -> None:
 
 def forgets_answers_in_snapshots(patch: pytest.MonkeyPatch) -> None:
     """What was applied before a snapshot is applied again behind it."""
-    patch.setattr(DeduplicatedMachine, "encode", lambda self: msgspec.msgpack.encode(State(self.machine.encode(), {})))
+    patch.setattr(
+        DeduplicatedMachine, "encode", lambda self: msgspec.msgpack.encode(MachineSnapshot(self.machine.encode(), {}))
+    )
 
 
 def a_command_raises(patch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mqtt_bridge.config import RuleConfig
-from mqtt_bridge.direction import Way, first_line
+from mqtt_bridge.direction import Direction, first_line
 from mqtt_bridge.metrics import BridgeMetrics
-from mqtt_bridge.peer import Peer, PeerLostError, Welcome
+from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError
 from remoting.protocol.errors import LightMQError
 from runtime.clock import SystemClock
 from runtime.metrics import Registry
@@ -31,17 +31,17 @@ class Work:
             self.fails -= 1
             raise LightMQError("our broker is away")
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         self.calls.append("look")
         raise LightMQError("away")
 
-    def listen(self, peer: Peer) -> None:
+    def listen(self, peer: BridgeClient) -> None:
         self.calls.append("listen")
 
-    async def begin(self, peer: Peer, welcome: Welcome) -> None:
+    async def begin(self, peer: BridgeClient, welcome: ConnectionAccepted) -> None:
         self.calls.append("begin")
 
-    async def run(self, peer: Peer) -> None:
+    async def run(self, peer: BridgeClient) -> None:
         self.calls.append("run")
         raise PeerLostError(await peer.until_ended())
 
@@ -50,9 +50,9 @@ class Work:
         raise LightMQError("not all")
 
 
-def way(port: int, work: Work, registry: Registry, **settings: Any) -> Way:
+def way(port: int, work: Work, registry: Registry, **settings: Any) -> Direction:
     config = connection(port, RuleConfig(filter="#"), **settings)
-    return Way("out", config, "here", work, SystemClock(), BridgeMetrics(registry))
+    return Direction("out", config, "here", work, SystemClock(), BridgeMetrics(registry))
 
 
 async def test_it_comes_back_and_leaves_in_order() -> None:

@@ -36,9 +36,9 @@ async def reader(app: AllInOne, *rules: RuleConfig, **settings: Any) -> AsyncIte
 
 async def payloads(made: LogReader, box: Outbox) -> list[bytes]:
     """Everything new; it counts as settled."""
-    await made.look(0)
+    await made.refresh(0)
     found = []
-    for key, cursor in made.news():
+    for key, cursor in made.pending():
         records, following, missing, count = await made.read(key, cursor)
         assert (missing, count) == ("", 0)
         found += [bytes(record.body) for _offset, record in records]
@@ -98,10 +98,10 @@ async def test_from_the_earliest_and_everything(tmp_path: Path) -> None:
 
 async def test_looking_waits_for_news(tmp_path: Path) -> None:
     async with installation(tmp_path / "data") as app, reader(app) as (made, box):
-        waiting = asyncio.create_task(made.look(20_000))
+        waiting = asyncio.create_task(made.refresh(20_000))
         await publish(app, "a/1", b"x")
         await asyncio.wait_for(waiting, 10)
-        assert len(made.news()) == 1
+        assert len(made.pending()) == 1
         assert await payloads(made, box) == [b"x"]
 
 
@@ -121,7 +121,7 @@ async def test_a_queue_that_is_another_or_shorter(tmp_path: Path) -> None:
         async with reader(app) as (made, box):
             [cursor] = [cursor for cursor in box.cursors.values() if cursor.position]
             cursor.position = 99
-            await made.look(0)
+            await made.refresh(0)
             assert cursor.position == 1
             cursor.queue_id = 12345
             assert await payloads(made, box) == [b"x"]
@@ -135,7 +135,7 @@ async def test_a_topic_that_is_deleted_stops_nothing_and_is_new_when_it_comes_ag
             line = await dial(f"127.0.0.1:{app.ports()['remoting']}")
             checked(await line.request(Command(RequestCode.DELETE_TOPIC_IN_BROKER, fields={"topic": "a"})))
             await line.close()
-            await made.look(0)
+            await made.refresh(0)
             await made.commit()  # no offset is stored for what is not there
             await publish(app, "b/1", b"other")
             assert await payloads(made, box) == [b"other"]

@@ -17,7 +17,7 @@ def outbox(window: int = 4) -> tuple[Outbox, Cursor]:
 def test_low_is_the_lowest_unsettled_whatever_the_order_of_answers() -> None:
     box, cursor = outbox()
     for offset in (10, 12, 13):
-        box.hold(cursor, offset, 1)
+        box.track(cursor, offset, 1)
         box.sent(offset, cursor, offset)
     box.passed(cursor, 20)
     assert (cursor.low, cursor.position, box.in_flight, box.free) == (10, 20, 3, 1)
@@ -36,7 +36,7 @@ def test_low_is_the_lowest_unsettled_whatever_the_order_of_answers() -> None:
 
 def test_a_record_with_two_copies_is_settled_with_the_second() -> None:
     box, cursor = outbox()
-    box.hold(cursor, 10, 2)
+    box.track(cursor, 10, 2)
     box.sent(1, cursor, 10)
     box.sent(2, cursor, 10)
     box.settled(2)
@@ -48,7 +48,7 @@ def test_a_record_with_two_copies_is_settled_with_the_second() -> None:
 def test_a_lost_connection_begins_again_at_the_lowest() -> None:
     box, cursor = outbox()
     box.limit(2)
-    box.hold(cursor, 11, 1)
+    box.track(cursor, 11, 1)
     box.sent(1, cursor, 11)
     box.passed(cursor, 15)
     assert box.free == 1
@@ -68,7 +68,7 @@ def test_what_is_below_the_committed_offset_was_acknowledged(steps: list[str], r
         if step == "send" and box.free:
             packet_id += 1
             flying[packet_id] = cursor.position
-            box.hold(cursor, cursor.position, 1)
+            box.track(cursor, cursor.position, 1)
             box.sent(packet_id, cursor, flying[packet_id])
         elif step == "answer" and flying:
             chosen = random.choice(sorted(flying))  # type: ignore[attr-defined]

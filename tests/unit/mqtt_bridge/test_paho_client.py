@@ -13,9 +13,9 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from mqtt_bridge.config import RuleConfig
 from mqtt_bridge.mapping import Target
-from mqtt_bridge.message import Outgoing
+from mqtt_bridge.message import OutgoingCopy
 from mqtt_bridge.paho_client import code_in_words, in_words, why_ended
-from mqtt_bridge.peer import Peer
+from mqtt_bridge.peer import BridgeClient
 from tests.unit.mqtt_bridge.rig import connection, until
 from tests.unit.mqtt_bridge.scripted_peer import PUBLISH, ScriptedPeer, packet
 
@@ -36,10 +36,10 @@ async def settled(answer: bytes, completion: bytes = b"") -> tuple[list[int], li
             return packet(PUBCOMP, body[:2] + completion) if kind == PUBREL else None
 
         scripted.answer = script
-        peer = Peer(connection(scripted.port, RULE, version="5"), "me", persistent=False, password=None)
+        peer = BridgeClient(connection(scripted.port, RULE, version="5"), "me", persistent=False, password=None)
         await peer.connect()
         peer.on_settled = lambda _packet_id, code: codes.append(code)
-        peer.publish(Outgoing(Target(b"a/b", 2, retain=False), b"x", None))
+        peer.publish(OutgoingCopy(Target(b"a/b", 2, retain=False), b"x", None))
         ended = asyncio.ensure_future(peer.until_ended())
         await until(lambda: bool(codes) or ended.done())
         reason = ended.result() if ended.done() else ""
@@ -79,7 +79,7 @@ async def test_a_pubrec_that_cannot_be_read_ends_the_connection(answer: bytes) -
 
 async def test_a_refusal_of_a_message_nobody_waits_for_is_ignored() -> None:
     async with ScriptedPeer() as scripted:
-        peer = Peer(connection(scripted.port, RULE, version="5"), "me", persistent=False, password=None)
+        peer = BridgeClient(connection(scripted.port, RULE, version="5"), "me", persistent=False, password=None)
         await peer.connect()
         scripted.send(packet(PUBREC, b"\0\x07\x87"), packet(0xE0, b"\x8b\0"))
         assert await peer.until_ended() == (

@@ -12,16 +12,16 @@ import pytest
 from mqtt_bridge import peer as peer_module
 from mqtt_bridge.config import RuleConfig
 from mqtt_bridge.mapping import Target
-from mqtt_bridge.message import Outgoing
-from mqtt_bridge.peer import Peer, PeerLostError, Room
+from mqtt_bridge.message import OutgoingCopy
+from mqtt_bridge.peer import BridgeClient, PeerLostError, Room
 from tests.unit.mqtt_bridge.rig import connection, installation, until
 from tests.unit.mqtt_bridge.scripted_peer import CONNECT, PUBACK, ScriptedPeer, packet, publish_packet
 
 RULE = RuleConfig(direction="in", filter="a/#")
 
 
-def made(port: int, *, persistent: bool = True, **settings: Any) -> Peer:
-    return Peer(connection(port, RULE, **settings), "me", persistent=persistent, password="secret")
+def made(port: int, *, persistent: bool = True, **settings: Any) -> BridgeClient:
+    return BridgeClient(connection(port, RULE, **settings), "me", persistent=persistent, password="secret")
 
 
 def test_room_holds_the_network_thread_until_there_is_some() -> None:
@@ -91,7 +91,7 @@ async def test_messages_both_ways_and_the_end(tmp_path: Path) -> None:
         one.on_settled = lambda packet_id, code: settled.append((packet_id, code))
         await one.connect()
         assert await one.subscribe([("a/#", 1), ("b", 0)]) == [1, 0]
-        numbers = [one.publish(Outgoing(Target(b"a/x", qos, False), b"%d" % qos)) for qos in (0, 1)]
+        numbers = [one.publish(OutgoingCopy(Target(b"a/x", qos, False), b"%d" % qos)) for qos in (0, 1)]
         await until(lambda: len(messages) == 2 and len(settled) == 2)
         assert settled == [(number, 0) for number in numbers]
         assert [message.payload for message in messages] == [b"0", b"1"]
@@ -109,7 +109,7 @@ async def test_messages_both_ways_and_the_end(tmp_path: Path) -> None:
     await again.close()
     assert len(ended) == 1
     with pytest.raises(PeerLostError):
-        again.publish(Outgoing(Target(b"a", 1, False), b""))
+        again.publish(OutgoingCopy(Target(b"a", 1, False), b""))
     with pytest.raises(PeerLostError):
         await again.subscribe([("a", 1)])
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from lightmq.cli.messages.mqtt_client import MqttLink, MqttTarget, Said
+from lightmq.cli.messages.mqtt_client import MqttLink, MqttTarget, PublishProperties
 from lightmq.servers.all_in_one import AllInOne
 from mqtt_bridge.config import BridgeConfig, RuleConfig
 from tests.unit.mqtt_bridge.rig import client, connection, installation, reading, until
@@ -144,7 +144,9 @@ async def test_what_expired_while_the_peer_was_away_is_dropped(tmp_path: Path) -
         link = MqttLink(target)
         await asyncio.to_thread(link.open)
         for seconds in (5, 60):
-            link.client.publish("a/1", b"%d" % seconds, 1, properties=Said(expiry=seconds).properties(is_v5=True))
+            link.client.publish(
+                "a/1", b"%d" % seconds, 1, properties=PublishProperties(expiry=seconds).properties(is_v5=True)
+            )
         await until(lambda: reading(app, "rocketmq_bridge_dropped_total{peer,out,expired}") == 1)
         await until(lambda: len(scripted.published()) == 1)
         assert b"\x02\x00\x00\x00\x32" in scripted.published()[0][1]  # 50 seconds are left

@@ -29,11 +29,11 @@ from remoting.protocol.bodies.session_body import (
     SessionOpen,
     SessionOpened,
     SessionSubscription,
-    Subscribe,
     Subscribed,
+    SubscribeRequest,
     SubscribeResult,
-    Unsubscribe,
     Unsubscribed,
+    UnsubscribeRequest,
     decode,
     encode,
 )
@@ -313,7 +313,7 @@ class FakeBroker:
         return b""
 
     def _subscribe(self, _peer: Peer, body: bytes) -> bytes:
-        request = decode(Subscribe, body)
+        request = decode(SubscribeRequest, body)
         self.wished += [one for one in request.filters if one.history is not None]
         session = self._session(request.client_id, request.epoch)
         results = [
@@ -340,7 +340,7 @@ class FakeBroker:
         return SubscribeResult(qos, queue_id, offset)
 
     def _unsubscribe(self, _peer: Peer, body: bytes) -> bytes:
-        request = decode(Unsubscribe, body)
+        request = decode(UnsubscribeRequest, body)
         session = self._session(request.client_id, request.epoch)
         found: Sequence[object] = [session.subscriptions.pop(topic_filter, None) for topic_filter in request.filters]
         return encode(Unsubscribed([one is not None for one in found]))

@@ -45,15 +45,15 @@ async def test_a_change_takes_effect_once_it_has_settled(tmp_path: Path) -> None
     path.write_text("1")
     use = Use(path)
     assert use.file.first() == 1
-    await use.file.look()
+    await use.file.refresh()
     write(path, "2")
-    await use.file.look()
+    await use.file.refresh()
     assert use.applied == []
     write(path, "3")
-    await use.file.look()
+    await use.file.refresh()
     assert use.applied == []
-    await use.file.look()
-    await use.file.look()
+    await use.file.refresh()
+    await use.file.refresh()
     assert use.applied == [3]
 
 
@@ -65,15 +65,15 @@ async def test_a_bad_file_changes_nothing_and_is_tried_again(tmp_path: Path) -> 
     use.file.first()
     write(path, "what")
     for _ in range(4):
-        await use.file.look()
+        await use.file.refresh()
     assert (use.applied, use.failed) == ([], ["no number: what"])
     path.unlink()
     for _ in range(4):
-        await use.file.look()
+        await use.file.refresh()
     assert use.failed[1:] == ["No such file or directory"]
     write(path, "5")
-    await use.file.look()
-    await use.file.look()
+    await use.file.refresh()
+    await use.file.refresh()
     assert use.applied == [5]
 
 
@@ -83,11 +83,11 @@ async def test_on_demand_it_is_read_at_once(tmp_path: Path) -> None:
     path.write_text("1")
     use = Use(path)
     use.file.first()
-    await use.file.look(now=True)
+    await use.file.refresh(now=True)
     assert use.applied == [1]
     write(path, "what")
-    await use.file.look(now=True)
-    await use.file.look(now=True)
+    await use.file.refresh(now=True)
+    await use.file.refresh(now=True)
     assert len(use.failed) == 2
 
 
@@ -98,11 +98,11 @@ async def test_a_file_that_changes_while_it_is_read_is_left_to_the_next_look(tmp
     use = Use(path)
     use.file.first()
     use.during = lambda: write(path, "3")
-    await use.file.look(now=True)
+    await use.file.refresh(now=True)
     assert use.applied == []
     use.during = lambda: None
-    await use.file.look()
-    await use.file.look()
+    await use.file.refresh()
+    await use.file.refresh()
     assert use.applied == [3]
 
 

@@ -16,7 +16,7 @@ def bucket_with(*dues: int, now_ms: int = 10**9) -> DelayBucket:
     bucket.open()
     for offset, due in enumerate(dues):
         bucket.seen(offset, due)
-    bucket.look(len(dues), now_ms)
+    bucket.mark_seen(len(dues), now_ms)
     return bucket
 
 
@@ -32,7 +32,7 @@ def test_nothing_before_its_time() -> None:
     """The horizon is the time of the look."""
     bucket = bucket_with(30, 10, now_ms=29)
     assert bucket.take(10) == [(10, 1)]
-    bucket.look(2, 30)
+    bucket.mark_seen(2, 30)
     assert bucket.take(10) == [(30, 0)]
 
 
@@ -40,8 +40,8 @@ def test_nothing_that_something_unseen_might_precede() -> None:
     """Two were added and one was seen: only what is due before the first look may go."""
     bucket = DelayBucket(0, 1)
     bucket.open()
-    bucket.look(1, 100)
-    bucket.look(2, 200)
+    bucket.mark_seen(1, 100)
+    bucket.mark_seen(2, 200)
     bucket.seen(0, 150)
     assert bucket.take(10) == []
     bucket.seen(1, 120)
@@ -52,7 +52,7 @@ def test_before_anything_was_looked_at_nothing_goes() -> None:
     """A bucket just opened."""
     bucket = DelayBucket(0, 1)
     bucket.open()
-    bucket.look(1, 100)
+    bucket.mark_seen(1, 100)
     assert bucket.take(1) == []
     assert not bucket.is_empty(1)
 
@@ -75,7 +75,7 @@ def test_a_restart_knows_what_was_delivered() -> None:
     again.open()
     for offset, due in enumerate((5, 3, 9)):
         again.seen(offset, due)
-    again.look(3, 100)
+    again.mark_seen(3, 100)
     assert again.take(10) == [(9, 2)]
     assert DelayBucket(0, 1).mark == NOTHING
 
@@ -86,7 +86,7 @@ def test_what_was_said_again_counts_only_at_its_new_place() -> None:
     bucket.moved(2, 0)
     bucket.seen(2, 5)
     bucket.seen(3, 6)
-    bucket.look(4, 100)
+    bucket.mark_seen(4, 100)
     assert bucket.take(10) == [(5, 2), (6, 3)]
     far = DelayBucket(0, 1)
     far.moved(7, 0)
@@ -99,7 +99,7 @@ def test_records_that_cannot_be_read_are_passed_over() -> None:
     bucket.skip(4)
     bucket.skip(2)
     assert bucket.cursor == 4
-    bucket.look(4, 10)
+    bucket.mark_seen(4, 10)
     bucket.take(1)
     assert bucket.is_empty(4)
     assert not bucket.is_empty(5)
@@ -118,13 +118,13 @@ def test_memory_is_bounded_and_nothing_is_forgotten(monkeypatch: pytest.MonkeyPa
         for offset in range(start, len(dues)):
             bucket.seen(offset, dues[offset])
             assert len(bucket._heap) <= 8
-        bucket.look(len(dues), 1_000)
+        bucket.mark_seen(len(dues), 1_000)
         keys = bucket.take(3)
         if keys:
             bucket.delivered_up_to(keys[-1], len(keys))
             got += keys
         else:
-            assert bucket.must_look_again
+            assert bucket.must_rescan
             assert not bucket.is_empty(len(dues))
     assert got == sorted((due, offset) for offset, due in enumerate(dues))
     assert looks > 3
@@ -169,7 +169,7 @@ def _run(steps: list[tuple[str, int]]) -> None:
         elif step == "crash":
             bucket = DelayBucket(0, 1, bucket.value(bucket.mark, bucket.floor, bucket.delivered))
         else:
-            bucket.look(len(queue), now)
+            bucket.mark_seen(len(queue), now)
             for offset in range(bucket.open(), confirmed):
                 bucket.seen(offset, queue[offset])
             keys = bucket.take(number)

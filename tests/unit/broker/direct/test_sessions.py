@@ -7,7 +7,7 @@ from functools import partial
 
 from broker.direct.appends import DirectAppends
 from remoting import inprocess
-from remoting.protocol.bodies.session_body import FilterRequest, SessionClose, SessionOpen, Subscribe
+from remoting.protocol.bodies.session_body import FilterRequest, SessionClose, SessionOpen, SubscribeRequest
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names
@@ -60,7 +60,10 @@ async def test_queues_of_a_turn_are_one_record(running) -> None:
     end = running.store.end_position
     filters = [["x/1", "x/2"], ["x/2"], ["bad/#/x", "y/+"]]
     wanted = [
-        (Subscribe(name, epoch, False, [FilterRequest(one, 1) for one in asked]), partial(heard.said, "s" + name))
+        (
+            SubscribeRequest(name, epoch, False, [FilterRequest(one, 1) for one in asked]),
+            partial(heard.said, "s" + name),
+        )
         for name, epoch, asked in zip("abc", epochs, filters, strict=True)
     ]
     heard.connection.subscribe(wanted)
@@ -81,8 +84,8 @@ async def test_a_fenced_session_is_refused_alone(running) -> None:
     heard = Heard(running)
     epoch = heard.open("a").epoch
     wanted = [
-        (Subscribe("a", epoch + 1, False, [FilterRequest("t", 0)]), partial(heard.said, "fenced")),
-        (Subscribe("a", epoch, False, [FilterRequest("t", 0)]), partial(heard.said, "held")),
+        (SubscribeRequest("a", epoch + 1, False, [FilterRequest("t", 0)]), partial(heard.said, "fenced")),
+        (SubscribeRequest("a", epoch, False, [FilterRequest("t", 0)]), partial(heard.said, "held")),
     ]
     heard.connection.subscribe(wanted)
     refused = await heard.settled("fenced")
@@ -98,7 +101,8 @@ async def test_a_full_disk_is_said_to_each(running) -> None:
     epoch = heard.open("a").epoch
     running.store._guard.full = True
     wanted = [
-        (Subscribe("a", epoch, False, [FilterRequest(topic, 0)]), partial(heard.said, topic)) for topic in ("t", "u")
+        (SubscribeRequest("a", epoch, False, [FilterRequest(topic, 0)]), partial(heard.said, topic))
+        for topic in ("t", "u")
     ]
     heard.connection.subscribe(wanted)
     for topic in ("t", "u"):

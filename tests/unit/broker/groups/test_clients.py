@@ -30,7 +30,7 @@ def test_leaving_by_word_by_connection_and_by_silence() -> None:
     clients.heartbeat(client("b", "other"), (), {"g": {}})
     clients.heartbeat(client("c", "third", 5_000), (), {"g": {}})
     clients.unregister("a", None, "g")
-    clients.peer_gone("other")
+    clients.peer_closed("other")
     assert clients.members("g") == ["c"]
     assert clients.expire(5_500) == 0
     assert clients.expire(6_001) == 1

@@ -15,12 +15,12 @@ from remoting.protocol.bodies.history_body import (
 )
 from remoting.protocol.bodies.session_body import (
     FilterRequest,
-    HistoryWish,
+    HistoryStart,
     SessionOpen,
     SessionOpened,
-    Subscribe,
     Subscribed,
-    Unsubscribe,
+    SubscribeRequest,
+    UnsubscribeRequest,
 )
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -62,7 +62,7 @@ async def read(connection, queue_id: int, position: int, from_ms: int, last: int
 
 @pytest.mark.parametrize(
     ("wish", "numbers"),
-    [(HistoryWish(from_offset=0), range(60)), (HistoryWish(last=25), range(55, 60)), (HistoryWish(last=20), ())],
+    [(HistoryStart(from_offset=0), range(60)), (HistoryStart(last=25), range(55, 60)), (HistoryStart(last=20), ())],
 )
 async def test_what_was_before_the_queue_comes_in_steps(running, monkeypatch, wish, numbers) -> None:
     """20 messages are in the filter's queue, 60 before it."""
@@ -71,7 +71,7 @@ async def test_what_was_before_the_queue_comes_in_steps(running, monkeypatch, wi
     await publish(running, 0, 60)
     connection = running.connect()
     opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
-    subscribe = Subscribe("c", opened.epoch, True, [FilterRequest(FILTER, 1)])
+    subscribe = SubscribeRequest("c", opened.epoch, True, [FilterRequest(FILTER, 1)])
     await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)
     await publish(running, 60, 20)
     subscribe.filters = [FilterRequest(FILTER, 1, history=wish)]
@@ -85,7 +85,7 @@ async def test_what_was_before_the_queue_comes_in_steps(running, monkeypatch, wi
     again = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
     assert again.subscriptions[0].before == result.before
     gone = await connection.request(
-        Command(RequestCode.UNSUBSCRIBE, body=encode(Unsubscribe("c", again.epoch, True, [FILTER])))
+        Command(RequestCode.UNSUBSCRIBE, body=encode(UnsubscribeRequest("c", again.epoch, True, [FILTER])))
     )
     assert gone.code == 0
     assert running.broker.sessions.table.get("c").offsets == {}
@@ -98,7 +98,7 @@ async def test_places_rise_and_survive_a_restart(running) -> None:
     await publish(running, 0, 3)
     connection = running.connect()
     opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
-    wished = Subscribe("c", opened.epoch, True, [FilterRequest(FILTER, 1, history=HistoryWish(from_ms=5))])
+    wished = SubscribeRequest("c", opened.epoch, True, [FilterRequest(FILTER, 1, history=HistoryStart(from_ms=5))])
     (result,) = (await call(connection, RequestCode.SUBSCRIBE, wished, Subscribed)).results
     assert unpack_before(result.before) == (0, 5, 0)
     body = encode_offsets([(b"c", result.queue_id | HISTORY_BIT, 640)])

@@ -14,7 +14,7 @@ from remoting.protocol.bodies.session_body import (
     FilterRequest,
     SessionOpen,
     SessionOpened,
-    Subscribe,
+    SubscribeRequest,
     decode,
     encode,
 )
@@ -152,7 +152,7 @@ async def test_who_asks_is_told_which_entries_nobody_has_subscribed_to(running) 
     connection, other = running.connect(), running.connect()
     session = await opened(other)
     wanted = [FilterRequest("a/+", 0), FilterRequest("$share/g/b", 1), FilterRequest("mine", 1, NO_LOCAL)]
-    await other.request(Command(RequestCode.SUBSCRIBE, body=encode(Subscribe("c", session.epoch, True, wanted))))
+    await other.request(Command(RequestCode.SUBSCRIBE, body=encode(SubscribeRequest("c", session.epoch, True, wanted))))
     body = running.publish(b"a/1", b"a", b"b", b"a/1/2", b"mine")
     reply = await connection.request(asking(body))
     assert decode_unwanted(reply.body) == {1, 3}
@@ -170,7 +170,7 @@ async def test_who_asks_is_told_which_entries_nobody_has_subscribed_to(running) 
 async def test_a_session_that_is_away_is_a_subscriber_until_it_ends(running) -> None:
     connection, other = running.connect(), running.connect()
     session = await opened(other)
-    wanted = Subscribe("c", session.epoch, True, [FilterRequest("a", 1), FilterRequest("a/#", 1)])
+    wanted = SubscribeRequest("c", session.epoch, True, [FilterRequest("a", 1), FilterRequest("a/#", 1)])
     await other.request(Command(RequestCode.SUBSCRIBE, body=encode(wanted)))
     await other.close()
     body = running.publish(b"a", b"a/1", b"b")

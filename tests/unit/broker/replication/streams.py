@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from broker.replication.acknowledge import Acknowledge
-from broker.replication.follower import Identity
+from broker.replication.follower import ReplicaIdentity
 from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
 from broker.replication.leader import Leader, LeaderSettings
@@ -81,7 +81,8 @@ class Replica:
         self.failures: list[Exception] = []
         tls = identity.pop("tls", None)
         self.client = HaClient(
-            self.store, Identity(**({"broker": broker, "cluster": "C", "group": "g"} | identity)), address, epoch,
+            self.store, ReplicaIdentity(**({"broker": broker, "cluster": "C", "group": "g"} | identity)), address,
+            epoch,
             silence_ms=identity.pop("silence_ms", 5_000) if "silence_ms" in identity else 5_000,
             superseded=self.superseded.append, failed=self.failures.append, log=LOG, tls=tls,
         )  # fmt: skip

@@ -7,7 +7,17 @@ import pytest
 from broker.replication import frames
 from broker.replication.decoder import Decoder
 from broker.replication.epochs import Epochs, Extent
-from broker.replication.follower import Confirm, Cut, Follower, Identity, Over, Reset, Send, Stage, Write
+from broker.replication.follower import (
+    AdvanceConfirm,
+    Cut,
+    Follower,
+    LinkPhase,
+    Over,
+    ReplicaIdentity,
+    Reset,
+    Send,
+    Write,
+)
 from broker.replication.frames import Ack, Greeting, Hello, Ready, Refusal, Transfer, Welcome
 from broker.replication.proof import prove
 
@@ -17,7 +27,7 @@ NONCE = b"n" * 16
 
 def a_follower(log=LOG, *, epoch=3, confirm=90, secret=None) -> Follower:
     return Follower(
-        Identity(broker=2, cluster="c", group="g", secret=secret, access_key="key"),
+        ReplicaIdentity(broker=2, cluster="c", group="g", secret=secret, access_key="key"),
         log,
         flushed=log.end,
         confirm=confirm,
@@ -57,10 +67,10 @@ def test_from_greeting_to_stream():
     assert follower.receive(welcome((1, 0), (3, 100), end=160)) == [Cut(100, 0)]
     assert said(follower.cut(100, 100)) == [Ready(3, 100), Ack(3, 100)]
     sent = transfer(100)
-    assert follower.receive(sent) == [Write(sent), Confirm(95)]
+    assert follower.receive(sent) == [Write(sent), AdvanceConfirm(95)]
     assert said(follower.flushed(105)) == [Ack(3, 105)]
     assert follower.flushed(105) == ()
-    assert follower.stage is Stage.STREAMING
+    assert follower.stage is LinkPhase.STREAMING
     assert follower.master_end == 160
 
 
@@ -78,7 +88,7 @@ def test_a_heartbeat_is_answered_with_the_flushed_end():
     follower = streaming()
     follower.receive(transfer(100))
     actions = follower.receive(transfer(0, b"", confirm=99))
-    assert actions[0] == Confirm(99)
+    assert actions[0] == AdvanceConfirm(99)
     assert said(actions) == [Ack(3, 100)]
 
 
@@ -99,7 +109,7 @@ def test_after_a_reset_any_epoch_may_come_first():
     follower.receive(Welcome(3, 60, 160, [(3, 50)]))
     assert said(follower.cut(60, 60)) == [Ready(3, 60), Ack(3, 60)]
     sent = transfer(60, epoch=3, start=50)
-    assert follower.receive(sent) == [Write(sent), Confirm(95)]
+    assert follower.receive(sent) == [Write(sent), AdvanceConfirm(95)]
 
 
 def test_an_older_master_is_refused():
@@ -108,7 +118,7 @@ def test_an_older_master_is_refused():
         follower.receive(Greeting(b"m" * 16))
         (over,) = follower.receive(welcome((1, 0), (3, 100), end=160))
         assert isinstance(over, Over)
-        assert follower.stage is Stage.OVER
+        assert follower.stage is LinkPhase.OVER
         assert follower.receive(transfer(130)) == ()
 
 

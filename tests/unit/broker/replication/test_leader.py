@@ -80,7 +80,7 @@ def test_connections_are_limited_and_a_newer_one_takes_over():
     assert isinstance(leader.hello(21, hello(2), LOG, 0), Welcome)
     assert not leader.knows(20)
     assert leader.knows(21)
-    leader.gone(20, 0)
+    leader.disconnected(20, 0)
     assert leader.knows(21)
     with pytest.raises(RemoteViolation):
         leader.acknowledged(20, Ack(5, 200), 0)
@@ -177,7 +177,7 @@ def test_a_member_without_a_connection_freezes_it():
     stream(leader, 2)
     give(leader, 20, 220)
     assert leader.advance(300) == 220
-    leader.gone(20, 0)
+    leader.disconnected(20, 0)
     assert leader.advance(300) == 220
     leader.hello(21, hello(2), LOG, 0)
     assert leader.advance(300) == 220
@@ -262,7 +262,7 @@ def test_coming_and_going_is_not_catching_up():
     """A member that reconnects again and again without acknowledging leaves as well."""
     leader = a_leader({1, 2})
     for now_ms in range(0, 6_000, 500):
-        leader.gone(20, now_ms)
+        leader.disconnected(20, now_ms)
         stream(leader, 2, now_ms=now_ms)
     assert leader.check(300, 6_000).members == {1}
 
@@ -290,7 +290,7 @@ def test_a_doubt_is_ended_by_a_proposal():
     stream(leader, 2)
     give(leader, 20, 300)
     leader.members.unanswered(leader.check(300, 100))
-    leader.gone(20, 100)
+    leader.disconnected(20, 100)
     assert leader.check(300, 200).members == {1}
 
 

@@ -181,10 +181,10 @@ async def test_certificates_are_renewed(files, authority) -> None:
     doors = Doors(tls, Echo, lambda _address, _reason: None)
     doors.reload()
     assert tls.reloads == 1
-    doors.look(0)
+    doors.refresh(0)
     identity.certificate.write_bytes(identity.certificate.read_bytes() + b"\n")
-    doors.look(10_000)
-    doors.look(20_000)
+    doors.refresh(10_000)
+    doors.refresh(20_000)
     assert tls.reloads == 2
 
 

@@ -33,7 +33,7 @@ class Bench:
         """What a master does when a doubt begins."""
         self.ended += 1
         for broker in (2, 3):
-            self.leader.gone(broker, self.now_ms)
+            self.leader.disconnected(broker, self.now_ms)
 
     def connect(self, *brokers: int) -> None:
         for broker in brokers:

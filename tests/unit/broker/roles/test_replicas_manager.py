@@ -13,7 +13,7 @@ import pytest
 from broker.config import BrokerConfig, ReplicationConfig
 from broker.roles import identity_file
 from broker.roles.replicas_manager import ReplicasManager
-from broker.roles.steps import Role, View
+from broker.roles.steps import KnownGroup, RoleChange
 from controller.app import ControllerApp
 from controller.config import ControllerConfig
 from remoting.client.connection import dial
@@ -51,8 +51,8 @@ class FakeMember:
             ),
         )
         self.state = Log()
-        self.roles: list[Role] = []
-        self.news: list[View] = []
+        self.roles: list[RoleChange] = []
+        self.news: list[KnownGroup] = []
         self.failures: list[Exception] = []
         self.error: Exception | None = None
         self.changed = asyncio.Event()
@@ -68,14 +68,14 @@ class FakeMember:
     def log_state(self) -> Log:
         return self.state
 
-    async def take_role(self, role: Role) -> None:
+    async def take_role(self, role: RoleChange) -> None:
         self.changed.set()
         if self.error is not None:
             raise self.error
         self.state.epoch = max(self.state.epoch, role.view.epoch if role.is_master else 0)
         self.roles.append(role)
 
-    def set_news(self, view: View) -> None:
+    def set_changed(self, view: KnownGroup) -> None:
         self.news.append(view)
         self.changed.set()
 

@@ -9,7 +9,7 @@ from remoting.protocol.bodies.session_body import (
     SessionFlow,
     SessionOpen,
     SessionOpened,
-    Subscribe,
+    SubscribeRequest,
     decode,
     encode,
 )
@@ -32,7 +32,7 @@ async def listed(connection, **fields):
 async def test_a_session_shows_user_subscriptions_backlog_and_what_it_lost(running) -> None:
     connection = running.connect()
     epoch = await opened(connection, user="anna")
-    subscribe = Subscribe("c", epoch, True, [FilterRequest("a/+", 1, 0b11, 7), FilterRequest("b", 2)])
+    subscribe = SubscribeRequest("c", epoch, True, [FilterRequest("a/+", 1, 0b11, 7), FilterRequest("b", 2)])
     await connection.request(Command(RequestCode.SUBSCRIBE, body=encode(subscribe)))
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"b")))
     queue = running.broker.sessions.table.get("c").subscriptions["b"].queue_id

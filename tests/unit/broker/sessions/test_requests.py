@@ -20,10 +20,10 @@ from remoting.protocol.bodies.session_body import (
     SessionFlow,
     SessionOpen,
     SessionOpened,
-    Subscribe,
     Subscribed,
-    Unsubscribe,
+    SubscribeRequest,
     Unsubscribed,
+    UnsubscribeRequest,
     decode,
     encode,
 )
@@ -51,7 +51,7 @@ async def test_the_previous_owner_is_told_its_epoch(running) -> None:
     assert pushes[0].code == RequestCode.SESSION_FENCED
     assert decode(SessionFenced, pushes[0].body) == SessionFenced("c", first.epoch)
     late = await one.request(
-        Command(RequestCode.SUBSCRIBE, body=encode(Subscribe("c", first.epoch, False, [("a", 1)])))
+        Command(RequestCode.SUBSCRIBE, body=encode(SubscribeRequest("c", first.epoch, False, [("a", 1)])))
     )
     assert late.code == ResponseCode.ILLEGAL_OPERATION
 
@@ -60,7 +60,7 @@ async def test_retained_messages_come_with_the_subscription_they_match(running) 
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"b/1", flags=FLAG_RETAIN)))
     opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
-    subscribe = Subscribe("c", opened.epoch, True, [("none/#", 1), ("a/#/x", 1), ("+/1", 1)])
+    subscribe = SubscribeRequest("c", opened.epoch, True, [("none/#", 1), ("a/#/x", 1), ("+/1", 1)])
     answer = await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)
     assert [result.code for result in answer.results] == [1, 0x8F, 1]
     ((index, positions),) = answer.retained
@@ -73,7 +73,7 @@ async def test_retained_messages_come_with_the_subscription_they_match(running) 
 async def test_offsets_and_subscriptions_after_a_restart(running) -> None:
     connection = running.connect()
     opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, "anna", 60), SessionOpened)
-    subscribe = Subscribe("c", opened.epoch, True, [("a/+", 1)])
+    subscribe = SubscribeRequest("c", opened.epoch, True, [("a/+", 1)])
     answer = await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)
     queue_id = answer.results[0].queue_id
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 5)))
@@ -88,7 +88,7 @@ async def test_offsets_and_subscriptions_after_a_restart(running) -> None:
     await call(again, RequestCode.SESSION_CLOSE, SessionClose("c", resumed.epoch, True, [(queue_id, 5)], []))
     third = await call(again, RequestCode.SESSION_OPEN, SessionOpen("c", False, "anna", 60), SessionOpened)
     assert third.subscriptions[0].offset == 5
-    gone = Unsubscribe("c", third.epoch, True, ["a/+", "b"])
+    gone = UnsubscribeRequest("c", third.epoch, True, ["a/+", "b"])
     assert (await call(again, RequestCode.UNSUBSCRIBE, gone, Unsubscribed)).found == [True, False]
 
 
@@ -106,7 +106,7 @@ async def test_retain_handling_says_when_retained_messages_come(running, handlin
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a", flags=FLAG_RETAIN)))
     opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
-    subscribe = Subscribe("c", opened.epoch, True, [FilterRequest("a", 1, handling << 2)])
+    subscribe = SubscribeRequest("c", opened.epoch, True, [FilterRequest("a", 1, handling << 2)])
     for expected in (first, second):
         answer = await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)
         assert len(answer.retained) == expected
@@ -115,7 +115,7 @@ async def test_retain_handling_says_when_retained_messages_come(running, handlin
 async def test_steps_of_qos_2_survive_a_restart_and_a_fenced_proxy_is_not_heard(running) -> None:
     connection = running.connect()
     opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
-    subscribe = Subscribe("c", opened.epoch, True, [FilterRequest("a", 2, 2, 5)])
+    subscribe = SubscribeRequest("c", opened.epoch, True, [FilterRequest("a", 2, 2, 5)])
     queue_id = (await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)).results[0].queue_id
     steps = SessionFlow("c", opened.epoch, reserved=[(1, queue_id, 0), (2, queue_id, 1)])
     stale = SessionFlow("c", opened.epoch - 1, reserved=[(3, queue_id, 2)])

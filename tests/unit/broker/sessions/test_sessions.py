@@ -20,8 +20,8 @@ from remoting.protocol.bodies.session_body import (
     SessionClose,
     SessionFlow,
     SessionOpen,
-    Subscribe,
-    Unsubscribe,
+    SubscribeRequest,
+    UnsubscribeRequest,
     WillSpec,
 )
 from remoting.protocol.errors import Refused
@@ -60,7 +60,7 @@ def test_a_proxy_that_asks_again_for_the_same_connection_does_not_fence_itself(b
     """It takes a session again after a loss, hears nothing within its time limit and asks once more."""
     _filters, sessions = make(bench.store)
     first = sessions.open(opening(), "lost", 0).reply.epoch
-    sessions.owner_gone("lost", 0)
+    sessions.owner_closed("lost", 0)
     again = [sessions.open(opening(continues=first), "back", 0) for _ in range(3)]
     assert [one.fenced for one in again] == [None, None, None]
     assert sessions.taken_over == 0
@@ -85,7 +85,7 @@ def test_a_take_over_raises_the_epoch_and_fences_the_previous_owner(bench) -> No
     assert second.fenced == ("proxy-1", first.reply.epoch)
     assert second.reply.epoch > first.reply.epoch
     with pytest.raises(Refused, match="fenced") as refused:
-        sessions.subscribe(Subscribe("c", first.reply.epoch, True, wanted(("a", 1))))
+        sessions.subscribe(SubscribeRequest("c", first.reply.epoch, True, wanted(("a", 1))))
     assert refused.value.code == ResponseCode.ILLEGAL_OPERATION
     with pytest.raises(Refused):
         sessions.close(SessionClose("c", first.reply.epoch, True, [], []), 0)
@@ -108,7 +108,7 @@ def test_another_user_may_neither_resume_nor_clean_nor_take_over(bench) -> None:
 def test_subscription_offset_and_inflight_survive_a_restart(bench) -> None:
     _filters, sessions = make(bench.store)
     epoch = sessions.open(opening(user="anna"), "p", 0).reply.epoch
-    results, _ = sessions.subscribe(Subscribe("c", epoch, True, wanted(("plant/+/t", 1), ("a/b", 0))))
+    results, _ = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("plant/+/t", 1), ("a/b", 0))))
     wildcard, exact = results
     bench.store.append_state([sessions.commit("c", wildcard.queue_id, 3, "p")])
     sessions.close(SessionClose("c", epoch, True, [(exact.queue_id, 7)], [InflightEntry(9, wildcard.queue_id, 3)]), 5)
@@ -127,7 +127,7 @@ def test_subscription_offset_and_inflight_survive_a_restart(bench) -> None:
 def test_what_was_acknowledged_after_the_inflight_list_is_not_in_it(bench) -> None:
     _filters, sessions = make(bench.store)
     epoch = sessions.open(opening(), "p", 0).reply.epoch
-    queue_id = sessions.subscribe(Subscribe("c", epoch, True, wanted(("+", 1))))[0][0].queue_id
+    queue_id = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("+", 1))))[0][0].queue_id
     entries = [InflightEntry(1, queue_id, 0), InflightEntry(2, queue_id, 1), InflightEntry(3, 0xFFFFFFFF, 640)]
     sessions.close(SessionClose("c", epoch, True, [], entries), 0)
     sessions.open(opening(), "p", 0)
@@ -139,9 +139,9 @@ def test_what_was_acknowledged_after_the_inflight_list_is_not_in_it(bench) -> No
 def test_a_clean_session_leaves_nothing_in_the_log_and_releases_its_filters(bench) -> None:
     filters, sessions = make(bench.store)
     epoch = sessions.open(opening(clean=True), "p", 0).reply.epoch
-    sessions.subscribe(Subscribe("c", epoch, False, wanted(("a/#", 1))))
+    sessions.subscribe(SubscribeRequest("c", epoch, False, wanted(("a/#", 1))))
     assert filters.holders(b"a/#") == 1
-    assert sessions.owner_gone("p", 10) == 1
+    assert sessions.owner_closed("p", 10) == 1
     assert filters.holders(b"a/#") == 0
     assert sessions.get("c") is None
     assert len(make(bench.reopen())[1]) == 0
@@ -150,8 +150,8 @@ def test_a_clean_session_leaves_nothing_in_the_log_and_releases_its_filters(benc
 def test_a_lost_proxy_closes_durable_sessions_and_they_expire_on_time(bench) -> None:
     filters, sessions = make(bench.store)
     epoch = sessions.open(opening(expiry_s=5), "p", 0).reply.epoch
-    sessions.subscribe(Subscribe("c", epoch, True, wanted(("a/#", 1))))
-    sessions.owner_gone("p", 1_000)
+    sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a/#", 1))))
+    sessions.owner_closed("p", 1_000)
     assert sessions.expire(5_999) == 0
     assert sessions.expire(6_000) == 1
     assert filters.holders(b"a/#") == 0
@@ -170,8 +170,8 @@ def test_a_session_that_came_back_does_not_expire_by_its_old_deadline(bench) -> 
 def test_unsubscribe_says_what_was_there_and_forgets_the_offset(bench) -> None:
     filters, sessions = make(bench.store)
     epoch = sessions.open(opening(), "p", 0).reply.epoch
-    sessions.subscribe(Subscribe("c", epoch, True, wanted(("a/#", 1))))
-    found, _ = sessions.unsubscribe(Unsubscribe("c", epoch, True, ["a/#", "nope"]), 0)
+    sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a/#", 1))))
+    found, _ = sessions.unsubscribe(UnsubscribeRequest("c", epoch, True, ["a/#", "nope"]), 0)
     assert found == [True, False]
     assert filters.holders(b"a/#") == 0
     assert sessions.open(opening(), "p", 0).reply.subscriptions == []
@@ -186,9 +186,9 @@ def test_a_subscription_starts_where_the_queue_ends_and_keeps_its_offset_when_re
     message.queues = (light,)
     bench.store.append([message, message])
     epoch = sessions.open(opening(), "p", 0).reply.epoch
-    first = sessions.subscribe(Subscribe("c", epoch, True, wanted(("a/b", 0))))[0][0]
+    first = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a/b", 0))))[0][0]
     bench.store.append([message])
-    second = sessions.subscribe(Subscribe("c", epoch, True, wanted(("a/b", 1))))[0][0]
+    second = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a/b", 1))))[0][0]
     assert (first.code, first.offset) == (0, 2)
     assert (second.code, second.offset) == (1, 2)
 
@@ -196,7 +196,7 @@ def test_a_subscription_starts_where_the_queue_ends_and_keeps_its_offset_when_re
 def test_limits_and_invalid_filters_get_their_reason_codes(bench) -> None:
     _filters, sessions = make(bench.store, subscriptions_max=1, sessions_max=1)
     epoch = sessions.open(opening(), "p", 0).reply.epoch
-    results, _ = sessions.subscribe(Subscribe("c", epoch, True, wanted(("a/#/b", 1), ("ok", 1), ("more", 1))))
+    results, _ = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a/#/b", 1), ("ok", 1), ("more", 1))))
     assert [result.code for result in results] == [NOT_VALID, 1, QUOTA]
     with pytest.raises(Refused, match="sessions_max"):
         sessions.open(opening("d"), "p", 0)
@@ -205,7 +205,7 @@ def test_limits_and_invalid_filters_get_their_reason_codes(bench) -> None:
 def test_an_offset_never_moves_back(bench) -> None:
     _filters, sessions = make(bench.store)
     epoch = sessions.open(opening(), "p", 0).reply.epoch
-    queue_id = sessions.subscribe(Subscribe("c", epoch, True, wanted(("a", 1))))[0][0].queue_id
+    queue_id = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a", 1))))[0][0].queue_id
     assert sessions.commit("c", queue_id, 5, "p") is not None
     assert sessions.commit("c", queue_id, 4, "p") is None
     assert sessions.open(opening(), "p", 0).reply.subscriptions[0].offset == 5
@@ -215,7 +215,7 @@ def test_a_full_disk_refuses_new_sessions_and_lets_stored_ones_read(bench) -> No
     """Resuming and closing need no room; a durable session that cannot be written does not exist."""
     _filters, sessions = make(bench.store)
     epoch = sessions.open(opening(), "p", 0).reply.epoch
-    results, _ = sessions.subscribe(Subscribe("c", epoch, True, wanted(("a/b", 1))))
+    results, _ = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a/b", 1))))
     bench.store._guard.full = True
     sessions.close(SessionClose("c", epoch, True, [(results[0].queue_id, 3)], []), 1)
     again = sessions.open(opening(), "p", 2)
@@ -226,7 +226,7 @@ def test_a_full_disk_refuses_new_sessions_and_lets_stored_ones_read(bench) -> No
         sessions.open(opening("new"), "p", 3)
     assert sessions.get("new") is None
     assert not sessions.open(opening("clean", clean=True), "p", 3).reply.present
-    assert sessions.owner_gone("p", 4) == 2
+    assert sessions.owner_closed("p", 4) == 2
 
 
 def test_a_session_without_expiry_ends_with_its_connection_however_it_began(bench) -> None:
@@ -253,7 +253,7 @@ def test_the_expiry_is_granted_up_to_the_brokers_own_and_may_change_at_close(ben
 def test_a_session_whose_time_is_over_is_not_present_even_before_the_sweep(bench) -> None:
     _filters, sessions = make(bench.store)
     epoch = sessions.open(opening(expiry_s=5), "p", 0).reply.epoch
-    sessions.subscribe(Subscribe("c", epoch, True, wanted(("a", 1))))
+    sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a", 1))))
     sessions.close(SessionClose("c", epoch, True, [], []), 0)
     reply = sessions.open(opening(expiry_s=5), "p", 5_000).reply
     assert (reply.present, reply.subscriptions) == (False, [])
@@ -262,7 +262,7 @@ def test_a_session_whose_time_is_over_is_not_present_even_before_the_sweep(bench
 def test_a_proxy_that_comes_back_too_late_does_not_take_the_session_from_its_new_owner(bench) -> None:
     _filters, sessions = make(bench.store)
     first = sessions.open(opening(), "old", 0).reply.epoch
-    sessions.owner_gone("old", 0)
+    sessions.owner_closed("old", 0)
     sessions.open(opening(), "new", 0)
     with pytest.raises(Refused, match="taken over") as refused:
         sessions.open(SessionOpen("c", False, None, 100, None, first), "old", 0)

@@ -19,7 +19,7 @@ from remoting.protocol.bodies.session_body import (
     FlowBatch,
     SessionFlow,
     SessionOpen,
-    Subscribe,
+    SubscribeRequest,
 )
 from remoting.protocol.bodies.shared_body import SHARED_BIT
 
@@ -63,12 +63,12 @@ def test_a_claim_goes_to_the_group_that_must_have_given_it(bench) -> None:
     groups = SharedGroups(bench.store)
     queue = bench.store.open_queue(b"%LMQ%q")
     place = queue | SHARED_BIT
-    one = groups.hold(NAME, "c", queue)
+    one = groups.join(NAME, "c", queue)
     bench.store.append([StoreMessage((queue,), 0, 0, 0, 0, 0, 0, 0, 0, b"", b"x", 0)] * 5)
     noted = session((place, 2, PHASE_PUBREL), (queue, 0, PHASE_PUBLISH), (place, 5, PHASE_PUBLISH))
     claim(noted, groups)
     assert (one.low, one.next, one.ranges()) == (0, 3, [(2, 3)])
-    two = groups.hold("$share/h/x", "d", queue)
+    two = groups.join("$share/h/x", "d", queue)
     two.low = two.next = 0
     noted = session((place, 3, PHASE_PUBLISH), subscribed=("$share/h/x", "y"))
     claim(noted, groups)
@@ -96,7 +96,7 @@ def test_a_full_disk_leaves_the_message_with_the_group_and_an_ended_session_take
         now_ms=0,
     )
     epoch = sessions.open(SessionOpen("c", False, None, 9), "p", 0).reply.epoch
-    sessions.subscribe(Subscribe("c", epoch, True, [FilterRequest(NAME, 2)]))
+    sessions.subscribe(SubscribeRequest("c", epoch, True, [FilterRequest(NAME, 2)]))
     noted = FlowBatch([SessionFlow("c", epoch, reserved=[(1, PLACE, 0)])])
     bench.store._guard.full = True
     with pytest.raises(StoreFull):

@@ -6,7 +6,7 @@ import pytest
 
 from broker.sessions.subscriptions import start_offset
 from broker.store.store_message import StoreMessage
-from remoting.protocol.bodies.session_body import HistoryWish
+from remoting.protocol.bodies.session_body import HistoryStart
 
 
 @pytest.fixture
@@ -24,16 +24,16 @@ def test_each_wish_is_an_offset(bench, queue: int) -> None:
     """By time, by offset, by number; never outside of what is there."""
     begin_ms = bench.clock.now_ms() - 10_000
     wishes = [
-        (HistoryWish(from_ms=0), 0),
-        (HistoryWish(from_ms=begin_ms + 4_000), 4),
-        (HistoryWish(from_ms=begin_ms + 4_001), 5),
-        (HistoryWish(from_ms=begin_ms + 60_000), 10),
-        (HistoryWish(from_offset=0), 0),
-        (HistoryWish(from_offset=7), 7),
-        (HistoryWish(from_offset=99), 10),
-        (HistoryWish(last=0), 10),
-        (HistoryWish(last=3), 7),
-        (HistoryWish(last=99), 0),
+        (HistoryStart(from_ms=0), 0),
+        (HistoryStart(from_ms=begin_ms + 4_000), 4),
+        (HistoryStart(from_ms=begin_ms + 4_001), 5),
+        (HistoryStart(from_ms=begin_ms + 60_000), 10),
+        (HistoryStart(from_offset=0), 0),
+        (HistoryStart(from_offset=7), 7),
+        (HistoryStart(from_offset=99), 10),
+        (HistoryStart(last=0), 10),
+        (HistoryStart(last=3), 7),
+        (HistoryStart(last=99), 0),
     ]
     for wish, offset in wishes:
         assert start_offset(bench.store, queue, wish, 10) == offset, wish

@@ -16,9 +16,9 @@ from remoting.protocol.bodies.session_body import (
     SessionFlow,
     SessionOpen,
     SessionOpened,
-    Subscribe,
     Subscribed,
-    Unsubscribe,
+    SubscribeRequest,
+    UnsubscribeRequest,
     decode,
     encode,
 )
@@ -61,7 +61,7 @@ class Proxy:
         body = encode(SessionOpen(client_id, not durable, None, 60 if durable else 0))
         reply = await self.connection.request(Command(RequestCode.SESSION_OPEN, body=body))
         epoch = decode(SessionOpened, reply.body).epoch
-        body = encode(Subscribe(client_id, epoch, durable, [FilterRequest(name, 1)]))
+        body = encode(SubscribeRequest(client_id, epoch, durable, [FilterRequest(name, 1)]))
         reply = await self.connection.request(Command(RequestCode.SUBSCRIBE, body=body))
         answer = decode(Subscribed, reply.body)
         assert [result.code for result in answer.results] == [1]
@@ -136,7 +136,7 @@ async def test_only_the_owner_of_the_open_session_may_take(running) -> None:
     assert not await two.take(1, "a", new, 5, name="$share/other/plant/1")
     assert not await two.take(1, "nobody", new, 5)
     queue_id = running.broker.shared.groups.get(NAME).queue_id
-    running.broker.shared.groups.hold("$share/h/plant/1", "z", queue_id)
+    running.broker.shared.groups.join("$share/h/plant/1", "z", queue_id)
     assert not await two.take(1, "a", new, 5, name="$share/h/plant/1")
     assert await two.take(1, "a", new, 5)
 
@@ -182,7 +182,7 @@ async def test_unsubscribing_keeps_what_is_under_way(running) -> None:
     await proxy.take(1, "a", a, 1)
     await publish(running, 1)
     await proxy.until(1)
-    body = encode(Unsubscribe("a", a, True, [NAME]))
+    body = encode(UnsubscribeRequest("a", a, True, [NAME]))
     await proxy.connection.request(Command(RequestCode.UNSUBSCRIBE, body=body))
     await proxy.take(2, "b", b, 5)
     await publish(running, 1)

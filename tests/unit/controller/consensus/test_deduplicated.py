@@ -65,5 +65,5 @@ def test_the_memory_is_bounded(machine, monkeypatch):
     machine.apply(envelope("c", 20, register(1)))
     machine.apply(envelope("b", 1, register(1)))
     machine.apply(envelope("q", 1, Barrier()))
-    state = msgspec.msgpack.decode(machine.encode(), type=proposals.State)
+    state = msgspec.msgpack.decode(machine.encode(), type=proposals.MachineSnapshot)
     assert {client: list(answers) for client, answers in state.answers.items()} == {"c": [2, 20], "b": [1]}

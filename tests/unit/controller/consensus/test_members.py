@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.consensus.members import Member, is_local, parse_members, read_secret
+from controller.consensus.members import ControllerNode, is_local, parse_members, read_secret
 from remoting.protocol.errors import LocalMisuse
 
 THREE = ("n1@127.0.0.1:1@11", "n2@localhost:2@12", "n3@[::1]:3@13")
@@ -16,7 +16,7 @@ THREE = ("n1@127.0.0.1:1@11", "n2@localhost:2@12", "n3@[::1]:3@13")
 def test_three_controllers():
     """Hosts by name, by number and with a colon."""
     members = parse_members(THREE, "n2")
-    assert members["n2"] == Member("n2", "localhost", 2, 12)
+    assert members["n2"] == ControllerNode("n2", "localhost", 2, 12)
     assert (members["n3"].host, members["n1"].address) == ("::1", "127.0.0.1:1")
     assert is_local(members)
 

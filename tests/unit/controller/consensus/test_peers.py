@@ -12,7 +12,7 @@ import struct
 import pytest
 
 from controller.consensus import peers
-from controller.consensus.members import Member
+from controller.consensus.members import ControllerNode
 from controller.consensus.peers import PeerTransport
 from controller.consensus.wire import MAGIC, RANDOM_BYTES, Granted, stretch
 from tests.support.ports import free_port
@@ -41,7 +41,7 @@ class Host:
 @pytest.fixture
 async def hosts():
     """Two controllers of two, connected."""
-    members = {each: Member(each, "127.0.0.1", 1, free_port()) for each in ("n1", "n2")}
+    members = {each: ControllerNode(each, "127.0.0.1", 1, free_port()) for each in ("n1", "n2")}
     made = [Host(each, members) for each in members]
     for host in made:
         await host.transport.open("127.0.0.1")
@@ -164,7 +164,7 @@ async def test_a_hello_in_pieces_buys_no_time(hosts, monkeypatch):
 
 async def test_another_secret_is_a_stranger():
     """Both refuse each other."""
-    members = {each: Member(each, "127.0.0.1", 1, free_port()) for each in ("n1", "n2")}
+    members = {each: ControllerNode(each, "127.0.0.1", 1, free_port()) for each in ("n1", "n2")}
     one, two = Host("n1", members), Host("n2", members, stretch(b"quite another secret"))
     for host in (one, two):
         await host.transport.open("127.0.0.1")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from controller.consensus.raft_node import Canvass
+from controller.consensus.raft_node import PreVoteRound
 
 
 def test_a_majority_wins():
     """Itself included, each controller once."""
-    canvass = Canvass("n1", 5)
+    canvass = PreVoteRound("n1", 5)
     canvass.begin()
     canvass.granted("n2")
     canvass.granted("n2")
@@ -19,7 +19,7 @@ def test_a_majority_wins():
 def test_newcomers_complete_it_in_any_order():
     """Whether the last one to answer grants or is a newcomer."""
     for last in ("granted", "newcomer"):
-        canvass = Canvass("n1", 3)
+        canvass = PreVoteRound("n1", 3)
         canvass.begin()
         canvass.newcomer("n2")
         assert not canvass.complete
@@ -30,7 +30,7 @@ def test_newcomers_complete_it_in_any_order():
 
 def test_late_answers_count_for_nothing():
     """Before a round and after it."""
-    canvass = Canvass("n1", 3)
+    canvass = PreVoteRound("n1", 3)
     canvass.granted("n2")
     canvass.newcomer("n3")
     assert (canvass.asks, canvass.complete) == (False, False)

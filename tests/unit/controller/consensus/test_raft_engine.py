@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from controller.consensus.engine import ConsensusFailed, NotLeading, OutcomeUnknown
-from controller.consensus.members import Member
+from controller.consensus.members import ControllerNode
 from controller.consensus.raft_engine import RaftEngine, RaftSettings
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.raft.machines import Words
@@ -28,7 +28,7 @@ class Three:
 
     def __init__(self, folder):
         self.folder = folder
-        self.members = {each: Member(each, "127.0.0.1", 1, free_port()) for each in ("n1", "n2", "n3")}
+        self.members = {each: ControllerNode(each, "127.0.0.1", 1, free_port()) for each in ("n1", "n2", "n3")}
         self.engines = {}
 
     def make(self, node_id, settings=SETTINGS):
@@ -114,7 +114,7 @@ async def test_what_keeps_it_from_starting_is_raised(tmp_path):
     """A port that is taken, files that are damaged, a directory of others; never started it stops easily."""
     three = Three(tmp_path)
     await three.start("n1")
-    three.members["n2"] = Member("n2", "127.0.0.1", 1, three.members["n1"].raft_port)
+    three.members["n2"] = ControllerNode("n2", "127.0.0.1", 1, three.members["n1"].raft_port)
     with pytest.raises(OSError, match="address already in use"):
         await three.make("n2").start()
     await three.stop("n1")

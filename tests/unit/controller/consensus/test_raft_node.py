@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from controller.consensus.engine import ConsensusFailed
-from controller.consensus.journal import Snapshot, load
+from controller.consensus.journal import RaftSnapshot, load
 from controller.consensus.raft_node import NO_OP
 from controller.consensus.single import REGULAR
 from controller.consensus.wire import (
@@ -288,7 +288,7 @@ def compacted(world):
 def test_a_crash_between_snapshot_and_cut_loses_nothing(world, tmp_path):
     """The snapshot is found beside the whole journal, whose tail stays."""
     leader = compacted(world)
-    snapshot = load(tmp_path / leader / "snapshot", Snapshot)
+    snapshot = load(tmp_path / leader / "snapshot", RaftSnapshot)
     other = follower(world)
     words = list(world.machines[other].words)
     world.propose(leader)

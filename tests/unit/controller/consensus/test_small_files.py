@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from controller.consensus import journal
-from controller.consensus.journal import Snapshot, SnapshotPieces, Vote, load, save
+from controller.consensus.journal import RaftSnapshot, SnapshotPieces, Vote, load, save
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
-CONTENTS = [Snapshot((b"a", 1, 0), (b"b", 2, 1), b"state"), Vote(3, "n1", 7, ("n1", "n2"))]
+CONTENTS = [RaftSnapshot((b"a", 1, 0), (b"b", 2, 1), b"state"), Vote(3, "n1", 7, ("n1", "n2"))]
 
 
 @pytest.mark.parametrize("content", CONTENTS, ids=lambda content: type(content).__name__)

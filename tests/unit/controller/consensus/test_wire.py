@@ -23,7 +23,7 @@ from controller.consensus.wire import (
     PreGranted,
     PreVote,
     RequestVote,
-    Session,
+    SecureChannel,
     decode_message,
     encode_message,
     stretch,
@@ -47,8 +47,8 @@ MESSAGES = [
 
 def pair(key=KEY):
     """A dialer and the one it called, after their hellos."""
-    dialer = Session(KEY, "n2", MEMBERS, b"d" * RANDOM_BYTES, dialed="n1")
-    called = Session(key, "n1", MEMBERS, b"c" * RANDOM_BYTES, dialed=None)
+    dialer = SecureChannel(KEY, "n2", MEMBERS, b"d" * RANDOM_BYTES, dialed="n1")
+    called = SecureChannel(key, "n1", MEMBERS, b"c" * RANDOM_BYTES, dialed=None)
     return dialer, called
 
 
@@ -131,7 +131,7 @@ def test_a_frame_of_an_unproven_peer_is_tiny():
 def test_the_one_that_was_dialed_must_answer():
     """Another controller at its address is not it."""
     dialer, _ = pair()
-    other = Session(KEY, "n3", MEMBERS, b"o" * RANDOM_BYTES, dialed=None)
+    other = SecureChannel(KEY, "n3", MEMBERS, b"o" * RANDOM_BYTES, dialed=None)
     with pytest.raises(RemoteViolation, match="expected"):
         dialer.feed(other.hello())
 

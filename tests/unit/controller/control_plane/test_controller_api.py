@@ -7,13 +7,13 @@ import json
 import pytest
 
 from controller.consensus.engine import ConsensusFailed, NotLeading
-from controller.consensus.members import Member
+from controller.consensus.members import ControllerNode
 from remoting.protocol.bodies.controller_body import (
     ControllerMetadata,
     Elected,
     MasterHeader,
     SyncStateData,
-    SyncStateSet,
+    SyncStateSetBody,
     from_fields,
 )
 from remoting.protocol.bodies.route_body import decode_body, encode_body
@@ -28,7 +28,7 @@ async def elect(world, broker_id=-1, designate="false"):
 async def alter(world, members, **wrong):
     group = world.plane.machine.groups["g"]
     fields = {"brokerName": "g", "masterBrokerId": str(group.master), "masterEpoch": str(group.master_epoch), **wrong}
-    return await world.ask(1001, encode_body(SyncStateSet(list(members), group.set_epoch)), **fields)
+    return await world.ask(1001, encode_body(SyncStateSetBody(list(members), group.set_epoch)), **fields)
 
 
 async def test_the_way_of_a_first_broker(world):
@@ -65,7 +65,7 @@ async def test_the_set_is_changed_and_shown(world):
     await elect(world, 1)
     changed = await alter(world, [1, 2])
     assert (changed.code, changed.fields) == (0, {"newSyncStateSetEpoch": "2"})
-    assert decode_body(changed.body, SyncStateSet) == SyncStateSet([1, 2], 2)
+    assert decode_body(changed.body, SyncStateSetBody) == SyncStateSetBody([1, 2], 2)
     fenced = await alter(world, [1], masterEpoch="9")
     assert (fenced.code, fenced.fields) == (2000, {"newSyncStateSetEpoch": "2"})
     world.pass_elections_ms(1_000)
@@ -107,7 +107,7 @@ async def test_everybody_says_who_leads(world):
 @pytest.mark.parametrize("code", [1001, 1002, 1003, 1004, 1006, 1011, 1012, 1013])
 async def test_who_does_not_lead_says_who_does(world, monkeypatch, code):
     """With the leader's address where it is known, and also when leadership is lost on the way."""
-    world.plane.members["n2"] = Member("n2", "h", 7, 8)
+    world.plane.members["n2"] = ControllerNode("n2", "h", 7, 8)
     monkeypatch.setattr(type(world.plane.engine), "is_leader", False)
     monkeypatch.setattr(type(world.plane.engine), "leader", "n2")
     answer = await world.ask(code)

@@ -36,13 +36,13 @@ def test_a_broker_may_name_its_own_limit():
 def test_a_broken_connection_shortens_never_prolongs():
     liveness = Liveness(100)
     liveness.add(KEY, 0)
-    liveness.hurry(KEY, 10, 5)
+    liveness.shorten(KEY, 10, 5)
     assert liveness.tick(14) == []
     assert liveness.beat(KEY, 14)
     assert liveness.tick(113) == []
-    liveness.hurry(KEY, 110, 50)
+    liveness.shorten(KEY, 110, 50)
     assert liveness.tick(114) == [KEY]
-    liveness.hurry(KEY, 200, 5)
+    liveness.shorten(KEY, 200, 5)
     liveness.add(KEY, 200)
     liveness.forget(KEY)
     assert liveness.tick(1_000) == []

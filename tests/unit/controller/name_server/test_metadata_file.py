@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller.name_server.metadata_file import MetadataFile, encode_metadata
-from controller.name_server.state import Group, Member, Metadata
+from controller.name_server.state import BrokerInstance, Group, Metadata
 from remoting.protocol.bodies.route_body import QueueData
 from remoting.protocol.errors import LocalMisuse
 
@@ -14,7 +14,7 @@ def test_round_trip(tmp_path):
     file = MetadataFile(tmp_path)
     assert file.load() == Metadata()
     metadata = Metadata(
-        {"b": Group("C", {0: Member("h:1"), 1: Member("h:2")}, writable=False)},
+        {"b": Group("C", {0: BrokerInstance("h:1"), 1: BrokerInstance("h:2")}, writable=False)},
         {"t": {"b": QueueData("b", 1, 1, 6)}},
         {"n": {"k": "v"}},
     )

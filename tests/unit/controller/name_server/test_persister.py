@@ -9,7 +9,7 @@ import pytest
 
 from controller.name_server.changes import PutKeyValue
 from controller.name_server.metadata_file import MetadataFile, Persister
-from controller.name_server.state import State
+from controller.name_server.state import MetadataState
 from remoting.protocol.errors import Refused
 
 
@@ -18,7 +18,7 @@ def stored(file):
 
 
 async def test_durable_means_on_disk_and_changes_share_a_write(tmp_path):
-    state, file = State(), MetadataFile(tmp_path)
+    state, file = MetadataState(), MetadataFile(tmp_path)
     persister = Persister(state, file, 0)
     await persister.start()
     await persister.durable()
@@ -34,7 +34,7 @@ async def test_durable_means_on_disk_and_changes_share_a_write(tmp_path):
 
 
 async def test_the_stop_writes_what_is_left(tmp_path):
-    state, file = State(), MetadataFile(tmp_path)
+    state, file = MetadataState(), MetadataFile(tmp_path)
     persister = Persister(state, file, 60_000)
     await persister.start()
     state.apply(PutKeyValue("n", "a", "1"))
@@ -47,7 +47,7 @@ async def test_the_stop_writes_what_is_left(tmp_path):
 
 async def test_a_full_disk_is_told_and_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr("controller.name_server.metadata_file.RETRY_SECONDS", 0.01)
-    state = State()
+    state = MetadataState()
     folder = tmp_path / "later"
     persister = Persister(state, MetadataFile(folder), 0)
     await persister.start()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from controller.name_server import state as routes
 from controller.name_server.changes import PutKeyValue, RegisterBroker, RemoveMember, SetWritable
-from controller.name_server.state import State
+from controller.name_server.state import MetadataState
 from remoting.protocol.bodies.route_body import DataVersion, TopicConfig
 
 
 def world(*registrations, acting=False):
-    state = State()
+    state = MetadataState()
     for name, broker_id, address in registrations:
         topics = {"t": TopicConfig("t", 8, 8, 6), "rmq_sys_x": TopicConfig("rmq_sys_x", 1, 1, 6)}
         state.apply(
@@ -61,7 +61,7 @@ def test_the_template_is_made_where_no_broker_has_it():
     assert routes.topic_route(state.metadata, "TBW102") is None
     route = routes.topic_route(state.metadata, "TBW102", 4)
     assert (route.queue_datas[0].write_queue_nums, route.queue_datas[0].perm) == (4, 7)
-    assert routes.topic_route(State().metadata, "TBW102", 4) is None
+    assert routes.topic_route(MetadataState().metadata, "TBW102", 4) is None
 
 
 def test_lists():
@@ -70,7 +70,7 @@ def test_lists():
     assert routes.topic_names(state.metadata, "C") == ["rmq_sys_x", "t"]
     assert routes.topic_names(state.metadata, "D") == []
     assert routes.system_topic_names(state.metadata) == (["C", "b", "rmq_sys_x"], "h:1")
-    assert routes.system_topic_names(State().metadata) == ([], None)
+    assert routes.system_topic_names(MetadataState().metadata) == ([], None)
     assert routes.cluster_info(state.metadata).cluster_addr_table == {"C": ["b"]}
     assert routes.member_group(state.metadata, "C", "b").broker_addrs == {0: "h:1"}
     assert routes.member_group(state.metadata, "D", "b").broker_addrs == {}

@@ -19,7 +19,7 @@ from controller.name_server.changes import (
     SetWritable,
     TopicsTouched,
 )
-from controller.name_server.state import Limits, Metadata, State
+from controller.name_server.state import Metadata, MetadataLimits, MetadataState
 from remoting.protocol.bodies.route_body import DataVersion, QueueData, TopicConfig
 
 
@@ -35,7 +35,7 @@ def names(events):
 
 
 def test_a_master_brings_its_topics():
-    state = State()
+    state = MetadataState()
     assert state.apply(registration(topics=("t", "u"))) == [Registered("C", "b", 0, "h:1", first=True)]
     assert sorted(state.metadata.topics) == ["t", "u"]
     assert state.revision == 1
@@ -46,7 +46,7 @@ def test_a_master_brings_its_topics():
 
 
 def test_a_replica_brings_none_unless_it_acts():
-    state = State()
+    state = MetadataState()
     state.apply(registration(broker_id=2, address="h:2"))
     assert state.metadata.topics == {}
     state.apply(registration(broker_id=1, address="h:3", acting=True))
@@ -54,7 +54,7 @@ def test_a_replica_brings_none_unless_it_acts():
 
 
 def test_who_leaves_last_takes_the_topics_along():
-    state = State()
+    state = MetadataState()
     state.apply(registration())
     state.apply(registration(broker_id=1, address="h:2"))
     state.apply(registration("c", 0, "h:3", topics=("t", "u")))
@@ -67,7 +67,7 @@ def test_who_leaves_last_takes_the_topics_along():
 
 
 def test_a_new_address_takes_the_place_an_older_epoch_does_not():
-    state = State()
+    state = MetadataState()
     state.apply(registration(epoch=3))
     events = state.apply(registration(address="h:9", epoch=4))
     assert names(events) == ["MemberLeft", "Registered"]
@@ -79,7 +79,7 @@ def test_a_new_address_takes_the_place_an_older_epoch_does_not():
 
 
 def test_one_address_is_one_member():
-    state = State()
+    state = MetadataState()
     state.apply(registration(broker_id=1))
     assert names(state.apply(registration(broker_id=0))) == ["MemberLeft", "Registered"]
     assert list(state.metadata.groups["b"].members) == [0]
@@ -90,7 +90,7 @@ def test_one_address_is_one_member():
 
 
 def test_a_name_belongs_to_one_cluster():
-    state = State()
+    state = MetadataState()
     state.apply(registration())
     (event,) = state.apply(registration(cluster="D", address="h:5"))
     assert isinstance(event, Rejected)
@@ -100,14 +100,14 @@ def test_a_name_belongs_to_one_cluster():
 @pytest.mark.parametrize(
     ("limits", "refused"),
     [
-        (Limits(brokers_max=1), registration("c", 0, "h:2")),
-        (Limits(topics_max=1), registration("c", 0, "h:2", topics=("u",))),
-        (Limits(topics_max=1), PutTopic("u", [QueueData("b", 1, 1, 6)])),
-        (Limits(key_values_max=0), PutKeyValue("n", "k", "v")),
+        (MetadataLimits(brokers_max=1), registration("c", 0, "h:2")),
+        (MetadataLimits(topics_max=1), registration("c", 0, "h:2", topics=("u",))),
+        (MetadataLimits(topics_max=1), PutTopic("u", [QueueData("b", 1, 1, 6)])),
+        (MetadataLimits(key_values_max=0), PutKeyValue("n", "k", "v")),
     ],
 )
 def test_limits_refuse_and_change_nothing(limits, refused):
-    state = State(limits=limits)
+    state = MetadataState(limits=limits)
     state.apply(registration())
     assert names(state.apply(refused)) == ["Rejected"]
     assert state.revision == 1
@@ -115,7 +115,7 @@ def test_limits_refuse_and_change_nothing(limits, refused):
 
 
 def test_topics_put_and_removed_by_cluster():
-    state = State()
+    state = MetadataState()
     state.apply(registration(topics=()))
     state.apply(registration("d", 0, "h:2", topics=(), cluster="D"))
     assert names(state.apply(PutTopic("t", [QueueData("x", 1, 1, 6)]))) == ["Rejected"]
@@ -128,7 +128,7 @@ def test_topics_put_and_removed_by_cluster():
 
 
 def test_write_permission_is_the_groups_and_counted_in_topics():
-    state = State()
+    state = MetadataState()
     state.apply(registration(topics=("t", "u")))
     assert state.apply(SetWritable("b", writable=False)) == [TopicsTouched(2)]
     assert not state.metadata.groups["b"].writable
@@ -138,7 +138,7 @@ def test_write_permission_is_the_groups_and_counted_in_topics():
 
 
 def test_key_values():
-    state = State()
+    state = MetadataState()
     state.apply(PutKeyValue("n", "k", "1"))
     state.apply(PutKeyValue("n", "k", "2"))
     assert state.metadata.key_values == {"n": {"k": "2"}}
@@ -173,7 +173,7 @@ CHANGES = st.one_of(
 
 @given(st.lists(CHANGES, max_size=30))
 def test_the_invariant_holds_and_the_same_commands_give_the_same_state(changes):
-    state, twin = State(), State(Metadata())
+    state, twin = MetadataState(), MetadataState(Metadata())
     for change in changes:
         before = state.revision
         events = state.apply(change)

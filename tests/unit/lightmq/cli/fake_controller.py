@@ -10,7 +10,7 @@ import msgspec
 from remoting.protocol.bodies.controller_body import (
     CleanBrokerData,
     ControllerMetadata,
-    ElectMaster,
+    ElectMasterHeader,
     EpochCache,
     EpochRange,
     GroupState,
@@ -39,7 +39,7 @@ class FakeController:
         self.in_sync, self.behind = [1, 2], [3]
         self.alive = {1, 2}
         self.master: int | None = 1
-        self.elections: list[ElectMaster] = []
+        self.elections: list[ElectMasterHeader] = []
         self.removals: list[CleanBrokerData] = []
         self.refusal = 0
         self.tells_epochs = True
@@ -99,7 +99,7 @@ class FakeController:
         return command.reply(body=msgspec.json.encode(SyncStateData(table)))
 
     def _elect(self, _: Peer, command: Command) -> Command:
-        self.elections.append(from_fields(command.fields, ElectMaster))
+        self.elections.append(from_fields(command.fields, ElectMasterHeader))
         if self.refusal:
             return command.reply(self.refusal, "no")
         return command.reply(fields=to_fields(MasterHeader(8, 10, 2, "host:2")))

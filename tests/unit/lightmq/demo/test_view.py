@@ -8,7 +8,7 @@ from rich.console import Console
 
 from lightmq.demo.accounting import Accounting, Line
 from lightmq.demo.driver import QueryProgress
-from lightmq.demo.view import Snapshot, View, draw, percentile, print_summary
+from lightmq.demo.view import Figures, LiveView, draw, percentile, print_summary
 
 
 def console(*, terminal: bool) -> tuple[Console, io.StringIO]:
@@ -17,10 +17,10 @@ def console(*, terminal: bool) -> tuple[Console, io.StringIO]:
     return Console(file=text, force_terminal=terminal, width=120), text
 
 
-def snapshot() -> Snapshot:
+def snapshot() -> Figures:
     """Some figures."""
     queries = {"ledger": QueryProgress(batch=3, rows=40, total=123, duration_ms=500)}
-    return Snapshot(phase="running", elapsed_s=12, sent=130, acknowledged=129, queries=queries, round_trip_p50_ms=420)
+    return Figures(phase="running", elapsed_s=12, sent=130, acknowledged=129, queries=queries, round_trip_p50_ms=420)
 
 
 def test_percentiles() -> None:
@@ -41,7 +41,7 @@ def test_drawing_names_what_matters() -> None:
 def test_plain_lines_come_at_their_pace() -> None:
     """One line at a time, a new one when the phase changes."""
     out, text = console(terminal=False)
-    with View(out, plain=True) as view:
+    with LiveView(out, plain=True) as view:
         shot = snapshot()
         view.show(shot)
         view.show(shot)
@@ -53,7 +53,7 @@ def test_plain_lines_come_at_their_pace() -> None:
 def test_the_live_view_starts_and_ends() -> None:
     """In a terminal the picture is redrawn in place."""
     out, text = console(terminal=True)
-    with View(out, plain=False) as view:
+    with LiveView(out, plain=False) as view:
         view.show(snapshot())
         view.note("a word")
     assert "a word" in text.getvalue()

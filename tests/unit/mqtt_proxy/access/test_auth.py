@@ -32,7 +32,7 @@ class Fixed:
         self.asked += 1
         return self._answer
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         self.looked = True
 
     def files(self) -> tuple[WatchedFile[Any], ...]:
@@ -88,7 +88,7 @@ async def test_all_methods_hear_of_changes_and_the_end() -> None:
     """Each has its own files and threads."""
     methods = [Fixed("a", None), Fixed("b", None)]
     auth, _ = chain(*methods)
-    auth.look_again()
+    auth.refresh()
     await auth.close()
     assert auth.files() == ["a", "b"]
     assert all(one.looked and one.closed for one in methods)

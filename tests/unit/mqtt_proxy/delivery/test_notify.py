@@ -19,7 +19,7 @@ class Follower:
     def jumped(self, feed: object, offset: int, to: int, reason: str) -> None:
         raise AssertionError
 
-    def gone(self, feed: object) -> None:
+    def queue_deleted(self, feed: object) -> None:
         raise AssertionError
 
 

@@ -17,7 +17,7 @@ from remoting.protocol.bodies.history_body import (
     encode,
     pack_before,
 )
-from remoting.protocol.bodies.session_body import HistoryWish
+from remoting.protocol.bodies.session_body import HistoryStart
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode
 from tests.unit.mqtt_proxy.rig import settle
@@ -61,7 +61,7 @@ async def test_a_number_becomes_a_position_and_then_messages() -> None:
         HistoryReply(850, False, records),
         HistoryReply(990, True),
     )
-    place = pack_before(HistoryWish(last=5))
+    place = pack_before(HistoryStart(last=5))
     run = run_of(link, place)
     assert run.queue_id == 7 | HISTORY_BIT
     for _ in range(2):
@@ -93,7 +93,7 @@ async def test_a_number_becomes_a_position_and_then_messages() -> None:
 async def test_a_time_is_asked_for_until_there_is_a_position() -> None:
     """And a stored position goes on where it is."""
     link = FakeLink(HistoryReply(0, False), HistoryReply(640, False), HistoryReply(700, True))
-    run = run_of(link, pack_before(HistoryWish(from_ms=5)))
+    run = run_of(link, pack_before(HistoryStart(from_ms=5)))
     run.fetch()
     await settle()
     run.fetch()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.history.request import NotUnderstood, plain_filter, wish_of_filter, wish_of_user
-from remoting.protocol.bodies.session_body import HistoryWish
+from mqtt_proxy.history.request import NotUnderstood, plain_filter, start_of_filter, start_of_user
+from remoting.protocol.bodies.session_body import HistoryStart
 
 NOON_MS = 1_767_268_800_000
 
@@ -13,20 +13,20 @@ NOON_MS = 1_767_268_800_000
 @pytest.mark.parametrize(
     ("name", "value", "wish"),
     [
-        ("from-time", "1767268800000", HistoryWish(from_ms=NOON_MS)),
-        ("from-time", "2026-01-01T12:00:00Z", HistoryWish(from_ms=NOON_MS)),
-        ("from-time", "2026-01-01T12:00:00", HistoryWish(from_ms=NOON_MS)),
-        ("from-time", "2026-01-01T12:00:00.250Z", HistoryWish(from_ms=NOON_MS + 250)),
-        ("from-time", "2026-01-01", HistoryWish(from_ms=NOON_MS - 12 * 3_600_000)),
-        ("from-time", "1900-01-01", HistoryWish(from_ms=0)),
-        ("from-offset", "0", HistoryWish(from_offset=0)),
-        ("last", "10", HistoryWish(last=10)),
+        ("from-time", "1767268800000", HistoryStart(from_ms=NOON_MS)),
+        ("from-time", "2026-01-01T12:00:00Z", HistoryStart(from_ms=NOON_MS)),
+        ("from-time", "2026-01-01T12:00:00", HistoryStart(from_ms=NOON_MS)),
+        ("from-time", "2026-01-01T12:00:00.250Z", HistoryStart(from_ms=NOON_MS + 250)),
+        ("from-time", "2026-01-01", HistoryStart(from_ms=NOON_MS - 12 * 3_600_000)),
+        ("from-time", "1900-01-01", HistoryStart(from_ms=0)),
+        ("from-offset", "0", HistoryStart(from_offset=0)),
+        ("last", "10", HistoryStart(last=10)),
     ],
 )
-def test_understood(name: str, value: str, wish: HistoryWish) -> None:
+def test_understood(name: str, value: str, wish: HistoryStart) -> None:
     """The same by user property and by filter."""
-    assert wish_of_user([(b"other", b"x"), (name.encode(), value.encode())]) == wish
-    assert wish_of_filter(f"$history/{name}={value}/plant/+/#") == wish
+    assert start_of_user([(b"other", b"x"), (name.encode(), value.encode())]) == wish
+    assert start_of_filter(f"$history/{name}={value}/plant/+/#") == wish
 
 
 @pytest.mark.parametrize(
@@ -44,19 +44,19 @@ def test_understood(name: str, value: str, wish: HistoryWish) -> None:
 def test_refused(name: str, value: str) -> None:
     """Neither guessed nor ignored."""
     with pytest.raises(NotUnderstood):
-        wish_of_user([(name.encode(), value.encode())])
+        start_of_user([(name.encode(), value.encode())])
     with pytest.raises(NotUnderstood):
-        wish_of_filter(f"$history/{name}={value}/a")
+        start_of_filter(f"$history/{name}={value}/a")
 
 
 def test_forms() -> None:
     """One wish at most; a name of ours without one; everything else is not a wish."""
-    assert wish_of_user([(b"a", b"b")]) is None
-    assert wish_of_filter("history/last=1/a") is None
+    assert start_of_user([(b"a", b"b")]) is None
+    assert start_of_filter("history/last=1/a") is None
     with pytest.raises(NotUnderstood):
-        wish_of_user([(b"last", b"1"), (b"last", b"2")])
+        start_of_user([(b"last", b"1"), (b"last", b"2")])
     for name in ("$history/", "$history/last=1", "$history/last=1/", "$history/a/b", "$history/first=1/a"):
         with pytest.raises(NotUnderstood):
-            wish_of_filter(name)
+            start_of_filter(name)
     assert plain_filter("$history/last=1/a/#") == "a/#"
     assert plain_filter("a/$history/b") == "a/$history/b"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.listening.peer import Peer, direct_peer, is_loopback
+from mqtt_proxy.listening.peer import RemoteAddress, direct_peer, is_loopback
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,8 @@ def test_loopback(address: str, expected: bool) -> None:
 
 def test_direct_peer() -> None:
     """A socket's own words; one that is gone, or not IP, is nobody and certainly not local."""
-    assert direct_peer(("127.0.0.1", 5), "tls") == Peer("127.0.0.1", True, "tls")
-    assert direct_peer(("2001:db8::1", 5, 0, 0), "tcp") == Peer("2001:db8::1", False, "tcp")
-    assert direct_peer(None, "tcp") == direct_peer("", "tcp") == direct_peer((), "tcp") == Peer("", False, "tcp")
+    assert direct_peer(("127.0.0.1", 5), "tls") == RemoteAddress("127.0.0.1", True, "tls")
+    assert direct_peer(("2001:db8::1", 5, 0, 0), "tcp") == RemoteAddress("2001:db8::1", False, "tcp")
+    assert (
+        direct_peer(None, "tcp") == direct_peer("", "tcp") == direct_peer((), "tcp") == RemoteAddress("", False, "tcp")
+    )

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from mqtt_proxy.listening.proxy_header import HEADER_BYTES_MAX, SIGNATURE, Header, HeaderReader, HeaderViolation
+from mqtt_proxy.listening.proxy_header import HEADER_BYTES_MAX, SIGNATURE, HeaderReader, HeaderViolation, ProxyHeader
 
 
 def binary(source: str, *, tlvs: bytes = b"", command: int = 0x21) -> bytes:
@@ -16,7 +16,7 @@ def binary(source: str, *, tlvs: bytes = b"", command: int = 0x21) -> bytes:
     return SIGNATURE + bytes([command, 0x11 if address.version == 4 else 0x21]) + len(block).to_bytes(2, "big") + block
 
 
-def read(data: bytes, *, step: int = 1 << 20) -> tuple[Header, bytes]:
+def read(data: bytes, *, step: int = 1 << 20) -> tuple[ProxyHeader, bytes]:
     """The header and what was not taken, as a reader that asks for what is wanted sees it."""
     reader, position = HeaderReader(), 0
     while position < len(data):
@@ -30,25 +30,25 @@ def read(data: bytes, *, step: int = 1 << 20) -> tuple[Header, bytes]:
 
 
 GOOD = [
-    (b"PROXY TCP4 203.0.113.7 192.0.2.1 56324 1883\r\n", Header("203.0.113.7")),
-    (b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n", Header("1.2.3.4")),
-    (b"PROXY TCP6 2001:db8::7 ::1 1 65535\r\n", Header("2001:db8::7")),
-    (b"PROXY TCP6 :: :: 0 0\r\n", Header("::")),
-    (b"PROXY UNKNOWN\r\n", Header(None)),
-    (b"PROXY UNKNOWN ffff::1 what ever 1\r\n", Header(None)),
-    (binary("203.0.113.7"), Header("203.0.113.7")),
-    (binary("2001:db8::7"), Header("2001:db8::7")),
-    (binary("203.0.113.7", tlvs=b"\x04\x00\x03xyz\x20\xff\xff"), Header("203.0.113.7")),
-    (binary("203.0.113.7", command=0x20), Header(None, local=True)),
-    (SIGNATURE + b"\x20\x00\x00\x00", Header(None, local=True)),
-    (SIGNATURE + b"\x21\x00\x00\x00", Header(None)),
-    (SIGNATURE + b"\x21\x31\x00\xd8" + bytes(216), Header(None)),
+    (b"PROXY TCP4 203.0.113.7 192.0.2.1 56324 1883\r\n", ProxyHeader("203.0.113.7")),
+    (b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n", ProxyHeader("1.2.3.4")),
+    (b"PROXY TCP6 2001:db8::7 ::1 1 65535\r\n", ProxyHeader("2001:db8::7")),
+    (b"PROXY TCP6 :: :: 0 0\r\n", ProxyHeader("::")),
+    (b"PROXY UNKNOWN\r\n", ProxyHeader(None)),
+    (b"PROXY UNKNOWN ffff::1 what ever 1\r\n", ProxyHeader(None)),
+    (binary("203.0.113.7"), ProxyHeader("203.0.113.7")),
+    (binary("2001:db8::7"), ProxyHeader("2001:db8::7")),
+    (binary("203.0.113.7", tlvs=b"\x04\x00\x03xyz\x20\xff\xff"), ProxyHeader("203.0.113.7")),
+    (binary("203.0.113.7", command=0x20), ProxyHeader(None, local=True)),
+    (SIGNATURE + b"\x20\x00\x00\x00", ProxyHeader(None, local=True)),
+    (SIGNATURE + b"\x21\x00\x00\x00", ProxyHeader(None)),
+    (SIGNATURE + b"\x21\x31\x00\xd8" + bytes(216), ProxyHeader(None)),
 ]
 
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
 @pytest.mark.parametrize(("data", "expected"), GOOD)
-def test_headers_are_read_to_the_byte(data: bytes, expected: Header, step: int) -> None:
+def test_headers_are_read_to_the_byte(data: bytes, expected: ProxyHeader, step: int) -> None:
     """However it is cut, the header is found and nothing behind it is taken."""
     assert read(data + b"\x16\x03\x01 hello", step=step) == (expected, b"\x16\x03\x01 hello")
 
@@ -87,7 +87,7 @@ def test_anything_else_is_refused(data: bytes, step: int) -> None:
 def test_a_size_limit() -> None:
     """The largest header is taken, one byte more is refused before it is kept."""
     room = HEADER_BYTES_MAX - len(binary("1.2.3.4"))
-    assert read(binary("1.2.3.4", tlvs=bytes(room)))[0] == Header("1.2.3.4")
+    assert read(binary("1.2.3.4", tlvs=bytes(room)))[0] == ProxyHeader("1.2.3.4")
     reader = HeaderReader()
     over = binary("1.2.3.4", tlvs=bytes(room + 1))
     assert reader.feed(over[:12]) is None

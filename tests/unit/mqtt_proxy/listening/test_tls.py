@@ -103,17 +103,17 @@ def test_a_change_is_taken_once_it_rests(tmp_path: Path) -> None:
     identity, other = authority.issue(), authority.issue()
     used = files(identity)
     before = used.context
-    used.look(0)
+    used.refresh(0)
     shutil.copy(other.certificate, identity.certificate)
-    used.look(LOOK_INTERVAL_MS - 1)
-    used.look(LOOK_INTERVAL_MS)
+    used.refresh(LOOK_INTERVAL_MS - 1)
+    used.refresh(LOOK_INTERVAL_MS)
     shutil.copy(other.key, identity.key)
-    used.look(2 * LOOK_INTERVAL_MS)
+    used.refresh(2 * LOOK_INTERVAL_MS)
     assert used.context is before
-    used.look(3 * LOOK_INTERVAL_MS)
+    used.refresh(3 * LOOK_INTERVAL_MS)
     assert used.context is not before
     taken = used.context
-    used.look(4 * LOOK_INTERVAL_MS)
+    used.refresh(4 * LOOK_INTERVAL_MS)
     assert used.context is taken
     assert (used._counters.certificate_reloads.value, used._counters.certificate_failures.value) == (1, 0)
 

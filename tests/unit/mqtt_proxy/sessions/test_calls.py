@@ -15,8 +15,8 @@ from remoting.protocol.bodies.session_body import (
     SessionClose,
     SessionOpen,
     SessionOpened,
-    Subscribe,
     Subscribed,
+    SubscribeRequest,
     decode,
     encode,
 )
@@ -52,7 +52,7 @@ class Direct(FakeBroker):
         self.calls.append("open")
         self._answer(lambda: decode(SessionOpened, self._open(peer, encode(request))), said)
 
-    def subscribe(self, wanted: Sequence[tuple[Subscribe, Said[Subscribed]]]) -> None:
+    def subscribe(self, wanted: Sequence[tuple[SubscribeRequest, Said[Subscribed]]]) -> None:
         self.calls.append(f"subscribe {len(wanted)}")
         for request, said in wanted:
             self._answer(lambda request=request: decode(Subscribed, self._subscribe(None, encode(request))), said)
@@ -141,7 +141,7 @@ async def test_frames_and_what_is_wrong_with_them(up: bool) -> None:
         rig.broker._answers = rig.broker._answers | {RequestCode.SUBSCRIBE: lambda *_: b"?"}
         if not up:
             await rig.link.stop()
-        request = Subscribe("a", 1, False, [FilterRequest("t", 0)])
+        request = SubscribeRequest("a", 1, False, [FilterRequest("t", 0)])
         rig.services.calls.subscribe(request, lambda: None, lambda _reply, error: heard.append(error))
         await settle()
         (error,) = heard

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from mqtt_proxy.mqtt.codec import packets
-from remoting.protocol.bodies.session_body import HistoryWish
+from remoting.protocol.bodies.session_body import HistoryStart
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode
 from tests.unit.mqtt_proxy.rig import publish, running, settle
@@ -208,7 +208,7 @@ async def test_history_begins_the_subscription_where_the_broker_says() -> None:
         suback, *messages = client.received()[1:]
         assert suback == packets.Suback(2, [1, 0x80, 0x80])
         assert [(one.payload, one.retain) for one in messages] == [(b"3", False), (b"4", False)]
-        assert [one.history for one in rig.broker.wished] == [HistoryWish(last=2)]
+        assert [one.history for one in rig.broker.wished] == [HistoryStart(last=2)]
         sender.send(publish("t", b"5"))
         await settle()
         assert rig.services.metrics.refused_subscriptions.child("history").value == 1

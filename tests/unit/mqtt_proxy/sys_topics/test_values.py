@@ -68,7 +68,7 @@ def test_what_the_broker_said_replaces_the_proxys_own_view() -> None:
     parts = Parts()
     assert parts.read("clients/connected") == "2"
     assert parts.read("clients/total") is None
-    parts.values.broker_said(
+    parts.values.set_broker_status(
         {"clients_total": 8, "clients_connected": 5, "clients_expired": 1, "retained_messages": 4, "messages_stored": 6}
     )
     shown = {name: parts.read(f"clients/{name}") for name in ("connected", "disconnected", "total", "maximum")}

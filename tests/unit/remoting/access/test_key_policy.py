@@ -104,13 +104,13 @@ def test_who_may_what(path: Path, identity: str, action: str, resource: str, all
 async def test_a_changed_file_is_put_in_force_and_a_garbled_one_is_not(path: Path) -> None:
     policy = make(path)
     path.write_text("user etl\ntopic read other/#\n")
-    await policy.look()
-    await policy.look()
+    await policy.refresh()
+    await policy.refresh()
     assert policy("etl", "consume", "other/1")
     assert not policy("etl", "consume", "plant/1")
     path.write_text("user etl\ntopic red other/#\nnonsense\n")
-    await policy.look()
-    await policy.look()
+    await policy.refresh()
+    await policy.refresh()
     assert policy("etl", "consume", "other/1")
 
 
@@ -118,8 +118,8 @@ async def test_a_first_file_that_is_no_use_denies_everything_until_it_is_mended(
     policy = make(tmp_path / "rules")
     assert not policy("anonymous", "consume", "public/a")
     (tmp_path / "rules").write_text(RULES)
-    await policy.look()
-    await policy.look()
+    await policy.refresh()
+    await policy.refresh()
     assert policy("anonymous", "consume", "public/a")
 
 

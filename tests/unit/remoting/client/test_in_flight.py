@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoting.client.in_flight import Frame, InFlight, WindowLimits
+from remoting.client.in_flight import FlightFrame, InFlight, WindowLimits
 from remoting.protocol.errors import LocalMisuse
 
 LIMITS = WindowLimits(frame_items_max=3, frame_bytes_max=100)
@@ -105,7 +105,7 @@ class Model:
     limits: WindowLimits
     window: InFlight[tuple[int, int]]
     added: list[tuple[int, int]] = field(default_factory=list)
-    in_flight: list[Frame[tuple[int, int]]] = field(default_factory=list)
+    in_flight: list[FlightFrame[tuple[int, int]]] = field(default_factory=list)
     to_repeat: set[int] = field(default_factory=set)
     ended: list[tuple[int, int]] = field(default_factory=list)
     newest: int = -1

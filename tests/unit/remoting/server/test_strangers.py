@@ -36,7 +36,7 @@ def test_who_says_nothing_at_all_has_little_time(strangers: Strangers) -> None:
     assert list(strangers.overdue(UNPROVEN_FIRST_S)) == []
     assert list(strangers.overdue(UNPROVEN_FIRST_S + 0.1)) == [one]
     assert strangers.closed == 1
-    strangers.gone(one)
+    strangers.forget(one)
     assert list(strangers.overdue(1_000)) == []
 
 

@@ -68,14 +68,14 @@ def test_a_change_is_taken_once_it_rests_and_a_bad_one_never(tmp_path: Path) -> 
     identity, other, third = (authority.issue() for _ in range(3))
     used = Told(identity)
     before = used.context
-    used.look(0)
+    used.refresh(0)
     shutil.copy(other.certificate, identity.certificate)
-    used.look(LOOK_INTERVAL_MS - 1)
-    used.look(LOOK_INTERVAL_MS)
+    used.refresh(LOOK_INTERVAL_MS - 1)
+    used.refresh(LOOK_INTERVAL_MS)
     shutil.copy(other.key, identity.key)
-    used.look(2 * LOOK_INTERVAL_MS)
+    used.refresh(2 * LOOK_INTERVAL_MS)
     assert used.context is before
-    used.look(3 * LOOK_INTERVAL_MS)
+    used.refresh(3 * LOOK_INTERVAL_MS)
     taken = used.context
     assert taken is not before
     shutil.copy(third.key, identity.key)

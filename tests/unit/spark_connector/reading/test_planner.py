@@ -87,8 +87,8 @@ def test_a_cap_ends_the_run() -> None:
 def test_what_expired_behind_a_beginning() -> None:
     """Only queues whose beginning lies before what is left; a queue that is not there says nothing."""
     bounds = {KEYS[0]: Bounds(1, 5, 9), KEYS[1]: Bounds(2, 0, 9)}
-    assert planner.gone({KEYS[0]: 2, KEYS[1]: 0, KEYS[2]: 1}, bounds) == {KEYS[0]: (2, 5)}
-    assert planner.gone({KEYS[0]: 5}, bounds) == {}
+    assert planner.expired_ranges({KEYS[0]: 2, KEYS[1]: 0, KEYS[2]: 1}, bounds) == {KEYS[0]: (2, 5)}
+    assert planner.expired_ranges({KEYS[0]: 5}, bounds) == {}
 
 
 def test_losses_are_named() -> None:

@@ -22,8 +22,8 @@ def largest_of_two_batches(columns: dict[str, str]) -> LargestRow:
     properties = pa.array([[("a", "1")], None, [("ab", "123"), ("b", None)], [("a", "22")]], MAP)
     keys = pa.array(["k0", "k1", "k2", "k3"])
     first = {"body": pa.array([b"123456789", None, b"1"]), "key": keys[:3], "properties": properties[:3]}
-    largest.look(first)
-    largest.look({"body": pa.array(["12"]), "key": keys[3:], "properties": properties[3:]})
+    largest.note(first)
+    largest.note({"body": pa.array(["12"]), "key": keys[3:], "properties": properties[3:]})
     return largest
 
 

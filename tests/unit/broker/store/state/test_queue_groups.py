@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.store.state.queue_groups import GroupRule, QueueGroups, said
+from broker.store.state.queue_groups import GroupRule, QueueGroups, expiry_change
 from broker.store.state.state_kinds import RETENTION
 from broker.store.state.state_tables import StateTables
 
@@ -27,7 +27,7 @@ def test_queues_and_positions() -> None:
 def test_what_was_hidden_stays_hidden_until_the_log_begins_there() -> None:
     """Also without a rule and after a restart; then the record about it goes, once."""
     tables = StateTables()
-    tables.apply(said(b"plant", 80), 5)
+    tables.apply(expiry_change(b"plant", 80), 5)
     groups = QueueGroups(tables, list)
     groups.join(b"plant", [1])
     assert groups.begin_of(1) == 80

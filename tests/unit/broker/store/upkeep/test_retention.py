@@ -14,7 +14,7 @@ from broker.store.errors import StoreFull
 from broker.store.read_result import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
-from broker.store.upkeep.retention import AGE, FULL_DISK, SIZE, Limits, choose_segments
+from broker.store.upkeep.retention import AGE, FULL_DISK, SIZE, RetentionLimits, choose_segments
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, RecordView
 from tests.sim.replicas import ReplicaBench, pull
 from tests.sim.stores import StoreBench, bodies, message
@@ -110,7 +110,7 @@ def test_choice_is_a_prefix(sizes, size_max: int, oldest_ms: int, held: int, mak
         total += size
         ends.append((total, n))
     end = total + 10
-    chosen = choose_segments(0, ends, end, Limits(oldest_ms, size_max, held, make_room=make_room))
+    chosen = choose_segments(0, ends, end, RetentionLimits(oldest_ms, size_max, held, make_room=make_room))
     assert [position for position, _ in chosen] == [position for position, _ in ends[: len(chosen)]]
     begin = 0
     for (position, reason), (_, newest_ms) in zip(chosen, ends, strict=False):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightmq.cli.admin import doctor as module
-from lightmq.cli.admin.doctor import FAILED, OK, Finding
+from lightmq.cli.admin.doctor import FAILED, OK, CheckResult
 from lightmq.cli.application import run
 
 
@@ -14,7 +14,7 @@ def test_findings_as_json_and_for_people(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        module, "examine", lambda *_: [Finding("a", OK, "fine"), Finding("b", "warning", "so so", "do")]
+        module, "examine", lambda *_: [CheckResult("a", OK, "fine"), CheckResult("b", "warning", "so so", "do")]
     )
     assert run(["doctor", "--data", str(tmp_path), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -25,7 +25,7 @@ def test_findings_as_json_and_for_people(
 
 
 def test_a_failed_check_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(module, "examine", lambda *_: [Finding("a", FAILED, "bad", "do")])
+    monkeypatch.setattr(module, "examine", lambda *_: [CheckResult("a", FAILED, "bad", "do")])
     with pytest.raises(SystemExit) as raised:
         run(["doctor"])
     assert raised.value.code == 1
@@ -48,5 +48,5 @@ def test_it_looks_through_tls_where_that_is_said(
     monkeypatch.setattr(module, "examine", lambda _data, _ports, _host, target: seen.append(target) or [])
     assert run(["doctor", "--server", "h:1", "--set", "broker.access_key_file=k", *arguments]) == 0
     (target,) = seen
-    assert (target.server, target.tls, target.access_key_file) == ("h:1", tls, Path("k"))
-    assert target.tls_ca == (None if ca is None else Path(ca))
+    assert (target.server, target.security.tls, target.security.access_key_file) == ("h:1", tls, Path("k"))
+    assert target.security.tls_ca == (None if ca is None else Path(ca))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lightmq.cli.connections import link
-from lightmq.cli.connections.link import ServerTarget, brokers
+from lightmq.cli.connections.link import Security, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed
 from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
 from remoting.protocol.errors import LightMQError, Refused
@@ -56,7 +56,7 @@ def test_a_key_that_may_not_be_used_is_said_before_anything_is_asked(tmp_path: P
     key = tmp_path / "key"
     key.write_text("ops:secret")
     key.chmod(0o644)
-    target = ServerTarget(server="127.0.0.1:1", access_key_file=key)
+    target = ServerTarget(server="127.0.0.1:1", security=Security(access_key_file=key))
     with pytest.raises(LightMQError, match="chmod 600"), brokers(target):
         pass
 

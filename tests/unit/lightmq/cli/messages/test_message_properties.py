@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from lightmq.cli.messages.mqtt_client import NOTHING_SAID, Said, shown
+from lightmq.cli.messages.mqtt_client import NO_PROPERTIES, PublishProperties, shown
 from lightmq.cli.outcome import CommandFailed
 
 
 def test_everything_that_can_be_said_is_shown_again() -> None:
-    said = Said(
+    said = PublishProperties(
         user_properties=["a=1", "a=2=3"], content_type="text/plain", response_topic="r", correlation="c", expiry=9
     )
     assert shown(said.properties(is_v5=True)) == {
@@ -20,15 +20,15 @@ def test_everything_that_can_be_said_is_shown_again() -> None:
 
 
 def test_nothing_said() -> None:
-    assert NOTHING_SAID.properties(is_v5=False) is None
+    assert NO_PROPERTIES.properties(is_v5=False) is None
     assert shown(None) == {}
 
 
 def test_what_cannot_be_said() -> None:
     with pytest.raises(CommandFailed, match="add -V 5"):
-        Said(expiry=1).properties(is_v5=False)
+        PublishProperties(expiry=1).properties(is_v5=False)
     for pair in ("a", "=b"):
         with pytest.raises(CommandFailed, match="KEY=VALUE"):
-            Said(user_properties=[pair]).properties(is_v5=True)
+            PublishProperties(user_properties=[pair]).properties(is_v5=True)
     with pytest.raises(CommandFailed, match="--expiry must be 0 to 4294967295"):
-        Said(expiry=-1).properties(is_v5=True)
+        PublishProperties(expiry=-1).properties(is_v5=True)

@@ -9,7 +9,7 @@ import pytest
 from paho.mqtt.client import MQTTErrorCode, MQTTMessageInfo
 
 from lightmq.cli.application import run
-from lightmq.cli.messages.publish import OTHER_REASONS, REASONS_MAX, Outcome, _is_published
+from lightmq.cli.messages.publish import OTHER_REASONS, REASONS_MAX, PublishCounts, _is_published
 
 
 def test_messages_are_numbered_and_acknowledged(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +178,7 @@ def test_qos_0_is_sent_and_not_acknowledged(mqtt_server: Any, capsys: pytest.Cap
 
 
 def test_reasons_that_are_counted_apart_have_a_limit() -> None:
-    outcome = Outcome("a", 1, sent=1)
+    outcome = PublishCounts("a", 1, sent=1)
     for number in range(REASONS_MAX + 5):
         outcome.refuse(f"reason {number}", too_late=False)
     outcome.settled = REASONS_MAX + 5

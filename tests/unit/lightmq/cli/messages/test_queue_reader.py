@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lightmq.cli.connections.link import Broker, ServerTarget, brokers
-from lightmq.cli.messages.tail import LogMessage, QueueReader, Selection
+from lightmq.cli.messages.tail import LogMessage, MessageSelection, QueueReader
 from remoting.protocol.bodies.bounds_body import QueueBounds, QueueBoundsReply, encode_bounds_reply
 from remoting.protocol.bodies.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
 from remoting.protocol.errors import CorruptRecord
@@ -29,25 +29,27 @@ def bodies(messages: list[LogMessage]) -> list[int]:
 
 
 def test_the_newest_of_a_light_queue(broker: Broker) -> None:
-    messages = QueueReader(broker, Selection("plant/a")).newest(3)
+    messages = QueueReader(broker, MessageSelection("plant/a")).newest(3)
     assert bodies(messages) == [170, 180, 190]
     assert [(message.queue_id, message.offset) for message in messages] == [(2, 17), (2, 18), (2, 19)]
 
 
 def test_the_newest_of_a_filter_are_looked_for_further_back(broker: Broker) -> None:
-    assert bodies(QueueReader(broker, Selection("+/a")).newest(20)) == list(range(0, 200, 10))
-    assert bodies(QueueReader(broker, Selection("+/a")).newest(1)) == [190]
-    assert bodies(QueueReader(broker, Selection("+/a")).newest(0)) == []
+    assert bodies(QueueReader(broker, MessageSelection("+/a")).newest(20)) == list(range(0, 200, 10))
+    assert bodies(QueueReader(broker, MessageSelection("+/a")).newest(1)) == [190]
+    assert bodies(QueueReader(broker, MessageSelection("+/a")).newest(0)) == []
 
 
 def test_from_an_offset_and_the_parent_topic(broker: Broker, log_server: Any) -> None:
-    assert bodies(QueueReader(broker, Selection("plant", is_parent=True)).from_offset(195)) == list(range(195, 200))
+    assert bodies(QueueReader(broker, MessageSelection("plant", is_parent=True)).from_offset(195)) == list(
+        range(195, 200)
+    )
     log_server.lowest[1] = 190
-    assert len(QueueReader(broker, Selection("plant", is_parent=True)).from_offset(0)) == 10
+    assert len(QueueReader(broker, MessageSelection("plant", is_parent=True)).from_offset(0)) == 10
 
 
 def test_fresh_messages_come_once(broker: Broker, log_server: Any) -> None:
-    reader = QueueReader(broker, Selection("plant/#"))
+    reader = QueueReader(broker, MessageSelection("plant/#"))
     reader.newest(1)
     assert reader.fresh(0) == []
     log_server.on_bounds = lambda: log_server.publish("plant/c", b"1000")
@@ -59,7 +61,7 @@ def test_fresh_messages_come_once(broker: Broker, log_server: Any) -> None:
 def test_a_damaged_record_is_never_shown(broker: Broker, log_server: Any) -> None:
     good = log_server.records[1][195]
     log_server.records[1][195] = good[:-8] + bytes(byte ^ 1 for byte in good[-8:])
-    reader = QueueReader(broker, Selection("plant", is_parent=True))
+    reader = QueueReader(broker, MessageSelection("plant", is_parent=True))
     with pytest.raises(CorruptRecord, match=r"offset 195 of queue 1 is damaged: .* with --offset 196"):
         reader.newest(10)
     assert bodies(reader.from_offset(196)) == [196, 197, 198, 199]
@@ -91,16 +93,16 @@ class BatchBroker:
 
 def test_messages_of_a_batch_are_shown_one_by_one_in_the_order_of_the_log() -> None:
     broker = BatchBroker()
-    found = QueueReader(broker, Selection("t", is_parent=True)).from_offset(13)  # type: ignore[arg-type]
+    found = QueueReader(broker, MessageSelection("t", is_parent=True)).from_offset(13)  # type: ignore[arg-type]
     assert broker.asked == [13]
     assert [(message.offset, bytes(message.record.body)) for message in found] == [
         (16, b"single"), (13, b"body 13"), (14, b"body 14"), (15, b"body 15"),
     ]  # fmt: skip
-    newest = QueueReader(broker, Selection("t", is_parent=True)).newest(2)  # type: ignore[arg-type]
+    newest = QueueReader(broker, MessageSelection("t", is_parent=True)).newest(2)  # type: ignore[arg-type]
     assert [message.offset for message in newest] == [14, 15]
 
 
 def test_whether_there_is_a_queue_at_all(log_server: Any, broker: Broker) -> None:
-    assert QueueReader(broker, Selection("plant", is_parent=True)).exists()
+    assert QueueReader(broker, MessageSelection("plant", is_parent=True)).exists()
     log_server.with_topic = False
-    assert not QueueReader(broker, Selection("plant", is_parent=True)).exists()
+    assert not QueueReader(broker, MessageSelection("plant", is_parent=True)).exists()

@@ -18,6 +18,6 @@ async def test_who_the_certificate_names() -> None:
     )
     assert await method.check(Shown(client_id="c", username="press")) is None
     assert await method.check(Shown(client_id="c", certificate="")) is None
-    method.look_again()
+    method.refresh()
     assert method.files() == ()
     await method.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.access.methods.claims import GROUPS_MAX, RULES_MAX, BroughtError, is_name, rules_of, texts
+from mqtt_proxy.access.methods.claims import GROUPS_MAX, RULES_MAX, ClaimError, is_name, rules_of, texts
 from remoting.access.acl_file import AclError
 
 
@@ -19,7 +19,7 @@ def test_rules() -> None:
 @pytest.mark.parametrize("value", [[], "read a", [1], [None], {"a": 1}, ["a"] * (RULES_MAX + 1)])
 def test_rules_that_are_none(value: object) -> None:
     """Never taken for an absence of rules."""
-    with pytest.raises(BroughtError):
+    with pytest.raises(ClaimError):
         rules_of(value, "token")
 
 
@@ -37,5 +37,5 @@ def test_names() -> None:
     assert not is_name("ä" * 129)
     assert is_name("ä" * 128)
     for value in ("a", [""], [1], ["a\n"], ["a"] * (GROUPS_MAX + 1), None):
-        with pytest.raises(BroughtError):
+        with pytest.raises(ClaimError):
             texts(value)

@@ -161,7 +161,7 @@ async def test_answers_are_remembered(hook: Hook) -> None:
     clock.advance_ms(1_001)
     hook.answer = {"result": "allow"}
     assert isinstance(await method.check(shown()), Identity)
-    method.look_again()
+    method.refresh()
     hook.answer = {"result": "deny"}
     assert await method.check(shown()) is Unproven.DENIED
     await method.close()

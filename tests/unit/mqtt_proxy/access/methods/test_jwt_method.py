@@ -70,7 +70,7 @@ async def test_whom_a_token_names(tmp_path: Path) -> None:
         assert identity.until_ms is not None
         assert 600_000 < identity.until_ms - time.time() * 1_000 < 640_000
     assert isinstance(await method.check(shown(token(RSA, "RS256", "rsa"))), Identity)
-    method.look_again()
+    method.refresh()
     await method.close()
 
 
@@ -157,10 +157,10 @@ async def test_keys_change_and_bad_ones_change_nothing(tmp_path: Path) -> None:
     method = make(tmp_path)
     (file,) = method.files()
     (tmp_path / "keys.json").write_text("{")
-    await file.look(now=True)
+    await file.refresh(now=True)
     assert isinstance(await method.check(shown(token())), Identity)
     (tmp_path / "keys.json").write_text(json.dumps({"keys": [jwk(OTHER, "ec")]}))
-    await file.look(now=True)
+    await file.refresh(now=True)
     assert await method.check(shown(token())) is Unproven.DENIED
     assert isinstance(await method.check(shown(token(OTHER))), Identity)
     assert method._counters.reloads.child("jwt_keys", "kept").value == 1

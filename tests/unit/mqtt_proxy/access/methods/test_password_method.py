@@ -77,7 +77,7 @@ async def test_changes_take_effect_and_a_broken_file_denies_its_users(tmp_path: 
     method, _, clock = make(path)
     assert isinstance(await method.check(shown("ann", b"one")), Identity)
     write(path, f"ann:{HASHER.hash('two')}\n# changed\n")
-    method.look_again()
+    method.refresh()
     assert await method.check(shown("ann", b"one")) is Unproven.DENIED
     assert isinstance(await method.check(shown("ann", b"two")), Identity)
     for break_it, mend in ((lambda: path.chmod(0o644), lambda: path.chmod(0o600)), (path.unlink, lambda: None)):
@@ -131,7 +131,7 @@ async def test_a_user_who_does_not_exist_costs_what_users_cost(tmp_path: Path, m
     assert set(tried) == set(hashes)
     assert method.like_scram("nobody") == hashes[1]
     write(tmp_path / "users", "# nobody\n")
-    method.look_again()
+    method.refresh()
     assert method.stored("ann") is None
     assert method.like_scram("nobody") is None
     await method.close()

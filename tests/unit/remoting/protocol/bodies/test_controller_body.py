@@ -7,22 +7,22 @@ import json
 import pytest
 
 from remoting.protocol.bodies.controller_body import (
-    AlterSyncStateSet,
-    ApplyBrokerId,
+    AlterSyncStateSetHeader,
+    ApplyBrokerIdHeader,
     CleanBrokerData,
     ControllerMetadata,
-    ElectMaster,
+    ElectMasterHeader,
     GroupState,
     Heartbeat,
     MasterHeader,
     NextBrokerId,
     PushedGroup,
     PushedRoutes,
-    RegisterReplica,
+    RegisterReplicaHeader,
     ReplicaState,
     RouteSubscription,
     SyncStateData,
-    SyncStateSet,
+    SyncStateSetBody,
     decode_names,
     from_fields,
     to_fields,
@@ -32,10 +32,10 @@ from remoting.protocol.errors import RemoteViolation
 
 HEADERS = [
     NextBrokerId("C", "b", 1),
-    ApplyBrokerId("C", "b", 2, "h:1;abc"),
-    RegisterReplica("C", "b", 1, "h:1", 5, "h:2", 3, 1_000, "boot", True, True),
-    ElectMaster("C", "b", 2, True, 7),
-    AlterSyncStateSet("b", 1, 3),
+    ApplyBrokerIdHeader("C", "b", 2, "h:1;abc"),
+    RegisterReplicaHeader("C", "b", 1, "h:1", 5, "h:2", 3, 1_000, "boot", True, True),
+    ElectMasterHeader("C", "b", 2, True, 7),
+    AlterSyncStateSetHeader("b", 1, 3),
     MasterHeader(3, 4, 1, "h:1", "h:2"),
     MasterHeader(3, 4),
     MasterHeader(3, 4, 1, "h:1", "h:2", "b"),
@@ -55,7 +55,7 @@ def test_headers_survive_the_wire(header):
 
 def test_names_and_texts_are_those_of_rocketmq():
     """Booleans are lower case, nothing is written for None, and the two odd names are kept."""
-    assert to_fields(ElectMaster("C", "b")) == {
+    assert to_fields(ElectMasterHeader("C", "b")) == {
         "clusterName": "C",
         "brokerName": "b",
         "brokerId": "-1",
@@ -70,7 +70,7 @@ def test_names_and_texts_are_those_of_rocketmq():
 def test_a_broker_of_rocketmq_tells_less():
     """Fields beyond RocketMQ's have defaults, unknown ones are ignored, empty ones count as absent."""
     fields = {"clusterName": "C", "brokerName": "b", "brokerId": "1", "brokerAddress": "h:1", "more": "x", "bootId": ""}
-    header = from_fields(fields, RegisterReplica)
+    header = from_fields(fields, RegisterReplicaHeader)
     assert (header.boot_id, header.last_epoch, header.clean_shutdown) == ("", -1, False)
 
 
@@ -87,7 +87,7 @@ def test_a_broker_of_rocketmq_tells_less():
 def test_malformed_headers_are_violations(fields):
     """A field that is missing or out of range is named to the peer, never an exception of another kind."""
     with pytest.raises(RemoteViolation, match="ApplyBrokerId cannot be read"):
-        from_fields(fields, ApplyBrokerId)
+        from_fields(fields, ApplyBrokerIdHeader)
 
 
 def test_bodies_are_those_of_rocketmq():
@@ -96,8 +96,8 @@ def test_bodies_are_those_of_rocketmq():
     table = json.loads(encode_body(SyncStateData({"b": state})))["replicasInfoTable"]["b"]
     assert table["masterBrokerId"] == 1
     assert table["inSyncReplicas"] == [{"brokerName": "b", "brokerId": 1, "brokerAddress": "h:1", "alive": True}]
-    assert json.loads(encode_body(SyncStateSet([1, 2], 5))) == {"syncStateSet": [1, 2], "syncStateSetEpoch": 5}
-    assert decode_body(b'{"syncStateSet":[2,1],"syncStateSetEpoch":5}', SyncStateSet).sync_state_set == [2, 1]
+    assert json.loads(encode_body(SyncStateSetBody([1, 2], 5))) == {"syncStateSet": [1, 2], "syncStateSetEpoch": 5}
+    assert decode_body(b'{"syncStateSet":[2,1],"syncStateSetEpoch":5}', SyncStateSetBody).sync_state_set == [2, 1]
 
 
 def test_pushed_routes_survive_the_wire():

@@ -13,20 +13,20 @@ from remoting.protocol.bodies.history_body import (
     pack_before,
     unpack_before,
 )
-from remoting.protocol.bodies.session_body import HistoryWish
+from remoting.protocol.bodies.session_body import HistoryStart
 
 
 @pytest.mark.parametrize(
     ("wish", "told"),
     [
-        (HistoryWish(from_ms=0), (0, 0, 0)),
-        (HistoryWish(from_ms=1_700_000_000_000), (0, 1_700_000_000_000, 0)),
-        (HistoryWish(from_offset=0), (0, 0, 0)),
-        (HistoryWish(last=7), (0, 0, 7)),
-        (HistoryWish(last=10**18 - 1), (0, 0, 10**18 - 1)),
+        (HistoryStart(from_ms=0), (0, 0, 0)),
+        (HistoryStart(from_ms=1_700_000_000_000), (0, 1_700_000_000_000, 0)),
+        (HistoryStart(from_offset=0), (0, 0, 0)),
+        (HistoryStart(last=7), (0, 0, 7)),
+        (HistoryStart(last=10**18 - 1), (0, 0, 10**18 - 1)),
     ],
 )
-def test_a_wish_is_a_place_below_every_position(wish: HistoryWish, told: tuple[int, int, int]) -> None:
+def test_a_wish_is_a_place_below_every_position(wish: HistoryStart, told: tuple[int, int, int]) -> None:
     """So that places only rise."""
     place = pack_before(wish)
     assert -(2**63) <= place < 0

@@ -22,9 +22,11 @@ MESSAGES = [
         expiry_s=60,
     ),
     sb.SessionClose("dev-1", 3, durable=True, offsets=[(7, 12)], inflight=[sb.InflightEntry(1, 7, 11)]),
-    sb.Subscribe("dev-1", 3, durable=True, filters=[sb.FilterRequest("a/+", 1, 0b1001, 7), sb.FilterRequest("b", 0)]),
+    sb.SubscribeRequest(
+        "dev-1", 3, durable=True, filters=[sb.FilterRequest("a/+", 1, 0b1001, 7), sb.FilterRequest("b", 0)]
+    ),
     sb.Subscribed([sb.SubscribeResult(1, 7, 12), sb.SubscribeResult(sb.FAILURE, 0, 0)], [(0, [4096, 8192])]),
-    sb.Unsubscribe("dev-1", 3, durable=True, filters=["a/+"]),
+    sb.UnsubscribeRequest("dev-1", 3, durable=True, filters=["a/+"]),
     sb.Unsubscribed([True, False]),
     sb.SessionFenced("dev-1", 4),
 ]
@@ -45,7 +47,7 @@ def test_round_trip(message):
         (sb.SessionSubscription, ["f", 3, 0, 0]),
         (sb.SessionSubscription, ["f", 1, 2**32, 0]),
         (sb.SessionFenced, ["c", -1]),
-        (sb.Subscribe, ["c", 1, True, [["f", 9]]]),
+        (sb.SubscribeRequest, ["c", 1, True, [["f", 9]]]),
     ],
 )
 def test_values_out_of_range_are_violations(kind, values):

@@ -24,7 +24,7 @@ VALUES = st.recursive(
 def test_standard_json_is_read_the_same_on_both_paths(value):
     text = json.dumps(value)
     assert fastjson.loads(text.encode()) == value
-    reader = fastjson._Reader(text)
+    reader = fastjson._JsonParser(text)
     assert reader.value(0) == value
     reader.expect_end()
 
