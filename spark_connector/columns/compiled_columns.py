@@ -7,7 +7,7 @@ refused and shown is the same. Thread rule: pure functions over buffers the call
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -16,9 +16,6 @@ import pyarrow as pa
 from remoting.native.choice import Choice, choose
 from remoting.protocol.bodies.pull_body import PulledRange
 
-if TYPE_CHECKING:
-    from spark_connector.columns.layout import Records
-
 TOPIC, KEYS, TAGS, MQTT_TOPIC, BODY, PROPERTY = range(6)
 """Parts of a record as `remoting.native.compiled.columns.column` numbers them."""
 PARTS = {"topic": TOPIC, "keys": KEYS, "tags": TAGS}
@@ -26,6 +23,22 @@ PARTS = {"topic": TOPIC, "keys": KEYS, "tags": TAGS}
 
 PIECE_ROWS = 4_096
 """Rows made into columns at a time: every column walks the same records, which should still be in the cache then."""
+
+
+class RecordBytes(Protocol):
+    """Records back to back, with where each begins; see `layout.Records`."""
+
+    @property
+    def data(self) -> Any:
+        """The buffer that holds them."""
+        ...
+
+    @property
+    def starts(self) -> Any:
+        """Byte offset of each in the buffer."""
+        ...
+
+    def __len__(self) -> int: ...
 
 
 def _compiled() -> Any:
@@ -57,23 +70,23 @@ def pieces(pulled: PulledRange) -> Iterator[PulledRange]:
         )
 
 
-def are_sound(records: Records) -> bool:
+def are_sound(records: RecordBytes) -> bool:
     """Whether every record is a message that passes all its checks; False leaves it to the pure twin to say why not."""
     return bool(core.first_bad(records.data, records.starts, True) < 0)
 
 
-def binary(records: Records, part: int) -> pa.Array:
+def binary(records: RecordBytes, part: int) -> pa.Array:
     """One part of every record as bytes."""
     offsets, values, validity, nulls, _ = core.column(records.data, records.starts, part, b"")
     return _array(pa.binary(), len(records), offsets, values, validity, nulls)
 
 
-def text(records: Records, part: int, key: bytes = b"") -> pa.Array:
+def text(records: RecordBytes, part: int, key: bytes = b"") -> pa.Array:
     """One part of every record as text; bytes that are not UTF-8 show the replacement character."""
     return _text(len(records), *core.column(records.data, records.starts, part, key))
 
 
-def properties(records: Records, type_: pa.DataType) -> pa.Array:
+def properties(records: RecordBytes, type_: pa.DataType) -> pa.Array:
     """All properties as a map."""
     first, keys, values = core.properties(records.data, records.starts)
     pairs = int(np.frombuffer(first, "<i4")[-1])
