@@ -86,7 +86,7 @@ class ReplicationConfig:
     """Port at which the master sends its log to the replicas; 0 takes any free one. Speaks TLS as `broker.tls` says,
     and replicas connect as `broker.dial_tls` says."""
     advertised_address: str = ""
-    """host:port that replicas are told to connect to; empty means `advertised_host`, or the listening address, and the
+    """host:port that replicas connect to; empty means `advertised_host`, or the listening address, and the
     port."""
     acknowledge: str = setting("all", choices=("async", "count", "all"))
     """When a message is acknowledged: once `all` brokers in sync have it on their disks (the loss of a master loses
@@ -143,7 +143,7 @@ class BrokerConfig:
     none; any other number is for networks that map ports. When it cannot be opened, the log says so and the broker
     runs without it. Brokers of one host whose ports are two apart collide: see docs/howto/rocketmq.md."""
     advertised_host: str = ""
-    """Host that clients are told to connect to; empty means the listening address (127.0.0.1 if that is 0.0.0.0)."""
+    """Host that clients connect to; empty means the listening address (127.0.0.1 if that is 0.0.0.0)."""
     admin_host: str = "127.0.0.1"
     """Address of the administration page."""
     admin_hosts: tuple[str, ...] = ()
@@ -197,7 +197,7 @@ class BrokerConfig:
     """How long the wills of a proxy's clients wait for it after its connection was lost, or after the broker's start;
     longer than a proxy needs to come back."""
     will_verdict_ms: int = setting(5_000, minimum=100)
-    """How long a proxy may take to say whether a will that is due may be published; another one is asked then."""
+    """How long a proxy may take to decide whether a will that is due may be published; another one is asked then."""
     filter_expiry_s: int = setting(600, minimum=1)
     """How long a wildcard queue lives after its last subscription; longer than a proxy needs to come back."""
     stage_expiry_s: int = setting(86_400, minimum=60)

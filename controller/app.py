@@ -238,10 +238,10 @@ def declare_plane_metrics(registry: Registry, plane: ControlPlane) -> None:
     )
     counter("rocketmq_controller_elections_won_total", "Masters chosen since the start", function=lambda: counters.won)
     counter(
-        "rocketmq_controller_elections_failed_total", "Elections that chose nobody", function=lambda: counters.failed
+        "rocketmq_controller_elections_failed_total", "Elections without a winner", function=lambda: counters.failed
     )
-    counter("rocketmq_controller_role_pushes_total", "Roles told to brokers", function=lambda: plane.roles.pushed)
+    counter("rocketmq_controller_role_pushes_total", "Roles pushed to brokers", function=lambda: plane.roles.pushed)
     counter(
-        "rocketmq_controller_route_pushes_total", "Routes told to subscribers", function=lambda: plane.routes.pushed
+        "rocketmq_controller_route_pushes_total", "Routes pushed to subscribers", function=lambda: plane.routes.pushed
     )
-    gauge("rocketmq_controller_route_subscribers", "Who hears of routes", function=lambda: len(plane.routes))
+    gauge("rocketmq_controller_route_subscribers", "Subscribers of routes", function=lambda: len(plane.routes))

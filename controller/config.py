@@ -36,7 +36,7 @@ class ControllerConfig:
     the rules of `anonymous`, on this machine too. Watched for changes. Brokers need `role broker NAME` in it, proxies
     `role proxy`."""
     access_key_file: Path | None = None
-    """Key that brokers are told their role with (one line `key:secret`); needs `role controller` where they have an
+    """Key for pushing roles to brokers (one line `key:secret`); needs `role controller` where they have an
     access list."""
     bound_signatures_only: bool = False
     """Refuse signatures that could be copied and sent again, as those of RocketMQ's own clients can; those of LightMQ's

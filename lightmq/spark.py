@@ -60,7 +60,7 @@ SQL_SETTINGS = (
     Setting(
         "spark.sql.python.filterPushdown.enabled",
         "true",
-        "Filters of batch reads go to the broker, so that rows nobody wants never leave it; Spark's default is off.",
+        "Filters of batch reads go to the broker, so that unwanted rows never leave it; Spark's default is off.",
     ),
     Setting(
         "spark.sql.streaming.stateStore.providerClass",

@@ -111,13 +111,13 @@ class ConnectionConfig:
     """One other MQTT broker."""
 
     name: str
-    """What it is called here: in logs, metrics, and in the name of the offsets that say how far it has got."""
+    """What it is called here: in logs, metrics, and in the name of the offsets that mark its progress."""
     host: str
     """Where it answers."""
     port: int = setting(1883, minimum=1, maximum=65_535)
     """Its MQTT port."""
     version: str = setting("5", choices=("3.1.1", "5"))
-    """MQTT version spoken with it."""
+    """MQTT version of the connection."""
     transport: str = setting("tcp", choices=("tcp", "websockets"))
     """How MQTT travels."""
     websocket_path: str = "/mqtt"

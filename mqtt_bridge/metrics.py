@@ -40,7 +40,9 @@ class BridgeMetrics:
             "rocketmq_bridge_dropped_total", "Messages that will not reach the other side", (*both, "reason")
         )
         self.skipped = counter(
-            "rocketmq_bridge_skipped_total", "Messages gone from the log before they went out", ("connection", "reason")
+            "rocketmq_bridge_skipped_total",
+            "Messages deleted by retention before they were sent",
+            ("connection", "reason"),
         )
         self.connects = counter("rocketmq_bridge_connects_total", "Connections the peer welcomed", both)
         self.disconnects = counter("rocketmq_bridge_disconnects_total", "Connections and attempts that ended", both)

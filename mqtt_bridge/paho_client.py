@@ -32,19 +32,19 @@ PUBREC_CODE_AT = 2
 """Where the reason code stands in PUBREC, behind the packet id; a shorter packet means success."""
 PUBREC_PROPERTIES_AT = 3
 CAUSES_OF_3_1_1 = (
-    "MQTT 3.1.1 does not say why; likely causes: the access list denies it, the disk is full, a quota or the size "
+    "MQTT 3.1.1 gives no reason; likely causes: the access list denies it, the disk is full, a quota or the size "
     "limit is exceeded, the topic may not be created, or another client uses the same client id; MQTT 5 and the "
     "server's log give the reason"
 )
 
 CAUSES_OF_3_1_1_SUBACK = (
-    "MQTT 3.1.1 does not say why; likely causes: the access list denies it, the share name is invalid, or there are "
+    "MQTT 3.1.1 gives no reason; likely causes: the access list denies it, the share name is invalid, or there are "
     "too many filters; MQTT 5 and the server's log give the reason"
 )
 
 
 CAUSES_OF_3_1_1_UNAVAILABLE = (
-    "MQTT 3.1.1 does not say why; likely causes: its disk is full, a quota is reached, or it has no broker; MQTT 5 and "
+    "MQTT 3.1.1 gives no reason; likely causes: its disk is full, a quota is reached, or it has no broker; MQTT 5 and "
     "the server's log give the reason"
 )
 

@@ -262,9 +262,9 @@ class ProxyConfig:
     """What is said to brokers and controllers over TLS, and who is trusted there."""
     password_file: Path | None = None
     """Users and the hashes of their passwords; see docs/howto/passwords.md. Without it, and without another way to
-    prove a name (`proxy.access`), everybody on this machine and nobody else may connect."""
+    prove a name (`proxy.access`), clients on this machine may connect and no others."""
     acl_file: Path | None = None
-    """Who may read and write which topics; see docs/howto/access.md. Without it everybody who was let in may do
+    """Who may read and write which topics; see docs/howto/access.md. Without it every accepted client may do
     everything, with it what no rule allows is denied."""
     connections_max: int = setting(20_000, minimum=1)
     """Most open sockets; a further one is closed at once and counted."""
@@ -279,12 +279,12 @@ class ProxyConfig:
     subscriptions_per_session_max: int = setting(1_000, minimum=1)
     """Most filters of one session; further ones are refused in the SUBACK."""
     response_topic_prefix: str = ""
-    """Beginning of the response topics of a client of MQTT 5 that asks for Response Information: it is told this
-    prefix, its client id and a slash. Empty: nothing is told. Who may read and write there, the access list says."""
+    """Beginning of the response topics of a client of MQTT 5 that asks for Response Information: it gets this
+    prefix, its client id and a slash. Empty: it gets none. The access list decides who may read and write there."""
     report_no_subscribers: bool = False
-    """Whether clients of MQTT 5 are told in PUBACK and PUBREC that a message is stored and nobody has subscribed to its
-    topic (0x10); see docs/errors.md. It costs the broker a look per message, and tells publishers that somebody has
-    subscribed, also those who may not read the topic."""
+    """Whether PUBACK and PUBREC of MQTT 5 carry 0x10 when a message is stored and its topic has no subscribers; see
+    docs/errors.md. It costs the broker a lookup per message, and shows every publisher whether a topic has subscribers,
+    also those that may not read it."""
     output_bytes_max: int = setting(256 * 1024, minimum=4096)
     """Bytes waiting for one slow socket above which its deliveries stop; they stay in the log."""
     publish_bytes_max: int = setting(16 * 1024 * 1024, minimum=65_536)
@@ -306,14 +306,14 @@ class ProxyConfig:
     """How often acknowledged offsets of sessions go to the broker. After a crash at most this much is sent again."""
     session_expiry_s: int = setting(7 * 24 * 3600, minimum=60, maximum=0xFFFF_FFFF)
     """Longest time a session is kept without its client. One that asks for longer, or that sets clean=false, gets this,
-    and is told so with MQTT 5. 4294967295 keeps sessions, and what waits for them, until their clients come back;
+    and learns so with MQTT 5. 4294967295 keeps sessions, and what waits for them, until their clients come back;
     set `broker.session_expiry_s` to it too."""
     reconnect_delay_ms_max: int = setting(2_000, minimum=10)
     """Longest pause between two attempts to reach the broker; the first one is a twentieth of it."""
     stop_deadline_ms: int = setting(5_000, minimum=100)
     """How long a stopping proxy waits for wills and session states to be confirmed."""
     sys_interval_s: int = setting(10, minimum=0)
-    """How often the values of the `$SYS` tree are read anew and changes are sent to who subscribed to them; 0 serves
+    """How often the values of the `$SYS` tree are read anew and changes are sent to their subscribers; 0 serves
     none."""
     access: AccessConfig = field(default_factory=AccessConfig)
     """How clients prove who they are, besides the password file."""

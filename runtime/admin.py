@@ -305,7 +305,7 @@ class PageConnection(asyncio.BufferedProtocol):
             return self._connections.pages(request, self._address)
         except Exception:
             LOG.exception("page %s failed", request.path)
-            return text_answer(500, "the page could not be made; the log says why")
+            return text_answer(500, "the page could not be made; see the log")
 
     def _refuse(self, error: BadRequest) -> None:
         self._connections.malformed()
@@ -404,7 +404,7 @@ class AdminServer:
             "/status": self._status_page,
         }
         if strangers := {READY_PARTS, *self._pages} - set(guard.pages):
-            raise LightMQError(f"nobody has said who may see {', '.join(sorted(strangers))}: remoting.access.rights")
+            raise LightMQError(f"no right is declared for {', '.join(sorted(strangers))}: remoting.access.rights")
         self._connections = PageConnections(self.answer, self._malformed)
 
     @property

@@ -34,7 +34,7 @@ READ = {
     "deadline": ("cut_deadline_total", "Connections cut: a request was not finished in time"),
     "foreign": ("cut_foreign_total", "Connections closed: they spoke HTTP, gRPC or MQTT"),
     "refusals": ("cut_refusals_total", "Connections cut: refused again and again without a proved key"),
-    "silent": ("cut_silent_total", "Connections cut: no key proved, and nothing said for too long"),
+    "silent": ("cut_silent_total", "Connections cut: no key proved, and silent for too long"),
     "slow": ("cut_slow_total", "Connections cut: a request arrived too slowly"),
 }
 """By the keys of `PortCounts.read_counts`."""

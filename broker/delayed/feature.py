@@ -136,7 +136,7 @@ def declare_metrics(registry: Registry, messages: Delayed) -> None:
     )
     counter(
         "rocketmq_delayed_carried_messages_total",
-        "Waiting messages said again since the start because retention reached them",
+        "Delayed messages written again since the start because retention reached them",
         function=lambda: messages.carried,
     )
     lost = counter("rocketmq_delayed_lost_messages_total", "Waiting messages that could not be delivered", ("reason",))

@@ -135,7 +135,7 @@ class AssignmentRequests:
         try:
             route = await self._routes.find_route(topic)
         except (LightMQError, OSError) as error:
-            raise Refused(ResponseCode.SYSTEM_BUSY, f"no controller says where topic {topic} is: {error}") from error
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"no controller knows where topic {topic} is: {error}") from error
         if route is None:
             own = self._topics.require(topic)
             queues = [QueueData(self._config.broker_name, own.read_queue_count, own.write_queue_count, own.permission)]

@@ -151,7 +151,7 @@ def giving_up(master_address: str, epoch: int) -> GivenUp:
 
 
 def _where(master_address: str) -> str:
-    return f"the master is {master_address}" if master_address else "nobody knows the master now"
+    return f"the master is {master_address}" if master_address else "no master is known now"
 
 
 def _fields(master_address: str, epoch: int) -> dict[str, str]:

@@ -179,7 +179,7 @@ class MasterOfGroup:
             self.set_changes += 1
             self._durability.group_changed()
             self._log.info("sync_state_set", members=sorted(view.members), set_epoch=view.set_epoch)
-            self._server.close_strangers("replicas out of sync say anew what they have")
+            self._server.close_strangers("replicas out of sync report their state again")
             self._server.confirm()
 
     def _in_doubt(self) -> None:

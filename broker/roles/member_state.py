@@ -74,7 +74,7 @@ def declare_metrics(registry: Registry, member: MemberView) -> None:
     role = gauge("rocketmq_replica_role", "1 for the role this broker has in its group", ("role",))
     for name in (MASTER, REPLICA, FENCED):
         role.child(name, function=partial(_is_role, member, name))
-    gauge("rocketmq_replica_epoch", "Newest master epoch heard of", function=lambda: member.manager.steps.epoch)
+    gauge("rocketmq_replica_epoch", "Newest master epoch known", function=lambda: member.manager.steps.epoch)
     counter(
         "rocketmq_replica_role_changes_total",
         "Roles taken since the start",

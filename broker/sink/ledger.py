@@ -246,7 +246,7 @@ class SinkLedger:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} is not staged here")
         oldest, confirmed = self._store.bounds(found.queue_id)
         if oldest > 0:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} is older than the log's retention: rows are gone")
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} is beyond the log's retention: rows were deleted")
         if confirmed != count:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} has {confirmed} rows, its handle says {count}")
 

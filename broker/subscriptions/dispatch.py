@@ -94,7 +94,7 @@ class Dispatcher:
         if wrong is not None:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, wrong)
         if (topic + b"/").startswith(SERVER_TOPICS) and connection_state.owner_of(topic) is None:
-            raise Refused(ResponseCode.NO_PERMISSION, "topics below $SYS are the server's own, nobody publishes there")
+            raise Refused(ResponseCode.NO_PERMISSION, "topics below $SYS are the server's own")
         parent = names.parent_topic(topic).decode()
         config = self._topics.get(parent)
         if config is None:

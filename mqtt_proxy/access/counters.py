@@ -22,5 +22,5 @@ class AccessCounters:
             "rocketmq_mqtt_access_reloads_total", "Times a file was read, by what came of it", ("file", "result")
         )
         self.password_file_problems = registry.counter(
-            "rocketmq_mqtt_password_file_problems_total", "Lines of the password file that let nobody in"
+            "rocketmq_mqtt_password_file_problems_total", "Unusable lines of the password file"
         )

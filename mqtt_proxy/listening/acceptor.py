@@ -118,7 +118,7 @@ class Acceptor(Generic[Taken]):
         self._loop.remove_reader(self._listening.fileno())
         self._rest = self._loop.call_later(REST_S, self._again)
         # Last, because logging may want a descriptor itself.
-        self._log.error("mqtt_accept_failed", error=error.strerror, consequence=f"nobody is taken for {REST_S} s")
+        self._log.error("mqtt_accept_failed", error=error.strerror, consequence=f"no connections for {REST_S} s")
 
     def _again(self) -> None:
         self._rest = None

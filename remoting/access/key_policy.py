@@ -42,7 +42,7 @@ READABLE_TOPICS_MAX = 16_384
 LOOK_INTERVAL_S = 1.0
 """How often `keep_current` looks at the file."""
 NOBODY = "anonymous"
-"""The identity of whoever shows no key."""
+"""The identity of a peer without a key."""
 RETRY_PREFIX = "%RETRY%"
 """Topics of a consumer group, which its members look up."""
 ROLES = {

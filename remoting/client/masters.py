@@ -152,7 +152,7 @@ class Masters:
         try:
             self.told(self._link.choose(await self._controllers.cluster()), self.epoch)
         except LightMQError as error:
-            LOG.info("nobody says who is the master of %s: %s", self._group, error)
+            LOG.info("the master of %s is unknown: %s", self._group, error)
 
     async def dial(self) -> Connection:
         """A connection to the master. Raises what went wrong, also when there is no master at the moment."""

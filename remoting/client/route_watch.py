@@ -86,7 +86,7 @@ class RouteWatch:
                     self.subscribed.discard(address)
                     connection.abort("not subscribed any more")
             if reason != said:
-                LOG.info("no routes are heard from %s: %s", address, reason)
+                LOG.info("no routes are received from %s: %s", address, reason)
                 said = reason
             await asyncio.sleep(pause_s)
 

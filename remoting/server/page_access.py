@@ -4,7 +4,7 @@
     Authorization: Bearer key:secret             the line of a key file as it stands, for Prometheus' credentials_file
 
 Who needs to prove a key is decided as for requests: nobody on this machine while there is no access list, everybody
-else; with a list whoever shows no key is anonymous, on this machine too. Pages without an action are for probes, and
+else; with a list a peer without a key is anonymous, on this machine too. Pages without an action are for probes, and
 tell nothing but yes or no. Invariants: an unknown key and a wrong secret get the same answer; no secret is logged.
 Loop rule: on the loop's thread; nothing is kept between two questions.
 """

@@ -77,7 +77,7 @@ class ConnectionOptions:
     tls_insecure_skip_verify: bool = option(
         parsers.flag,
         False,
-        "Take any certificate. Whoever is on the way can then read and change everything: for tests only.",
+        "Take any certificate. Anyone on the network path can then read and change everything: for tests only.",
     )
 
     @property

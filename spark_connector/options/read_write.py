@@ -242,8 +242,8 @@ class ReadOptions(ConnectionOptions):
     fail_on_data_loss: bool = option(
         parsers.flag,
         True,
-        "Fail when offsets to be read are gone (retention) or beyond the log (another or truncated log). With `false` "
-        "what is left is read and a warning is logged.",
+        "Fail when offsets to be read were deleted (retention) or lie beyond the log (another or truncated log). With "
+        "`false` what is left is read and a warning is logged.",
     )
     include_properties: bool = option(
         parsers.flag,

@@ -176,7 +176,7 @@ class RangeFetcher:
                     return
                 at = answer.next_offset
         except LightMQError as failure:
-            LOG.warning("%s:%d could not be told of a damaged record: %s", *address, failure)
+            LOG.warning("a damaged record could not be reported to %s:%d: %s", *address, failure)
 
     def _pull_from(
         self, address: Address, connection: BlockingConnection, *, is_reader: bool

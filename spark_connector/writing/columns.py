@@ -121,7 +121,7 @@ def _part_of(name: str, options: WriteOptions) -> str | None:
     if name.lower() in WRITE_COLUMNS:
         raise OptionError(f"column {name!r}: {WRITE_COLUMNS[name.lower()]}")
     near = nearest(name, [alias for aliases, _ in PARTS.values() for alias in aliases]) or "."
-    raise OptionError(f"the sink has no use for the column {name!r}{near} Drop it or rename it")
+    raise OptionError(f"the sink does not know the column {name!r}{near} Drop it or rename it")
 
 
 def _with_topics(parts: dict[str, str], options: WriteOptions) -> SinkColumns:

@@ -168,7 +168,7 @@ class Partitioner:
             described = self._known[topic] = self._made(topic.decode("utf-8", "replace"))
         if not described:
             raise OptionError(
-                f"no broker says how many queues the topic {topic.decode()!r} has, which a key or a queue number "
+                f"no broker knows how many queues the topic {topic.decode()!r} has, which a key or a queue number "
                 "needs: create the topic first."
             )
         writable = [one for one in described if one.perm & PERM_WRITE] or described

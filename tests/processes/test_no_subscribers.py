@@ -171,7 +171,7 @@ def test_pub_says_it_in_words(installation: Installation, qos: str) -> None:
         [sys.executable, "-m", "lightmq", *arguments], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
     )
     assert (done.returncode, done.stdout) == (0, "")
-    said = "nobody has subscribed to pub/nobody: no matching subscribers (0x10)"
+    said = "there is no subscription to pub/nobody: no matching subscribers (0x10)"
     assert done.stderr == f"the server accepted the message, but {said}\n"
 
 

@@ -26,7 +26,7 @@ Asked = Literal["publish", "will", "subscribe", "history", "deliver"]
 WORDS = {
     "no_rule": "no rule allows it",
     "deny_rule": "a rule denies it",
-    "dollar_topic": "topics that begin with $ belong to the server: nobody publishes there",
+    "dollar_topic": "topics that begin with $ belong to the server: no client may publish there",
     "qos_retain_or_will": "the rule that fits does not go as far as this QoS, retained, or as a will",
     "retained": "the rule that fits gives no retained messages",
     "history": "the rule that fits gives no history",
@@ -115,7 +115,7 @@ def explain(
         if verdict.partial:
             sys.stdout.write("    of its topics only those that may be read: each message is judged by its own topic\n")
     if path is None:
-        sys.stdout.write("    there is no access list (proxy.acl_file): whoever was let in may do everything else\n")
+        sys.stdout.write("    there is no access list (proxy.acl_file): every accepted client may do everything else\n")
     elif decided:
         sys.stdout.write(f"    {decided}\n")
 
@@ -139,7 +139,7 @@ def _explain_key(key: str | None, request: str, on: str, path: Path | None, *, j
     if json_output:
         sys.stdout.write(json.dumps({"allowed": allowed, "action": action, "role": role}) + "\n")
         return
-    who = f"key {key!r}" if key is not None else "whoever shows no key"
+    who = f"key {key!r}" if key is not None else "a peer without a key"
     asked = f"{name} ({action})" + (f" on {on!r}" if on else "")
     sys.stdout.write(f"{'allowed' if allowed else 'refused'}: {asked} by {who}\n")
     if role:

@@ -34,7 +34,7 @@ def lag(
     with brokers(target) as found:
         rows = [row for broker in found for row in _rows(broker, group)]
     if group and not rows:
-        raise CommandFailed(f"no broker has offsets of group {group!r}; it never committed, or its topics are gone")
+        raise CommandFailed(f"no broker has offsets of group {group!r}; it never committed, or its topics were deleted")
     rows.sort(key=lambda row: (row["group"], row["topic"], row["broker"], row["queue"]))
     if json_output:
         sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))

@@ -146,7 +146,7 @@ def controllers(target: ServerTarget) -> Iterator[Controllers]:
                     connection = stack.enter_context(dial(leader, timeout_ms, signer, target.security.client_tls))
                 except LightMQError as error:
                     # It may have died a moment ago: another controller may know who leads now.
-                    silent[address] = f"the controller that it says leads cannot be reached: {error}"
+                    silent[address] = f"the leading controller that it names cannot be reached: {error}"
                     continue
             yield Controllers(metadata, leader, connection, timeout_ms, signer, silent, target.security.client_tls)
             return
@@ -158,5 +158,5 @@ def controllers(target: ServerTarget) -> Iterator[Controllers]:
 def _metadata(connection: BlockingConnection) -> ControllerMetadata:
     answer = connection.request(Command(RequestCode.CONTROLLER_GET_METADATA_INFO))
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        raise CommandFailed(f"{connection.address} is no controller: it does not know who leads")
+        raise CommandFailed(f"{connection.address} is no controller: it knows no leader")
     return from_fields(checked(answer).fields, ControllerMetadata)

@@ -234,7 +234,7 @@ class PublishProperties:
     content_type: Annotated[str | None, Parameter(help="Content type (-V 5).")] = None
     response_topic: Annotated[str | None, Parameter(help="Where an answer goes (-V 5).")] = None
     correlation: Annotated[str | None, Parameter(help="What an answer refers to (-V 5).")] = None
-    expiry: Annotated[int | None, Parameter(help="Seconds after which nobody needs the message (-V 5).")] = None
+    expiry: Annotated[int | None, Parameter(help="Seconds until the message expires (-V 5).")] = None
 
     def properties(self, *, is_v5: bool) -> Properties | None:
         """As paho takes them; None when nothing is said. Raises CommandFailed."""

@@ -2,7 +2,7 @@
 
 Exit status 0 means: with QoS 1 and 2 the server acknowledged each message with a code of success (so it is on its
 disk), with QoS 0 all were sent. Refused messages are counted by reason; the others are still sent, and the status is 1.
-With MQTT 5 a server may say that nobody has subscribed to the topic: those messages are accepted, and counted apart.
+With MQTT 5 a server may say that there is no subscription to the topic: those messages are accepted, and counted apart.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PublishCounts:
     refused: Counter[str] = field(default_factory=Counter)
     """Messages refused, by reason; written on the network thread before a message counts as settled."""
     unwanted: int = 0
-    """Messages accepted of which the server said that nobody has subscribed to their topic; as `refused`."""
+    """Messages accepted of which the server said that there is no subscription to their topic; as `refused`."""
     unfinished: Counter[str] = field(default_factory=Counter)
     """QoS 2: messages the server had accepted when it failed to complete their exchange, by reason."""
 
@@ -83,7 +83,7 @@ class PublishCounts:
         """What the server said of accepted messages; empty when that was nothing but yes."""
         if not self.unwanted:
             return ""
-        said = f"nobody has subscribed to {self.topic}: no matching subscribers ({NO_MATCHING_SUBSCRIBERS:#04x})"
+        said = f"there is no subscription to {self.topic}: no matching subscribers ({NO_MATCHING_SUBSCRIBERS:#04x})"
         if self.sent == 1:
             return f"the server accepted the message, but {said}"
         return f"the server accepted {self.unwanted} messages, but {said}"

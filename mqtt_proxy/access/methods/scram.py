@@ -156,7 +156,7 @@ class ScramServer:
         if flag not in ("n", "y"):
             raise ScramError("channel binding is not offered")
         if authority:
-            raise ScramError("nobody may speak for somebody else")
+            raise ScramError("an authorization identity is not supported")
         fields = bare.split(",")
         if len(fields) < 2 or not fields[0].startswith("n=") or not fields[1].startswith("r="):
             raise ScramError("client-first is not of the form n,,n=user,r=nonce")

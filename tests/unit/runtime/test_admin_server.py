@@ -178,5 +178,5 @@ def test_a_page_about_which_nobody_has_decided() -> None:
     assert server.pages == frozenset(known)
     for page in ("/status", READY_PARTS):
         lacking = PageAccess(Access(), Authorizer(), {name: right for name, right in known.items() if name != page})
-        with pytest.raises(LightMQError, match=f"nobody has said who may see {page}"):
+        with pytest.raises(LightMQError, match=f"no right is declared for {page}"):
             AdminServer("127.0.0.1", 0, registry=Registry(), guard=lacking, readiness=dict, status=dict)

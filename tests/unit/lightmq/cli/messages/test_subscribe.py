@@ -52,7 +52,7 @@ def test_a_refused_filter_is_told(mqtt_server: Any, capsys: pytest.CaptureFixtur
     mqtt_server.granted = 0x80
     assert run(["sub", "-p", str(mqtt_server.port), "-t", "a"]) == 1
     said = capsys.readouterr().err
-    assert "refused to subscribe to a: unspecified error (0x80); MQTT 3.1.1 does not say why; likely causes: " in said
+    assert "refused to subscribe to a: unspecified error (0x80); MQTT 3.1.1 gives no reason; likely causes: " in said
 
 
 def test_each_refused_filter_is_told_with_its_reason(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
