@@ -14,7 +14,8 @@ TERMS_MAX = 80
 DENIED = set(
     re.findall(r"\w+", "hold door canvass farewell told heard said news wish look hurry gone brought whoever pen")
 )
-ROWS = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)[1:]
+PAGE = (ROOT / "docs" / "glossary.md").read_text()
+ROWS = [row for row in re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", PAGE, re.MULTILINE) if row[0] != "term"]
 
 
 def test_terms_have_one_meaning_and_are_used() -> None:

@@ -18,7 +18,7 @@ LEFT_OVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 
 @pytest.mark.parametrize("room", ROOMS, ids=relative)
 def test_room_has_a_readme(room: Path) -> None:
-    """A room's README names its purpose, its door and its invariants."""
+    """A room's README names its purpose, its interface and its invariants."""
     readme = room / "README.md"
     assert readme.exists(), f"{relative(room)} has no README.md"
     assert len(readme.read_text().splitlines()) >= 5, f"{relative(readme)} says too little"

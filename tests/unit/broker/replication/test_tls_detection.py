@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.replication import tls_detection as ha_door
-from broker.replication.tls_detection import Doors
+from broker.replication.tls_detection import TlsAcceptor
 from remoting.client.tls import ClientTls
 from remoting.server.tls import ENFORCING, PERMISSIVE, ServerTls
 from tests.support.certificates import HAVE_OPENSSL, Authority
@@ -66,7 +66,7 @@ class Port:
     def __init__(self, tls: ServerTls | None) -> None:
         self.made: list[Echo] = []
         self.refused: list[str] = []
-        self.doors = Doors(tls, self.make, lambda _address, reason: self.refused.append(reason))
+        self.doors = TlsAcceptor(tls, self.make, lambda _address, reason: self.refused.append(reason))
 
     def make(self) -> Echo:
         self.made.append(Echo())
@@ -159,7 +159,7 @@ async def test_a_handshake_that_fails_is_told(files, tmp_path) -> None:
 
 async def test_who_does_not_begin_is_limited(files, monkeypatch) -> None:
     """So many sockets wait at the door, one more ends the oldest; `close` ends those that wait."""
-    monkeypatch.setattr(ha_door, "DOORS_MAX", 1)
+    monkeypatch.setattr(ha_door, "UNDECIDED_MAX", 1)
     monkeypatch.setattr(ha_door, "PLAIN_AFTER_S", 60.0)
     async with port(ServerTls(*files)) as made:
         first, _writer = await made.connect()
@@ -177,8 +177,8 @@ async def test_certificates_are_renewed(files, authority) -> None:
     for source, target in zip(files, (identity.certificate, identity.key), strict=True):
         target.write_bytes(source.read_bytes())
     tls = ServerTls(identity.certificate, identity.key)
-    Doors(None, Echo, lambda _address, _reason: None).reload()
-    doors = Doors(tls, Echo, lambda _address, _reason: None)
+    TlsAcceptor(None, Echo, lambda _address, _reason: None).reload()
+    doors = TlsAcceptor(tls, Echo, lambda _address, _reason: None)
     doors.reload()
     assert tls.reloads == 1
     doors.refresh(0)
