@@ -22,7 +22,7 @@ PLAIN_AFTER_S = 0.2
 """A connection on which nothing comes for so long is one without TLS."""
 TLS_WITHIN_S = 3.0
 """Where TLS is enforced it begins within this time, or the connection is closed."""
-DOORS_MAX = 64
+UNDECIDED_MAX = 64
 """Connections that have not shown which kind they are; one more ends the oldest."""
 BUFFER_BYTES = 256 * 1024
 
@@ -30,7 +30,7 @@ Refused = Callable[[str, str], None]
 """Called with the address of who was sent away, and why."""
 
 
-class Doors:
+class TlsAcceptor:
     """Makes the protocol of each socket of a listening port."""
 
     def __init__(self, tls: ServerTls | None, make: Callable[[], asyncio.Protocol], refused: Refused) -> None:
@@ -38,19 +38,19 @@ class Doors:
         self.tls = tls
         self.make = make
         self.refused = refused
-        self.open: dict[Door, None] = {}
+        self.open: dict[TlsDetection, None] = {}
         """In the order in which they came."""
         # One buffer is enough: the loop fills it and calls `buffer_updated` in the same step.
         self.buffer = memoryview(bytearray(BUFFER_BYTES))
 
     def __call__(self) -> asyncio.BaseProtocol:
         """The protocol of a new socket."""
-        return self.make() if self.tls is None else Door(self, self.tls)
+        return self.make() if self.tls is None else TlsDetection(self, self.tls)
 
-    def look(self, now_ms: int) -> None:
+    def refresh(self, now_ms: int) -> None:
         """See whether the certificate has changed."""
         if self.tls is not None:
-            self.tls.look(now_ms)
+            self.tls.refresh(now_ms)
 
     def reload(self) -> None:
         """Read the certificate again; connections keep what they began with."""
@@ -59,15 +59,15 @@ class Doors:
 
     def close(self) -> None:
         """End what has not begun."""
-        for door in list(self.open):
-            door.abort()
+        for detection in list(self.open):
+            detection.abort()
 
 
-class Door(asyncio.BufferedProtocol):
+class TlsDetection(asyncio.BufferedProtocol):
     """One socket, until it is known how it is spoken on; afterwards what decrypts for the connection behind it."""
 
-    def __init__(self, doors: Doors, tls: ServerTls) -> None:
-        self._doors = doors
+    def __init__(self, acceptor: TlsAcceptor, tls: ServerTls) -> None:
+        self._acceptor = acceptor
         self._listener_tls = tls
         self._address = "?"
         self._transport: asyncio.Transport | None = None
@@ -80,9 +80,9 @@ class Door(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername")
         self._address = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "local"
-        if len(self._doors.open) >= DOORS_MAX:
-            next(iter(self._doors.open)).refuse("too many connections that have not begun")
-        self._doors.open[self] = None
+        if len(self._acceptor.open) >= UNDECIDED_MAX:
+            next(iter(self._acceptor.open)).refuse("too many connections that have not begun")
+        self._acceptor.open[self] = None
         loop = asyncio.get_running_loop()
         if self._listener_tls.mode == ENFORCING:
             self._timer = loop.call_later(TLS_WITHIN_S, self.refuse, "this port takes TLS only, and none began")
@@ -91,7 +91,7 @@ class Door(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's own signature
         """Where the loop puts what it reads."""
-        return self._doors.buffer
+        return self._acceptor.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """The first bytes of all, or encrypted ones."""
@@ -121,20 +121,20 @@ class Door(asyncio.BufferedProtocol):
             self._secure.lost()
         if self._inner is not None:
             self._inner.connection_lost(error)
-        elif self._secure is not None and self in self._doors.open:
-            self._doors.refused(self._address, "it ended its handshake: does it trust this certificate?")
+        elif self._secure is not None and self in self._acceptor.open:
+            self._acceptor.refused(self._address, "it ended its handshake: does it trust this certificate?")
         self._decided()
 
     def _decided(self) -> None:
-        """It waits at the door no longer."""
-        self._doors.open.pop(self, None)
+        """Its protocol is known: stop counting it as undecided."""
+        self._acceptor.open.pop(self, None)
         if self._timer is not None:
             self._timer.cancel()
 
     def refuse(self, reason: str) -> None:
         """Close at once and say why."""
         self._decided()
-        self._doors.refused(self._address, reason)
+        self._acceptor.refused(self._address, reason)
         self.abort()
 
     def _plain(self) -> None:
@@ -142,20 +142,20 @@ class Door(asyncio.BufferedProtocol):
         self._decided()
         transport = self._transport
         assert transport is not None
-        inner = self._doors.make()
+        inner = self._acceptor.make()
         transport.set_protocol(inner)
         inner.connection_made(transport)
 
     def _begin_tls(self) -> bool:
         """Begin a handshake; False for what begins differently."""
-        if self._doors.buffer[0] != TLS_HANDSHAKE_BYTE:
+        if self._acceptor.buffer[0] != TLS_HANDSHAKE_BYTE:
             self.refuse("what came first is no TLS")
             return False
         if self._timer is not None:
             self._timer.cancel()
         assert self._transport is not None
         self._secure = TlsTransport(
-            self._transport, self._listener_tls.context, self._doors.buffer, plain=self._arrived, failed=self._failed
+            self._transport, self._listener_tls.context, self._acceptor.buffer, plain=self._arrived, failed=self._failed
         )
         self._secure.done.add_done_callback(self._shaken)
         self._secure.begin()
@@ -169,16 +169,16 @@ class Door(asyncio.BufferedProtocol):
         """The handshake is done: the connection begins."""
         if self._inner is None:
             self._decided()
-            self._inner = self._doors.make()
+            self._inner = self._acceptor.make()
             self._inner.connection_made(cast("asyncio.Transport", self._secure))
         return self._inner
 
     def _arrived(self, size: int) -> None:
         """So many decrypted bytes are in the buffer; they may come before who waits for the handshake is called."""
-        self._begin().data_received(bytes(self._doors.buffer[:size]))
+        self._begin().data_received(bytes(self._acceptor.buffer[:size]))
 
     def _failed(self, reason: str) -> None:
         self._decided()
-        self._doors.refused(self._address, reason)
+        self._acceptor.refused(self._address, reason)
         if self._transport is not None:
             self._transport.close()

@@ -14,5 +14,5 @@ cdef class Notifier:
     cdef public dict feeds
 
     @cython.locals(feed=Feed, moved=list, wanted=dict)
-    cpdef _heard(self, news, blobs)
+    cpdef _on_notify(self, news, blobs)
     cdef _keep(self, blob, dict wanted)

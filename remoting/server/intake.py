@@ -43,7 +43,7 @@ class IntakeLimits:
     """Of connections between their frames; see `strangers`."""
 
 
-class Reader(Protocol):
+class CountedReader(Protocol):
     """A connection whose frames are counted here."""
 
     @property
@@ -98,8 +98,8 @@ class Intake:
         self.reserved_bytes = 0
         """Of proved peers."""
         self.unproven_bytes = 0
-        self._frames: dict[Reader, _Frame] = {}
-        self._waiting: dict[Reader, _Frame] = {}
+        self._frames: dict[CountedReader, _Frame] = {}
+        self._waiting: dict[CountedReader, _Frame] = {}
         self._hosts: dict[str, int] = {}
 
     @property
@@ -107,7 +107,7 @@ class Intake:
         """Peers that wait for room."""
         return len(self._waiting)
 
-    def progress(self, reader: Reader, held: int, size: int, now_s: float) -> str:
+    def progress(self, reader: CountedReader, held: int, size: int, now_s: float) -> str:
         """So much of a frame of `size` bytes is there; why the connection must be closed, empty when it may go on."""
         frame = self._frames.get(reader)
         if frame is None:
@@ -118,7 +118,7 @@ class Intake:
             self.refused[reason] += 1
         return reason
 
-    def finished(self, reader: Reader, now_s: float) -> None:
+    def finished(self, reader: CountedReader, now_s: float) -> None:
         """The frame is whole, or the connection gone: what it held is free for those who wait."""
         frame = self._frames.pop(reader, None)
         if frame is None:
@@ -134,7 +134,7 @@ class Intake:
             self._charge(waiting, waiting.size)
             waiting_reader.resume_reading()
 
-    def overdue(self, now_s: float) -> Iterator[tuple[Reader, str]]:
+    def overdue(self, now_s: float) -> Iterator[tuple[CountedReader, str]]:
         """Yield and count whose frame takes too long or comes too slowly."""
         for reader, frame in list(self._frames.items()):
             if reader.idle:
@@ -158,7 +158,7 @@ class Intake:
         frame.judged_s, frame.judged_bytes = now_s, frame.held
         return ""
 
-    def _admit(self, reader: Reader, frame: _Frame) -> str:
+    def _admit(self, reader: CountedReader, frame: _Frame) -> str:
         """A proved peer's frame: reserve all of it, or wait."""
         if frame.waits or frame.charge == frame.size:
             return ""
@@ -176,7 +176,7 @@ class Intake:
         others = self.reserved_bytes - frame.charge
         return others == 0 or others + frame.size <= self.limits.read_bytes_max
 
-    def _ration(self, reader: Reader, frame: _Frame) -> str:
+    def _ration(self, reader: CountedReader, frame: _Frame) -> str:
         """A frame of a peer without proof."""
         limits = self.limits
         if frame.held > limits.unproven_connection_bytes_max and not reader.names_key():

@@ -103,7 +103,7 @@ class RemotingServer:
         With `reuse_port` other processes of the same user may listen there too, and the kernel shares connections out.
         """
         self.port = await self._listen(host, port, reuse_port=reuse_port)
-        self._look()
+        self._watch_certificate()
         self._sweep()
         return self.port
 
@@ -163,12 +163,12 @@ class RemotingServer:
             cast("PeerFrames", stranger).cut(f"{SILENT}: it has proved no key and said nothing for too long")
         self._sweep_timer = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
-    def _look(self) -> None:
+    def _watch_certificate(self) -> None:
         """See now and then whether the certificate has changed."""
         if self._tls is not None:
             loop = asyncio.get_running_loop()
-            self._tls.look(int(loop.time() * 1_000))
-            self._look_timer = loop.call_later(LOOK_INTERVAL_MS / 1_000, self._look)
+            self._tls.refresh(int(loop.time() * 1_000))
+            self._look_timer = loop.call_later(LOOK_INTERVAL_MS / 1_000, self._watch_certificate)
 
     def _peer_made(self, peer: SocketPeer) -> bool:
         self.peers.add(peer)
@@ -185,7 +185,7 @@ class RemotingServer:
 
     def _peer_lost(self, peer: SocketPeer, reason: str) -> None:
         self.peers.discard(peer)
-        self.strangers.gone(peer.frames)
+        self.strangers.forget(peer.frames)
         self.counters.lost += 1
         if not self.peers:
             self._empty.set()

@@ -54,7 +54,7 @@ class Strangers:
         if not stranger.proved:
             self._heard[stranger] = now_s, 0
 
-    def gone(self, stranger: Stranger) -> None:
+    def forget(self, stranger: Stranger) -> None:
         """Its connection has ended; it is not watched any more."""
         self._heard.pop(stranger, None)
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from broker.replication.decoder import Decoder
-from broker.replication.follower import Identity
+from broker.replication.follower import ReplicaIdentity
 from broker.replication.frames import FROM_MASTER, FROM_REPLICA, Ack, Ready
-from broker.replication.ha_client import HaClient, MasterLink
+from broker.replication.ha_client import HaClient, ReplicationLink
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from runtime.clock import ManualClock
@@ -125,9 +125,10 @@ class ReplicaVictim:
 
     def _follow(self, store: LogStore, number: int, history: History) -> bool:
         """Take everything over from one master; False when it is to stop before."""
-        link = cast("MasterLink", Line(lambda frame: self._said(number, frame)))
+        link = cast("ReplicationLink", Line(lambda frame: self._said(number, frame)))
         client = HaClient(
-            store, Identity(broker=2, cluster="c", group="g"), "", history.epoch, silence_ms=1, superseded=self._failed,
+            store, ReplicaIdentity(broker=2, cluster="c", group="g"), "", history.epoch, silence_ms=1,
+            superseded=self._failed,
             failed=self._failed, log=self._events,
         )  # fmt: skip
         client._task, client._link = cast("Any", self), link

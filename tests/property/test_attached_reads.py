@@ -34,7 +34,7 @@ from tests.sim.stores import StoreBench, message
 EXAMPLES = int(os.environ.get("LIGHTMQ_ATTACHED_EXAMPLES", "60"))
 MEMORY = Path("/dev/shm")
 QUEUES = 4
-DOORS = ((RunSet, "load"), (TailView, "_numbers_of"), (TailView, "_check"), (LogView, "_look"))
+DOORS = ((RunSet, "load"), (TailView, "_numbers_of"), (TailView, "_check"), (LogView, "_list_segments"))
 
 
 class World:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from broker.replication.frames import Ack, Frame, Greeting, encode_ack, encode_greeting
-from broker.replication.ha_client import MasterLink
+from broker.replication.ha_client import ReplicationLink
 from remoting.protocol.errors import RemoteViolation
 from remoting.transport.turn import soon
 
@@ -18,11 +18,13 @@ Received = Callable[[Frame], str]
 
 
 @asynccontextmanager
-async def linked(received: Received, silence_s: float = 60.0) -> AsyncIterator[tuple[MasterLink, asyncio.StreamWriter]]:
+async def linked(
+    received: Received, silence_s: float = 60.0
+) -> AsyncIterator[tuple[ReplicationLink, asyncio.StreamWriter]]:
     """A link, and the master's end of its socket."""
     accepted: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
     server = await asyncio.start_server(lambda _, writer: accepted.set_result(writer), "127.0.0.1", 0)
-    link = MasterLink(lambda each: each.write(b"opened"), received, silence_s)
+    link = ReplicationLink(lambda each: each.write(b"opened"), received, silence_s)
     await asyncio.get_running_loop().create_connection(lambda: link, *server.sockets[0].getsockname())
     async with asyncio.timeout(60):
         writer = await accepted

@@ -6,7 +6,13 @@ import asyncio
 
 from controller.control_plane.pushes import role_command
 from remoting import inprocess
-from remoting.protocol.bodies.controller_body import MasterHeader, PushedGroup, PushedRoutes, SyncStateSet, from_fields
+from remoting.protocol.bodies.controller_body import (
+    MasterHeader,
+    PushedGroup,
+    PushedRoutes,
+    SyncStateSetBody,
+    from_fields,
+)
 from remoting.protocol.bodies.route_body import decode_body
 from remoting.protocol.frames.commands import Command
 from tests.unit.controller.control_plane.test_controller_api import alter, elect
@@ -29,7 +35,7 @@ async def test_roles_are_pushed_over_the_connection_of_the_heartbeats(world):
     await connections[0].close()
     await settle(world, lambda: told and told[-1].fields.get("masterBrokerId") == "2")
     assert from_fields(told[-1].fields, MasterHeader) == MasterHeader(2, 3, 2, "h:2", "ha:2", "g")
-    assert decode_body(told[-1].body, SyncStateSet) == SyncStateSet([1, 2], 3)
+    assert decode_body(told[-1].body, SyncStateSetBody) == SyncStateSetBody([1, 2], 3)
 
 
 async def test_roles_are_pushed_to_an_address_without_connection(world):

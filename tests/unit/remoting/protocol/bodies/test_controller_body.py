@@ -86,7 +86,7 @@ def test_a_broker_of_rocketmq_tells_less():
 )
 def test_malformed_headers_are_violations(fields):
     """A field that is missing or out of range is named to the peer, never an exception of another kind."""
-    with pytest.raises(RemoteViolation, match="ApplyBrokerId cannot be read"):
+    with pytest.raises(RemoteViolation, match="ApplyBrokerIdHeader cannot be read"):
         from_fields(fields, ApplyBrokerIdHeader)
 
 
