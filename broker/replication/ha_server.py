@@ -137,7 +137,7 @@ class ReplicaConnection(asyncio.Protocol):
             self._transport.writelines((head, data)) if len(data) else self._transport.write(head)
 
     def abort(self, reason: str) -> None:
-        """Close at once."""
+        """Drop the connection without flushing; the first reason given is logged."""
         self._reason = self._reason or reason
         if self._transport is not None:
             self._transport.abort()
@@ -147,12 +147,12 @@ class ReplicaConnection(asyncio.Protocol):
         self.has_room = False
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """The socket takes bytes again: send what has gathered."""
         self.has_room = True
         self._server.refill(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It has ended."""
+        """Take the replica out of the leader's table and log why it went."""
         self._transport = None
         self._server.gone(self, self._reason or str(error or "closed by the replica"))
 
@@ -189,7 +189,7 @@ class Pieces:
         return self._last
 
     def forget(self) -> None:
-        """Hold nothing."""
+        """Drop the piece that is kept in memory."""
         self._last = None
 
 

@@ -101,7 +101,7 @@ class TlsDetection(asyncio.BufferedProtocol):
         self._secure.received(nbytes)
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the socket without flushing."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -111,12 +111,12 @@ class TlsDetection(asyncio.BufferedProtocol):
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Pass on to the protocol inside that the socket takes bytes."""
         if self._inner is not None:
             self._inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It has ended."""
+        """End TLS and the protocol inside; report a handshake that the peer broke off."""
         if self._secure is not None:
             self._secure.lost()
         if self._inner is not None:

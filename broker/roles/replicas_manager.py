@@ -66,11 +66,11 @@ class LogState(Protocol):
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """Position behind the last record, in bytes."""
 
     @property
     def confirm(self) -> int:
-        """What is confirmed."""
+        """Confirm position, in bytes."""
 
 
 class Member(Protocol):

@@ -31,7 +31,7 @@ UNPROVEN_DEADLINE_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntakeLimits:
-    """Of one server."""
+    """Limits on unfinished frames of one server, in bytes, ms and bytes per second."""
 
     read_bytes_max: int = 268_435_456
     unproven_bytes_max: int = 67_108_864
