@@ -21,7 +21,7 @@ from mqtt_bridge.mapping import InMapping, wrong_topic
 from mqtt_bridge.message import client_id, place_of, to_image, why_not_in
 from mqtt_bridge.metrics import BridgeMetrics
 from mqtt_bridge.paho_client import FAILURE, code_in_words, from_paho
-from mqtt_bridge.peer import Peer, PeerLostError, Welcome
+from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -61,7 +61,7 @@ class Receiver:
         self._dropped, self._kept_back = metrics.dropped, metrics.kept_back
         metrics.unconfirmed_bytes.child(config.name, function=lambda: self._inbox.unconfirmed_bytes)
 
-    async def run(self, peer: Peer) -> None:
+    async def run(self, peer: BridgeClient) -> None:
         """Receive until the peer is lost (PeerLostError) or our broker does not answer (LightMQError)."""
         storing = self._storing
         assert storing is not None, "begin comes before run"
@@ -79,10 +79,10 @@ class Receiver:
     async def prepare(self) -> None:
         """Nothing is needed before the peer is there."""
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Nothing waits here: the peer keeps it."""
 
-    def listen(self, peer: Peer) -> None:
+    def listen(self, peer: BridgeClient) -> None:
         """A new connection: what the old one brought and was not stored comes again by the peer's session."""
         self._inbox = Inbox()
         self._waiting.clear()
@@ -98,7 +98,7 @@ class Receiver:
         except TimeoutError:
             self._log.warning("stop_deadline_missed", connection=self._config.name, unacknowledged=len(self._inbox))
 
-    async def begin(self, peer: Peer, welcome: Welcome) -> None:
+    async def begin(self, peer: BridgeClient, welcome: ConnectionAccepted) -> None:
         """Subscribe; what the session kept comes at once and is stored meanwhile."""
         self._storing = asyncio.ensure_future(self._store(peer))
         try:
@@ -107,7 +107,7 @@ class Receiver:
             self._storing.cancel()
             raise
 
-    async def _subscribe(self, peer: Peer, welcome: Welcome) -> None:
+    async def _subscribe(self, peer: BridgeClient, welcome: ConnectionAccepted) -> None:
         """With 3.1.1 a second SUBSCRIBE would bring all retained messages again: only the first one is made."""
         if self._has_subscribed and welcome.session_present and not self._config.is_v5:
             return
@@ -121,7 +121,7 @@ class Receiver:
                 self._log.warning("subscription_weaker", connection=self._config.name, filter=name, granted=code)
         self._has_subscribed = True
 
-    def _take(self, peer: Peer, message: MQTTMessage) -> None:
+    def _take(self, peer: BridgeClient, message: MQTTMessage) -> None:
         size_bytes = len(message.payload) + len(message.topic)
         arrived = self._inbox.arrive(message.mid if message.qos else 0, size_bytes)
         made = self._image(message)
@@ -155,7 +155,7 @@ class Receiver:
             self._drop("too_large", message.topic, str(error))
             return None
 
-    async def _store(self, peer: Peer) -> None:
+    async def _store(self, peer: BridgeClient) -> None:
         while True:
             while not self._waiting:
                 self._arrived.clear()
@@ -167,7 +167,7 @@ class Receiver:
                 size_bytes += len(batch[-1][1])
             await self._append(peer, batch)
 
-    async def _append(self, peer: Peer, batch: list[tuple[Arrived, bytes]]) -> None:
+    async def _append(self, peer: BridgeClient, batch: list[tuple[Arrived, bytes]]) -> None:
         body = b"".join([made for _, made in batch])
         try:
             checked(await self._line.request(Command(RequestCode.APPEND_MANY, body=body), REQUEST_TIMEOUT_MS))
@@ -185,7 +185,7 @@ class Receiver:
         for arrived, _ in batch:
             self._done(peer, arrived)
 
-    def _done(self, peer: Peer, arrived: Arrived) -> None:
+    def _done(self, peer: BridgeClient, arrived: Arrived) -> None:
         peer.room.give(arrived.size_bytes)
         for packet_id in self._inbox.done(arrived):
             peer.acknowledge(packet_id)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from broker.metrics import watch_store
-from broker.replication.follower import Identity
+from broker.replication.follower import ReplicaIdentity
 from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
 from broker.roles.gate import RoleGate, giving_up, peers_closer
@@ -32,7 +32,7 @@ from broker.roles.member_state import (
 )
 from broker.roles.replicas_manager import ReplicasManager
 from broker.roles.serving import ClientPort, Serving
-from broker.roles.steps import Role, View
+from broker.roles.steps import KnownGroup, RoleChange
 from broker.store.log_store import LogStore
 from remoting.access.rights import REGISTER
 from remoting.client.key_file import read_signer
@@ -129,11 +129,11 @@ class GroupMember:
     def reload(self) -> None:
         """Read the certificate again."""
         self.clients.reload()
-        self.replicas.doors.reload()
+        self.replicas.acceptor.reload()
 
     # -- roles ---------------------------------------------------------------------------------------------------------
 
-    async def take_role(self, role: Role) -> None:
+    async def take_role(self, role: RoleChange) -> None:
         """Become what the role says."""
         view = role.view
         self._log.info(
@@ -150,17 +150,17 @@ class GroupMember:
         else:
             self._former = view.master
             await self._to_replica(view.address, view.epoch)
-            if self.manager.steps.is_heard:
+            if self.manager.steps.is_registered:
                 self._follow(view)
 
-    def set_news(self, view: View) -> None:
+    def set_changed(self, view: KnownGroup) -> None:
         """The controllers have committed another set, or the master has moved."""
         if self.master is not None:
             self.master.learn(view)
         elif self.client is not None and view.ha_address and view.ha_address != self.client.address:
             self.client.move(view.ha_address, view.epoch)
 
-    async def _to_master(self, view: View) -> None:
+    async def _to_master(self, view: KnownGroup) -> None:
         began_ms, former = self.replicas.now_ms(), self._former
         self._refuse("", view.epoch)
         await self._leave_role(good_bye=False)
@@ -218,7 +218,7 @@ class GroupMember:
             await serving.rest()
         await self._data.rest()
 
-    def _follow(self, view: View) -> None:
+    def _follow(self, view: KnownGroup) -> None:
         store = self.store
         assert store is not None
         assert self.manager.steps.broker_id is not None
@@ -230,7 +230,7 @@ class GroupMember:
             return
         config = self.config
         signer = read_signer(config.access_key_file) if config.access_key_file is not None else None
-        identity = Identity(
+        identity = ReplicaIdentity(
             broker=self.manager.steps.broker_id, cluster=config.cluster_name, group=config.broker_name,
             is_learner=config.replication.learner,
             access_key=signer.access_key if signer is not None else "",
@@ -245,7 +245,7 @@ class GroupMember:
     def _superseded(self, epoch: int) -> None:
         """A peer knows of a newer epoch than ours: the controllers know who leads in it."""
         self._log.warning("newer_epoch_heard", epoch=epoch)
-        self.manager.look_again()
+        self.manager.ask_again()
 
     # -- the log -------------------------------------------------------------------------------------------------------
 

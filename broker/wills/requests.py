@@ -19,7 +19,7 @@ from broker.requests.access import SESSION
 from broker.requests.tools import Feature, RequestTools
 from broker.store.errors import StoreError
 from broker.store.store_message import StoreMessage
-from broker.wills.wills import Will, Wills
+from broker.wills.wills import StoredWill, Wills
 from remoting.protocol.bodies.packed import decode, encode
 from remoting.protocol.bodies.will_body import WillDue, WillVerdict
 from remoting.protocol.errors import LightMQError, LocalMisuse
@@ -76,7 +76,7 @@ class WillRoom:
         if due_ms is not None:
             self._come_back(max(due_ms, now_ms + RUN_PAUSE_MS), now_ms)
 
-    def _ask(self, will: Will) -> None:
+    def _ask(self, will: StoredWill) -> None:
         spec = will.record().spec
         judge = will.proxy if will.proxy in self._judges else next(iter(self._judges))
         will.proxy = None  # who does not answer is not the first to be asked again
@@ -147,7 +147,7 @@ class WillRequests:
                 self._drop(will, "denied", verdict.reason)
         self._answers.reply_at(self._store.end_position, peer, command.reply())
 
-    def _publish(self, will: Will) -> None:
+    def _publish(self, will: StoredWill) -> None:
         try:
             message = self._message(will)
         except StoreError:
@@ -169,12 +169,12 @@ class WillRequests:
             self._metrics.messages_in.value += 1
             self._metrics.wills.child("published").value += 1
 
-    def _drop(self, will: Will, outcome: str, reason: str) -> None:
+    def _drop(self, will: StoredWill, outcome: str, reason: str) -> None:
         self._store.append_state([self._wills.remove(will)])
         self._metrics.wills.child(outcome).value += 1
         self._log.warning("will_not_published", client_id=will.client_id, outcome=outcome, reason=reason)
 
-    def _message(self, will: Will) -> StoreMessage:
+    def _message(self, will: StoredWill) -> StoreMessage:
         """The will as a publish of its client, placed. Raises Refused or LocalMisuse when it can be none."""
         spec = will.record().spec
         image = encode_image(

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from remoting.batches.row import BatchRow
 from remoting.client.admin import AsyncAdmin
-from remoting.client.in_flight import Frame, InFlight, WindowLimits
+from remoting.client.in_flight import FlightFrame, InFlight, WindowLimits
 from remoting.client.message import Message, Sent, image_of, size_of, to_row
 from remoting.protocol.bodies.append_body import decode_append_reply
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused, RemoteViolation
@@ -86,7 +86,7 @@ class ProducerSettings:
 
 Waiting = tuple[BatchRow, asyncio.Future[Sent]]
 """A message that has no place yet."""
-Batch = Frame[Waiting]
+Batch = FlightFrame[Waiting]
 
 
 @dataclass(slots=True)

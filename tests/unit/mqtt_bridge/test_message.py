@@ -8,7 +8,7 @@ import pytest
 
 from mqtt_bridge.config import ConnectionConfig, RuleConfig
 from mqtt_bridge.mapping import OutMapping, Target
-from mqtt_bridge.message import CAME_BY_IT, CAME_BY_KEY, EXPIRED, Outgoing, Place, outgoing, place_of, to_image
+from mqtt_bridge.message import CAME_BY_IT, CAME_BY_KEY, EXPIRED, OutgoingCopy, Place, outgoing, place_of, to_image
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records.image import image_views
 from remoting.protocol.records.mqtt_properties import MessageProperties, to_pairs
@@ -60,9 +60,9 @@ def test_what_does_not_go_out_says_why() -> None:
 
 
 def test_the_size_counts_everything_that_can_be_long() -> None:
-    bare = Outgoing(Target(b"t", 1, False), b"12345")
+    bare = OutgoingCopy(Target(b"t", 1, False), b"12345")
     said = MessageProperties(content_type=b"1" * 100, correlation_data=b"2" * 10, user=[(b"3" * 20, b"4" * 30)])
-    assert Outgoing(bare.target, bare.payload, said).size_bytes == bare.size_bytes + 100 + 10 + 20 + 30 + 5
+    assert OutgoingCopy(bare.target, bare.payload, said).size_bytes == bare.size_bytes + 100 + 10 + 20 + 30 + 5
 
 
 def test_a_message_of_the_peer_becomes_an_image_with_the_mark() -> None:

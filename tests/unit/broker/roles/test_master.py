@@ -9,7 +9,7 @@ from broker.config import BrokerConfig, ReplicationConfig
 from broker.replication.ha_server import HaServer
 from broker.roles.master import MasterOfGroup
 from broker.roles.pause_watch import PauseWatch
-from broker.roles.steps import View
+from broker.roles.steps import KnownGroup
 from remoting.protocol.errors import Refused
 from remoting.transport.failures import ConnectionLost
 from runtime.clock import SystemClock
@@ -30,20 +30,21 @@ class Group:
         self.outcomes: list[Exception] = []
         self.set_epoch = 1
         self.master = MasterOfGroup(
-            config, 1, View(3, 1, members=frozenset(members), set_epoch=1), self.store, self.server, self.alter, LOG,
+            config, 1, KnownGroup(3, 1, members=frozenset(members), set_epoch=1), self.store, self.server, self.alter,
+            LOG,
             group_size=self.group_size, pauses=PauseWatch(1_000, self.server.now_ms, lambda _paused_ms: None),
         )  # fmt: skip
 
     async def group_size(self) -> int:
         return 3
 
-    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> View:
+    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> KnownGroup:
         self.asked.append(members)
         if self.outcomes:
             raise self.outcomes.pop(0)
         assert (epoch, set_epoch) == (3, self.set_epoch)
         self.set_epoch += 1
-        return View(3, 1, members=members, set_epoch=self.set_epoch)
+        return KnownGroup(3, 1, members=members, set_epoch=self.set_epoch)
 
     async def start(self) -> str:
         await self.server.start("127.0.0.1", 0)
@@ -107,7 +108,7 @@ async def test_with_too_few_in_sync_messages_are_refused(tmp_path: Path) -> None
     assert group.master.admission.refused >= 2
     replica = Replica(tmp_path / "2", 2, address, 3)
     await until(lambda: group.master.admission.refusal() is None)
-    group.master.learn(View(4, 1, members=frozenset({1}), set_epoch=9))
+    group.master.learn(KnownGroup(4, 1, members=frozenset({1}), set_epoch=9))
     assert group.master.leader.members.committed == {1, 2}
     await replica.stop()
     await group.stop()

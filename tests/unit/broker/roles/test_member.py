@@ -12,7 +12,7 @@ from broker.app import BrokerApp
 from broker.config import BrokerConfig, ReplicationConfig
 from broker.roles.member_log import MemberLog
 from broker.roles.replicas_manager import ReplicasManager
-from broker.roles.steps import View
+from broker.roles.steps import KnownGroup
 from broker.store.errors import UnreadableOffsets
 from broker.store.log_store import LogStore
 from remoting.client.connection import connect
@@ -109,7 +109,7 @@ async def test_who_waits_for_a_master_that_is_replaced_is_told_at_once(tmp_path:
         send = asyncio.ensure_future(client.request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"3")))
         await until(lambda: member.store.end_position > end and member.serving.broker.topics.table.get("orders"))
         moved = f"127.0.0.1:{other.port}"
-        member.manager._told(View(steps.epoch + 1, other._member.manager.steps.broker_id, moved))
+        member.manager._apply_view(KnownGroup(steps.epoch + 1, other._member.manager.steps.broker_id, moved))
         for answer in (await append, await send):
             denial = not_master(answer)
             assert (answer.code, denial.address, denial.is_begun) == (14, moved, True)
@@ -132,7 +132,7 @@ async def test_a_set_that_is_committed_while_the_log_opens_is_known(
         store = await open_store(self, role, epoch)
         view = managers[0].steps.view if managers else None
         if role == "writer" and view is not None:
-            managers[0]._told(replace(view, set_epoch=view.set_epoch + 5))
+            managers[0]._apply_view(replace(view, set_epoch=view.set_epoch + 5))
         return store
 
     monkeypatch.setattr(ReplicasManager, "start", started)

@@ -11,7 +11,7 @@ from broker.store.state import state_kinds
 from broker.store.store_message import StoreMessage
 from broker.subscriptions.filters import Filters
 from broker.subscriptions.subscribers import NO_LOCAL, Subscribers
-from remoting.protocol.bodies.session_body import FilterRequest, HistoryWish
+from remoting.protocol.bodies.session_body import FilterRequest, HistoryStart
 from remoting.protocol.records import names
 from remoting.protocol.records.image import mqtt_meta
 from remoting.protocol.records.record import FLAG_MQTT
@@ -127,12 +127,12 @@ def test_history_begins_lower_in_the_queue_and_moves_a_place_that_was_there(benc
     session.offsets[queue_id] = 4
     session.inflight = [(1, queue_id, 4), (2, 99, 1)]
     changes = []
-    again = book.subscribe(session, FilterRequest("a/b", 1, history=HistoryWish(last=3)), changes)
+    again = book.subscribe(session, FilterRequest("a/b", 1, history=HistoryStart(last=3)), changes)
     assert (again.offset, again.live, again.existed, len(changes)) == (2, 5, True, 1)
     assert session.offsets == {queue_id: 2}
     assert session.inflight == [(2, 99, 1)]
     other = make()
-    fresh = book.subscribe(other, FilterRequest("a/b", 1, history=HistoryWish(from_offset=1)), changes)
+    fresh = book.subscribe(other, FilterRequest("a/b", 1, history=HistoryStart(from_offset=1)), changes)
     assert (fresh.offset, fresh.live, fresh.existed) == (1, 5, False)
-    shared = FilterRequest("$share/g/a", 1, history=HistoryWish(last=1))
+    shared = FilterRequest("$share/g/a", 1, history=HistoryStart(last=1))
     assert book.subscribe(session, shared, []).code == NOT_SUPPORTED

@@ -9,7 +9,7 @@ import pytest
 from broker.publishing.append import image_message
 from broker.store.state import state_kinds
 from broker.store.store_message import StoreMessage
-from broker.store.upkeep.retained_message import expires_ms, said_again
+from broker.store.upkeep.retained_message import expires_ms, republished
 from remoting.protocol.records.image import encode_image, image_views
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY, RecordView
 from tests.sim.stores import StoreBench, message
@@ -37,7 +37,7 @@ def test_the_interval_that_is_left_takes_its_place(tmp_path: Path, left_s: int) 
     bench.settle()
     record = stored(bench, b"t")
     assert expires_ms(record) == record.store_ms + 60_000
-    again = said_again(record, record.store_ms + 60_000 - left_s * 1_000 + 1)
+    again = republished(record, record.store_ms + 60_000 - left_s * 1_000 + 1)
     bench.store.append([again])
     bench.settle()
     new = stored(bench, b"t")
@@ -57,10 +57,10 @@ def test_what_has_expired_is_not_said_again(tmp_path: Path) -> None:
     bench.store.append([retained(b"t", (b"mqttExpiry", b"60")), retained(b"u")])
     bench.settle()
     record = stored(bench, b"t")
-    assert said_again(record, record.store_ms + 59_999) is not None
-    assert said_again(record, record.store_ms + 60_000) is None
+    assert republished(record, record.store_ms + 59_999) is not None
+    assert republished(record, record.store_ms + 60_000) is None
     assert expires_ms(stored(bench, b"u")) is None
-    assert said_again(stored(bench, b"u"), 2**50) is not None
+    assert republished(stored(bench, b"u"), 2**50) is not None
     bench.close()
 
 
