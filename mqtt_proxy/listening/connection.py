@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.loop_state import LoopState
 from mqtt_proxy.listening.native_sockets import Wire
-from mqtt_proxy.listening.peer import Peer
+from mqtt_proxy.listening.peer import RemoteAddress
 from mqtt_proxy.mqtt.codec.reason_codes import VIOLATION_CODES, Reason
 from mqtt_proxy.mqtt.session.events import Disconnected, Event, Violated
 from mqtt_proxy.mqtt.session.session import Session
@@ -97,7 +97,7 @@ class ConnectionHost(Protocol):
     output_bytes_max: int
     """Bytes waiting in one socket above which its deliveries stop."""
 
-    def admit(self, peer: Peer) -> Peer | None:
+    def admit(self, peer: RemoteAddress) -> RemoteAddress | None:
         """Count a socket in that was just taken; None when it is over a limit and has to be cut."""
         ...
 
@@ -211,7 +211,7 @@ class Connection:
         """Nobody was admitted: nothing is ever told of this connection."""
         self._closing = self._reported = True
 
-    def begin(self, wire: Wire, peer: Peer) -> None:
+    def begin(self, wire: Wire, peer: RemoteAddress) -> None:
         """Take a wire whose peer was admitted."""
         self._transport = wire
         self.peer_address, self.is_loopback = peer.address, peer.loopback

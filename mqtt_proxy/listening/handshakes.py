@@ -23,8 +23,8 @@ from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.loop_state import LoopState
 from mqtt_proxy.listening.native_sockets import Driver
 from mqtt_proxy.listening.open_sockets import OpenSockets
-from mqtt_proxy.listening.peer import Peer, direct_peer, is_loopback
-from mqtt_proxy.listening.proxy_header import Header, HeaderReader, HeaderViolation
+from mqtt_proxy.listening.peer import RemoteAddress, direct_peer, is_loopback
+from mqtt_proxy.listening.proxy_header import HeaderReader, HeaderViolation, ProxyHeader
 from mqtt_proxy.listening.stream_connection import StreamProtocol
 from mqtt_proxy.listening.tls import TlsFiles
 from mqtt_proxy.websocket.handshake import Rules
@@ -125,7 +125,7 @@ class Handshakes:
         """It has not."""
         self.end(f"{self._stage}_timeout")
 
-    def arrived(self, transport: asyncio.BaseTransport) -> Peer | None:
+    def arrived(self, transport: asyncio.BaseTransport) -> RemoteAddress | None:
         """MQTT begins on this transport: who is at its end. None when it came too late and has to be cut."""
         if self not in self._host.entrances:
             return None
@@ -206,10 +206,12 @@ class Handshakes:
         self._peer = self._named(header)
         return self in self._host.entrances
 
-    def _named(self, header: Header) -> Peer:
+    def _named(self, header: ProxyHeader) -> RemoteAddress:
         if header.source is None:
-            return Peer(self._peer.address, False, self._door.name)  # unknown who it is: surely not somebody local
-        return Peer(header.source, self._peer.loopback and is_loopback(header.source), self._door.name)
+            return RemoteAddress(
+                self._peer.address, False, self._door.name
+            )  # unknown who it is: surely not somebody local
+        return RemoteAddress(header.source, self._peer.loopback and is_loopback(header.source), self._door.name)
 
     async def _hand_over(self) -> None:
         """Make a transport of the socket, through TLS where it is wanted; the connection begins in it."""

@@ -25,7 +25,7 @@ from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.handshakes import PLAIN, Handshakes, ListenerSpec
 from mqtt_proxy.listening.loop_state import LoopState
 from mqtt_proxy.listening.open_sockets import OpenSockets
-from mqtt_proxy.listening.peer import Peer, direct_peer
+from mqtt_proxy.listening.peer import RemoteAddress, direct_peer
 from mqtt_proxy.listening.stream_connection import StreamProtocol
 from mqtt_proxy.listening.tls import TlsFiles
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
@@ -145,7 +145,7 @@ class Listener:
         assert self._shared is not None
         return StreamProtocol(self.connection(opened_ms), self._shared, self, entrance)
 
-    def admit(self, peer: Peer) -> Peer | None:
+    def admit(self, peer: RemoteAddress) -> RemoteAddress | None:
         """Count a socket of a plain door in; None when it is over a limit."""
         assert self._shared is not None
         if not self.sockets.enter(peer):

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 from mqtt_proxy.listening.connection import Connection, ConnectionHost
 from mqtt_proxy.listening.loop_state import LoopState
-from mqtt_proxy.listening.peer import Peer, direct_peer
+from mqtt_proxy.listening.peer import RemoteAddress, direct_peer
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.session_state import Status
 
@@ -19,7 +19,7 @@ from mqtt_proxy.mqtt.session.session_state import Status
 class Arrival(Protocol):
     """The way a socket came here."""
 
-    def arrived(self, transport: asyncio.BaseTransport) -> Peer | None:
+    def arrived(self, transport: asyncio.BaseTransport) -> RemoteAddress | None:
         """Who is at the other end; None when the socket has to be cut."""
         ...
 
@@ -47,7 +47,7 @@ class StreamProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket, or refuse it when a limit is reached."""
-        peer: Peer | None
+        peer: RemoteAddress | None
         if self._arrival is None:
             peer = self._host.admit(direct_peer(transport.get_extra_info("peername"), "tcp"))
         else:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 from mqtt_proxy.listening.connection import Connection
 from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.loop_state import LoopState
-from mqtt_proxy.listening.peer import Peer
+from mqtt_proxy.listening.peer import RemoteAddress
 from mqtt_proxy.listening.stream_connection import read_buffer
 from mqtt_proxy.mqtt.codec.reason_codes import Reason
 from mqtt_proxy.mqtt.session.session_state import Status
@@ -44,7 +44,7 @@ class WebSocketArrival(Protocol):
         """The socket has come to this stage."""
         ...
 
-    def arrived(self, transport: asyncio.BaseTransport) -> Peer | None:
+    def arrived(self, transport: asyncio.BaseTransport) -> RemoteAddress | None:
         """MQTT begins: who is at the other end; None when the socket has to be cut."""
         ...
 

@@ -28,7 +28,7 @@ from typing import Any
 import aiohttp
 
 from mqtt_proxy.access.auth import Waits
-from mqtt_proxy.access.methods.claims import BroughtError, rules_of, texts
+from mqtt_proxy.access.methods.claims import ClaimError, rules_of, texts
 from mqtt_proxy.config import AccessConfig
 from remoting.access.acl_file import AclError
 from remoting.access.identity import Identity, Shown, Unproven
@@ -113,7 +113,7 @@ class HttpMethod:
     async def _ask(self, shown: Shown) -> Identity | Unproven | None:
         try:
             return identity_of(await self._post(question_about(shown)), shown)
-        except (HookError, BroughtError, AclError, aiohttp.ClientError, TimeoutError, ValueError) as error:
+        except (HookError, ClaimError, AclError, aiohttp.ClientError, TimeoutError, ValueError) as error:
             self._log.error("mqtt_hook_failed", peer=shown.address, problem=type(error).__name__, why=str(error)[:200])
             return Unproven.UNAVAILABLE
 

@@ -21,7 +21,7 @@ from typing import Any
 import jwt
 
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.methods.claims import NAME_BYTES_MAX, BroughtError, is_name, rules_of, texts
+from mqtt_proxy.access.methods.claims import NAME_BYTES_MAX, ClaimError, is_name, rules_of, texts
 from mqtt_proxy.config import AccessConfig
 from remoting.access.acl_file import AclError
 from remoting.access.identity import Identity, Shown, Unproven
@@ -70,7 +70,7 @@ class JwtMethod:
         try:
             claims = self._verified(shown.password, header)
             return self._identity(claims, shown)
-        except (jwt.PyJWTError, BroughtError, AclError) as error:
+        except (jwt.PyJWTError, ClaimError, AclError) as error:
             # The library's texts name what was wrong with the token, not what it says.
             self._log.warning(
                 "mqtt_token_refused", peer=shown.address, problem=type(error).__name__, why=str(error)[:200]
@@ -94,11 +94,11 @@ class JwtMethod:
             raise jwt.InvalidAlgorithmError("its algorithm is not among those configured")
         key_id = header.get("kid")
         if key_id is not None and not isinstance(key_id, str):
-            raise BroughtError("its key id is no text")
+            raise ClaimError("its key id is no text")
         candidates = self._keys.get(key_id, []) if key_id is not None else [k for ks in self._keys.values() for k in ks]
         fitting = [key for key in candidates if key.algorithm_name == algorithm]
         if len(fitting) != 1:
-            raise BroughtError("no key, or more than one, of its id and algorithm")
+            raise ClaimError("no key, or more than one, of its id and algorithm")
         claims: dict[str, Any] = jwt.decode(
             token,
             fitting[0].key,
@@ -114,9 +114,9 @@ class JwtMethod:
         config = self._config
         user = _text(claims, config.jwt_user_claim)
         if config.jwt_username == "match" and shown.username and shown.username != user:
-            raise BroughtError("its user is not the user name of the CONNECT")
+            raise ClaimError("its user is not the user name of the CONNECT")
         if config.jwt_client_claim and _text(claims, config.jwt_client_claim) != shown.client_id:
-            raise BroughtError("its client id is not that of the CONNECT")
+            raise ClaimError("its client id is not that of the CONNECT")
         return Identity(
             user,
             anonymous=False,
@@ -171,6 +171,6 @@ def load_keys(path: Path) -> Keys:
 def _text(claims: dict[str, Any], name: str) -> str:
     value = claims.get(name)
     if not is_name(value):
-        raise BroughtError(f"its claim {name!r} is no name of 1 to {NAME_BYTES_MAX} bytes")
+        raise ClaimError(f"its claim {name!r} is no name of 1 to {NAME_BYTES_MAX} bytes")
     assert isinstance(value, str)
     return value
