@@ -229,7 +229,7 @@ class Listener:
         if now_ms >= self._look_at_ms:
             self._look_at_ms = now_ms + FILES_LOOK_INTERVAL_MS
             for files in self._tls_files():
-                files.look(now_ms)
+                files.refresh(now_ms)
         self._timer = self._shared.loop.call_later((SLOT_MS - now_ms % SLOT_MS) / 1_000, self._expire)
 
 

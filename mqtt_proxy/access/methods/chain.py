@@ -42,7 +42,7 @@ class CertificateMethod:
         """None: the listener reads certificates."""
         return ()
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Nothing was read."""
 
     async def close(self) -> None:

@@ -100,7 +100,7 @@ class HttpMethod:
         """None that change while it runs."""
         return ()
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Ask again about everybody."""
         self._remembered.clear()
 

@@ -81,7 +81,7 @@ class JwtMethod:
         """The keys."""
         return (self._file,)
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """The gate looks at the file."""
 
     async def close(self) -> None:
