@@ -266,7 +266,7 @@ async def test_a_damaged_replica_takes_the_masters_bytes_again(tmp_path: Path) -
         assert await group.publish(b"more") == 0
         await until(lambda: count(again) == 51)
         assert not again._member.store.quarantined
-        assert again._member.manager.steps.is_heard
+        assert again._member.manager.steps.is_registered
     assert log_bytes(tmp_path / "broker-1") == log_bytes(tmp_path / "broker-2") == log_bytes(tmp_path / "broker-3")
 
 
