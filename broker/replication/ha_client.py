@@ -1,7 +1,7 @@
 """A replica's connection to its master: takes the log over, cuts its own where they part, says what its disk has.
 
 The decisions are those of `follower`; here its actions are carried out on the store and the socket, in their order.
-`MasterLink` is the socket: it hands each frame on as it arrives. A lost connection is made again until `stop`, each
+`ReplicationLink` is the socket: it hands each frame on as it arrives. A lost connection is made again until `stop`, each
 time with a handshake of its own.
 Invariant: what is acknowledged is what the store said it keeps; after `stop` the store is not touched any more; no
 frame is handed on once the link has ended: it was lost, a frame broke the rules or was not taken, or no byte came for
@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from broker.replication.decoder import Decoder
 from broker.replication.epochs import Epochs, Extent
-from broker.replication.follower import Action, Confirm, Cut, Follower, Identity, Over, Reset, Send, Write
+from broker.replication.follower import Action, AdvanceConfirm, Cut, Follower, Over, ReplicaIdentity, Reset, Send, Write
 from broker.replication.frames import FROM_MASTER, OLD_EPOCH, Frame, Transfer
 from broker.replication.proof import NONCE_BYTES
 from broker.store.errors import StoreError, StoreFailed
@@ -36,11 +36,11 @@ DATA_BYTES_MAX = 64 * 1024 * 1024
 """Log bytes of one transfer: a part is at most as large as the master's, and the rest of one record."""
 
 
-class MasterLink(asyncio.BufferedProtocol):
+class ReplicationLink(asyncio.BufferedProtocol):
     """One connection to a master."""
 
     def __init__(
-        self, opened: Callable[[MasterLink], None], received: Callable[[Frame], str], silence_s: float
+        self, opened: Callable[[ReplicationLink], None], received: Callable[[Frame], str], silence_s: float
     ) -> None:
         """`received` takes a frame and says why the connection is to end, or nothing."""
         self._loop = asyncio.get_running_loop()
@@ -183,7 +183,7 @@ class HaClient:
     def __init__(
         self,
         store: LogStore,
-        identity: Identity,
+        identity: ReplicaIdentity,
         address: str,
         epoch: int,
         *,
@@ -208,7 +208,7 @@ class HaClient:
         self._tls = tls
         self._task: asyncio.Task[None] | None = None
         self._follower: Follower | None = None
-        self._link: MasterLink | None = None
+        self._link: ReplicationLink | None = None
         self._moved = asyncio.Event()
         self._said = ""
 
@@ -264,7 +264,7 @@ class HaClient:
         """One connection from its first to its last byte; why it ended."""
         host, port = split_address(self.address)
         security = self._security(host)
-        self._link = link = MasterLink(self._opened, self._received, self._silence_s)
+        self._link = link = ReplicationLink(self._opened, self._received, self._silence_s)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await asyncio.get_running_loop().create_connection(lambda: link, host, port, **security)
@@ -273,7 +273,7 @@ class HaClient:
             self._link = None
             link.abort()
 
-    def _opened(self, link: MasterLink) -> None:
+    def _opened(self, link: ReplicationLink) -> None:
         if self._task is None or link is not self._link:
             link.abort()
             return
@@ -314,7 +314,7 @@ class HaClient:
                     self._link.write(action.data)
             elif isinstance(action, Write):
                 self._write(action)
-            elif isinstance(action, Confirm):
+            elif isinstance(action, AdvanceConfirm):
                 self.log_copy.store.limit_confirm(action.position)
             elif isinstance(action, (Cut, Reset)):
                 over = self._cut(follower, action) or over

@@ -41,7 +41,7 @@ from broker.replication.frames import (
 )
 from broker.replication.leader import Leader
 from broker.replication.proof import NONCE_BYTES, prove, proved
-from broker.replication.tls_detection import Doors
+from broker.replication.tls_detection import TlsAcceptor
 from broker.store.log_store import LogStore
 from broker.store.replica.raw_part import RawPart
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
@@ -282,7 +282,7 @@ class HaServer:
     ) -> None:
         """`keys`: access key -> secret of replicas from other machines; `permitted`: whether a proved key, or none, may
         have this log. `superseded` hears of an epoch newer than ours that a replica knows of."""
-        self.doors = Doors(tls, lambda: ReplicaConnection(self), self._refused_at_the_door)
+        self.doors = TlsAcceptor(tls, lambda: ReplicaConnection(self), self._refused_at_the_door)
         self.port = 0
         self.connections: set[ReplicaConnection] = set()
         self.sent_bytes = 0
