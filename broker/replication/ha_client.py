@@ -1,7 +1,7 @@
 """A replica's connection to its master: takes the log over, cuts its own where they part, says what its disk has.
 
 The decisions are those of `follower`; here its actions are carried out on the store and the socket, in their order.
-`ReplicationLink` is the socket: it hands each frame on as it arrives. A lost connection is made again until `stop`, each
+`ReplicationLink` is the socket: it hands each frame on as it comes. A lost connection is made again until `stop`, each
 time with a handshake of its own.
 Invariant: what is acknowledged is what the store said it keeps; after `stop` the store is not touched any more; no
 frame is handed on once the link has ended: it was lost, a frame broke the rules or was not taken, or no byte came for
@@ -89,7 +89,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def abort(self, reason: str = "closed here") -> None:
-        """End it at once."""
+        """Drop the connection; `reason` is what the follower reports."""
         self._end(reason)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -213,7 +213,7 @@ class HaClient:
         self._said = ""
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Begin to dial the master and to copy its log."""
         self.log_copy.store.on_kept(self._kept)
         self._task = asyncio.get_running_loop().create_task(self._follow())
 

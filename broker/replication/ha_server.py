@@ -282,7 +282,7 @@ class HaServer:
     ) -> None:
         """`keys`: access key -> secret of replicas from other machines; `permitted`: whether a proved key, or none, may
         have this log. `superseded` hears of an epoch newer than ours that a replica knows of."""
-        self.doors = TlsAcceptor(tls, lambda: ReplicaConnection(self), self._refused_at_the_door)
+        self.acceptor = TlsAcceptor(tls, lambda: ReplicaConnection(self), self._refused_at_the_door)
         self.port = 0
         self.connections: set[ReplicaConnection] = set()
         self.sent_bytes = 0
@@ -303,7 +303,7 @@ class HaServer:
         """Listen; the port. Raises OSError when it is taken."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self.doors, host, port)
+            self._server = await loop.create_server(self.acceptor, host, port)
         except OSError as error:
             message = f"cannot listen for replicas on {host}:{port} ({error.strerror or error})"
             raise OSError(error.errno, message) from error
@@ -314,7 +314,7 @@ class HaServer:
     async def stop(self) -> None:
         """Close the port and every connection."""
         self.step_down("the broker stops")
-        self.doors.close()
+        self.acceptor.close()
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
@@ -417,7 +417,7 @@ class HaServer:
         """The connection has ended; whose replica it was is logged with the reason."""
         self.connections.discard(connection)
         if self._lead is not None:
-            self._lead.leader.gone(connection.number, self.now_ms())
+            self._lead.leader.disconnected(connection.number, self.now_ms())
         if connection.is_replica:
             self._log.info("replica_gone", address=connection.address, broker=connection.broker, reason=reason)
 
@@ -468,7 +468,7 @@ class HaServer:
         while True:
             await asyncio.sleep(TICK_S)
             now_ms = self.now_ms()
-            self.doors.look(now_ms)
+            self.acceptor.refresh(now_ms)
             for each in [each for each in self.connections if not each.is_replica]:
                 if now_ms - each.since_ms >= HELLO_MS_MAX:
                     self.refused += 1

@@ -122,7 +122,7 @@ class Handshakes:
         return self._opened_ms + self._timeout_ms
 
     def expire(self) -> None:
-        """It has not."""
+        """The deadline passed: close and count the stage that did not finish."""
         self.end(f"{self._stage}_timeout")
 
     def arrived(self, transport: asyncio.BaseTransport) -> RemoteAddress | None:

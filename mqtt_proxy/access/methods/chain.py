@@ -27,7 +27,7 @@ class CertificateMethod:
     name = "certificate"
 
     async def check(self, shown: Shown) -> Identity | Unproven | None:
-        """As `at_hand`."""
+        """The answer of `at_hand`: a certificate needs no waiting."""
         return self.at_hand(shown)
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | None:
@@ -46,7 +46,7 @@ class CertificateMethod:
         """Nothing was read."""
 
     async def close(self) -> None:
-        """Nothing runs."""
+        """Nothing to release."""
 
 
 def make_methods(config: ProxyConfig, *, clock: Clock, counters: AccessCounters) -> list[Method]:

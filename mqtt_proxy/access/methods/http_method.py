@@ -54,7 +54,7 @@ class HookError(LightMQError):
 
 
 class HttpMethod:
-    """Asks a service."""
+    """Authentication and authorization by an HTTP service of the operator's."""
 
     name = "http"
 
@@ -105,7 +105,7 @@ class HttpMethod:
         self._remembered.clear()
 
     async def close(self) -> None:
-        """Leave the hook."""
+        """Close the HTTP client and its connections."""
         if self._client is not None:
             await self._client.close()
             self._client = None

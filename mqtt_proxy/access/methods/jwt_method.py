@@ -58,7 +58,7 @@ class JwtMethod:
         self._keys = self._file.first()
 
     async def check(self, shown: Shown) -> Identity | Unproven | None:
-        """As `at_hand`."""
+        """The answer of `at_hand`: keys are in memory."""
         return self.at_hand(shown)
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | None:
@@ -78,14 +78,14 @@ class JwtMethod:
             return Unproven.DENIED
 
     def files(self) -> Sequence[WatchedFile[Any]]:
-        """The keys."""
+        """The file with the verification keys."""
         return (self._file,)
 
     def refresh(self) -> None:
         """The gate looks at the file."""
 
     async def close(self) -> None:
-        """Nothing runs."""
+        """Nothing to release."""
 
     def _verified(self, token: bytes, header: dict[str, Any]) -> dict[str, Any]:
         config = self._config
