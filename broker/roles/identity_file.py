@@ -101,7 +101,7 @@ class OwnIdentity:
     def __init__(self, config: BrokerConfig) -> None:
         """Read the file. Raises LocalMisuse as `IdentityFile.load`."""
         self._file = IdentityFile(config.data_directory)
-        self.identity: Identity = self._file.load(config.cluster_name, config.broker_name)
+        self.identity: SavedIdentity = self._file.load(config.cluster_name, config.broker_name)
         self._machine_boot = machine_boot()
         self._flush = config.store.flush
         same_machine = self._machine_boot != "" and self._machine_boot == self.identity.machine_boot

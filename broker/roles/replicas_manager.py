@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 from broker.roles.controllers import Controllers, view_of, with_set
 from broker.roles.identity_file import OwnIdentity
 from broker.roles.pause_watch import PauseWatch, pause_limit_ms
-from broker.roles.steps import Ask, ReplicaSteps, Role, SetNews, Stage, View
+from broker.roles.steps import Ask, KnownGroup, ReplicaSteps, RoleChange, RolePhase, SyncStateSetChange
 from remoting.protocol.bodies.controller_body import (
-    AlterSyncStateSet,
-    ApplyBrokerId,
-    ElectMaster,
+    AlterSyncStateSetHeader,
+    ApplyBrokerIdHeader,
+    ElectMasterHeader,
     GroupHeader,
     Header,
     Heartbeat,
     MasterHeader,
     NextBrokerId,
-    RegisterReplica,
+    RegisterReplicaHeader,
     ReplicaInfoRequest,
-    SyncStateSet,
+    SyncStateSetBody,
     from_fields,
     to_fields,
 )
@@ -73,18 +73,18 @@ class LogState(Protocol):
         """Confirm position, in bytes."""
 
 
-class Member(Protocol):
+class RoleExecutor(Protocol):
     """Who carries roles out."""
 
     def log_state(self) -> LogState:
         """How the log stands now."""
         ...
 
-    async def take_role(self, role: Role) -> None:
+    async def take_role(self, role: RoleChange) -> None:
         """Become what the role says; returns when it is done."""
         ...
 
-    def set_news(self, view: View) -> None:
+    def set_news(self, view: KnownGroup) -> None:
         """The controllers have committed another set for the present master."""
         ...
 
@@ -95,7 +95,7 @@ class ReplicasManager:
     def __init__(
         self,
         config: BrokerConfig,
-        member: Member,
+        member: RoleExecutor,
         *,
         connect: Dial,
         addresses: Callable[[], tuple[str, str]],
@@ -124,7 +124,7 @@ class ReplicasManager:
         limit_ms = pause_limit_ms(self._settings.heartbeat_interval_ms, self._settings.heartbeat_timeout_ms)
         self.pauses = PauseWatch(limit_ms, self._now, self._in_doubt)
         self._woken = asyncio.Event()
-        self._wanted: Role | None = None
+        self._wanted: RoleChange | None = None
         self._wanted_news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -162,18 +162,18 @@ class ReplicasManager:
 
     # -- what members ask for ------------------------------------------------------------------------------------------
 
-    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> View:
+    async def alter(self, epoch: int, members: frozenset[int], set_epoch: int) -> KnownGroup:
         """Ask for another set of replicas in sync. Raises Refused with the leader's reason, or that it was lost."""
         assert self.steps.broker_id is not None
-        header = AlterSyncStateSet(self._config.broker_name, self.steps.broker_id, epoch, _now_ms())
-        body = encode_body(SyncStateSet(sorted(members), set_epoch))
+        header = AlterSyncStateSetHeader(self._config.broker_name, self.steps.broker_id, epoch, _now_ms())
+        body = encode_body(SyncStateSetBody(sorted(members), set_epoch))
         command = Command(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, fields=to_fields(header), body=body)
         answer = await self.controllers.ask(command)
         if answer.code != 0:
             self.steps.hurry(self._now())
             self._woken.set()
             raise refusal(answer)
-        said = decode_body(answer.body, SyncStateSet)
+        said = decode_body(answer.body, SyncStateSetBody)
         view = self.steps.view
         assert view is not None
         return with_set(view, said)
@@ -232,7 +232,7 @@ class ReplicasManager:
             steps.offered(self.own.identity.broker_id, self._now())
         elif ask is Ask.APPLY_ID:
             assert steps.broker_id is not None
-            header = ApplyBrokerId(*group, steps.broker_id, self.own.identity.check_code)
+            header = ApplyBrokerIdHeader(*group, steps.broker_id, self.own.identity.check_code)
             await self._answer(RequestCode.CONTROLLER_APPLY_BROKER_ID, header)
             self.own.save(is_applied=True)
             steps.applied(self._now())
@@ -249,7 +249,7 @@ class ReplicasManager:
         address, ha_address = self._addresses()
         assert steps.broker_id is not None
         boot_id = self.own.boot_id
-        header = RegisterReplica(
+        header = RegisterReplicaHeader(
             self._config.cluster_name,
             self._config.broker_name,
             steps.broker_id,
@@ -275,7 +275,7 @@ class ReplicasManager:
     async def _elect_or_poll(self, ask: Ask, group: tuple[str, str]) -> None:
         if ask is Ask.ELECT:
             assert self.steps.broker_id is not None
-            header: Header = ElectMaster(*group, self.steps.broker_id, invoke_time=_now_ms())
+            header: Header = ElectMasterHeader(*group, self.steps.broker_id, invoke_time=_now_ms())
             command = Command(RequestCode.CONTROLLER_ELECT_MASTER, fields=to_fields(header))
             answer = await self.controllers.ask(command)
             if answer.code not in (0, ResponseCode.CONTROLLER_MASTER_STILL_EXIST):
@@ -334,15 +334,15 @@ class ReplicasManager:
         if header.broker_name in (None, self._config.broker_name):
             self._told(view_of(command))
 
-    def _told(self, view: View) -> None:
+    def _told(self, view: KnownGroup) -> None:
         news = self.steps.told(view)
-        if isinstance(news, Role):
+        if isinstance(news, RoleChange):
             self.own.save(epoch=self.steps.epoch)
             self._wanted = news
             self._wanted_news.set()
-        elif isinstance(news, SetNews):
+        elif isinstance(news, SyncStateSetChange):
             self._member.set_news(news.view)
-        if view.master is None and self.steps.stage is Stage.RUNNING:
+        if view.master is None and self.steps.stage is RolePhase.RUNNING:
             self.look_again()
 
     async def _change_roles(self) -> None:
