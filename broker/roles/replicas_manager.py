@@ -1,6 +1,6 @@
 """Talks to the controllers for a member of a broker group, and carries role changes out one after the other.
 
-    Controllers (answers, pushes) ──▶ ReplicaSteps.told ──▶ epoch on the disk ──▶ Member.take_role(role)
+    Controllers (answers, pushes) ──▶ ReplicaSteps.update ──▶ epoch on the disk ──▶ Member.take_role(role)
 
 A role change that was overtaken by a newer one is not begun. One that fails ends the broker: its log may be neither
 open nor closed, and a restart finds out.
@@ -84,7 +84,7 @@ class RoleExecutor(Protocol):
         """Become what the role says; returns when it is done."""
         ...
 
-    def set_news(self, view: KnownGroup) -> None:
+    def set_changed(self, view: KnownGroup) -> None:
         """The controllers have committed another set for the present master."""
         ...
 
@@ -170,7 +170,7 @@ class ReplicasManager:
         command = Command(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, fields=to_fields(header), body=body)
         answer = await self.controllers.ask(command)
         if answer.code != 0:
-            self.steps.hurry(self._now())
+            self.steps.ask_now(self._now())
             self._woken.set()
             raise refusal(answer)
         said = decode_body(answer.body, SyncStateSetBody)
@@ -178,9 +178,9 @@ class ReplicasManager:
         assert view is not None
         return with_set(view, said)
 
-    def look_again(self) -> None:
+    def ask_again(self) -> None:
         """There may be another master: ask now."""
-        self.steps.hurry(self._now())
+        self.steps.ask_now(self._now())
         self._woken.set()
 
     def pushed(self, command: Command) -> None:
@@ -194,7 +194,7 @@ class ReplicasManager:
 
     async def _step(self) -> None:
         while True:
-            ask = self.steps.wish(self._now())
+            ask = self.steps.next_ask(self._now())
             if ask is None:
                 pause_s = min(max((self.steps.due_ms - self._now()) / 1_000, 0.001), STEP_S_MAX)
                 with contextlib.suppress(TimeoutError):
@@ -270,7 +270,7 @@ class ReplicasManager:
         self.own.save_registered()
         self._log.info("registered_as_replica", id=steps.broker_id, controller=self.controllers.leader)
         steps.registered(self._now())
-        self._told(view_of(answer))
+        self._apply_view(view_of(answer))
 
     async def _elect_or_poll(self, ask: Ask, group: tuple[str, str]) -> None:
         if ask is Ask.ELECT:
@@ -282,7 +282,7 @@ class ReplicasManager:
                 raise refusal(answer)
         header, asked_ms = ReplicaInfoRequest(self._config.broker_name), self._now()
         view = view_of(await self._answer(RequestCode.CONTROLLER_GET_REPLICA_INFO, header))  # all of it, the set too
-        self._told(view)
+        self._apply_view(view)
         if self.pauses.confirmed(view.epoch, view.master, asked_ms):
             self._log.info("still_the_master", by="controllers", epoch=view.epoch)
         self.steps.answered(self._now())
@@ -312,7 +312,7 @@ class ReplicasManager:
 
     def _in_doubt(self, paused_ms: int) -> None:
         self._log.warning("stood_still", paused_ms=paused_ms, epoch=self.steps.epoch)
-        self.look_again()
+        self.ask_again()
 
     def _heartbeat(self) -> Command | None:
         self.pauses.may_answer()  # replicas look at the clock too: one that stood still may hear that it is the master
@@ -332,18 +332,18 @@ class ReplicasManager:
             return
         header = from_fields(command.fields, MasterHeader)
         if header.broker_name in (None, self._config.broker_name):
-            self._told(view_of(command))
+            self._apply_view(view_of(command))
 
-    def _told(self, view: KnownGroup) -> None:
-        news = self.steps.told(view)
+    def _apply_view(self, view: KnownGroup) -> None:
+        news = self.steps.update(view)
         if isinstance(news, RoleChange):
             self.own.save(epoch=self.steps.epoch)
             self._wanted = news
             self._wanted_news.set()
         elif isinstance(news, SyncStateSetChange):
-            self._member.set_news(news.view)
+            self._member.set_changed(news.view)
         if view.master is None and self.steps.stage is RolePhase.RUNNING:
-            self.look_again()
+            self.ask_again()
 
     async def _change_roles(self) -> None:
         while True:

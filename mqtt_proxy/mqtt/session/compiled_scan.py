@@ -234,7 +234,7 @@ def _scan_exact(
 
 
 def scan_exact(session: SessionState, data: bytes, position: cython.Py_ssize_t, end: cython.Py_ssize_t):
-    """As `scan.scan_exact`."""
+    """Take a run of PUBREC, PUBREL and PUBCOMP into the session: the compiled body of `scan.scan_exact`."""
     if end > len(data):
         raise IndexError(end)
     at: cython.pointer(cython.uchar) = cython.cast(cython.pointer(cython.uchar), PyBytes_AS_STRING(data))
