@@ -10,7 +10,7 @@ the client may not have. Loop rule: on the loop's thread.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast
+from typing import Any
 
 from mqtt_proxy.delivery.record_cache import Chunk, Feed
 from mqtt_proxy.history.replay import HistoryRun
@@ -18,11 +18,10 @@ from mqtt_proxy.mqtt.session.place import DeliveryOrigin
 from mqtt_proxy.retained.replay import RetainedRun
 
 
-def settle(tokens: Iterable[object]) -> int:
+def settle(tokens: Iterable[Any]) -> int:
     """The client has acknowledged these deliveries, (origin, offset) pairs; how many they were."""
     count = 0
-    for token in tokens:
-        origin, offset = cast("tuple[DeliveryOrigin, int]", token)
+    for origin, offset in tokens:
         origin.acknowledge(offset)
         count += 1
     return count

@@ -4,7 +4,7 @@ Each takes the plain, common form only and stops in front of anything else (a pa
 seen before, a QoS 2 id for the second time, a wrong flag, a long length, at level 5 a property); the complete decoder
 `codec` then judges that packet. So nothing here may accept what `codec` and the handlers refuse; the property tests
 hold the two against each other. `compiled_scan` is the same over bytes in C, in use where it was built from the sources
-here (`core`).
+here (`choice`).
 Functions of locals over plain ints: 0.3-0.5 µs per message instead of 1.5 (`benchmarks/hot/bench_mqtt_session.py`).
 """
 
@@ -238,4 +238,5 @@ def compiled_core() -> ScanCore:
 
 choice: Choice[ScanCore] = choose(compiled_core, pure_core, WITHOUT_SCAN)
 """Which twin is in use, and why."""
-core: ScanCore = choice.core
+runs: Callable[[SessionState, bytes, int, int], int] = choice.core.consume_runs
+"""What sessions call; tests put another twin's there."""

@@ -85,7 +85,7 @@ class Session:
             self._held = None
         if state.status is _CLOSED or not data:
             return []
-        position = scan.core.consume_runs(state, data, 0, len(data)) if state.status is _CONNECTED else 0
+        position = scan.runs(state, data, 0, len(data)) if state.status is _CONNECTED else 0
         if position == len(data):  # nothing but plain publishes and acknowledgements
             state.last_packet_ms = now_ms
             return state.take_events()
@@ -128,7 +128,7 @@ class Session:
         while position < end:
             status = state.status
             if status is _CONNECTED:
-                position = scan.core.consume_runs(state, data, position, end)
+                position = scan.runs(state, data, position, end)
                 if position == end:
                     break
             elif status is _DECIDING or status is _CLOSED:

@@ -108,7 +108,8 @@ def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     """Both codecs in turn."""
     if request.param == "compiled" and scan.choice.name != "compiled":
         pytest.skip(f"no compiled twin: {scan.choice.reason}")
-    monkeypatch.setattr(scan, "core", scan.pure_core() if request.param == "pure" else scan.compiled_core())
+    core = scan.pure_core() if request.param == "pure" else scan.compiled_core()
+    monkeypatch.setattr(scan, "runs", core.consume_runs)
 
 
 def fresh() -> Session:
