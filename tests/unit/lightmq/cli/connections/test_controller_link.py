@@ -51,7 +51,7 @@ def test_a_leader_that_is_not_there(follower: FakeController) -> None:
     """It was named and cannot be reached; another controller may know who leads since."""
     follower.leader = unused()
     target = ServerTarget(server=follower.address)
-    with pytest.raises(CommandFailed, match="it says leads cannot be reached"), controllers(target):
+    with pytest.raises(CommandFailed, match="that it names cannot be reached"), controllers(target):
         pass
 
 
