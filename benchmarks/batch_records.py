@@ -87,7 +87,7 @@ def read_all(bench: StoreBench, end: int, schema: pa.Schema) -> int:
     at = found = 0
     wanted = QueueRange(KEY, 0, 0, end)
     while at < end:
-        answer = bench.store.read_range(0, at, 1_000_000, PULL_BYTES, end)
+        answer = bench.store.reading.read_range(0, at, 1_000_000, PULL_BYTES, end)
         pulled = PulledRange(
             answer.status, answer.first_offset, answer.next_offset, answer.min_offset, answer.max_offset,
             len(answer.starts), answer.starts.data.cast("B"), memoryview(answer.blob),

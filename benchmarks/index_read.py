@@ -48,7 +48,7 @@ def messages(count: int, seed: int, queues: int) -> list[StoreMessage]:
 
 def fill(bench: StoreBench, entries: int, queues: int) -> None:
     """Append so many index entries."""
-    total, flusher = entries // 3, bench.store._index_flusher  # noqa: SLF001
+    total, flusher = entries // 3, bench.store._parts.index_flusher  # noqa: SLF001
     for first in range(0, total, 1024):
         bench.store.append(messages(min(1024, total - first), first, queues))
         bench.turn()
@@ -93,16 +93,16 @@ def best_us(read: Callable[[int, int], object], places: list[tuple[int, int]]) -
 def row(bench: StoreBench) -> str:
     """The cells of one line: index / read per case."""
     store, draw = bench.store, random.Random(7)
-    index = store._index  # noqa: SLF001
+    index = store._parts.opened.index  # noqa: SLF001
     cells = []
     for queues in CASES.values():
         places = []
         for _ in range(ROUNDS * READS):
             queue = draw.choice(queues)
-            low, high = store.bounds(queue)
+            low, high = store.reading.bounds(queue)
             places.append((queue, draw.randrange(low, max(low + 1, low + (high - low) * 3 // 4))))
         look_up = best_us(lambda queue, offset: index.read(queue, offset, WANTED), places)
-        read = best_us(lambda queue, offset: store.read(queue, offset, WANTED, MIB), places)
+        read = best_us(lambda queue, offset: store.reading.read(queue, offset, WANTED, MIB), places)
         cells.append(f"{look_up:>8.1f} / {read:<6.1f}")
     return "".join(cells)
 

@@ -138,7 +138,7 @@ def appending(bench: StoreBench, count: int, turn: int, *, keys: bool) -> float:
             bench.turn()
         bench.settle()
         store.maintain(time.time_ns() // 1_000_000)
-        store._thread.drain()  # noqa: SLF001 - the runs' cost belongs to the appends
+        store._site.thread.drain()  # noqa: SLF001 - the runs' cost belongs to the appends
 
     return cost_ns(work, count) / 1000
 

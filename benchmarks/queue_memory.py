@@ -45,9 +45,9 @@ def make(directory: Path, queues: int) -> None:
         directory, StoreSettings(), clock=SystemClock(), faults=FaultPoints(), schedule=due.append,
         log=structlog.get_logger(),
     )  # fmt: skip
-    parent = store.open_queue(b"plant")
+    parent = store.queues.open(b"plant")
     for first in range(0, queues, BATCH):
-        ids = store.open_queues([name(number) for number in range(first, min(first + BATCH, queues))])
+        ids = store.queues.open_all([name(number) for number in range(first, min(first + BATCH, queues))])
         store.append([StoreMessage((parent, own), 1, 0, 0, 0, 5, 0, 0, 0, META, bytes(100)) for own in ids])
         while due:
             due.popleft()()

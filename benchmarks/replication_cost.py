@@ -96,7 +96,7 @@ async def lead(directory: Path, replicas: int, options: argparse.Namespace) -> d
         )
         for broker in range(2, 2 + replicas)
     ]
-    queue = store.open_queue(b"q")
+    queue = store.queues.open(b"q")
     await confirmed(store)  # by all of them
     settle_garbage()
     found = {}

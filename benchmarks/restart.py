@@ -76,7 +76,9 @@ def make_queues(directory: Path, queues: int) -> Figures:
     """Make the queues, in a store that is then closed."""
     store, due = opened(directory)
     for first in range(0, queues, 10_000):
-        store.open_queues([b"%%LMQ%%plant%%2Fmachine-%07d%%2Ftemperature" % n for n in range(first, first + 10_000)])
+        store.queues.open_all(
+            [b"%%LMQ%%plant%%2Fmachine-%07d%%2Ftemperature" % n for n in range(first, first + 10_000)]
+        )
         turn(due)
     store.close()
     return {}
@@ -105,7 +107,7 @@ def message(queues: tuple[int, ...]) -> StoreMessage:
 def make_messages(directory: Path, messages: int, queues: int) -> Figures:
     """A store with many messages in three queues each, closed."""
     store, due = opened(directory)
-    store.open_queues([b"queue-%d" % n for n in range(queues)])
+    store.queues.open_all([b"queue-%d" % n for n in range(queues)])
     for first in range(0, messages, BATCH):
         count = min(BATCH, messages - first)
         store.append([message((n % 4, n % 1000, n * 7919 % queues)) for n in range(first, first + count)])

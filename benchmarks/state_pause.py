@@ -79,16 +79,16 @@ def snapshot_pause(bench: StoreBench, loop: Loop) -> None:
     """The loop beside a snapshot."""
     for _ in range(2):
         begun = time.perf_counter()
-        maintenance = bench.store._maintenance  # noqa: SLF001
-        maintenance.snapshot()
+        parts = bench.store._parts  # noqa: SLF001
+        parts.snapshots.take()
         started = time.perf_counter() - begun
-        report("snapshot", loop.run(lambda: "snapshot" not in maintenance._running))  # noqa: SLF001, B023
+        report("snapshot", loop.run(lambda: not parts.jobs.running("snapshot")))  # noqa: B023
         print(f"  of it taking the copy: {1e3 * started:.1f} ms")
 
 
 def retention_pause(bench: StoreBench, loop: Loop) -> None:
     """The loop beside the end of the oldest log files, in which nearly all state was said."""
-    begin, retention = bench.store.begin_position, bench.store._retention  # noqa: SLF001
+    begin, retention = bench.store.begin_position, bench.store.retention
     bench.store.maintain(int(time.time() * 1000))
     target = retention._target  # noqa: SLF001
     assert target is not None

@@ -81,7 +81,7 @@ async def serve(directory: Path, flush: str, options: argparse.Namespace) -> Non
         assert app.broker is not None
         for first in range(0, options.queues, NAMES_AT_ONCE):
             names = [b"q%d" % number for number in range(first, min(first + NAMES_AT_ONCE, options.queues))]
-            app.broker.tools.store.open_queues(names)
+            app.broker.tools.store.queues.open_all(names)
         settle_garbage()
         for in_flight in options.in_flight:
             total = options.messages if in_flight > 1 else options.messages // 8

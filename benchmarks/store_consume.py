@@ -33,7 +33,7 @@ class Consumer:
         self._news: dict[int, None] = {}
         self.handed_out = 0
         self.bytes_out = 0
-        bench.store.on_advance(self._advanced)
+        bench.store.positions.on_advance(self._advanced)
 
     def _advanced(self, queue_ids: Sequence[int]) -> None:
         limit = len(self._next)
@@ -45,7 +45,7 @@ class Consumer:
         for queue in news:
             at = self._next[queue]
             while True:
-                found = self._store.read(queue, at, PULL, PULL_BYTES_MAX)
+                found = self._store.reading.read(queue, at, PULL, PULL_BYTES_MAX)
                 at = found.next_offset
                 self.handed_out += len(found.records)
                 self.bytes_out += len(b"".join(found.records))

@@ -53,7 +53,7 @@ class Node:
         while self.due:
             self.due.popleft()()
         if limit is not None:
-            self.store.limit_confirm(limit)
+            self.store.positions.limit_confirm(limit)
 
     def change_role(self, **role: Any) -> tuple[float, float]:
         """Close and open; return how many ms each took by the clock on the wall."""
@@ -68,7 +68,7 @@ class Node:
 def filled(directory: Path, total: int) -> Node:
     """Return a master with `total` confirmed messages."""
     node = Node(directory, epoch=1)
-    node.store.open_queues([b"q%d" % number for number in range(QUEUES)])
+    node.store.queues.open_all([b"q%d" % number for number in range(QUEUES)])
     for at in range(0, total, BATCH):
         node.store.append(messages(BATCH, QUEUES, at, bytes(100)))
         node.turn(node.store.end_position)
@@ -78,7 +78,7 @@ def filled(directory: Path, total: int) -> Node:
 def read_parts(store: LogStore, bytes_max: int) -> tuple[list[RawPart], int]:
     """Return the whole log in parts, and the ns of this thread that took."""
     parts, position, begun = [], 0, time.thread_time_ns()
-    while (part := store.raw(position, bytes_max)) is not None:
+    while (part := store.replica.raw(position, bytes_max)) is not None:
         parts.append(part)
         position = part.end
     return parts, time.thread_time_ns() - begun
@@ -97,7 +97,7 @@ def main() -> None:
         received = [replace(part, data=memoryview(bytes(part.data))) for part in parts]
         end, begun_ns, begun = master.store.end_position, time.thread_time_ns(), time.perf_counter()
         for number, part in enumerate(received):
-            replica.store.append_raw(part)
+            replica.store.replica.append_raw(part)
             if number % TURN_PARTS == 0:
                 replica.turn(end)
         took_ns, wall_s = time.thread_time_ns() - begun_ns, time.perf_counter() - begun
@@ -105,7 +105,7 @@ def main() -> None:
         print(f"twin {hot.choice.name}, {total} messages, {end / total:.0f} bytes each, {len(parts)} parts")
         print(f"raw         {raw_ns / total:7.1f} ns/message on the loop's thread")
         print(f"append_raw  {took_ns / total:7.1f} ns/message on the loop's thread, {total / wall_s / 1e6:.2f} M/s")
-        while replica.store.flushed_position < end:
+        while replica.store.positions.flushed < end:
             replica.turn(end)
             time.sleep(0.001)
         for name, node, role in (

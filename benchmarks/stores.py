@@ -44,7 +44,7 @@ class StoreBench:
             schedule=self.due.append, log=structlog.get_logger(),
         )  # fmt: skip
         for first in range(0, queues, NAMES_AT_ONCE):
-            self.store.open_queues([b"q%d" % number for number in range(first, min(first + NAMES_AT_ONCE, queues))])
+            self.store.queues.open_all([b"q%d" % number for number in range(first, min(first + NAMES_AT_ONCE, queues))])
         self.settle()
         settle_garbage()
 

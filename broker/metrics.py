@@ -86,15 +86,15 @@ def watch_store(registry: Registry, store: LogStore) -> None:
     gauge(
         "rocketmq_flush_behind_bytes",
         "Bytes written but not flushed",
-        function=lambda: store.end_position - store.flushed_position,
+        function=lambda: store.end_position - store.positions.flushed,
     )
     gauge(
         "rocketmq_confirm_lag_bytes",
         "Bytes written but not confirmed",
         function=lambda: store.end_position - store.confirm_position,
     )
-    gauge("rocketmq_disk_free_bytes", "Free space of the data directory", function=lambda: store.free_bytes)
-    gauge("rocketmq_disk_full", "1 while messages are refused for lack of space", function=lambda: int(store.full))
+    gauge("rocketmq_disk_free_bytes", "Free space of the data directory", function=lambda: store.disk.free_bytes)
+    gauge("rocketmq_disk_full", "1 while messages are refused for lack of space", function=lambda: int(store.disk.full))
     gauge(
         "rocketmq_quarantined_bytes",
         "Bytes of the log that were durable and are damaged",

@@ -159,13 +159,13 @@ class Delayed:
         return self._now_ms
 
     def _end(self, bucket: DelayBucket) -> int:
-        return self._store.next_offset(bucket.queue_id)
+        return self._store.reading.next_offset(bucket.queue_id)
 
     def _count(self) -> int:
         return sum(self._end(bucket) - bucket.floor - bucket.delivered for bucket in self._buckets.values())
 
     def _known(self, start_ms: int, name: bytes) -> DelayBucket:
-        queue_id = self._store.open_queue(name)
+        queue_id = self._store.queues.open(name)
         kept = self._store.state.get(state_kinds.DELAYED, name.removeprefix(DELAY_PREFIX))
         bucket = self._buckets[start_ms] = DelayBucket(start_ms, queue_id, None if kept is None else kept[0])
         insort(self._starts, start_ms)
@@ -175,7 +175,7 @@ class Delayed:
 
     def _remove(self, bucket: DelayBucket) -> None:
         change = StateChange(state_kinds.DELAYED, b"%d" % bucket.start_ms, None)
-        self._store.delete_queues([bucket.queue_id], [change])
+        self._store.queues.delete([bucket.queue_id], [change])
         del self._buckets[bucket.start_ms]
         self._starts.remove(bucket.start_ms)
         self._opened.remove(bucket)
@@ -190,12 +190,12 @@ class Delayed:
         for offset, record in enumerate(records, cursor):
             bucket.seen(offset, _due_ms(record, bucket))
         bucket.skip(after)
-        return after < self._store.bounds(bucket.queue_id)[1] or bucket.must_rescan
+        return after < self._store.reading.bounds(bucket.queue_id)[1] or bucket.must_look_again
 
     def _read(self, bucket: DelayBucket, offset: int, count: int) -> tuple[list[RecordView], int]:
         """(confirmed records from there on, where to go on); what cannot be read is counted and passed over."""
         try:
-            result = self._store.read(bucket.queue_id, offset, count, GROUP_BYTES_MAX)
+            result = self._store.reading.read(bucket.queue_id, offset, count, GROUP_BYTES_MAX)
         except UnreadableOffsets as error:
             self.unreadable += error.next_offset - offset
             self._log.error("delayed_unreadable", messages=error.next_offset - offset, reason=str(error))

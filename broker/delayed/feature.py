@@ -113,7 +113,7 @@ class DelayedFeature(Feature):
         placement.divert, placement.check_wait = diversion.divert, diversion.check
         self._timer = DelayTimer(self.messages, appender, tools.clock, tools.metrics, tools.log)
         store.retention.keep_from = self.messages.keep_from
-        store.on_advance(self._timer.advanced, self.messages.queues)
+        store.positions.on_advance(self._timer.advanced, self.messages.queues)
         declare_metrics(registry, self.messages)
 
     def start(self) -> None:

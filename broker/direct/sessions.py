@@ -71,4 +71,4 @@ class DirectSessions:
                 if topics.validate_filter(topic) is None and not topics.is_wildcard(topic):
                     wanted.append(names.light_queue_name(topic.encode()))
         with suppress(StoreError):  # each of them hears it when it asks
-            self._broker.tools.store.open_queues(wanted)
+            self._broker.tools.store.queues.open_all(wanted)

@@ -75,7 +75,7 @@ class OffsetRequests:
             self._answers.reply_at(position, peer, command.reply(fields={"offset": str(offset)}))
             return None
         queue_id = self._queues.find(topic, index)
-        low = self._store.bounds(queue_id)[0] if queue_id is not None else 0
+        low = self._store.reading.bounds(queue_id)[0] if queue_id is not None else 0
         if low == 0 and flag(fields, "setZeroIfNotFound", default=True):
             return command.reply(fields={"offset": "0"})
         return command.reply(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
@@ -113,8 +113,8 @@ class OffsetRequests:
         if queue_id is None:
             return _offset(command, 0)
         upper = command.fields.get("boundaryType", "lower").lower() == "upper"
-        found = self._store.search_time(queue_id, timestamp, upper=upper)
-        return _offset(command, max(self._store.bounds(queue_id)[0], found - 1) if upper else found)
+        found = self._store.reading.search_time(queue_id, timestamp, upper=upper)
+        return _offset(command, max(self._store.reading.bounds(queue_id)[0], found - 1) if upper else found)
 
     def max_offset(self, peer: Peer, command: Command) -> Command:
         """30: confirmed end of a queue; 0 for a topic that does not exist, as RocketMQ answers."""
@@ -131,7 +131,7 @@ class OffsetRequests:
         queue_id = self._queue(peer, command)
         records = []
         if queue_id is not None:
-            records = self._store.read(queue_id, self._store.bounds(queue_id)[0], 1, 1).records
+            records = self._store.reading.read(queue_id, self._store.reading.bounds(queue_id)[0], 1, 1).records
         timestamp = RecordView(records[0]).store_ms if records else NO_TIME
         return command.reply(fields={"timestamp": str(timestamp)})
 
@@ -144,7 +144,7 @@ class OffsetRequests:
 
     def _bounds(self, peer: Peer, command: Command) -> tuple[int, int]:
         queue_id = self._queue(peer, command)
-        return self._store.bounds(queue_id) if queue_id is not None else (0, 0)
+        return self._store.reading.bounds(queue_id) if queue_id is not None else (0, 0)
 
 
 def _offset(command: Command, offset: int) -> Command:

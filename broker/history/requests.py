@@ -102,6 +102,6 @@ class HistoryFeature(Feature):
     def _begin_of(self, queue_id: int) -> int:
         """Where the filter's own queue takes over: at its oldest record; without one nothing has matched since."""
         store = self._store
-        low, high = store.bounds(queue_id)
-        found = store.positions(queue_id, low, 1) if high > low else []
+        low, high = store.reading.bounds(queue_id)
+        found = store.reading.positions(queue_id, low, 1) if high > low else []
         return found[0] if found else store.confirm_position

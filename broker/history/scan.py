@@ -38,10 +38,10 @@ KNOWN_TOPICS_MAX = 4_096
 
 def offset_at(store: LogStore, queue_id: int, position: int) -> int:
     """Return the first offset of a queue whose record stands at `position` or behind it; its end when none does."""
-    low, high = store.bounds(queue_id)
+    low, high = store.reading.bounds(queue_id)
     while low < high:
         middle = (low + high) // 2
-        found = store.positions(queue_id, middle, 1)
+        found = store.reading.positions(queue_id, middle, 1)
         if found and found[0] < position:
             low = middle + 1
         else:
@@ -110,7 +110,7 @@ class HistoryScan:
 
     def _open(self, queue_id: int) -> None:
         if self.position == 0 and self._from_ms:
-            offset = self._store.search_time(queue_id, self._from_ms)
+            offset = self._store.reading.search_time(queue_id, self._from_ms)
         else:
             offset = offset_at(self._store, queue_id, self.position)
         self._next[queue_id] = offset
@@ -129,7 +129,7 @@ class HistoryScan:
         while True:
             offset = self._next[queue_id]
             try:
-                found = self._store.read(queue_id, offset, self._chunk, CHUNK_BYTES_MAX)
+                found = self._store.reading.read(queue_id, offset, self._chunk, CHUNK_BYTES_MAX)
             except UnreadableOffsets as error:
                 self._next[queue_id] = error.next_offset
                 continue
@@ -179,7 +179,7 @@ class LastScan:
             heapq.heappush(self._heads, (-self._read[queue_id][-1].position, queue_id))
 
     def _fill(self, queue_id: int) -> bool:
-        low = self._store.bounds(queue_id)[0]
+        low = self._store.reading.bounds(queue_id)[0]
         while self._end[queue_id] > low:
             end = self._end[queue_id]
             begin = max(low, end - self._chunk)
@@ -187,7 +187,7 @@ class LastScan:
             offset = begin
             while offset < end:
                 try:
-                    found = self._store.read(queue_id, offset, end - offset, CHUNK_BYTES_MAX, end)
+                    found = self._store.reading.read(queue_id, offset, end - offset, CHUNK_BYTES_MAX, end)
                 except UnreadableOffsets as error:
                     offset = error.next_offset
                     continue

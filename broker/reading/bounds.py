@@ -100,19 +100,21 @@ class BoundsRequests:
     def _of_topic(self, topic: str, at_ms: int | None) -> list[QueueBounds]:
         found = []
         for index, queue_id in enumerate(self._topics.queue_ids(topic)):
-            low, high = self._store.bounds(queue_id)
-            at = None if at_ms is None else self._store.search_time(queue_id, at_ms)
+            low, high = self._store.reading.bounds(queue_id)
+            at = None if at_ms is None else self._store.reading.search_time(queue_id, at_ms)
             found.append(QueueBounds(topic, index, queue_id, low, high, at))
         return found
 
     def _light_queue(self, request: QueueBoundsRequest) -> int | None:
         if request.filter is None or mqtt_topics.is_wildcard(request.filter):
             return None
-        return self._store.find_queue(names.light_queue_name(request.filter.encode()))
+        return self._store.queues.find(names.light_queue_name(request.filter.encode()))
 
     def _light_bounds(self, queue_id: int, at_ms: int | None) -> LightBounds:
-        low, high = self._store.bounds(queue_id)
-        return LightBounds(queue_id, low, high, None if at_ms is None else self._store.search_time(queue_id, at_ms))
+        low, high = self._store.reading.bounds(queue_id)
+        return LightBounds(
+            queue_id, low, high, None if at_ms is None else self._store.reading.search_time(queue_id, at_ms)
+        )
 
 
 def covered_topics(topics: Topics, topic_filter: str) -> list[str]:

@@ -34,7 +34,7 @@ class ReadingFeature(Feature):
             BoundsRequests(tools, topics=topics.table, long_polls=self.long_polls),
         )
         topics.table.on_change(lambda _name, _created: self.long_polls.wake_all())
-        tools.store.on_advance(self.long_polls.advanced, self.long_polls.waiters)
+        tools.store.positions.on_advance(self.long_polls.advanced, self.long_polls.waiters)
 
     def handlers(self) -> dict[int, Handler]:
         """MULTI_PULL, RANGE_PULL, RECORDS_AT, FILTERED_PULL, QUEUE_BOUNDS."""

@@ -68,7 +68,9 @@ class FilteredPullRequests:
             return command.reply(body=_empty(no_queue(want.queue_id)))
         bytes_max = min(want.max_bytes, self._config.limits.pull_bytes_max)
         try:
-            found = self._store.read_range(want.queue_id, want.offset, judge.look_max, bytes_max, want.end_offset)
+            found = self._store.reading.read_range(
+                want.queue_id, want.offset, judge.look_max, bytes_max, want.end_offset
+            )
         except UnreadableOffsets as error:
             return command.reply(body=_empty(self._pulls.damaged(want.queue_id, error)))
         withheld: dict[str, int] = {}

@@ -89,7 +89,9 @@ class PullRequests:
             return command.reply(body=encode_range_pull_reply(no_queue(want.queue_id)))
         bytes_max = min(want.max_bytes, self._config.limits.pull_bytes_max)
         try:
-            found = self._store.read_range(want.queue_id, want.offset, RANGE_COUNT_MAX, bytes_max, want.end_offset)
+            found = self._store.reading.read_range(
+                want.queue_id, want.offset, RANGE_COUNT_MAX, bytes_max, want.end_offset
+            )
         except UnreadableOffsets as error:
             return command.reply(body=encode_range_pull_reply(self.damaged(want.queue_id, error)))
         self._metrics.messages_out.value += found.next_offset - found.first_offset
@@ -124,7 +126,7 @@ class PullRequests:
         if not 0 <= position < self._store.confirm_position:
             return None
         try:
-            return self._store.read_at(position)
+            return self._store.reading.read_at(position)
         except CorruptLog as error:
             self._log.error("record_unreadable", position=position, error=str(error))
             return None
@@ -133,10 +135,10 @@ class PullRequests:
         if self._visible.hidden(queue_id):
             return no_queue(queue_id)
         if count_max <= 0:
-            low, high = self._store.bounds(queue_id)
+            low, high = self._store.reading.bounds(queue_id)
             return QueueRecords(queue_id, STATUS_OK, offset, offset, low, high)
         try:
-            found = self._store.read(queue_id, offset, count_max, bytes_max)
+            found = self._store.reading.read(queue_id, offset, count_max, bytes_max)
         except UnreadableOffsets as error:
             return self.damaged(queue_id, error)
         return QueueRecords(
@@ -152,7 +154,7 @@ class PullRequests:
     def damaged(self, queue_id: int, error: UnreadableOffsets) -> QueueRecords:
         """One queue's answer, so that damage holds up neither the other queues of the pull nor, once told, this one."""
         self._log.error("messages_unreadable", queue_id=queue_id, error=str(error))
-        low, high = self._store.bounds(queue_id)
+        low, high = self._store.reading.bounds(queue_id)
         return QueueRecords(queue_id, STATUS_DAMAGED, error.next_offset, error.next_offset, low, high)
 
     def authorize_queue(self, peer: Peer, command: Command, queue_id: int) -> None:

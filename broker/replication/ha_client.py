@@ -126,7 +126,7 @@ class LogCopy:
         """Bytes that were confirmed here and are not in the master's log; in the safe mode there are none."""
         self.damaged_bytes = 0
         """Bytes from the first damage of the log on that were given up to be taken from the master again."""
-        self._damage_at = store.sound_end if store.quarantined else None
+        self._damage_at = store.replica.sound_end if store.quarantined else None
         """Where the log is given up; damage that is found later is the next client's."""
         self._log = log
 
@@ -134,15 +134,15 @@ class LogCopy:
         """The log up to its first damage: from there on the master's is taken."""
         store, end = self.store, self._damage_at
         if end is None:
-            return Extent(store.begin_position, store.end_position, Epochs(store.epochs))
-        return Extent(store.begin_position, end, Epochs([each for each in store.epochs if each[1] < end]))
+            return Extent(store.begin_position, store.end_position, Epochs(store.replica.epochs))
+        return Extent(store.begin_position, end, Epochs([each for each in store.replica.epochs if each[1] < end]))
 
     def write(self, transfer: Transfer) -> None:
         """Append a part of the master's log. Raises StoreError, RemoteViolation for what does not fit."""
         part = RawPart(
             transfer.position, transfer.segment_base, transfer.segment_size, transfer.epoch, memoryview(transfer.data)
         )
-        self.store.append_raw(part)
+        self.store.replica.append_raw(part)
         self.received_bytes += len(transfer.data)
 
     def cut(self, action: Cut | Reset) -> None:
@@ -160,9 +160,11 @@ class LogCopy:
             )
         try:
             if isinstance(action, Reset):
-                store.reset(action.position)
+                store.replica.reset(action.position)
             else:
-                store.truncate(action.position)  # also at the end: an epoch without a byte there is not the master's
+                store.replica.truncate(
+                    action.position
+                )  # also at the end: an epoch without a byte there is not the master's
         except OSError as error:
             raise StoreFailed(f"the log cannot be cut at {action.position}: {error}") from error
         if self._damage_at is not None:
@@ -213,8 +215,8 @@ class HaClient:
         self._said = ""
 
     def start(self) -> None:
-        """Begin to dial the master and to copy its log."""
-        self.log_copy.store.on_kept(self._kept)
+        """Begin to follow."""
+        self.log_copy.store.positions.on_kept(self._kept)
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
     async def stop(self) -> None:
@@ -281,7 +283,7 @@ class HaClient:
         self._follower = Follower(
             self._identity,
             extent,
-            flushed=min(store.kept_position, extent.end),
+            flushed=min(store.positions.kept, extent.end),
             confirm=min(store.confirm_position, extent.end),
             epoch=self._epoch,
             nonce=secrets.token_bytes(NONCE_BYTES),
@@ -314,8 +316,8 @@ class HaClient:
                     self._link.write(action.data)
             elif isinstance(action, Write):
                 self._write(action)
-            elif isinstance(action, AdvanceConfirm):
-                self.log_copy.store.limit_confirm(action.position)
+            elif isinstance(action, Confirm):
+                self.log_copy.store.positions.limit_confirm(action.position)
             elif isinstance(action, (Cut, Reset)):
                 over = self._cut(follower, action) or over
             else:
@@ -330,7 +332,7 @@ class HaClient:
         self.log_copy.cut(action)
         self.connected, self._said = True, ""
         self._log.info("master_followed", address=self.address, epoch=follower.epoch, position=store.end_position)
-        return self._act(follower, follower.cut(store.end_position, store.kept_position))
+        return self._act(follower, follower.cut(store.end_position, store.positions.kept))
 
     def _ended(self, over: Over) -> str:
         if over.reason == OLD_EPOCH and over.epoch > self._epoch:

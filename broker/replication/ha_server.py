@@ -181,7 +181,7 @@ class Pieces:
         confirm = store.confirm_position
         asked = (position, bytes_max, store.end_position, confirm)
         if self._last is None or asked != self._asked:
-            part = store.raw(position, bytes_max)
+            part = store.replica.raw(position, bytes_max)
             if part is None:
                 return None
             _, start = epochs.at(position) or (part.epoch, position)
@@ -256,14 +256,14 @@ class Leadership:
     def extent(self) -> Extent:
         """The log as it is now."""
         store = self.store
-        return Extent(store.begin_position, store.end_position, Epochs(store.epochs))
+        return Extent(store.begin_position, store.end_position, Epochs(store.replica.epochs))
 
     def confirm(self) -> None:
         """Let the store confirm what the rule of the group allows now."""
-        limit = self.leader.limit(self.store.kept_position)
+        limit = self.leader.limit(self.store.positions.kept)
         if limit != self.limit:
             self.limit = limit
-            self.store.limit_confirm(limit)
+            self.store.positions.limit_confirm(limit)
 
 
 class HaServer:
@@ -325,8 +325,8 @@ class HaServer:
     def lead(self, leader: Leader, store: LogStore) -> None:
         """Serve replicas from this store from now on."""
         self.step_down("a new epoch begins")
-        limit = leader.limit(store.kept_position)
-        self._lead = lead = Leadership(leader, store, Epochs(store.epochs), limit)
+        limit = leader.limit(store.positions.kept)
+        self._lead = lead = Leadership(leader, store, Epochs(store.replica.epochs), limit)
 
         def written(_end: int) -> None:
             if self._lead is lead:
@@ -336,9 +336,9 @@ class HaServer:
             if self._lead is lead:
                 lead.confirm()
 
-        store.on_written(written)
-        store.on_kept(kept)
-        store.limit_confirm(limit)
+        store.positions.on_written(written)
+        store.positions.on_kept(kept)
+        store.positions.limit_confirm(limit)
 
     def step_down(self, reason: str) -> None:
         """Serve nobody: connections end, what they had is forgotten."""

@@ -91,7 +91,7 @@ class RetainedExpiry:
         if entry is None:
             return False
         try:
-            record = self._store.read_at(entry[1])
+            record = self._store.reading.read_at(entry[1])
         except CorruptLog as error:
             self._log.error("retained_unreadable", topic=topic, error=str(error))
             return False

@@ -225,7 +225,7 @@ class AdminRequests:
         topic = self._topics.require(text(command.fields, "topic")).name
         table = []
         for index, queue_id in enumerate(self._topics.queue_ids(topic)):
-            low, high = self._store.bounds(queue_id)
+            low, high = self._store.reading.bounds(queue_id)
             last_ms = stored_ms(self._store, queue_id, high - 1, low, high)
             numbers = {"minOffset": low, "maxOffset": high, "lastUpdateTimestamp": last_ms}
             table.append((queue_key(self._config.broker_name, topic, index), numbers))
@@ -283,7 +283,7 @@ def stored_ms(store: LogStore, queue: int, offset: int, low: int, high: int) -> 
     if not low <= offset < high:
         return 0
     try:
-        records = store.read(queue, offset, 1, 1).records
+        records = store.reading.read(queue, offset, 1, 1).records
     except StoreError:
         return 0
     return RecordView(records[0]).store_ms if records else 0

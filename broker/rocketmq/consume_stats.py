@@ -116,7 +116,7 @@ class ConsumeStatsRequests:
         return True
 
     def _numbers(self, queue: int, offset: int) -> dict[str, int]:
-        low, high = self._store.bounds(queue)
+        low, high = self._store.reading.bounds(queue)
         waiting = stored_ms(self._store, queue, max(offset, low), low, high)
         return {
             "brokerOffset": high,

@@ -170,11 +170,11 @@ class GroupAdminRequests:
         for index, queue_id in enumerate(self._topics.queue_ids(topic)):
             if only not in (NO_QUEUE, index):
                 continue
-            low, high = self._store.bounds(queue_id)
+            low, high = self._store.reading.bounds(queue_id)
             if given >= 0:
                 offset = max(low, min(given, high))
             else:
-                offset = high if time_ms == NOW else self._store.search_time(queue_id, time_ms)
+                offset = high if time_ms == NOW else self._store.reading.search_time(queue_id, time_ms)
             found = self._offsets.get(group, topic, index)
             if found is not None and given < 0 and time_ms != NOW and not forced:
                 offset = min(offset, found[0])

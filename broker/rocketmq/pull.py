@@ -175,10 +175,10 @@ class RocketmqPullRequests:
         if queue_id is None:
             return _reply(command, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, 0, 0)
         try:
-            found = self._store.read(queue_id, request.offset, request.count_max, request.bytes_max)
+            found = self._store.reading.read(queue_id, request.offset, request.count_max, request.bytes_max)
         except UnreadableOffsets as error:
             self._log.error("messages_unreadable", topic=request.topic, queue=request.index, error=str(error))
-            low, high = self._store.bounds(queue_id)
+            low, high = self._store.reading.bounds(queue_id)
             return _reply(command, ResponseCode.PULL_OFFSET_MOVED, f"DAMAGED: {error}", error.next_offset, low, high)
         low, high = found.min_offset, found.max_offset
         if found.status == OFFSET_TOO_LARGE:

@@ -131,11 +131,13 @@ class QueryRequests:
         if not is_light(topic):
             self._topics.require(topic)
         queue_id = self._queues.find(topic, number(fields, "queueId"))
-        low, high = self._store.bounds(queue_id) if queue_id is not None else (0, 0)
+        low, high = self._store.reading.bounds(queue_id) if queue_id is not None else (0, 0)
         count = max(0, min(number(fields, "count", 10), ENTRIES_MAX))
         records: list[memoryview] = []
         if queue_id is not None and first < high:
-            records = self._store.read(queue_id, max(first, low), count, self._config.limits.pull_bytes_max).records
+            records = self._store.reading.read(
+                queue_id, max(first, low), count, self._config.limits.pull_bytes_max
+            ).records
         body: dict[str, Any] = {
             "queueData": [_entry(RecordView(record)) for record in records],
             "minQueueIndex": low,
@@ -149,7 +151,7 @@ class QueryRequests:
         if not dispatch:
             return None
         queue_id, offset = dispatch[0]
-        if self._visible.hidden(queue_id) or offset < self._store.bounds(queue_id)[0]:
+        if self._visible.hidden(queue_id) or offset < self._store.reading.bounds(queue_id)[0]:
             return None
         owner = self._topics.owner(queue_id)
         return stored_message(

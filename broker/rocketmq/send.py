@@ -188,7 +188,7 @@ class SendRequests:
 
     def _message_ids(self, queue_id: int, offset: int, count: int) -> str:
         """Ids made of log positions, which only the index knows when a segment ended in between; 0 for the expired."""
-        positions = self._store.positions(queue_id, offset, count)
+        positions = self._store.reading.positions(queue_id, offset, count)
         host = ipv4_host(self._identity.host, self._identity.port)
         return ",".join([offset_message_id(host, position) for position in [0] * (count - len(positions)) + positions])
 

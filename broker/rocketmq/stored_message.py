@@ -130,7 +130,7 @@ def message_at(store: LogStore, unpacker: Unpacker, position: int) -> RecordView
     if position < 0:
         return None
     start, row = split_position(position)
-    record = store.read_at(start) if start < store.confirm_position else None
+    record = store.reading.read_at(start) if start < store.confirm_position else None
     if record is None:
         return None
     view = RecordView(record)

@@ -88,4 +88,6 @@ def put_per_second(store: LogStore, queue_ids: Sequence[int], now_ms: int) -> fl
 
 def _put_since(store: LogStore, queue_ids: Sequence[int], since_ms: int) -> int:
     """Messages of a topic stored since then that are still in the log."""
-    return sum(store.bounds(queue_id)[1] - store.search_time(queue_id, since_ms) for queue_id in queue_ids)
+    return sum(
+        store.reading.bounds(queue_id)[1] - store.reading.search_time(queue_id, since_ms) for queue_id in queue_ids
+    )

@@ -132,7 +132,7 @@ class MasterOfGroup:
         self._damaged = damaged
         self._group_size = group_size
         self._durability = DurabilityLog(config, self._members, log)
-        epoch_start = store.epochs[-1][1]
+        epoch_start = store.replica.epochs[-1][1]
         self.leader = Leader(
             broker_id,
             view.epoch,
@@ -205,7 +205,7 @@ class MasterOfGroup:
         pauses = [self.leader.settings.absence_ms / 1_000, FIRST_LOOK_S]
         while True:
             await asyncio.sleep(min(pauses.pop(), self._interval_s) if pauses else self._interval_s)
-            proposal = self.leader.check(self._store.kept_position, self._server.now_ms())
+            proposal = self.leader.check(self._store.positions.kept, self._server.now_ms())
             if proposal is not None:
                 await self._propose(proposal)
             self._server.confirm()
@@ -219,7 +219,7 @@ class MasterOfGroup:
         committed, confirm = leader.members.committed, leader.confirm_position
         if any(each.broker in committed and each.acknowledged >= confirm for each in leader.replicas()):
             self._has_resigned = True
-            self._log.error("master_log_damaged", position=store.sound_end, end=store.end_position)
+            self._log.error("master_log_damaged", position=store.replica.sound_end, end=store.end_position)
             self._damaged()
 
     async def _propose(self, proposal: Proposal) -> None:

@@ -258,7 +258,7 @@ class GroupMember:
 
     async def _found_damage(self, store: LogStore) -> None:
         """Leave the replicas in sync; the next role cuts the damage off and takes the master's bytes again."""
-        self._log.error("replica_log_damaged", position=store.sound_end, end=store.end_position)
+        self._log.error("replica_log_damaged", position=store.replica.sound_end, end=store.end_position)
         client, self.client = self.client, None
         self.manager.lost_something()
         if client is not None:

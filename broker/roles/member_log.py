@@ -128,10 +128,10 @@ class MemberLog:
 
     async def _maintain(self, store: LogStore, damaged: Callable[[LogStore], Awaitable[None]]) -> None:
         interval_s = self._config.maintain_interval_ms / 1_000
-        known = store.sound_end if store.quarantined else UNLIMITED
+        known = store.replica.sound_end if store.quarantined else UNLIMITED
         while True:
             await asyncio.sleep(interval_s)
             await upkeep(store, self._clock.now_ms(), interval_s, self._log)
-            before, known = known, store.sound_end if store.quarantined else UNLIMITED
+            before, known = known, store.replica.sound_end if store.quarantined else UNLIMITED
             if known < before:
                 await damaged(store)

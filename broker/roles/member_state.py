@@ -171,7 +171,7 @@ def in_sync(member: MemberView) -> int:
 def readiness(member: MemberView) -> dict[str, bool]:
     """Part -> whether it can do its work: a replica is ready when it follows its master."""
     store = member.store
-    sound = store is not None and not store.metrics()["failed"] and not store.full
+    sound = store is not None and not store.metrics()["failed"] and not store.disk.full
     return {"store": sound, "role": not _role_reason(member)}
 
 
@@ -210,9 +210,9 @@ def picture(member: MemberView) -> dict[str, Any]:
         found |= {
             "begin": store.begin_position,
             "end": store.end_position,
-            "flushed": store.flushed_position,
+            "flushed": store.positions.flushed,
             "confirmed": store.confirm_position,
-            "epochs": [list(one) for one in store.epochs],
+            "epochs": [list(one) for one in store.replica.epochs],
         }
     if client is not None:
         found |= {"follows": client.address, "connected": client.connected, "behind_bytes": lag_bytes(member)}
@@ -238,7 +238,7 @@ def picture(member: MemberView) -> dict[str, Any]:
 def epoch_cache(member: MemberView) -> bytes:
     """Body of the answer to 1007."""
     store = member.store
-    entries = store.epochs if store is not None else []
+    entries = store.replica.epochs if store is not None else []
     end = store.end_position if store is not None else 0
     ends = [*(start for _epoch, start in entries[1:]), end] if entries else []
     ranges = [EpochRange(epoch, start, stop) for (epoch, start), stop in zip(entries, ends, strict=True)]

@@ -106,7 +106,7 @@ class Serving:
         """Answer all that waits to be confirmed: the role has ended, others decide whether it stays."""
         self.broker.publishing.appender.flush()
         self.broker.groups.commits.flush()
-        self.store.give_up(reason)
+        self.store.positions.give_up(reason)
 
     async def stop(self) -> None:
         """End the timers and the upkeep, flush and close the log; what is not confirmed fails."""

@@ -107,7 +107,7 @@ class SessionListRequests:
     def _place(self, session: ClientSession, queue_id: int) -> tuple[int, int]:
         """(messages a subscription has not been given, messages it will never be given)."""
         try:
-            oldest, end = self._store.bounds(queue_id)
+            oldest, end = self._store.reading.bounds(queue_id)
         except LocalMisuse:  # deleted; the proxy ends the session's connection when it reads there
             return 0, 0
         offset = session.offsets.get(queue_id, end)

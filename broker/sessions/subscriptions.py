@@ -79,7 +79,7 @@ class SubscriptionBook:
             queue_id = self._queue_of(inner_filter(wanted.filter))
         except Refused:
             return _refused(QUOTA)
-        offset = live = self._store.next_offset(queue_id)
+        offset = live = self._store.reading.next_offset(queue_id)
         is_shared = share_of(wanted.filter) is not None
         if is_shared:
             self._shared.join(wanted.filter, session.client_id, queue_id)
@@ -121,7 +121,7 @@ class SubscriptionBook:
     ) -> SubscribeResult:
         """A filter is said again; with a wish for history its place in the log is what was wished for."""
         queue_id = known.queue_id
-        live = self._store.next_offset(queue_id)
+        live = self._store.reading.next_offset(queue_id)
         if known.qos != wanted.qos or wanted.history is not None:
             known.qos, known.exact_from = wanted.qos, live
         self.subscribers.change(session.client_id, queue_id, known.options, wanted.options)
@@ -175,7 +175,7 @@ class SubscriptionBook:
         encoded = topic_filter.encode()
         if topics.is_wildcard(topic_filter):
             return self._filters.acquire(encoded)
-        return self._store.open_queue(names.light_queue_name(encoded))
+        return self._store.queues.open(names.light_queue_name(encoded))
 
 
 def _refused(code: int) -> SubscribeResult:
@@ -185,9 +185,9 @@ def _refused(code: int) -> SubscribeResult:
 
 def start_offset(store: LogStore, queue_id: int, wish: HistoryStart, live: int) -> int:
     """The offset of the first message wanted; `live`, the queue's end, when there is none."""
-    low = store.bounds(queue_id)[0]
+    low = store.reading.bounds(queue_id)[0]
     if wish.from_ms is not None:
-        return store.search_time(queue_id, wish.from_ms)
+        return store.reading.search_time(queue_id, wish.from_ms)
     if wish.from_offset is not None:
         return min(max(low, wish.from_offset), live)
     return max(low, live - (wish.last or 0))
@@ -198,7 +198,7 @@ def place_before(store: LogStore, queue_id: int, wish: HistoryStart, start: int,
 
     A queue that has lost its first messages to retention has older ones nowhere.
     """
-    low = store.bounds(queue_id)[0]
+    low = store.reading.bounds(queue_id)[0]
     if start > 0 or low > 0 or (wish.last is not None and wish.last <= live):
         return None
     return pack_before(HistoryStart(last=wish.last - live) if wish.last is not None else wish)

@@ -96,7 +96,7 @@ class SharedGroups:
             self._end(name)
             group = None
         if group is None:
-            group = SharedGroup(queue_id, self._store.next_offset(queue_id))
+            group = SharedGroup(queue_id, self._store.reading.next_offset(queue_id))
             self._store.append_state([self._change(name, group)])
             self._add(name, group)
         self._holders.setdefault(name, set()).add(client_id)
@@ -148,7 +148,7 @@ class SharedGroups:
 
     def _end_of(self, queue_id: int) -> int:
         try:
-            return self._store.next_offset(queue_id)
+            return self._store.reading.next_offset(queue_id)
         except LocalMisuse:
             return 0  # deleted meanwhile
 

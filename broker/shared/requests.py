@@ -121,7 +121,7 @@ class SharedFeature(Feature):
         self._waiting_since_ms: dict[SharedGroup, int] = {}
         self._save_timer: asyncio.TimerHandle | None = None
         groups.on_release(self._released)
-        tools.store.on_advance(self.advanced, groups.queues)
+        tools.store.positions.on_advance(self.advanced, groups.queues)
 
     # ---- requests
 
@@ -290,7 +290,7 @@ class SharedFeature(Feature):
         """Hand out what can be; True when there may be more."""
         if self._visible.hidden(group.queue_id):
             return False
-        low, end = self._store.bounds(group.queue_id)
+        low, end = self._store.reading.bounds(group.queue_id)
         self._count_lost(group, "shared_retention", group.expire(low))
         left = TURN_MESSAGES_MAX
         while left > 0:
@@ -307,7 +307,7 @@ class SharedFeature(Feature):
         """Hand out some of these consecutive offsets; how many are dealt with."""
         first, count = offsets[0], len(offsets)
         try:
-            found = self._store.read(group.queue_id, first, count, READ_BYTES_MAX)
+            found = self._store.reading.read(group.queue_id, first, count, READ_BYTES_MAX)
         except UnreadableOffsets as error:
             return self._skip(group, [offset for offset in offsets if offset < error.next_offset], "shared_unreadable")
         gone = [offset for offset in offsets if offset < found.first_offset]

@@ -244,7 +244,7 @@ class SinkLedger:
             if count == 0:
                 return
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} is not staged here")
-        oldest, confirmed = self._store.bounds(found.queue_id)
+        oldest, confirmed = self._store.reading.bounds(found.queue_id)
         if oldest > 0:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} is beyond the log's retention: rows were deleted")
         if confirmed != count:
@@ -278,7 +278,7 @@ class SinkLedger:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{key} is gone although its commit has begun")
         if hot.choice.name == COMPILED:
             with suppress(UnreadableOffsets):  # the careful way says what is wrong
-                rows = self._store.read_range(found.queue_id, start, count - start, room, count)
+                rows = self._store.reading.read_range(found.queue_id, start, count - start, room, count)
                 placed = hot.core.shown(rows.blob, rows.starts, self._placement.way)
                 if placed and rows.first_offset == start:
                     return placed, len(rows.blob)
@@ -288,7 +288,7 @@ class SinkLedger:
 
     def _read(self, key: AttemptKey, found: Attempt, start: int, count: int, room: int) -> list[memoryview]:
         """Staged rows of an attempt from `start`, at least one, as far as `room` bytes reach."""
-        result = self._store.read(found.queue_id, start, count - start, room, end_offset=count)
+        result = self._store.reading.read(found.queue_id, start, count - start, room, end_offset=count)
         if not result.records or result.first_offset != start:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"rows of {key} are gone")
         return result.records

@@ -89,7 +89,7 @@ class Stages:
         self._hidden = hidden
         self.expired = 0
         for name in store.state.queues.with_prefix(STAGE_PREFIX):
-            queue_id = store.find_queue(name)
+            queue_id = store.queues.find(name)
             if queue_id is not None:
                 self._attempts[parse_queue_name(name)] = Attempt(queue_id, now_ms)
                 self._hidden.add(queue_id)
@@ -104,7 +104,7 @@ class Stages:
     def staged(self, key: AttemptKey) -> int:
         """Rows staged so far, confirmed or not."""
         attempt = self._attempts.get(key)
-        return self._store.next_offset(attempt.queue_id) if attempt is not None else 0
+        return self._store.reading.next_offset(attempt.queue_id) if attempt is not None else 0
 
     def open(self, key: AttemptKey, now_ms: int) -> Attempt:
         """The attempt, created with its hidden queue on first use."""
@@ -113,7 +113,7 @@ class Stages:
             check_sink(key.sink)
             if len(self._attempts) >= self._attempts_max:
                 raise Refused(ResponseCode.SYSTEM_BUSY, f"stage_attempts_max {self._attempts_max} attempts are staged")
-            attempt = Attempt(self._store.open_queue(key.queue_name()), now_ms)
+            attempt = Attempt(self._store.queues.open(key.queue_name()), now_ms)
             self._attempts[key] = attempt
             self._hidden.add(attempt.queue_id)
         attempt.seen_ms = now_ms
@@ -157,7 +157,7 @@ class Stages:
         for key in keys:
             attempt = self._attempts.pop(key)
             self._hidden.discard(attempt.queue_id)
-            self._store.delete_queues([attempt.queue_id])
+            self._store.queues.delete([attempt.queue_id])
         return len(keys)
 
 

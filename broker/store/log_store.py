@@ -10,26 +10,98 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
 
-from broker.store.group_door import GroupDoor
-from broker.store.log.confirm import Callback, FreshListener, Listener
-from broker.store.read_result import NO_SUCH_QUEUE, RangeResult, ReadResult
+from broker.store.errors import StoreError, StoreFailed
+from broker.store.log.confirm import Callback
+from broker.store.log.flusher import Schedule
+from broker.store.log.format_version import check_format
+from broker.store.log.index_thread import IndexThread
+from broker.store.log.role import WRITER, role_of
+from broker.store.parts import Parts, Site, mount
+from broker.store.recovery.quarantine import DamagedRange
+from broker.store.recovery.truncation import Truncation
+from broker.store.replica_log import Change, ReplicaLog
+from broker.store.settings import StoreSettings
 from broker.store.state.state_log import StateChange
 from broker.store.store_message import Appended, StoreMessage
-from remoting.protocol.errors import LocalMisuse
+from runtime.clock import Clock
+from runtime.faults import FaultPoints
+from runtime.files import DirectoryLock, make_directory
 
 
-class LogStore(GroupDoor):
-    """The commit log with its queue index and state tables; made by :meth:`open`."""
+class LogStore:
+    """The commit log with its queue index and state tables; made by :meth:`open`.
 
-    def _written(self) -> None:
-        if self._written_listeners:  # before the flush: what they send is on its way then
-            self._tell_written()
-        self._flusher.request()
-        if self._is_async and not self._confirm_pending:
-            self._confirm_pending = True
-            (self._soon or self._schedule)(self._confirm_written)
+    `queues` names the queues, `reading` reads them, `positions` tells how far the log is safe, `disk` what room there
+    is, `replica` is for the group of replicas. They, `state`, `keys`, `retention` and `groups` belong to one opening:
+    after a cut of the log ask again.
+    """
+
+    def __init__(self, site: Site, lock: DirectoryLock) -> None:
+        """Recover the directory that `lock` holds; use :meth:`open`."""
+        self._site = site
+        self._lock = lock
+        self.directory = site.directory
+        self._closed = False
+        try:
+            parts = mount(site)
+        except BaseException:
+            site.thread.close()
+            raise
+        self.replica = ReplicaLog(site, parts, self._rebuild)
+        self._use(parts)
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        settings: StoreSettings,
+        *,
+        clock: Clock,
+        faults: FaultPoints,
+        schedule: Schedule,
+        log: Any,
+        soon: Schedule | None = None,
+        role: str = WRITER,
+        epoch: int | None = None,
+    ) -> Self:
+        """Open or make the store in `directory` and recover it.
+
+        `schedule` runs a function on the owner's loop thread (`loop.call_soon_threadsafe`); `log` takes events. With
+        `soon`, which runs a function at the end of the loop's turn, small quick flushes are done there (`flusher`).
+        `role` and `epoch`: see `role` and the README. Raises DirectoryLocked, WrongFormat, CorruptLog (the log is
+        damaged below its durable position), LocalMisuse (the epoch was used before), OSError.
+        """
+        wanted = role_of(role, epoch)
+        make_directory(directory, mode=0o700)
+        lock = DirectoryLock(directory)
+        try:
+            check_format(directory)
+            site = Site(
+                directory=directory, settings=settings, role=wanted, clock=clock, faults=faults, schedule=schedule,
+                soon=soon, log=log, thread=IndexThread(schedule),
+            )  # fmt: skip
+            return cls(site, lock)
+        except BaseException:
+            lock.close()
+            raise
+
+    def _use(self, parts: Parts) -> None:
+        """Take the parts of a new opening."""
+        self._parts = parts
+        self._log = parts.opened.log
+        self._writer = parts.writer
+        self.state = parts.opened.tables
+        self.queues = parts.queues
+        self.reading = parts.reading
+        self.positions = parts.positions
+        self.disk = parts.guard
+        self.keys = parts.keys
+        self.retention = parts.retention
+        self.groups = parts.retention.groups
 
     # -- append -------------------------------------------------------------------------------------------------------
 
@@ -47,159 +119,112 @@ class LogStore(GroupDoor):
         essential = all(change.value is None for change in changes)
         return self._writer.append((), changes, atomic=True, essential=essential).end_position
 
-    # -- queues -------------------------------------------------------------------------------------------------------
-
-    def open_queue(self, name: bytes) -> int:
-        """Return the id of the queue `name`, made if it is not there (one state record)."""
-        queue = self._registry.find(name)
-        return self.open_queues([name])[0] if queue is None else queue
-
-    def open_queues(self, names: Sequence[bytes]) -> list[int]:
-        """Return the ids of the queues `names`; the missing ones are made by one state record."""
-        find = self._registry.find
-        missing = list(dict.fromkeys(name for name in names if find(name) is None))
-        if missing:
-            if b"" in missing:
-                raise LocalMisuse("a queue name is not empty")
-            try:
-                self._index.grow(self._registry.next_id + len(missing))
-            except OSError as error:
-                raise self._writer.write_failed(error) from error
-            self.append_state(self._registry.creation(missing))
-        return [self._registry.find(name) or 0 for name in names]
-
-    def find_queue(self, name: bytes) -> int | None:
-        """Return the id of the queue `name`, None when there is none."""
-        return self._registry.find(name)
-
-    def queue_name(self, queue: int) -> bytes:
-        """Return the name of a queue. Raises LocalMisuse when there is none with that id."""
-        name = self._registry.name(queue)
-        if name is None:
-            raise LocalMisuse(f"queue id {queue} does not exist")
-        return name
-
-    def _known(self, queue: int) -> None:
-        if not self._registry.exists(queue):
-            raise LocalMisuse(f"queue id {queue} does not exist")
-
-    def delete_queues(self, queues: Sequence[int], changes: Sequence[StateChange] = ()) -> int:
-        """Delete queues for ever, as one with `changes`, on a full disk too; return the end position."""
-        gone = [change for queue in queues if self.queue_name(queue) for change in self._registry.deletion(queue)]
-        return self._carry((), [*changes, *gone])
-
-    # -- read ---------------------------------------------------------------------------------------------------------
-
-    def bounds(self, queue: int) -> tuple[int, int]:
-        """Return (oldest offset, confirmed end) of a queue. Raises LocalMisuse when there is none with that id."""
-        self._known(queue)
-        return self._reader.bounds(queue)
-
-    def next_offset(self, queue: int) -> int:
-        """Return the offset the queue's next record gets; it may lie above the confirmed end."""
-        self._known(queue)
-        return self._index.next_offset(queue)
-
-    def read(
-        self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int | None = None
-    ) -> ReadResult:
-        """Return confirmed records of `queue` from `offset` on. Raises UnreadableOffsets when the first is damaged."""
-        if not self._registry.exists(queue):
-            return ReadResult(NO_SUCH_QUEUE, offset, offset, 0, 0)
-        return self._damage.read(queue, offset, max_count, max_bytes, end_offset)
-
-    def read_range(self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int) -> RangeResult:
-        """Return many confirmed records of `queue` in one piece, checksums unread. Raises UnreadableOffsets."""
-        if not self._registry.exists(queue):
-            return RangeResult(NO_SUCH_QUEUE, offset, offset, 0, 0)
-        return self._damage.read_range(queue, offset, max_count, max_bytes, end_offset)
-
-    def read_at(self, position: int) -> memoryview | None:
-        """Return the confirmed record at `position`, None when it has expired. Raises CorruptLog."""
-        return self._reader.read_at(position)
-
-    def positions(self, queue: int, offset: int, count: int) -> list[int]:
-        """Return where the messages [offset, offset + count) of `queue` stand; fewer when the index has fewer."""
-        return [int(position) for position in self._index.read(queue, offset, count).positions]
-
-    def search_time(self, queue: int, store_ms: int, upper: bool = False) -> int:
-        """Return the first offset stored at or after `store_ms` (`upper`: after it)."""
-        self._known(queue)
-        return self._times.first_offset(queue, *self._reader.bounds(queue), store_ms + 1 if upper else store_ms)
-
-    # -- confirm ------------------------------------------------------------------------------------------------------
-
     def when_confirmed(self, position: int, callback: Callback) -> None:
         """Call `callback(None)` once all below `position` is confirmed, or with StoreFailed if never."""
-        self._confirm.when_confirmed(position, callback)
+        self._parts.confirm.when_confirmed(position, callback)
 
-    def on_advance(self, listener: Listener, among: Sized | None = None) -> None:
-        """Tell `listener` the ids of queues whose confirmed end moved, once per move; with `among` while it has any."""
-        self._listeners.append((listener, among))
-        self._confirm.on_advance(listener, among)
+    # -- what is asked of it ------------------------------------------------------------------------------------------
 
-    def on_fresh(self, listener: FreshListener) -> None:
-        """Give `listener` the small batches that were confirmed, just before `on_advance` tells of the same move."""
-        self._confirm.on_fresh(listener)
+    @property
+    def epoch(self) -> int:
+        """The epoch that writes the log, or wrote the last of it; 0 for the empty log of a replica."""
+        return self._parts.marks.epoch
 
-    def _confirm_written(self) -> None:
-        self._confirm_pending = False
-        if self._writer.failure is None and not self._closed:
-            self._keep(self._index.end_position)  # the end of whole groups
+    @property
+    def begin_position(self) -> int:
+        """Position of the oldest byte that has not expired."""
+        return self._log.begin
 
-    def _on_flushed(self, position: int) -> None:
-        self._flushed = position = self._whole_below(position)
-        self._keep(position)
+    @property
+    def end_position(self) -> int:
+        """Where the next record goes."""
+        return self._log.end
 
-    def _keep(self, position: int) -> None:
-        """What stands below is as safe as the settings ask."""
-        if position > self._kept:
-            self._kept = position
-        self._advance(self._kept)
-        if self._kept_listeners:
-            self._tell_kept()
+    @property
+    def confirm_position(self) -> int:
+        """Everything below it is durable and visible."""
+        return self._parts.confirm.position
 
-    def _advance(self, position: int) -> None:
-        limit = self._limit
-        self._confirm.advance(min(position, limit))
-        self._index.tail.publish_confirm(self._confirm.position, self._flushed)
+    @property
+    def replayed_records(self) -> int:
+        """How many records its opening has read to know index and state."""
+        return self._parts.opened.replayed_records
 
-    # -- upkeep -------------------------------------------------------------------------------------------------------
+    @property
+    def refusal(self) -> StoreError | None:
+        """What an append gets now instead of being taken; None while it is taken."""
+        return self._parts.failure.refusal
+
+    @property
+    def quarantined(self) -> Sequence[DamagedRange]:
+        """The stretches of the log that were durable and are damaged."""
+        return tuple(self._parts.damage.quarantine)
+
+    def metrics(self) -> dict[str, int]:
+        """Return gauges and totals of the store."""
+        return self._parts.metrics()
+
+    # -- upkeep and the end -------------------------------------------------------------------------------------------
 
     def maintain(self, now_ms: int) -> bool:
         """Do a bounded piece of upkeep (disk, segments, runs, snapshot, retention). Call about once a second.
 
         Return whether there is more to do: call again soon then, but let the loop serve others in between.
         """
-        if self._writer.failure is None and not self._closed:
-            self._guard.check()
-            self._maintenance.step(now_ms, self._flushed)
-            if self._scrub is not None:
-                self._scrub.step(now_ms, self._flushed)
-                return self._retention.working or self._scrub.working
-        return self._retention.working
+        if self._parts.failure.error is not None:
+            return False
+        return self._parts.maintenance.step(now_ms, self.positions.flushed)
 
-    def metrics(self) -> dict[str, int]:
-        """Return gauges and totals of the store."""
-        return {
-            "begin_position": self._log.begin,
-            "end_position": self._log.end,
-            "flushed_position": self._flushed,
-            "confirm_position": self._confirm.position,
-            "messages_total": self._writer.messages_total,
-            "bytes_total": self._writer.bytes_total,
-            "flushes_total": self._flusher.flushes_total,
-            "queues": self._registry.count,
-            "segments": len(self._log.segments),
-            "index_runs": len(self._index.runs),
-            "index_tail_entries": self._index.tail.count - self._index.tail.first,
-            "index_runs_written_total": self._index_flusher.runs_written_total,
-            "index_merges_total": self._index_flusher.merges_total,
-            **self._retention.metrics(),
-            "disk_free_bytes": self._guard.free_bytes,
-            "disk_full": int(self._guard.full),
-            "failed": int(self._writer.failure is not None),
-            **(self.keys.metrics() if self.keys is not None else {}),
-            **self._damage.metrics(),
-            **(self._scrub.metrics() if self._scrub is not None else {}),
-        }
+    def close(self) -> None:
+        """Flush, deliver what is confirmed, write run and snapshot, and leave a clean checkpoint; idempotent."""
+        if self._closed:
+            return
+        parts, log = self._parts, self._log
+        log.growing = False
+        parts.positions.close()
+        if parts.failure.error is None:
+            parts.maintenance.settle()
+        self._closed = True
+        self._site.thread.close()
+        if parts.failure.error is None:
+            flushed = parts.positions.flushed
+            parts.marks.close(flushed, clean=flushed == log.end)  # a replica may have written half a group
+        parts.failure.end(StoreFailed(f"{self.directory}: the store is closed"))
+        self._give_back()
+
+    def _give_back(self) -> None:
+        self._parts.opened.index.close()
+        self._log.close()
+        self._lock.close()
+
+    # -- a cut of a replica's log -------------------------------------------------------------------------------------
+
+    def _rebuild(self, change: Change) -> Parts:
+        """Put the parts to rest, change the directory and make them anew; what fails leaves a store that is closed."""
+        parts, site = self._parts, self._site
+        try:
+            self._dismantle()
+            change(Truncation(site.directory, self._log, parts.opened.epochs, site.faults, site.log))
+            self._log.close()
+            self._use(mount(site))
+        except BaseException as error:
+            self._closed = True
+            site.thread.close()
+            parts.failure.fail(StoreFailed(f"{site.directory}: the log could not be cut: {error}; restart the broker"))
+            self._log.close()
+            self._lock.close()
+            raise
+        parts.failure.error = StoreFailed(f"{site.directory}: the log is cut")
+        return self._parts
+
+    def _dismantle(self) -> None:
+        """Put everything to rest that works on the directory, with nothing more written; the log stays open."""
+        parts = self._parts
+        self._log.growing = False
+        parts.positions.silence()
+        parts.positions.close()
+        self._site.thread.drain()
+        if parts.failure.error is not None:
+            raise parts.failure.error
+        parts.confirm.fail(StoreFailed(f"{self.directory}: the log is cut"))
+        parts.opened.index.close()

@@ -85,7 +85,7 @@ class Dispatcher:
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"light queue name {name!r} does not begin with %LMQ%")
             if (name + SLASH).startswith(SERVER_QUEUES):
                 raise Refused(ResponseCode.NO_PERMISSION, "queues below $SYS are the server's own")
-            ids.append(self._store.open_queue(name))
+            ids.append(self._store.queues.open(name))
         return tuple(ids)
 
     def _miss(self, topic: bytes) -> tuple[int, ...]:
@@ -104,7 +104,7 @@ class Dispatcher:
         index = names.queue_index(topic, config.write_queue_count)
         ids = (
             self._topics.queue_ids(parent)[index],
-            self._store.open_queue(names.light_queue_name(topic)),
+            self._store.queues.open(names.light_queue_name(topic)),
             *self._filters.match(topic),
         )
         if len(self._cache) >= self._cached_topics_max:

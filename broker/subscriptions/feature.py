@@ -36,8 +36,8 @@ class SubscriptionFeature(Feature):
         )
         self.subscribers = Subscribers()
         self.followers = Followers(store, tools.authorizer, topics.visible, topics.hidden)
-        store.on_fresh(self.followers.confirmed)
-        store.on_advance(self.followers.advanced)
+        store.positions.on_fresh(self.followers.confirmed)
+        store.positions.on_advance(self.followers.advanced)
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler: FOLLOW."""

@@ -95,7 +95,7 @@ class Filters:
         due = [name for name, since in self._idle_since_ms.items() if now_ms - since >= self._expiry_ms]
         if not due:
             return 0
-        self._store.delete_queues(
+        self._store.queues.delete(
             [self._queue_ids[name] for name in due], [StateChange(state_kinds.FILTER, name, None) for name in due]
         )
         for topic_filter in due:
@@ -109,7 +109,7 @@ class Filters:
     def _create(self, topic_filter: bytes) -> int:
         if len(self._queue_ids) >= self._filters_max:
             raise Refused(ResponseCode.SYSTEM_BUSY, f"filters_max {self._filters_max} wildcard filters exist already")
-        queue_id = self._store.open_queue(names.light_queue_name(topic_filter))
+        queue_id = self._store.queues.open(names.light_queue_name(topic_filter))
         self._store.append_state([StateChange(state_kinds.FILTER, topic_filter, _QUEUE_ID.pack(queue_id))])
         self._queue_ids[topic_filter] = queue_id
         self._trie.add(topic_filter, queue_id)

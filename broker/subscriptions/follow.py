@@ -79,7 +79,7 @@ class Followers:
         self._authorizer = authorizer
         self._visible = visible
         self._hidden = hidden
-        self._end_of = store.confirmed_end
+        self._end_of = store.reading.confirmed_end
         self._by_queue: dict[int, tuple[_Follower, ...]] = {}
         """Mostly one: a set for each queue would cost four times as much."""
         self._followers: dict[Peer, _Follower] = {}

@@ -67,7 +67,7 @@ class TopicFeature(Feature):
         """How many topics there are and, unless there are too many, how many messages they hold."""
         numbers = {"topics": len(self.table)}
         if len(self.table) <= COUNTED_TOPICS_MAX:
-            bounds = self._store.bounds
+            bounds = self._store.reading.bounds
             queues = (queue for config in self.table for queue in self.table.queue_ids(config.name))
             numbers["messages_stored"] = sum(high - low for low, high in map(bounds, queues))
         return numbers
@@ -75,7 +75,7 @@ class TopicFeature(Feature):
     def _describe(self, topic: str) -> dict[str, Any]:
         queues = []
         for index, queue_id in enumerate(self.table.queue_ids(topic)):
-            low, high = self._store.bounds(queue_id)
+            low, high = self._store.reading.bounds(queue_id)
             queues.append({"queue": index, "id": queue_id, "min": low, "max": high})
         config = self.table.require(topic)
         return {

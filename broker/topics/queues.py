@@ -43,7 +43,7 @@ class ClientQueues:
             Refused: TOPIC_NOT_EXIST, INVALID_PARAMETER for a queue number out of range.
         """
         if is_light(topic):
-            return self._store.find_queue(topic.encode())
+            return self._store.queues.find(topic.encode())
         ids = self._topics.queue_ids(self._topics.require(topic).name)
         if not 0 <= index < len(ids):
             raise Refused(
@@ -70,18 +70,18 @@ class VisibleQueues:
         if queue_id in self._hidden:
             return True
         try:
-            self._store.queue_name(queue_id)
+            self._store.queues.name(queue_id)
         except LocalMisuse:
             return True
         return False
 
     def end(self, queue_id: int) -> int:
         """Confirmed end of a queue that readers may see; 0 for a queue that does not exist or is hidden."""
-        return 0 if self.hidden(queue_id) else self._store.bounds(queue_id)[1]
+        return 0 if self.hidden(queue_id) else self._store.reading.bounds(queue_id)[1]
 
     def title(self, queue_id: int) -> str:
         """The resource a queue is, for authorisation; empty for one that nobody may see."""
         owner = self._topics.owner(queue_id)
         if owner is not None:
             return of_topic(owner[0])
-        return of_topic(self._store.queue_name(queue_id).decode()) if not self.hidden(queue_id) else ""
+        return of_topic(self._store.queues.name(queue_id).decode()) if not self.hidden(queue_id) else ""

@@ -94,5 +94,5 @@ def light_queues(store: LogStore, topic: bytes) -> list[int]:
         found = queues.ids_with_prefix(names.LMQ_PREFIX + head)
         return [queue for queue in found if topic_of(queues.name(queue) or b"") == topic]
     level = names.LMQ_PREFIX + (reserved if bar else topic)
-    alone = store.find_queue(level)
+    alone = store.queues.find(level)
     return queues.ids_with_prefix(level + _SLASH) + ([] if alone is None else [alone])

@@ -137,7 +137,7 @@ class Topics:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"topic name [{config.name}] is not valid")
         if config.name not in self._configs and len(self._configs) >= self._topics_max:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topics_max {self._topics_max} topics exist already")
-        self._store.open_queues([queue_name(config.name, index) for index in range(config.queue_count)])
+        self._store.queues.open_all([queue_name(config.name, index) for index in range(config.queue_count)])
         created = config.name not in self._configs
         position = self._store.append_state([StateChange(state_kinds.TOPIC, config.name.encode(), _encode(config))])
         self._apply(config.name, config, position)
@@ -148,7 +148,7 @@ class Topics:
         """Remove a topic and its queues; returns the end position of the removal."""
         self.require(name)
         deletion = StateChange(state_kinds.TOPIC, name.encode(), None)
-        position = self._store.delete_queues(self._queue_ids.get(name, ()), [deletion])
+        position = self._store.queues.delete(self._queue_ids.get(name, ()), [deletion])
         for queue_id in self._queue_ids.pop(name, ()):
             self._owners.pop(queue_id, None)
         del self._configs[name]
@@ -157,7 +157,7 @@ class Topics:
         return position
 
     def _apply(self, name: str, config: TopicSettings, position: int) -> None:
-        ids = tuple(self._store.open_queues([queue_name(name, index) for index in range(config.queue_count)]))
+        ids = tuple(self._store.queues.open_all([queue_name(name, index) for index in range(config.queue_count)]))
         known = self._queue_ids.get(name, ())
         self._queue_ids[name] = ids + known[len(ids) :]
         for index, queue_id in enumerate(ids):

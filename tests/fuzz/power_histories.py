@@ -103,7 +103,7 @@ class Histories:
         bench.flush()
         later = [end for end in ends if end >= max(self._fork, bench.store.confirm_position)]
         self._fork = chance.choice((later[-1], chance.choice(later)))
-        bench.store.limit_confirm(self._fork)
+        bench.store.positions.limit_confirm(self._fork)
         made = self._history(epoch, bench.store)
         bench.close()
         return made
@@ -119,7 +119,7 @@ class Histories:
             return self._bench
         self._bench.with_settings(**sizes)
         self._bench.open(role="replica")
-        self._bench.store.truncate(self._fork)
+        self._bench.store.replica.truncate(self._fork)
         self._bench.reopen_as(epoch=epoch)
         return self._bench
 
@@ -129,7 +129,7 @@ class Histories:
         former = self.made[-1].data if self.made else b""
         data = former[:begin].ljust(begin, b"\0") + b"".join(each for _, each in files)[: end - begin]
         return History(
-            epoch, begin, end, self._fork, store.epochs, [(base, len(each)) for base, each in files],
+            epoch, begin, end, self._fork, store.replica.epochs, [(base, len(each)) for base, each in files],
             *_ends(data, begin), data,
         )  # fmt: skip
 
@@ -137,7 +137,7 @@ class Histories:
 def _write(store: LogStore, number: int, workload: int) -> int:
     done = operation(number, workload)
     names = done.names()
-    ids = dict(zip(names, store.open_queues(names), strict=True))
+    ids = dict(zip(names, store.queues.open_all(names), strict=True))
     return store.append(done.messages(number, ids), changes=done.changes).end_position
 
 
@@ -145,9 +145,9 @@ def _expire(bench: ReplicaBench) -> None:
     """Let go what the settings let go, as far as it gets; what it says again for that is confirmed."""
     for _ in range(15):
         bench.flush()
-        bench.store.limit_confirm(bench.store.end_position)
+        bench.store.positions.limit_confirm(bench.store.end_position)
         bench.store.maintain(0)
-        bench.store._thread.drain()
+        bench.store._site.thread.drain()
         bench.turn()
 
 

@@ -13,13 +13,13 @@ from typing import Any
 
 from broker.replication.follower import Write
 from broker.replication.ha_client import HaClient
-from broker.store import store_base
-from broker.store.group_door import GroupDoor
+from broker.store import log_store
 from broker.store.index import index_flusher, manifest, run_writer
 from broker.store.keys import key_manifest
 from broker.store.log import checkpoint, commit_log, durable_mark, epoch_file, format_version
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.segment import Segment
+from broker.store.log_store import LogStore
 from broker.store.recovery import quarantine, truncation
 from broker.store.recovery.truncation import Truncation
 from broker.store.replica import replica_writer
@@ -128,7 +128,7 @@ def offsets_not_flushed() -> None:
 
 def parents_not_flushed() -> None:
     """The directories above a new store are made and forgotten."""
-    _set(store_base, "make_directory", lambda path, mode: path.mkdir(mode=mode, parents=True, exist_ok=True))
+    _set(log_store, "make_directory", lambda path, mode: path.mkdir(mode=mode, parents=True, exist_ok=True))
 
 
 def segment_dropped_early() -> None:
@@ -257,8 +257,8 @@ STORE: dict[str, Plant] = {
 }
 """What is done to a store."""
 REPLICA: dict[str, Plant] = {
-    "cut-log": lambda: _within(GroupDoor, "_rebuild", Segment, "sync"),
-    "cut-names": lambda: _within(GroupDoor, "_rebuild", commit_log, "fsync_dir"),
+    "cut-log": lambda: _within(LogStore, "_rebuild", Segment, "sync"),
+    "cut-names": lambda: _within(LogStore, "_rebuild", commit_log, "fsync_dir"),
     "cut-removals": lambda: _set(truncation, "fsync_dir", nothing),
     "cut-index": lambda: _replaced_unflushed(truncation, "lower_index", manifest),
     "cut-keys": lambda: _replaced_unflushed(truncation, "lower_keys", key_manifest),

@@ -100,12 +100,12 @@ class ReplicaVictim:
         found = {} if store.quarantined else report(store)
         return {
             **found, "begin": store.begin_position, "end": store.end_position, "confirm": store.confirm_position,
-            "kept": store.kept_position, "epochs": store.epochs,
+            "kept": store.positions.kept, "epochs": store.replica.epochs,
         }  # fmt: skip
 
     def _tell_cuts(self, store: LogStore) -> None:
         """Say what is going to be cut before it is; the power often goes on the way."""
-        truncate, reset = store.truncate, store.reset
+        truncate, reset = store.replica.truncate, store.replica.reset
 
         def tell(position: int) -> None:
             self._say("cutting", position)
@@ -121,7 +121,7 @@ class ReplicaVictim:
             tell(0)
             reset(position)
 
-        store.truncate, store.reset = tell_truncate, tell_reset  # type: ignore[method-assign]
+        store.replica.truncate, store.replica.reset = tell_truncate, tell_reset  # type: ignore[method-assign]
 
     def _follow(self, store: LogStore, number: int, history: History) -> bool:
         """Take everything over from one master; False when it is to stop before."""
@@ -132,7 +132,7 @@ class ReplicaVictim:
             failed=self._failed, log=self._events,
         )  # fmt: skip
         client._task, client._link = cast("Any", self), link
-        store.on_kept(client._kept)
+        store.positions.on_kept(client._kept)
         client._opened(link)
         decoder = Decoder(FROM_MASTER)
         self._say("follows", number)
@@ -144,8 +144,8 @@ class ReplicaVictim:
             if store.end_position < history.end:
                 wanted = self._chance.choice((100, 3_000, 20_000))
                 self._hear(client, decoder, history.transfer(store.end_position, wanted))
-            elif store.kept_position < history.end:
-                self._until(store, lambda: store.kept_position == history.end)
+            elif store.positions.kept < history.end:
+                self._until(store, lambda: store.positions.kept == history.end)
                 self._hear(client, decoder, history.heartbeat())
             else:
                 client._task = client._follower = None

@@ -96,7 +96,7 @@ class Victim:
             return
         if self._orders.read_only:
             survey(store)  # it notes the damage it meets, and the index thread looks how far that goes
-            store._thread.drain()
+            store._site.thread.drain()
             self.say("read", survey(store))
             self.say("appended", self._append_some(store))
             return
@@ -153,15 +153,15 @@ class Victim:
         done = operation(number, self._orders.workload)
         ledger = store.state.get(state_kinds.LEDGER, b"sink")
         if not ledger or int(ledger[0]) < number:
-            doomed = store.find_queue(done.deleted) if done.deleted else None
+            doomed = store.queues.find(done.deleted) if done.deleted else None
             if doomed is not None:
-                store.delete_queues([doomed])
+                store.queues.delete([doomed])
             names = done.names()
-            ids = dict(zip(names, store.open_queues(names), strict=True))
+            ids = dict(zip(names, store.queues.open_all(names), strict=True))
             end = store.append(done.messages(number, ids), changes=done.changes).end_position
             store.when_confirmed(end, lambda error: self.say("lost" if error else "confirmed", end, number))
         if done.loose:
-            loose = store.open_queue(b"loose")
+            loose = store.queues.open(b"loose")
             store.append([message([loose], b"loose") for _ in range(done.loose)])
 
     def _turn(self) -> None:
@@ -171,7 +171,7 @@ class Victim:
     def _append_some(self, store: LogStore) -> list[list[int]]:
         """Append a message to some queues; return (queue, offset) of what is confirmed."""
         names = sorted(name for name, _ in store.state.items(state_kinds.QUEUE) if name)[:5]
-        queues = [queue for name in names if (queue := store.find_queue(name)) is not None]
+        queues = [queue for name in names if (queue := store.queues.find(name)) is not None]
         if not queues:
             return []
         try:
@@ -187,14 +187,14 @@ def survey(store: LogStore) -> dict[str, Any]:
     """What a reader gets of a damaged store: per queue its bounds, (offset, position) of records, unreadable spans."""
     queues = {}
     for name, _ in list(store.state.items(state_kinds.QUEUE)):
-        queue = store.find_queue(name) if name else None
+        queue = store.queues.find(name) if name else None
         if queue is None:
             continue
-        at, high = store.bounds(queue)
+        at, high = store.reading.bounds(queue)
         low, found, missing = at, [], []
         while at < high:
             try:
-                result = store.read(queue, at, 1 << 20, 1 << 40)
+                result = store.reading.read(queue, at, 1 << 20, 1 << 40)
             except UnreadableOffsets as error:
                 span = (error.queue, error.first_offset, error.next_offset)
             else:
@@ -222,13 +222,13 @@ def report(store: LogStore) -> dict[str, Any]:
     """Everything a reader could see, for the judge."""
     queues = {}
     for name, _ in list(store.state.items(state_kinds.QUEUE)):
-        queue = store.find_queue(name) if name else None
+        queue = store.queues.find(name) if name else None
         if queue is None:
             continue
-        low, high = store.bounds(queue)
-        records = store.read(queue, low, 1 << 20, 1 << 40).records
+        low, high = store.reading.bounds(queue)
+        records = store.reading.read(queue, low, 1 << 20, 1 << 40).records
         places = [RecordView(record, 0).position for record in records]
-        queues[queue] = [name.decode(), low, high, store.next_offset(queue), places]
+        queues[queue] = [name.decode(), low, high, store.reading.next_offset(queue), places]
     state = [
         [kind, key.decode("latin-1"), value.decode("latin-1"), position]
         for kind in state_kinds.NAMES
@@ -236,7 +236,7 @@ def report(store: LogStore) -> dict[str, Any]:
     ]
     retained = {}
     for topic, (_, position) in store.state.items(state_kinds.RETAINED):
-        record = store.read_at(position)
+        record = store.reading.read_at(position)
         retained[topic.decode()] = RecordView(record, 0).producer_seq if record is not None else None
     return {
         "begin": store.begin_position, "end": store.end_position, "confirm": store.confirm_position,

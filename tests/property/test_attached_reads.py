@@ -42,7 +42,7 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.bench = StoreBench(directory, segment_size_bytes=8192, index_tail_entries=32, flush="async")
-        self.queues = self.bench.store.open_queues([b"q%d" % n for n in range(QUEUES)])
+        self.queues = self.bench.store.queues.open_all([b"q%d" % n for n in range(QUEUES)])
         self.bench.settle()
         self.lists: dict[int, list[tuple[int, int, bytes]]] = {queue: [] for queue in self.queues}
         """Queue -> (offset, count, body) of what is confirmed."""
@@ -62,7 +62,7 @@ class World:
     def append(self, seed: int) -> None:
         """A few records, some of them batches, to one or two queues each; confirmed before the move ends."""
         chance = random.Random(seed)
-        sent, ends = [], {queue: self.bench.store.next_offset(queue) for queue in self.queues}
+        sent, ends = [], {queue: self.bench.store.reading.next_offset(queue) for queue in self.queues}
         for _ in range(chance.randint(1, 12)):
             queues = chance.sample(self.queues, chance.randint(1, 2))
             count = chance.choice([1, 1, 1, 5])
@@ -79,31 +79,31 @@ class World:
 
     def run(self, _seed: int) -> None:
         """The tail becomes a run; merges follow."""
-        self.bench.store._thread.drain()
-        self.bench.store._index_flusher.flush()
-        self.bench.store._thread.drain()
+        self.bench.store._site.thread.drain()
+        self.bench.store._parts.index_flusher.flush()
+        self.bench.store._site.thread.drain()
 
     def expire(self, _seed: int) -> None:
         """The oldest segment goes, in the order in which retention does it."""
         store = self.bench.store
         if len(store._log.segments) < 3:
             return
-        if store._index.manifest.end_position < store._log.segments[1].base:
+        if store._parts.opened.index.manifest.end_position < store._log.segments[1].base:
             self.run(0)
         store._log.drop_before(store._log.segments[1].base)
         self._claims = []
         if self.plan_next() % 2:  # a reader may look between the two, and know more than the writer says
             self.look_around()
-        store._index.move_begin(store._log.begin)
+        store._parts.opened.index.move_begin(store._log.begin)
         claims, self._claims = self._claims, None
         for queue, first_offset in claims:
             self.check_expired(queue, first_offset)
-        store._index_flusher.drop_runs(store._index.expired_runs())
-        store._thread.drain()
+        store._parts.index_flusher.drop_runs(store._parts.opened.index.expired_runs())
+        store._site.thread.drain()
 
     def grow(self, seed: int) -> None:
         """Rows for more queues than the tail has."""
-        self.bench.store._index.grow(self.bench.store._index.queue_count + 1 + seed % 5000)
+        self.bench.store._parts.opened.index.grow(self.bench.store._parts.opened.index.queue_count + 1 + seed % 5000)
 
     def restart(self, _seed: int) -> None:
         """The writer ends and another one recovers."""
@@ -151,7 +151,7 @@ class World:
         if self._claims is not None:
             self._claims.append((queue, first_offset))
         else:
-            assert first_offset <= self.bench.store.bounds(queue)[0]
+            assert first_offset <= self.bench.store.reading.bounds(queue)[0]
 
     def compare(self, queue: int, found: Any) -> None:
         """Every record is the one of the list, and none is missing."""
@@ -201,7 +201,7 @@ def test_an_answer_is_true_whatever_happens_meanwhile(twin: str, plan: list[int]
                     world.writer(action)
                     world.look_around()
             for queue in world.queues:
-                low, high = world.bench.store.bounds(queue)
+                low, high = world.bench.store.reading.bounds(queue)
                 assert world.attached.bounds(queue) == (low, high)
         finally:
             world.attached.close()

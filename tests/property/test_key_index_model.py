@@ -74,7 +74,7 @@ class KeyMachine(RuleBasedStateMachine):
             self.place / "0", segment_size_bytes=segment, key_index_entries=entries, flush=flush, flush_interval_ms=1,
             retention_size_bytes=size, index_merge_runs=merge, index_tail_entries=32, log=Silent(),
         )  # fmt: skip
-        self.queue = self.bench.store.open_queue(b"q")
+        self.queue = self.bench.store.queues.open(b"q")
 
     def teardown(self) -> None:
         """Close and remove everything."""
@@ -118,7 +118,7 @@ class KeyMachine(RuleBasedStateMachine):
         """Upkeep, with all it starts."""
         self.bench.clock.advance_ms(step_ms)
         self.bench.store.maintain(self.bench.clock.now_ms())
-        self.bench.store._thread.drain()
+        self.bench.store._site.thread.drain()
         self.bench.turn()
 
     @rule()
@@ -166,7 +166,7 @@ class KeyMachine(RuleBasedStateMachine):
         self.said = [one for one in self.said if one.end <= end]
         for one in self.said:
             one.visible_at = min(one.visible_at, end)
-        self.queue = self.bench.store.open_queue(b"q")  # its creation may have been lost
+        self.queue = self.bench.store.queues.open(b"q")  # its creation may have been lost
         self.bench.turn()
 
     @rule(topic=st.sampled_from(TOPICS), key=st.sampled_from(KEYS), unique=st.booleans(), seed=st.integers(0, 2**16))

@@ -130,7 +130,7 @@ class StoreMachine(RuleBasedStateMachine):
         first = self.store.end_position
         missing = [name for name in dict.fromkeys(wanted) if name not in self.model.names]
         made = created(missing, self.model.next_id)
-        ids = self.store.open_queues(wanted)
+        ids = self.store.queues.open_all(wanted)
         if missing:
             self.told(first, [], made)
         assert ids == [self.model.names[name] for name in wanted]
@@ -175,11 +175,11 @@ class StoreMachine(RuleBasedStateMachine):
         if len(self.model.queues) < 2:
             return
         queue = self.pick(number)
-        name = self.store.queue_name(queue)
+        name = self.store.queues.name(queue)
         first = self.store.end_position
-        self.store.delete_queues([queue])
+        self.store.queues.delete([queue])
         self.told(first, [], [(QUEUE, name, None)])
-        assert self.store.read(queue, 0, 10, 1000).status == NO_SUCH_QUEUE
+        assert self.store.reading.read(queue, 0, 10, 1000).status == NO_SUCH_QUEUE
         self.group()
 
     # -- what happens by itself
@@ -200,20 +200,20 @@ class StoreMachine(RuleBasedStateMachine):
         self.bench.clock.advance_ms(passed_ms)
         self.store.maintain(self.bench.clock.now_ms())
         for _ in range(times - 1):
-            self.store._thread.drain()
+            self.store._site.thread.drain()
             self.bench.settle()
             self.store.maintain(self.bench.clock.now_ms())
 
     @rule()
     def flush_index(self) -> None:
         """The tail becomes a run, and runs are merged."""
-        if not self.store._index_flusher.busy:
-            self.store._index_flusher.flush()
+        if not self.store._parts.index_flusher.busy:
+            self.store._parts.index_flusher.flush()
 
     @rule()
     def snapshot(self) -> None:
         """A snapshot of the state is written."""
-        self.store._maintenance.snapshot()
+        self.store._parts.snapshots.take()
 
     @rule(index=st.booleans(), snapshot=st.booleans())
     def restart(self, index: bool, snapshot: bool) -> None:
@@ -281,8 +281,8 @@ class StoreMachine(RuleBasedStateMachine):
         entries, low, high = self.visible(queue)
         offset %= high + 3
         end = None if end is None else end % (high + 3)
-        found = self.store.read(queue, offset, count, size, end)
-        piece = self.store.read_range(queue, offset, count, size, high if end is None else end)
+        found = self.store.reading.read(queue, offset, count, size, end)
+        piece = self.store.reading.read_range(queue, offset, count, size, high if end is None else end)
         first = max(offset, low)
         expected = taken(entries, first, high if end is None else min(high, end), first + count, size)
         status = OFFSET_TOO_SMALL if offset < low else OK
@@ -309,11 +309,11 @@ class StoreMachine(RuleBasedStateMachine):
         queue = self.pick(number)
         entries, _, high = self.visible(queue)
         when = self.bench.clock.now_ms() - behind_ms
-        assert self.store.search_time(queue, when, upper) == first_since(entries, when, high, upper=upper)
+        assert self.store.reading.search_time(queue, when, upper) == first_since(entries, when, high, upper=upper)
         everything = self.model.queues[queue]
         if everything:
             entry = everything[at % len(everything)]
-            found = self.store.read_at(entry.position)
+            found = self.store.reading.read_at(entry.position)
             seen = self.begin <= entry.position < self.store.confirm_position
             assert (None if found is None else bytes(found)) == (entry.data if seen else None)
 
@@ -330,11 +330,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert store.confirm_position >= self.confirmed
         self.confirmed = store.confirm_position
         for name in NAMES:
-            assert store.find_queue(name) == model.names.get(name)
+            assert store.queues.find(name) == model.names.get(name)
         for queue, entries in model.queues.items():
             _, low, high = self.visible(queue)
-            assert store.bounds(queue) == (low, high), (queue, store.bounds(queue), low, high)
-            assert store.next_offset(queue) == end_of(entries)
+            assert store.reading.bounds(queue) == (low, high), (queue, store.reading.bounds(queue), low, high)
+            assert store.reading.next_offset(queue) == end_of(entries)
         tables = {kind: {key: value for key, (value, _) in store.state.items(kind)} for kind in KINDS}
         assert tables == {kind: model.tables.get(kind, {}) for kind in KINDS}
         assert {key for key, _ in store.state.items(RETAINED)} == set(model.retained)
@@ -371,13 +371,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.check_begin()
         for queue in self.model.queues:
             entries, low, high = self.visible(queue)
-            found = self.store.read(queue, low, 1 << 30, 1 << 40)
+            found = self.store.reading.read(queue, low, 1 << 30, 1 << 40)
             assert [bytes(record) for record in found.records] == [entry.data for entry in entries]
             assert found.next_offset == high
         for topic, body in self.model.retained.items():
             entry = self.store.state.get(RETAINED, topic)
             assert entry is not None
-            record = self.store.read_at(entry[1])
+            record = self.store.reading.read_at(entry[1])
             assert record is not None
             start = int.from_bytes(record[44:48], "little")
             assert bytes(record[start : start + len(body)]) == body

@@ -21,8 +21,10 @@ def durable_position(store) -> int:
 
     An index run may end inside a large atomic group, but the flush before it covered the whole group.
     """
-    store._thread.drain()
-    proved = max(store.flushed_position, store._index.manifest.end_position, store._maintenance._snapshot_saved)
+    store._site.thread.drain()
+    proved = max(
+        store.positions.flushed, store._parts.opened.index.manifest.end_position, store._parts.snapshots.saved_position
+    )
     return group_end(store.directory, proved)
 
 

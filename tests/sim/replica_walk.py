@@ -81,7 +81,7 @@ class Walk:
     def append(self) -> None:
         """Messages: alone, many, as one; retained, batches, with keys."""
         chance, store = self.chance, self.store
-        queues = store.open_queues(chance.sample(NAMES, chance.randint(1, 4)))
+        queues = store.queues.open_all(chance.sample(NAMES, chance.randint(1, 4)))
         _, messages = mixed(chance, queues, chance.choice([1, 3, 10, 40]), chance.choice([10, 400, 2000]), self.number)
         for _ in range(chance.choice([0, 0, 1, 5])):
             keys = b" ".join(chance.sample(KEYS, chance.randint(1, 2)))
@@ -98,9 +98,9 @@ class Walk:
         """State, and queues that go for ever."""
         self.store.append_state([self._state() for _ in range(self.chance.randint(1, 5))])
         if self.chance.random() < 0.2:
-            queue = self.store.find_queue(self.chance.choice(NAMES))
+            queue = self.store.queues.find(self.chance.choice(NAMES))
             if queue is not None:
-                self.store.delete_queues([queue])
+                self.store.queues.delete([queue])
 
     # -- what travels
 
@@ -119,11 +119,11 @@ class Walk:
 
     def confirm(self) -> None:
         """What both have flushed is confirmed; sometimes the third one hears of it."""
-        limit = min(self.nodes[name].store.flushed_position for name in IN_SYNC)
-        self.store.limit_confirm(limit)
+        limit = min(self.nodes[name].store.positions.flushed for name in IN_SYNC)
+        self.store.positions.limit_confirm(limit)
         for node in self.nodes:
             if node is not self.nodes[self.master] and self.chance.random() < 0.7:
-                node.store.limit_confirm(self.store.confirm_position)
+                node.store.positions.limit_confirm(self.store.confirm_position)
         if self.store.confirm_position > self.confirmed and self.store.confirm_position <= limit:
             self.confirmed = self.store.confirm_position
             self.proof = (self.store.begin_position, self.span(self.master, self.store.begin_position, self.confirmed))
@@ -134,7 +134,7 @@ class Walk:
         for _ in range(self.chance.choice([1, 1, 5])):
             node.store.maintain(self.number)
             if self.chance.random() < 0.7:
-                node.store._thread.drain()
+                node.store._site.thread.drain()
             node.turn()
 
     def expire(self) -> None:
@@ -146,7 +146,7 @@ class Walk:
                     pull(self.store, node.store, 1 << 20)
                 node.flush()
                 node.store.maintain(self.number)
-                node.store._thread.drain()
+                node.store._site.thread.drain()
                 node.turn()
             self.confirm()
 
@@ -193,7 +193,7 @@ class Walk:
         assert node.store.end_position >= self.confirmed, "a member in sync has what was confirmed"
         since = max(self.proof[0], node.store.begin_position)
         assert self.span(name, since, self.confirmed) == self.proof[1][since - self.proof[0] :]
-        node.store.limit_confirm(self.confirmed)
+        node.store.positions.limit_confirm(self.confirmed)
         if self.chance.random() < 0.3:  # the master is gone again before anybody has heard of it
             self._promote(self.chance.choice(IN_SYNC)) if self._step_down(name) else None
             return
@@ -212,9 +212,9 @@ class Walk:
         node, master = self.nodes[name].store, self.store
         point = truncation_point(_extent(node), _extent(master))
         if point is None:
-            node.reset(master.begin_position)
+            node.replica.reset(master.begin_position)
         else:
-            node.truncate(point)
+            node.replica.truncate(point)
             assert node.end_position == point
         end, begin = node.end_position, max(node.begin_position, master.begin_position)
         assert self.span(name, begin, end) == self.span(self.master, begin, end), "below the cut the logs agree"
@@ -238,7 +238,7 @@ class Walk:
                 pull(self.store, self.nodes[name].store, 4096)
         for node in self.nodes:
             node.flush()
-            node.store.limit_confirm(self.store.end_position)
+            node.store.positions.limit_confirm(self.store.end_position)
             assert node.store.confirm_position == self.store.end_position
         self.confirmed = self.store.end_position
         begin = max(node.store.begin_position for node in self.nodes)
@@ -256,7 +256,7 @@ class Walk:
         shutil.copytree(node.directory / "log", target / "log")
         shutil.copy(node.directory / "FORMAT", target)
         bench = ReplicaBench(target, role="replica", log=Silent(), **self.settings)
-        bench.store.limit_confirm(bench.store.end_position)
+        bench.store.positions.limit_confirm(bench.store.end_position)
         told = self._told(bench.store, begin)
         for seen in read_log(target):
             assert seen.position < begin or seen.epoch == epoch_at(told["epochs"], seen.position)[0], seen.position
@@ -269,22 +269,22 @@ class Walk:
         """What a store tells of the log from `begin` on."""
         queues = {}
         for name in NAMES:
-            queue = store.find_queue(name)
+            queue = store.queues.find(name)
             if queue is not None:
-                low, high = store.bounds(queue)
-                records = store.read(queue, low, 1 << 20, 1 << 30).records if high > low else []
+                low, high = store.reading.bounds(queue)
+                records = store.reading.read(queue, low, 1 << 20, 1 << 30).records if high > low else []
                 young = [bytes(each) for each in records if RecordView(each).position >= begin]
-                queues[name] = (queue, high, store.next_offset(queue), young)
+                queues[name] = (queue, high, store.reading.next_offset(queue), young)
         keys: dict[bytes, list[bytes]] = {}
         if store.keys is not None:
             for key in KEYS:
                 records = store.keys.find(KeyQuestion(b"t", key, count_max=1000)).records
                 views = [RecordView(record) for record in records]
                 keys[key] = [bytes(view.body) for view in views if view.position >= begin]
-        held = recovered(store.epochs, begin, store.end_position - 1)
+        held = recovered(store.replica.epochs, begin, store.end_position - 1)
         epochs = [(epoch, max(start, begin)) for epoch, start in held]
         return {"queues": queues, "state": store.state.copy(), "keys": keys, "epochs": epochs}
 
 
 def _extent(store: LogStore) -> Extent:
-    return Extent(store.begin_position, store.end_position, Epochs(store.epochs))
+    return Extent(store.begin_position, store.end_position, Epochs(store.replica.epochs))

@@ -53,9 +53,9 @@ class ReplicaBench(StoreBench):
     def flush(self) -> None:
         """Turn until all whole groups are on the disk."""
         deadline = time.monotonic() + 20
-        self.store._flusher.request()
-        end = self.store._index.end_position
-        while self.store.flushed_position < end:
+        self.store.positions._flusher.request()
+        end = self.store._parts.opened.index.end_position
+        while self.store.positions.flushed < end:
             self.turn()
             assert time.monotonic() < deadline, "the flushed position does not move"
             time.sleep(0.0002)
@@ -65,9 +65,9 @@ class ReplicaBench(StoreBench):
 def pull(master: LogStore, replica: LogStore, bytes_max: int, end: int | None = None) -> None:
     """Bring the replica's log up to `end`, by default the master's end, in parts of about `bytes_max`."""
     while replica.end_position < (master.end_position if end is None else end):
-        part = master.raw(replica.end_position, bytes_max)
+        part = master.replica.raw(replica.end_position, bytes_max)
         assert part is not None
-        replica.append_raw(replace(part, data=memoryview(bytes(part.data))))
+        replica.replica.append_raw(replace(part, data=memoryview(bytes(part.data))))
 
 
 def log_bytes(directory: Path) -> dict[str, bytes]:

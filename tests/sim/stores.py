@@ -102,7 +102,7 @@ def bodies(store: LogStore, queue: int) -> list[bytes]:
     """Every confirmed body of a queue, from its oldest offset on."""
     from remoting.protocol.records.record import RecordView
 
-    result = store.read(queue, store.bounds(queue)[0], 1 << 30, 1 << 40)
+    result = store.reading.read(queue, store.reading.bounds(queue)[0], 1 << 30, 1 << 40)
     assert result.next_offset == result.max_offset, (result.next_offset, result.max_offset)
     return [bytes(RecordView(record, 0).body) for record in result.records]
 

@@ -58,8 +58,8 @@ class Writer:
             schedule=self._due.append, log=structlog.get_logger(),
         )  # fmt: skip
         names = [b"parent", *(b"light%d" % number for number in range(LIGHTS))]
-        self._parent, *self._lights = self._store.open_queues(names)
-        self._next = self._store.next_offset(self._parent)
+        self._parent, *self._lights = self._store.queues.open_all(names)
+        self._next = self._store.reading.next_offset(self._parent)
         self._made = 0
 
     def run(self) -> None:
@@ -73,7 +73,7 @@ class Writer:
             if batches % 16 == 0:
                 self._store.maintain(int(time.time() * 1000))
             if orders.new_queues_each and batches % orders.new_queues_each == 0:
-                self._store.open_queues([b"more%d" % number for number in range(self._made, self._made + 4096)])
+                self._store.queues.open_all([b"more%d" % number for number in range(self._made, self._made + 4096)])
                 self._made += 4096
             if orders.pause_s:
                 time.sleep(orders.pause_s)

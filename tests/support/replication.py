@@ -43,7 +43,7 @@ def open_store(directory: Path, **role: Any) -> LogStore:
 
 def append(store: LogStore, count: int, size: int = 100) -> int:
     """Append messages; where the log ends then."""
-    queue = store.open_queue(b"q")
+    queue = store.queues.open(b"q")
     for number in range(count):
         store.append([message([queue], b"%06d" % number + bytes(size))])
     return store.end_position
@@ -127,7 +127,7 @@ class Master:
     def lead(self, members: tuple[int, ...] = (1,)) -> None:
         """Become the master of the epoch."""
         self.leader = Leader(
-            1, self.epoch, self.store.epochs[-1][1], SyncStateSet(members, 1), Acknowledge(), LeaderSettings(),
+            1, self.epoch, self.store.replica.epochs[-1][1], SyncStateSet(members, 1), Acknowledge(), LeaderSettings(),
             cluster="c", group="g", confirm=self.store.confirm_position, now_ms=self.server.now_ms(),
         )  # fmt: skip
         self.server.lead(self.leader, self.store)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from broker.store.log.disk_guard import FULL
 from broker.store.log.flusher import Schedule
 
 Job = Callable[[], Any]
@@ -67,3 +68,33 @@ class IndexThread:
                 self._results.append((done, result, error))
                 self._finished.notify()
             self._schedule(self._deliver)
+
+
+class Jobs:
+    """Kinds of work of which each runs at most once at a time; `failed` hears of their errors."""
+
+    def __init__(self, thread: IndexThread, failed: Callable[[Exception], None]) -> None:
+        self._thread = thread
+        self._failed = failed
+        self._running: set[str] = set()
+
+    def running(self, kind: str) -> bool:
+        """Whether a job of this kind is not done yet."""
+        return kind in self._running
+
+    def start(self, kind: str, job: Job, *, preparing: bool = False) -> None:
+        """Run `job` in the index thread, unless one of its kind is still at it.
+
+        `preparing` for later it may find no room: there may be some when it is needed, else that append says so.
+        """
+        if kind in self._running:
+            return
+        self._running.add(kind)
+
+        def done(_: Any, error: Exception | None) -> None:
+            self._running.discard(kind)
+            full = isinstance(error, OSError) and error.errno in FULL
+            if error is not None and not (full and preparing):
+                self._failed(error)
+
+        self._thread.submit(job, done)

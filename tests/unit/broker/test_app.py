@@ -96,7 +96,7 @@ async def test_known_damage_is_told_and_nothing_else_is(tmp_path) -> None:
     await connection.close()
     assert app.degraded_reason() == ""
     begin = app.broker.tools.store.begin_position
-    quarantine = app.broker.tools.store._damage.quarantine
+    quarantine = app.broker.tools.store._parts.damage.quarantine
     quarantine.add(DamagedRange(begin, begin + 64, "checksum"))
     quarantine.add(DamagedRange(begin + 128, begin + 160, "checksum"))
     told = app.degraded_reason()
@@ -135,6 +135,6 @@ async def test_a_commit_that_a_stop_interrupted_is_finished_at_the_start(tmp_pat
     commit = Command(RequestCode.COMMIT_BATCH, body=encode(CommitBatch("s", 0, [StageHandle(0, 9, 20)])))
     assert (await connection.request(commit)).code == 0
     store = again.broker.tools.store
-    assert store.bounds(store.find_queue(names.light_queue_name(b"out/x")))[1] == 20
+    assert store.reading.bounds(store.queues.find(names.light_queue_name(b"out/x")))[1] == 20
     await connection.close()
     await again.stop()

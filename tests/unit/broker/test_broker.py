@@ -52,7 +52,7 @@ async def test_upkeep_expires_and_counts(running) -> None:
 async def test_names_ends_and_ids(running) -> None:
     broker = running.broker
     queue_id = broker.topics.table.queue_ids(broker.topics.table.ensure("t", 1).name)[0]
-    light = running.store.open_queue(b"%LMQ%x")
+    light = running.store.queues.open(b"%LMQ%x")
     assert [broker.topics.visible.title(item) for item in (queue_id, light, 999)] == ["t/#", "x", ""]
     assert broker.topics.visible.end(999) == 0
     ids = {broker.tools.identity.unique_id() for _ in range(100)}

@@ -11,7 +11,7 @@ def test_gauges_read_the_store(bench) -> None:
     metrics = BrokerMetrics(registry)
     watch_store(registry, bench.store)
     metrics.messages_in.value += 2
-    bench.store.open_queue(b"q")
+    bench.store.queues.open(b"q")
     values = registry.values()
     assert values["rocketmq_messages_in_total"] == 2
     assert values["rocketmq_storage_bytes"] == bench.store.end_position > 0

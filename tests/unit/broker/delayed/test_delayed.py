@@ -71,11 +71,11 @@ class World:
         self.bench.settle()
 
     def got(self, topic: bytes = b"t/x") -> list[bytes]:
-        queue = self.store.find_queue(light_queue_name(topic))
+        queue = self.store.queues.find(light_queue_name(topic))
         if queue is None:
             return []
-        low, high = self.store.bounds(queue)
-        return [bytes(RecordView(record).body) for record in self.store.read(queue, low, high, 10**7).records]
+        low, high = self.store.reading.bounds(queue)
+        return [bytes(RecordView(record).body) for record in self.store.reading.read(queue, low, high, 10**7).records]
 
 
 @pytest.fixture
@@ -88,13 +88,15 @@ def test_hidden_until_it_is_due_then_as_it_was_sent(world: World) -> None:
     """Flags, properties and time of birth; the retain flag works when it is delivered, not before."""
     world.put(b"later", 1_000, flags=1 | 4)
     (queue,) = world.hidden
-    assert RecordView(world.store.read(queue, 0, 1, 10_000).records[0]).flags & FLAG_STAGED
+    assert RecordView(world.store.reading.read(queue, 0, 1, 10_000).records[0]).flags & FLAG_STAGED
     assert world.store.state.count(state_kinds.RETAINED) == 0
     world.at(999)
     assert world.got() == []
     world.at(1_000)
     assert world.got() == [b"later"]
-    record = RecordView(world.store.read(world.store.find_queue(light_queue_name(b"t/x")), 0, 1, 10_000).records[0])
+    record = RecordView(
+        world.store.reading.read(world.store.queues.find(light_queue_name(b"t/x")), 0, 1, 10_000).records[0]
+    )
     assert (record.born_ms, record.mqtt_topic, record.flags & 0xF, record.producer_seq) == (7, b"t/x", 1 | 4 | 8, 0)
     assert world.store.state.get(state_kinds.RETAINED, b"t/x") is not None
     assert (world.delayed.delivered, world.delayed.waiting) == (1, 0)
@@ -240,7 +242,7 @@ def test_a_queue_message_goes_to_its_queue_with_rocketmqs_flags(world: World) ->
     world.bench.settle()
     world.at(10)
     queue = world.topics.queue_ids("four")[3]
-    assert RecordView(world.store.read(queue, 0, 1, 1_000).records[0]).flags & ~FLAG_GROUP_OPEN == 1 << 16
+    assert RecordView(world.store.reading.read(queue, 0, 1, 1_000).records[0]).flags & ~FLAG_GROUP_OPEN == 1 << 16
 
 
 def test_what_the_store_will_never_take_holds_up_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +297,7 @@ def test_retention_takes_no_waiting_message(world: World, monkeypatch: pytest.Mo
     assert world.delayed._count() == 6
     for queue in world.hidden:
         bucket = next(one for one in world.delayed._buckets.values() if one.queue_id == queue)
-        for record in world.store.read(queue, bucket.floor, 100, 10**6).records:
+        for record in world.store.reading.read(queue, bucket.floor, 100, 10**6).records:
             assert RecordView(record).position >= target
     world.restart()
     assert world.delayed.waiting == 6
@@ -331,7 +333,7 @@ def test_files_go_and_what_waits_in_them_stays(tmp_path: Path) -> None:
         world.put(b"%d" % number, 100_000 + number)
     world.put(b"soon", 1)
     world.at(1)
-    busy = world.store.open_queue(b"busy")
+    busy = world.store.queues.open(b"busy")
     begin = world.store.begin_position
     for turn in range(3):
         for number in range(400):
@@ -341,7 +343,7 @@ def test_files_go_and_what_waits_in_them_stays(tmp_path: Path) -> None:
         for _ in range(200):
             world.store.maintain(bench.clock.now_ms())
             bench.settle()
-            world.store._thread.drain()
+            world.store._site.thread.drain()
         assert world.store.begin_position > begin, turn
         begin = world.store.begin_position
         if turn == 1:

@@ -23,8 +23,8 @@ def frame(topic: bytes, delay: bytes) -> Command:
 
 
 def stored(bench, topic: bytes) -> int:
-    queue = bench.store.find_queue(light_queue_name(topic))
-    return 0 if queue is None else bench.store.bounds(queue)[1]
+    queue = bench.store.queues.find(light_queue_name(topic))
+    return 0 if queue is None else bench.store.reading.bounds(queue)[1]
 
 
 async def until(condition) -> None:

@@ -29,8 +29,8 @@ async def stored(running, *runs) -> Exception | None:
 
 
 def records(running, topic: bytes) -> list[RecordView]:
-    queue = running.store.open_queue(names.light_queue_name(topic))
-    return [RecordView(view) for view in running.store.read(queue, 0, 100, 1 << 20).records]
+    queue = running.store.queues.open(names.light_queue_name(topic))
+    return [RecordView(view) for view in running.store.reading.read(queue, 0, 100, 1 << 20).records]
 
 
 async def test_the_record_is_the_one_a_frame_makes(running) -> None:
@@ -94,7 +94,7 @@ async def test_a_quota_closes_the_port_and_a_policy_does_not(running) -> None:
 
 
 async def test_a_proxy_of_this_process_is_told_without_frames(running) -> None:
-    mine = running.store.open_queue(names.light_queue_name(b"a/1"))
+    mine = running.store.queues.open(names.light_queue_name(b"a/1"))
     connection = inprocess.connect(running.router, port=DirectAppends(running.broker))
     heard: list = []
     pushes: list = []

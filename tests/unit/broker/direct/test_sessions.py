@@ -77,7 +77,7 @@ async def test_queues_of_a_turn_are_one_record(running) -> None:
 
 
 def queue(running, topic: bytes) -> int | None:
-    return running.store.find_queue(names.light_queue_name(topic))
+    return running.store.queues.find(names.light_queue_name(topic))
 
 
 async def test_a_fenced_session_is_refused_alone(running) -> None:
@@ -99,7 +99,7 @@ async def test_a_fenced_session_is_refused_alone(running) -> None:
 async def test_a_full_disk_is_said_to_each(running) -> None:
     heard = Heard(running)
     epoch = heard.open("a").epoch
-    running.store._guard.full = True
+    running.store.disk.full = True
     wanted = [
         (SubscribeRequest("a", epoch, False, [FilterRequest(topic, 0)]), partial(heard.said, topic))
         for topic in ("t", "u")

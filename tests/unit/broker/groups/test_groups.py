@@ -28,10 +28,10 @@ def test_an_invalid_name_is_refused(bench) -> None:
 
 def test_a_full_disk_keeps_nobody_from_reading(bench) -> None:
     groups = Groups(bench.store, Topics(bench.store, topics_max=10))
-    bench.store._guard._set_full()
+    bench.store.disk._set_full()
     with pytest.raises(StoreFull):
         groups.ensure("readers")
     assert groups.ensure_if_room("readers") == GroupConfig(group_name="readers")
     assert groups.get("readers") is None
-    bench.store._guard.full = False
+    bench.store.disk.full = False
     assert groups.ensure_if_room("readers") is groups.get("readers") is not None

@@ -31,7 +31,7 @@ async def publish(running, count: int, seed: int = 1) -> list[tuple[int, bytes]]
     found = []
     for parent in ("plant", "other"):
         for queue_id in topics.queue_ids(parent):
-            for record in running.store.read(queue_id, 0, 10_000, 1 << 30).records:
+            for record in running.store.reading.read(queue_id, 0, 10_000, 1 << 30).records:
                 view = RecordView(record)
                 found.append((view.position, view.mqtt_topic))
     return sorted(found)
@@ -124,15 +124,15 @@ async def test_a_record_that_cannot_be_read_is_passed_over(running, monkeypatch)
     published = await publish(running, 60)
     store = running.store
     damaged = queues(running)[0]
-    read = store.read
+    read = store.reading.read
 
     def unreadable(queue_id, offset, *rest):
         if queue_id == damaged and offset < 2:
             raise UnreadableOffsets(CorruptLog(store.directory, 0, "damaged"), queue_id, offset, 2)
         return read(queue_id, offset, *rest)
 
-    lost = store.positions(damaged, 0, 2)
-    monkeypatch.setattr(store, "read", unreadable)
+    lost = store.reading.positions(damaged, 0, 2)
+    monkeypatch.setattr(store.reading, "read", unreadable)
     found, _ = everything(HistoryScan(store, "#", NONE, queues(running), 0, 0), store.confirm_position)
     assert found == [position for position, _ in published if position not in lost]
     scan = LastScan(store, "#", NONE, queues(running), store.confirm_position)
@@ -143,7 +143,7 @@ async def test_an_offset_by_position(running) -> None:
     """At a record, between two, before all, behind all."""
     await publish(running, 60)
     queue_id = queues(running)[0]
-    positions = running.store.positions(queue_id, 0, 100)
+    positions = running.store.reading.positions(queue_id, 0, 100)
     assert [offset_at(running.store, queue_id, position) for position in positions] == list(range(len(positions)))
     assert offset_at(running.store, queue_id, positions[3] + 1) == 4
     assert offset_at(running.store, queue_id, 0) == 0

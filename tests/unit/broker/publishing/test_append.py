@@ -138,7 +138,7 @@ async def test_an_id_whose_message_was_not_stored_is_not_noted(running) -> None:
     replies = await asyncio.gather(*[connection.request(exact(one)) for one in [(b"x" * 6_000_000, 1), (b"small", 2)]])
     assert [reply.code for reply in replies] == [ResponseCode.MESSAGE_ILLEGAL, 0]
     assert (await opened(connection)).received == [2]
-    running.store._guard.full = True
+    running.store.disk.full = True
     assert (await connection.request(exact((b"y", 3)))).code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert (await opened(connection)).received == [2]
 

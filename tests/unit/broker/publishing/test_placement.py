@@ -57,7 +57,7 @@ def test_named_light_queues_are_dispatched_to(bench) -> None:
     message = queue_message(b"orders", [(b"k", b"v"), (b"INNER_MULTI_DISPATCH", b"%LMQ%one")])
     assert property_value(message, b"k") == b"v"
     assert property_value(message, b"none") == b""
-    assert placement.place(message, KIND_QUEUE, 0).queues[1] == bench.store.find_queue(b"%LMQ%one")
+    assert placement.place(message, KIND_QUEUE, 0).queues[1] == bench.store.queues.find(b"%LMQ%one")
 
 
 def test_size_permission_kind_and_unknown_topics_are_refused(bench) -> None:

@@ -48,7 +48,7 @@ def reader(
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[tuple[StoreBench, int]]:
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.store.append([message([queue], b"%d" % n) for n in range(20)])
     bench.settle()
     yield bench, queue

@@ -40,7 +40,7 @@ def service(running) -> RangeService:
 async def test_the_same_bytes_as_from_the_broker(running, service) -> None:
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 5)))
-    queue_id = running.store.find_queue(names.light_queue_name(b"a/1"))
+    queue_id = running.store.queues.find(names.light_queue_name(b"a/1"))
     for wanted in ((queue_id, 1, 4), (queue_id, 0, 99), (queue_id, 9, 10), (queue_id, 0, 99, 300), (1 << 31, 0, 9)):
         here = service.range_pull(FakePeer(), asking(*wanted))
         there = handlers(running.broker)[RequestCode.RANGE_PULL](FakePeer(), asking(*wanted))
@@ -74,7 +74,7 @@ async def test_staged_rows_are_for_nobody(running, service) -> None:
     await connection.request(Command(RequestCode.STAGE, fields=fields, body=running.publish(b"out/x", b"out/x")))
     await running.settle()
     (hidden,) = running.broker.topics.hidden
-    assert running.store.bounds(hidden)[1] == 2
+    assert running.store.reading.bounds(hidden)[1] == 2
     found = decode_range_pull_reply(service.range_pull(FakePeer(), asking(hidden, 0, 9)).body)
     assert (found.status, found.count, len(found.blob)) == (STATUS_NO_SUCH_QUEUE, 0, 0)
 
@@ -87,7 +87,7 @@ async def test_a_policy_is_asked_with_the_topics_of_the_records(running) -> None
     asked: list[str] = []
     authorizer = Authorizer(lambda _identity, action, resource: asked.append(resource) is None and resource != "a/2")
     service = RangeService(store, pull_bytes_max=1_000_000, authorizer=authorizer)
-    one = running.store.find_queue(names.light_queue_name(b"a/1"))
+    one = running.store.queues.find(names.light_queue_name(b"a/1"))
     assert decode_range_pull_reply(service.range_pull(FakePeer(), asking(one, 0, 9)).body).count == 1
     assert asked == ["a/#"], "one question for a topic that may be read as a whole"
 
@@ -101,7 +101,7 @@ async def test_single_messages_are_asked_for_where_the_whole_topic_is_not_allowe
     asked: list[str] = []
     authorizer = Authorizer(lambda _identity, action, resource: asked.append(resource) is None and resource == "a/1")
     service = RangeService(store, pull_bytes_max=1_000_000, authorizer=authorizer)
-    one, two = (running.store.find_queue(names.light_queue_name(topic)) for topic in (b"a/1", b"a/2"))
+    one, two = (running.store.queues.find(names.light_queue_name(topic)) for topic in (b"a/1", b"a/2"))
     assert decode_range_pull_reply(service.range_pull(FakePeer(), asking(one, 0, 9)).body).count == 2
     with pytest.raises(Refused) as refused:
         service.range_pull(FakePeer(), asking(two, 0, 9))
@@ -120,8 +120,10 @@ async def test_the_topic_of_many_records(running) -> None:
         await running.settle()
         blob, starts = b"", []
         for topic in topics:
-            queue_id = running.store.find_queue(names.light_queue_name(topic))
-            found = running.store.read_range(queue_id, running.store.bounds(queue_id)[1] - 1, 1, 99_999, 1 << 40)
+            queue_id = running.store.queues.find(names.light_queue_name(topic))
+            found = running.store.reading.read_range(
+                queue_id, running.store.reading.bounds(queue_id)[1] - 1, 1, 99_999, 1 << 40
+            )
             starts.append(len(blob))
             blob += bytes(found.blob)
         return one_topic(RangeResult(0, 0, 0, 0, 0, np.array(starts, np.uint32), bytearray(blob)))

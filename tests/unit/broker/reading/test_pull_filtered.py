@@ -145,7 +145,7 @@ async def test_what_is_withheld_is_counted_by_reason(running) -> None:
     for wanted in (RowFilter(mqtt=("a/#",)), RowFilter(mqtt=("a/#",), tags=("t",)), RowFilter(mqtt=("a/+",))):
         assert (await connection.request(asking(queue_id, 0, 9, wanted))).code == 0
     assert withheld_by(running) == {"deny_rule": 4}
-    found = running.store.read_range(queue_id, 0, 9, 99_999, 9)
+    found = running.store.reading.read_range(queue_id, 0, 9, 99_999, 9)
     queues_at = int(found.starts[1]) + 56
     found.blob[queues_at : queues_at + 2] = b"\xff\xff"  # more queues than there is room for
     withheld: dict[str, int] = {}

@@ -29,7 +29,7 @@ async def pull(connection, *wants):
 async def test_many_queues_in_one_request(running) -> None:
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"a/1")))
-    one, two = (running.store.find_queue(names.light_queue_name(topic)) for topic in (b"a/1", b"a/2"))
+    one, two = (running.store.queues.find(names.light_queue_name(topic)) for topic in (b"a/1", b"a/2"))
     results = await pull(
         connection, (one, 0, 10, 9_999), (two, 1, 10, 9_999), (one, 5, 10, 9_999), (9_999, 0, 10, 9_999), (one, 0, 1, 1)
     )
@@ -49,7 +49,7 @@ async def test_one_answer_is_bounded_and_every_queue_still_moves(running) -> Non
     connection = running.connect()
     object.__setattr__(running.config.limits, "pull_bytes_max", 1_000)
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 20)))
-    queue_id = running.store.find_queue(names.light_queue_name(b"a/1"))
+    queue_id = running.store.queues.find(names.light_queue_name(b"a/1"))
     results = await pull(connection, (queue_id, 0, 100, 99_999), (queue_id, 0, 100, 99_999))
     assert 0 < results[0].count < 20
     assert results[1].status == STATUS_OK
@@ -60,7 +60,7 @@ async def test_one_answer_is_bounded_and_every_queue_still_moves(running) -> Non
 async def test_a_range_ends_where_asked_and_says_where_records_start(running) -> None:
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 5)))
-    queue_id = running.store.find_queue(names.light_queue_name(b"a/1"))
+    queue_id = running.store.queues.find(names.light_queue_name(b"a/1"))
     body = encode_range_pull(queue_id, 1, 4, 99_999)
     found = decode_range_pull_reply((await connection.request(Command(RequestCode.RANGE_PULL, body=body))).body)
     assert (found.first_offset, found.next_offset, found.count, found.max_offset) == (1, 4, 3, 5)
@@ -71,8 +71,8 @@ async def test_records_by_position_leave_out_what_is_not_there(running) -> None:
     connection = running.connect()
     reply = await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1")))
     end = decode_append_reply(reply.body)[0]
-    queue_id = running.store.find_queue(names.light_queue_name(b"a/1"))
-    position = next(iter_records(running.store.read(queue_id, 0, 1, 1).records[0])).position
+    queue_id = running.store.queues.find(names.light_queue_name(b"a/1"))
+    position = next(iter_records(running.store.reading.read(queue_id, 0, 1, 1).records[0])).position
     body = encode_records_at([position, end, 2**40, position])
     blob = (await connection.request(Command(RequestCode.RECORDS_AT, body=body))).body
     assert [view.position for view in iter_records(blob)] == [position, position]
@@ -80,7 +80,7 @@ async def test_records_by_position_leave_out_what_is_not_there(running) -> None:
 
 def rot(running, queue_id: int, offset: int) -> int:
     """Change a byte of a confirmed record on the disk; return its position."""
-    position = next(iter_records(running.store.read(queue_id, offset, 1, 1).records[0])).position
+    position = next(iter_records(running.store.reading.read(queue_id, offset, 1, 1).records[0])).position
     path = next(path for path in (running.store.directory / "log").iterdir() if path.name.isdigit())
     with path.open("r+b") as file:
         file.seek(position + 90)
@@ -92,7 +92,7 @@ async def test_damage_holds_up_neither_its_queue_nor_the_others(running) -> None
     """It is told once, with where to go on; the other queue of the pull is served."""
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 4, b"a/2")))
-    one, two = (running.store.find_queue(names.light_queue_name(topic)) for topic in (b"a/1", b"a/2"))
+    one, two = (running.store.queues.find(names.light_queue_name(topic)) for topic in (b"a/1", b"a/2"))
     position = rot(running, one, 1)
     before, at, behind, other = await pull(
         connection, (one, 0, 10, 9_999), (one, 1, 10, 9_999), (one, 2, 10, 9_999), (two, 0, 10, 9_999)

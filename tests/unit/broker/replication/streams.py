@@ -40,7 +40,7 @@ def open_store(directory: Path, role: str, epoch: int | None = None) -> LogStore
 
 def fill(store: LogStore, queue: bytes, count: int, size: int = 200) -> int:
     """Append messages one by one; the end."""
-    number = store.open_queue(queue)
+    number = store.queues.open(queue)
     for _ in range(count):
         end = store.append([StoreMessage((number,), 1, 0, 0, 0, 0, 0, 0, 0, b"", b"x" * size, 0, 1)]).end_position
     return end
@@ -57,7 +57,7 @@ class Master:
             tls=settings.pop("tls", None),
         )  # fmt: skip
         self.leader = Leader(
-            1, epoch, self.store.epochs[-1][1], SyncStateSet(members, 1), Acknowledge(in_sync_min=len(members)),
+            1, epoch, self.store.replica.epochs[-1][1], SyncStateSet(members, 1), Acknowledge(in_sync_min=len(members)),
             LeaderSettings(**({"heartbeat_ms": 50} | settings)), cluster="C", group="g",
             confirm=self.store.confirm_position, now_ms=self.server.now_ms(),
         )  # fmt: skip
@@ -95,11 +95,11 @@ class Replica:
 
 def same_bytes(one: LogStore, other: LogStore) -> bool:
     """Whether two logs hold the same bytes up to the same end."""
-    if one.end_position != other.end_position or one.epochs != other.epochs:
+    if one.end_position != other.end_position or one.replica.epochs != other.replica.epochs:
         return False
     position = one.begin_position
-    while (part := one.raw(position, 1 << 20)) is not None:
-        there = other.raw(position, 1 << 20)
+    while (part := one.replica.raw(position, 1 << 20)) is not None:
+        there = other.replica.raw(position, 1 << 20)
         if there is None or bytes(there.data) != bytes(part.data):
             return False
         position = part.end

@@ -27,7 +27,7 @@ async def test_a_tail_of_its_own_is_cut(tmp_path: Path) -> None:
     master = await Master(tmp_path / "master", 1).start()
     replica = Replica(tmp_path / "copy", master)
     append(master.store, 20)
-    await until(lambda: replica.store.flushed_position == master.store.end_position)
+    await until(lambda: replica.store.positions.flushed == master.store.end_position)
     shared = master.store.end_position
     await replica.stop()
     await master.stop()
@@ -37,7 +37,7 @@ async def test_a_tail_of_its_own_is_cut(tmp_path: Path) -> None:
     replica = Replica(tmp_path / "copy", master)
     await until(lambda: master.store.confirm_position == end)
     assert replica.client.log_copy.cuts == 1
-    assert replica.store.epochs == master.store.epochs == [(1, 0), (3, shared)]
+    assert replica.store.replica.epochs == master.store.replica.epochs == [(1, 0), (3, shared)]
     assert log_bytes(tmp_path / "copy") == log_bytes(tmp_path / "master")
     assert replica.client.connected
     assert replica.client.log_copy.lost_confirmed_bytes == 0
@@ -52,8 +52,8 @@ async def test_with_nothing_in_common_it_begins_anew(tmp_path: Path) -> None:
     master = await Master(tmp_path / "master", 6).start()
     replica = Replica(tmp_path / "replica", master)
     end = append(master.store, 5)
-    await until(lambda: replica.store.flushed_position == end)
-    assert [epoch for epoch, _ in replica.store.epochs] == [1, 2, 6]
+    await until(lambda: replica.store.positions.flushed == end)
+    assert [epoch for epoch, _ in replica.store.replica.epochs] == [1, 2, 6]
     assert log_bytes(tmp_path / "replica") == log_bytes(tmp_path / "master")
     await replica.stop()
     await master.stop()
@@ -65,14 +65,14 @@ async def test_it_comes_back_when_its_master_does(tmp_path: Path) -> None:
     port = master.server.port
     replica = Replica(tmp_path / "replica", master)
     append(master.store, 5)
-    await until(lambda: replica.store.flushed_position == master.store.end_position)
+    await until(lambda: replica.store.positions.flushed == master.store.end_position)
     await master.stop()
     await until(lambda: not replica.client.connected)
     master = await Master(tmp_path / "master", 2).start(port=port)
     end = append(master.store, 5)
-    await until(lambda: replica.store.flushed_position == end)
+    await until(lambda: replica.store.positions.flushed == end)
     assert replica.client.log_copy.cuts == 0
-    assert replica.store.epochs == master.store.epochs
+    assert replica.store.replica.epochs == master.store.replica.epochs
     await replica.stop()
     await master.stop()
 
@@ -103,7 +103,7 @@ async def test_a_wrong_secret_gets_nothing(tmp_path: Path) -> None:
     assert replica.store.end_position == 0
     await replica.stop()
     replica = Replica(tmp_path / "replica", master, access_key="key", secret="secret")
-    await until(lambda: replica.store.flushed_position == master.store.end_position)
+    await until(lambda: replica.store.positions.flushed == master.store.end_position)
     await replica.stop()
     await master.stop()
 

@@ -19,15 +19,15 @@ async def test_messages_are_confirmed_when_every_member_has_them(tmp_path: Path)
     """A replica in the set holds the confirm position until its disk has the bytes, which are the master's."""
     master = await Master(tmp_path / "master", 3).start(members=(1, 2))
     end = append(master.store, 300)
-    await until(lambda: master.store.flushed_position == end)
+    await until(lambda: master.store.positions.flushed == end)
     assert master.store.confirm_position == 0
     replica = Replica(tmp_path / "replica", master)
     await until(lambda: master.store.confirm_position == end)
-    assert replica.store.flushed_position == end
+    assert replica.store.positions.flushed == end
     end = append(master.store, 200)
     await until(lambda: master.store.confirm_position == end)
     assert log_bytes(master.directory) == log_bytes(tmp_path / "replica")
-    assert replica.store.epochs == master.store.epochs
+    assert replica.store.replica.epochs == master.store.replica.epochs
     assert master.server.sent_bytes >= end
     await replica.stop()
     await master.stop()

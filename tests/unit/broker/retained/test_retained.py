@@ -10,7 +10,7 @@ from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN
 def publish(bench, make_entries, topic: bytes, body: bytes = b"v") -> int:
     message = image_message(make_entries(topic, body=body, flags=FLAG_RETAIN | 1)[0])
     message.flags |= FLAG_MQTT
-    message.queues = (bench.store.open_queue(b"q"),)
+    message.queues = (bench.store.queues.open(b"q"),)
     return bench.store.append([message]).first_position
 
 

@@ -42,7 +42,9 @@ async def test_a_group_in_messages_and_times(running) -> None:
     connection = running.connect()
     await send(connection, 6)
     running.clock.advance_ms(1_500)
-    sizes = {index: running.broker.tools.store.bounds(queue)[1] for index, queue in enumerate(ids(running, "plant"))}
+    sizes = {
+        index: running.broker.tools.store.reading.bounds(queue)[1] for index, queue in enumerate(ids(running, "plant"))
+    }
     full = max(sizes, key=lambda index: sizes[index])
     await commit(connection, "g", "plant", full, 1)
     await commit(connection, "g", "%LMQ%plant%2F1", 0, 3)

@@ -174,7 +174,7 @@ async def test_other_topics_take_no_batches(running) -> None:
         assert (await append(connection, bytes(entry))).code != ResponseCode.SUCCESS
     large = encode_batch_image(topic=b"batches", queue_index=0, born_ms=0, body=bytes(5 << 20), count=9, codec=1)
     assert (await append(connection, large)).code == ResponseCode.MESSAGE_ILLEGAL
-    assert running.store.bounds(running.broker.topics.table.queue_ids("batches")[0]) == (0, 0)
+    assert running.store.reading.bounds(running.broker.topics.table.queue_ids("batches")[0]) == (0, 0)
 
 
 async def test_a_body_that_cannot_be_unpacked_is_an_error_and_hides_nothing_else(running) -> None:
@@ -192,7 +192,7 @@ async def test_a_body_that_cannot_be_unpacked_is_an_error_and_hides_nothing_else
     behind = await connection.request(pulling("t", 7))
     assert [message.body for message in iter_stored(behind.body)] == [b"body 7", b"body 8", b"body 9"]
     (queue_id,) = running.broker.topics.table.queue_ids("t")
-    position = RecordView(running.store.read(queue_id, 3, 1, 1).records[0]).position
+    position = RecordView(running.store.reading.read(queue_id, 3, 1, 1).records[0]).position
     with pytest.raises(Refused, match="cannot be unpacked"):
         message_at(running.store, running.broker.reading.unpacker, position)
 

@@ -135,7 +135,7 @@ async def test_damage_moves_the_offset_behind_it(running) -> None:
     for tags in ("red", "blue", "green"):
         await send(connection, tags)
     (queue_id,) = running.broker.topics.table.queue_ids("t")
-    position = RecordView(running.store.read(queue_id, 1, 1, 1).records[0]).position
+    position = RecordView(running.store.reading.read(queue_id, 1, 1, 1).records[0]).position
     path = next(path for path in (running.store.directory / "log").iterdir() if path.name.isdigit())
     with path.open("r+b") as file:
         file.seek(position + 90)

@@ -132,7 +132,7 @@ async def test_entries_of_a_queue(running) -> None:
     found = await ask(index="1", count="10", consumerGroup="g")
     assert (found["minQueueIndex"], found["maxQueueIndex"], len(found["queueData"])) == (0, 3, 2)
     queue_id = running.broker.topics.table.queue_ids("t")[0]
-    views = [RecordView(record) for record in running.store.read(queue_id, 1, 2, 1 << 20).records]
+    views = [RecordView(record) for record in running.store.reading.read(queue_id, 1, 2, 1 << 20).records]
     assert [entry["physicOffset"] for entry in found["queueData"]] == [view.position for view in views]
     assert [entry["physicSize"] for entry in found["queueData"]] == [view.total for view in views]
     assert [entry["tagsCode"] % 2**32 for entry in found["queueData"]] == [view.tag_hash for view in views]

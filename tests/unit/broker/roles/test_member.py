@@ -30,8 +30,8 @@ from tests.unit.broker.roles.cluster import STORE, Cluster, cluster, log_bytes, 
 def count(app: BrokerApp) -> int:
     """How many messages of the topic are confirmed here."""
     store = app._member.store
-    queue = None if store is None else store.find_queue(names.light_queue_name(b"plant/1"))
-    return 0 if queue is None else store.bounds(queue)[1]
+    queue = None if store is None else store.queues.find(names.light_queue_name(b"plant/1"))
+    return 0 if queue is None else store.reading.bounds(queue)[1]
 
 
 async def test_the_group_goes_on_when_its_master_stops(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ async def test_the_group_goes_on_when_its_master_stops(tmp_path: Path) -> None:
         await group.settle(*group.brokers)
         assert await group.publish(b"4") == 0
         await until(lambda: count(again) == count(second) >= 4)
-        assert again._member.store.epochs == second._member.store.epochs
+        assert again._member.store.replica.epochs == second._member.store.replica.epochs
         assert again._member.client.log_copy.lost_confirmed_bytes == 0
         assert again.status()["member"]["role"] == "replica"
 
@@ -79,7 +79,7 @@ async def test_what_only_the_old_master_had_is_cut_when_it_comes_back(tmp_path: 
         await group.settle(*group.brokers)
         assert count(other) == 2
         assert again._member.client.log_copy.cuts == 1
-        assert again._member.store.epochs == other._member.store.epochs
+        assert again._member.store.replica.epochs == other._member.store.replica.epochs
 
 
 async def test_async_waits_for_no_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ async def test_a_lone_master_serves_while_no_controller_is_there(tmp_path: Path)
         await group.start_controller(port)
         assert await group.publish(b"2") == 0
         assert count(app) >= 3
-        assert len(app._member.store.epochs) == 2
+        assert len(app._member.store.replica.epochs) == 2
 
 
 async def test_a_store_of_a_lone_broker_becomes_the_first_replica(tmp_path: Path) -> None:
@@ -278,9 +278,9 @@ async def test_a_damaged_master_lets_another_one_lead(tmp_path: Path) -> None:
         number = next(number for number, app in group.brokers.items() if app is first)
         store = first._member.store
         flip_bit(tmp_path / f"broker-{number}", b"message 7")
-        queue = store.find_queue(names.light_queue_name(b"plant/1"))
+        queue = store.queues.find(names.light_queue_name(b"plant/1"))
         with pytest.raises(UnreadableOffsets):
-            store.read(queue, 7, 1, 1 << 20)
+            store.reading.read(queue, 7, 1, 1 << 20)
         await until(lambda: group.master() not in (None, first))
         assert group.master()._member.master.leader.epoch > 1
         assert await group.publish(b"more") == 0

@@ -181,7 +181,7 @@ def test_a_subscription_starts_where_the_queue_ends_and_keeps_its_offset_when_re
     from broker.publishing.append import image_message
 
     _filters, sessions = make(bench.store)
-    light = bench.store.open_queue(names.light_queue_name(b"a/b"))
+    light = bench.store.queues.open(names.light_queue_name(b"a/b"))
     message = image_message(make_entries(b"a/b")[0])
     message.queues = (light,)
     bench.store.append([message, message])
@@ -215,8 +215,8 @@ def test_a_full_disk_refuses_new_sessions_and_lets_stored_ones_read(bench) -> No
     """Resuming and closing need no room; a durable session that cannot be written does not exist."""
     _filters, sessions = make(bench.store)
     epoch = sessions.open(opening(), "p", 0).reply.epoch
-    results, _ = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a/b", 1))))
-    bench.store._guard.full = True
+    results, _ = sessions.subscribe(Subscribe("c", epoch, True, wanted(("a/b", 1))))
+    bench.store.disk.full = True
     sessions.close(SessionClose("c", epoch, True, [(results[0].queue_id, 3)], []), 1)
     again = sessions.open(opening(), "p", 2)
     assert again.reply.present

@@ -61,7 +61,7 @@ def test_a_message_its_client_has_is_not_lost_with_the_session() -> None:
 def test_a_claim_goes_to_the_group_that_must_have_given_it(bench) -> None:
     """The only one, or of several the one the session is subscribed to; with two of those it is left alone."""
     groups = SharedGroups(bench.store)
-    queue = bench.store.open_queue(b"%LMQ%q")
+    queue = bench.store.queues.open(b"%LMQ%q")
     place = queue | SHARED_BIT
     one = groups.join(NAME, "c", queue)
     bench.store.append([StoreMessage((queue,), 0, 0, 0, 0, 0, 0, 0, 0, b"", b"x", 0)] * 5)
@@ -77,7 +77,7 @@ def test_a_claim_goes_to_the_group_that_must_have_given_it(bench) -> None:
     claim(both, groups)
     assert (one.ranges(), two.ranges()) == ([(2, 3)], [(3, 4)])
     groups.release("$share/h/x", "d")
-    bench.store.delete_queues([queue])
+    bench.store.queues.delete([queue])
     claim(both, groups)
     assert one.next == 3, "a queue that is gone has no end to claim below"
     claim(session(), groups)
@@ -98,11 +98,11 @@ def test_a_full_disk_leaves_the_message_with_the_group_and_an_ended_session_take
     epoch = sessions.open(SessionOpen("c", False, None, 9), "p", 0).reply.epoch
     sessions.subscribe(SubscribeRequest("c", epoch, True, [FilterRequest(NAME, 2)]))
     noted = FlowBatch([SessionFlow("c", epoch, reserved=[(1, PLACE, 0)])])
-    bench.store._guard.full = True
+    bench.store.disk.full = True
     with pytest.raises(StoreFull):
         sessions.flow(noted, "p")
     assert sessions.get("c").exact is None
-    bench.store._guard.full = False
+    bench.store.disk.full = False
     sessions.flow(noted, "p")
     assert sessions.get("c").exact == {1: (PLACE, 0, PHASE_PUBLISH)}
     assert sessions.shared_lost == 0

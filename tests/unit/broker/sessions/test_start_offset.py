@@ -12,7 +12,7 @@ from remoting.protocol.bodies.session_body import HistoryStart
 @pytest.fixture
 def queue(bench) -> int:
     """A queue of ten messages, one a second."""
-    queue_id = bench.store.open_queue(b"%LMQ%q")
+    queue_id = bench.store.queues.open(b"%LMQ%q")
     for _ in range(10):
         bench.store.append([StoreMessage((queue_id,), 0, 0, 0, 0, 0, 0, 0, 0, b"", b"x", 0)])
         bench.clock.advance_ms(1_000)

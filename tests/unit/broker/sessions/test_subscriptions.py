@@ -35,7 +35,7 @@ def test_a_new_subscription_has_a_queue_and_a_start_to_write(book, bench) -> Non
     session, changes = make(), []
     result = book.subscribe(session, FilterRequest("a/b", 1, 0b0011, 9), changes)
     assert (result.code, result.offset, result.existed) == (1, 0, False)
-    assert bench.store.queue_name(result.queue_id) == names.light_queue_name(b"a/b")
+    assert bench.store.queues.name(result.queue_id) == names.light_queue_name(b"a/b")
     assert [change.kind for change in changes] == [state_kinds.SESSION_OFFSET]
     stored = session.subscriptions["a/b"]
     assert (stored.qos, stored.options, stored.subscription_id) == (1, 0b0011, 9)

@@ -19,7 +19,7 @@ def publish(store, queue_id: int, count: int) -> None:
 def test_a_new_group_begins_with_the_next_message_and_ends_with_its_last_holder(bench) -> None:
     """History is not shared; nobody's acknowledgements outlive the group."""
     groups = SharedGroups(bench.store)
-    queue = bench.store.open_queue(b"%LMQ%q")
+    queue = bench.store.queues.open(b"%LMQ%q")
     publish(bench.store, queue, 3)
     group = groups.join(NAME, "a", queue)
     assert (group.low, group.next) == (3, 3)
@@ -41,8 +41,8 @@ def test_a_new_group_begins_with_the_next_message_and_ends_with_its_last_holder(
 def test_groups_of_one_filter_are_apart(bench) -> None:
     """Two names over one queue: each has its own place."""
     groups = SharedGroups(bench.store)
-    queue = bench.store.open_queue(b"%LMQ%q")
-    one, two = groups.join("$share/a/x", "c", queue), groups.join("$share/b/x", "c", queue)
+    queue = bench.store.queues.open(b"%LMQ%q")
+    one, two = groups.hold("$share/a/x", "c", queue), groups.hold("$share/b/x", "c", queue)
     assert one is not two
     assert len(list(groups.of_queue(queue))) == 2
     groups.release("$share/a/x", "c")
@@ -53,8 +53,8 @@ def test_groups_of_one_filter_are_apart(bench) -> None:
 def test_what_was_acknowledged_and_saved_survives(bench) -> None:
     """Low-water mark and what is acknowledged above it are in the log; what was out is awaited."""
     groups = SharedGroups(bench.store)
-    queue = bench.store.open_queue(b"%LMQ%q")
-    group = groups.join(NAME, "a", queue)
+    queue = bench.store.queues.open(b"%LMQ%q")
+    group = groups.hold(NAME, "a", queue)
     publish(bench.store, queue, 5)
     member = group.join("a")
     group.grant(member, 5)
@@ -73,8 +73,8 @@ def test_what_was_acknowledged_and_saved_survives(bench) -> None:
 def test_a_group_nobody_comes_back_for_ends_after_the_grace(bench) -> None:
     """Clean sessions are unknown after a restart until their proxies say them again."""
     groups = SharedGroups(bench.store)
-    queue = bench.store.open_queue(b"%LMQ%q")
-    groups.join(NAME, "a", queue)
+    queue = bench.store.queues.open(b"%LMQ%q")
+    groups.hold(NAME, "a", queue)
     again = SharedGroups(bench.reopen(), grace_ms=100, now_ms=1_000)
     assert again.expire(1_099) == 0
     assert again.expire(1_100) == 1
@@ -85,12 +85,12 @@ def test_a_group_nobody_comes_back_for_ends_after_the_grace(bench) -> None:
 def test_a_group_whose_queue_is_another_by_now_begins_anew(bench) -> None:
     """A wildcard queue that expired has a new id; offsets of the old one mean nothing in it."""
     groups = SharedGroups(bench.store)
-    old = bench.store.open_queue(b"%LMQ%q")
+    old = bench.store.queues.open(b"%LMQ%q")
     publish(bench.store, old, 2)
     groups.join(NAME, "a", old)
     again = SharedGroups(bench.reopen())
-    new = bench.store.open_queue(b"%LMQ%r")
-    group = again.join(NAME, "a", new)
+    new = bench.store.queues.open(b"%LMQ%r")
+    group = again.hold(NAME, "a", new)
     assert (group.queue_id, group.low) == (new, 0)
     assert list(again.of_queue(old)) == []
 
@@ -98,8 +98,8 @@ def test_a_group_whose_queue_is_another_by_now_begins_anew(bench) -> None:
 def test_a_full_disk_keeps_nobody_from_going_on(bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be written is written later; until then it would be repeated after a crash, and that is counted."""
     groups = SharedGroups(bench.store)
-    queue = bench.store.open_queue(b"%LMQ%q")
-    group = groups.join(NAME, "a", queue)
+    queue = bench.store.queues.open(b"%LMQ%q")
+    group = groups.hold(NAME, "a", queue)
     group.dirty = True
     append_state = bench.store.append_state
 
@@ -119,8 +119,8 @@ def test_a_record_holds_a_bounded_number_of_ranges(bench, monkeypatch: pytest.Mo
     """Beyond it the higher ones are left out: handed out again after a restart, never lost."""
     monkeypatch.setattr(shared_groups, "RANGES_MAX", 2)
     groups = SharedGroups(bench.store)
-    queue = bench.store.open_queue(b"%LMQ%q")
-    group = groups.join(NAME, "a", queue)
+    queue = bench.store.queues.open(b"%LMQ%q")
+    group = groups.hold(NAME, "a", queue)
     member = group.join("a")
     group.grant(member, 9)
     for offset in range(9):

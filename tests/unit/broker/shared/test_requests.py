@@ -274,21 +274,21 @@ async def test_unreadable_and_expired_messages_are_passed_over_and_counted(runni
     epoch = await proxy.open("a")
     await publish(running, 4)
     store, queue_id = running.broker.tools.store, running.broker.shared.groups.get(NAME).queue_id
-    read = store.read
+    read = store.reading.read
 
     def damaged(queue, offset, *rest):
         if offset < 2:
             raise UnreadableOffsets(CorruptLog(store.directory, 0, "damaged"), queue, offset, 2)
         return read(queue, offset, *rest)
 
-    monkeypatch.setattr(store, "read", damaged)
+    monkeypatch.setattr(store.reading, "read", damaged)
     await proxy.take(1, "a", epoch, 10)
     assert [offset for _, offset, _ in await proxy.until(2)] == [2, 3]
     assert running.broker.tools.metrics.dropped.child("shared_unreadable").value == 2
-    monkeypatch.setattr(store, "read", read)
+    monkeypatch.setattr(store.reading, "read", read)
     await publish(running, 3)
     await proxy.until(3)
-    monkeypatch.setattr(store, "bounds", lambda queue: (9, 12) if queue == queue_id else (0, 0))
+    monkeypatch.setattr(store.reading, "bounds", lambda queue: (9, 12) if queue == queue_id else (0, 0))
     proxy.settle(1, 0, [2, 3])
     await turn()
     assert running.broker.tools.metrics.dropped.child("shared_retention").value == 2

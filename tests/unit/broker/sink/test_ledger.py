@@ -46,10 +46,10 @@ class Sink:
         return run is not None
 
     def bodies(self) -> list[bytes]:
-        queue_id = self.bench.store.find_queue(names.light_queue_name(b"out/x"))
+        queue_id = self.bench.store.queues.find(names.light_queue_name(b"out/x"))
         if queue_id is None:
             return []
-        return [bytes(RecordView(r).body) for r in self.bench.store.read(queue_id, 0, 999, 999_999).records]
+        return [bytes(RecordView(r).body) for r in self.bench.store.reading.read(queue_id, 0, 999, 999_999).records]
 
 
 @pytest.fixture

@@ -50,8 +50,8 @@ async def ask(connection, code, body, kind):
 
 
 def visible(running, topic: bytes) -> int:
-    queue_id = running.store.find_queue(names.light_queue_name(topic))
-    return 0 if queue_id is None else running.store.bounds(queue_id)[1]
+    queue_id = running.store.queues.find(names.light_queue_name(topic))
+    return 0 if queue_id is None else running.store.reading.bounds(queue_id)[1]
 
 
 async def test_staged_rows_are_seen_only_after_the_commit_and_once(running) -> None:
@@ -129,7 +129,7 @@ async def test_rows_go_to_the_queues_they_name_or_are_refused(running, monkeypat
     fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
 
     def ends() -> list[int]:
-        return [running.store.bounds(queue_id)[1] for queue_id in ids]
+        return [running.store.reading.bounds(queue_id)[1] for queue_id in ids]
 
     body = numbered((2, b"a"), (0, b"b"), (QUEUE_INDEX_ANY, b"c"), (2, b"d"), (QUEUE_INDEX_ANY, b"e"))
     reply = await connection.request(Command(RequestCode.APPEND_MANY, body=body))
@@ -153,7 +153,7 @@ async def test_rows_go_to_the_queues_they_name_or_are_refused(running, monkeypat
     reply = await connection.request(Command(RequestCode.COMMIT_BATCH, body=commit.body))
     assert decode(BatchCommitted, reply.body).count == 3
     assert ends() == [2, 2, 4, 0]
-    views = [RecordView(one) for one in running.store.read(ids[2], 0, 9, 9_999).records]
+    views = [RecordView(one) for one in running.store.reading.read(ids[2], 0, 9, 9_999).records]
     assert [bytes(one.body) for one in views] == [b"a", b"d", b"h", b"j"]
 
 
@@ -281,7 +281,7 @@ async def test_staged_batches_count_their_messages_and_are_shown_once(running) -
     assert decode(StageReply, (await stage(0, *entries[:2])).body).count == 8, "what was staged is not staged again"
     assert decode(StageReply, (await stage(8, entries[2])).body).count == 9
     (queue_id,) = running.broker.topics.table.queue_ids("out")
-    assert running.store.bounds(queue_id) == (0, 0)
+    assert running.store.reading.bounds(queue_id) == (0, 0)
     await running.restart()
     connection = running.connect()
     wrong = CommitBatch("s", 0, [StageHandle(0, 0, 3)])
@@ -290,8 +290,8 @@ async def test_staged_batches_count_their_messages_and_are_shown_once(running) -
     commit = CommitBatch("s", 0, [StageHandle(0, 0, 9)])
     assert await ask(connection, RequestCode.COMMIT_BATCH, commit, BatchCommitted) == BatchCommitted(False, 9)
     assert await ask(connection, RequestCode.COMMIT_BATCH, commit, BatchCommitted) == BatchCommitted(True, 0)
-    assert running.store.bounds(queue_id) == (0, 9)
-    records = running.store.read(queue_id, 0, 100, 1 << 20).records
+    assert running.store.reading.bounds(queue_id) == (0, 9)
+    records = running.store.reading.read(queue_id, 0, 100, 1 << 20).records
     assert [(RecordView(each).count, RecordView(each).flags & FLAG_STAGED) for each in records] == [
         (5, 0),
         (3, 0),
@@ -331,7 +331,7 @@ async def test_a_large_commit_of_batches_takes_several_groups_and_goes_on_after_
         bench.broker.sink.ledger.step(resumed)
     await bench.settle()
     (queue_id,) = bench.broker.topics.table.queue_ids("out")
-    assert bench.store.bounds(queue_id) == (0, 42)
+    assert bench.store.reading.bounds(queue_id) == (0, 42)
     pulled = await bench.connect().request(pulling("out", maxMsgNums="100"))
     assert [message.body for message in iter_stored(pulled.body)] == [b"body %d" % n for n in range(42)]
     bench.store.close()

@@ -33,7 +33,7 @@ def test_rows_come_back_as_they_were_sent(bench, make_entries) -> None:
     entries = make_entries(b"a/b", b"c", flags=5)
     stage(bench, stages, entries)
     queue_id = stages.find(KEY).queue_id
-    records = bench.store.read(queue_id, 0, 10, 10_000).records
+    records = bench.store.reading.read(queue_id, 0, 10, 10_000).records
     assert all(RecordView(record).flags == FLAG_STAGED for record in records)
     for (message, kind, queue_index), entry in zip(staged_messages(records), entries, strict=True):
         assert (kind, queue_index, message.flags) == (kind_of(entry.flags), wanted_queue(entry), entry.flags)

@@ -30,7 +30,7 @@ def main() -> None:
     store = LogStore.open(
         directory, limits, clock=SystemClock(), faults=FaultPoints(), schedule=due.append, log=structlog.get_logger()
     )
-    queues = store.open_queues([b"parent"] + [b"light%d" % n for n in range(7)])
+    queues = store.queues.open_all([b"parent"] + [b"light%d" % n for n in range(7)])
     while True:
         numbers = range(number, number + 1 + number % 23)
         batch = [message([queues[0], queues[1 + n % 7]], b"%010d" % n) for n in numbers]

@@ -48,7 +48,7 @@ def test_kill_nine_loses_nothing_confirmed(tmp_path: Path) -> None:
         records = [seen for seen in read_log(directory) if seen.kind == 1]
         check_dense(records)
         bench = StoreBench(directory)
-        queue = bench.store.find_queue(b"parent")
+        queue = bench.store.queues.find(b"parent")
         assert queue is not None
         stored = bodies(bench.store, queue)
         assert len(stored) >= confirmed
@@ -56,8 +56,8 @@ def test_kill_nine_loses_nothing_confirmed(tmp_path: Path) -> None:
         ledger = bench.store.state.get(state_kinds.LEDGER, b"sink")
         assert ledger is not None
         assert int(ledger[0]) == len(stored), "a group is in the log as a whole or not at all"
-        lights = [bench.store.find_queue(b"light%d" % n) for n in range(7)]
-        assert sum(bench.store.bounds(light)[1] for light in lights) == len(stored)
+        lights = [bench.store.queues.find(b"light%d" % n) for n in range(7)]
+        assert sum(bench.store.reading.bounds(light)[1] for light in lights) == len(stored)
         number = len(stored)
         bench.close()
 
@@ -76,7 +76,7 @@ def flip(directory: Path, position: int) -> Path:
 def filled(tmp_path: Path, **settings) -> tuple[StoreBench, int]:
     """A store with 50 confirmed messages in one queue."""
     bench = StoreBench(tmp_path / "data", **settings)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for n in range(50):
         bench.store.append([message([queue], b"%d" % n)])
     bench.settle()
@@ -91,11 +91,11 @@ def test_bit_flip_below_the_durable_point_is_reported_at_read(tmp_path: Path) ->
     path = flip(bench.directory, victim.position + 100)
     before = path.read_bytes()
     bench.open()
-    before_it = bench.store.read(queue, 0, 100, 1 << 20).next_offset
+    before_it = bench.store.reading.read(queue, 0, 100, 1 << 20).next_offset
     with pytest.raises(UnreadableOffsets, match=rf"{path.name}.*position {victim.position}") as told:
-        bench.store.read(queue, before_it, 100, 1 << 20)
+        bench.store.reading.read(queue, before_it, 100, 1 << 20)
     assert (told.value.queue, told.value.first_offset, told.value.next_offset) == (queue, before_it, before_it + 1)
-    assert bench.store.read(queue, before_it + 1, 100, 1 << 20).next_offset == 50
+    assert bench.store.reading.read(queue, before_it + 1, 100, 1 << 20).next_offset == 50
     assert [(each.start, each.end) for each in bench.store.quarantined] == [(victim.position, victim.end)]
     assert bench.store.metrics()["damaged_reads_total"] == 1
     bench.close()
@@ -105,7 +105,7 @@ def test_bit_flip_below_the_durable_point_is_reported_at_read(tmp_path: Path) ->
 def test_bit_flip_in_what_recovery_scans_is_refused(tmp_path: Path) -> None:
     """Below the durable position a failing record is no torn tail: the start is refused, the data is kept."""
     bench, _ = filled(tmp_path)
-    bench.store._thread.drain()
+    bench.store._site.thread.drain()
     crashed = tmp_path / "crashed"
     shutil.copytree(bench.directory, crashed)
     bench.close()
@@ -125,7 +125,7 @@ def test_full_disk_refuses_messages_and_goes_on_reading(tmp_path: Path) -> None:
     assert (bench.directory / "BALLAST").exists()
     bench.faults.arm("disk.free", OSError(errno.ENOSPC, "full"), times=1)
     store.maintain(0)
-    assert store.full
+    assert store.disk.full
     assert not (bench.directory / "BALLAST").exists()
     with pytest.raises(StoreFull, match="disk full"):
         store.append([message([queue], b"no")])
@@ -150,7 +150,7 @@ def test_enospc_takes_nothing_in(tmp_path: Path, point: str) -> None:
     bench.faults.arm(point, OSError(errno.ENOSPC, "No space left on device"))
     with pytest.raises(StoreFull):
         store.append([message([queue], bytes(3000)) for _ in range(10)])
-    assert (store.end_position, store.next_offset(queue)) == (end, 50)
+    assert (store.end_position, store.reading.next_offset(queue)) == (end, 50)
     store.maintain(0)
     store.append([message([queue], b"after")])
     bench.settle()

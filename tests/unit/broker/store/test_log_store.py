@@ -34,7 +34,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(prefix="store-machine-"))
         self.generation = 0
         self.bench = StoreBench(self.root / "0")
-        self.queues = self.bench.store.open_queues([b"q%d" % n for n in range(QUEUES)])
+        self.queues = self.bench.store.queues.open_all([b"q%d" % n for n in range(QUEUES)])
         self.bench.settle()
         self.groups: list[tuple[int, list[tuple[tuple[int, ...], bytes]], dict[bytes, bytes | None]]] = []
         self.number = self.appends = 0
@@ -58,7 +58,7 @@ class StoreMachine(RuleBasedStateMachine):
     def append(self, spreads, size: int) -> None:
         self.appends += 1
         made = self.make(spreads, size)
-        before = {q: self.bench.store.next_offset(q) for q in self.queues}
+        before = {q: self.bench.store.reading.next_offset(q) for q in self.queues}
         appended = self.bench.store.append([message(queues, body) for queues, body in made])
         for (queues, body), offset in zip(made, appended.offsets, strict=True):
             if queues:
@@ -94,7 +94,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def snapshot(self) -> None:
-        self.bench.store._maintenance.snapshot()
+        self.bench.store._parts.snapshots.take()
 
     @rule()
     def reopen(self) -> None:
@@ -147,8 +147,8 @@ class StoreMachine(RuleBasedStateMachine):
             key: value for key, (value, _) in store.state.items(state_kinds.LEDGER)
         }
         for queue in self.queues:
-            assert store.next_offset(queue) == len(expected[queue])
-            assert store.bounds(queue) == (0, visible[queue])
+            assert store.reading.next_offset(queue) == len(expected[queue])
+            assert store.reading.bounds(queue) == (0, visible[queue])
             assert bodies(store, queue) == expected[queue][: visible[queue]]
 
 
@@ -172,24 +172,24 @@ def bench(tmp_path: Path):
 def test_read_statuses(bench: StoreBench) -> None:
     """Each way a read can go has its own status."""
     store = bench.store
-    queue = store.open_queue(b"q")
+    queue = store.queues.open(b"q")
     store.append([message([queue], b"%d" % n) for n in range(10)])
-    assert store.read(queue, 0, 5, 1000).records == []
+    assert store.reading.read(queue, 0, 5, 1000).records == []
     bench.settle()
-    result = store.read(queue, 3, 100, 1 << 20, end_offset=6)
+    result = store.reading.read(queue, 3, 100, 1 << 20, end_offset=6)
     assert (result.status, result.first_offset, result.next_offset, len(result.records)) == (OK, 3, 6, 3)
-    assert store.read(queue, 10, 5, 1000).status == OK
-    assert store.read(queue, 11, 5, 1000).status == OFFSET_TOO_LARGE
-    assert store.read(99, 0, 5, 1000).status == NO_SUCH_QUEUE
-    assert len(store.read(queue, 0, 100, 1).records) == 1
+    assert store.reading.read(queue, 10, 5, 1000).status == OK
+    assert store.reading.read(queue, 11, 5, 1000).status == OFFSET_TOO_LARGE
+    assert store.reading.read(99, 0, 5, 1000).status == NO_SUCH_QUEUE
+    assert len(store.reading.read(queue, 0, 100, 1).records) == 1
 
 
 def test_callbacks_and_listeners(bench: StoreBench) -> None:
     """Callbacks come in order after the flush; listeners hear each moved queue once per move."""
     store, heard, moved = bench.store, [], []
-    queues = store.open_queues([b"a", b"b"])
+    queues = store.queues.open_all([b"a", b"b"])
     bench.settle()
-    store.on_advance(lambda ids: moved.append(list(ids)))
+    store.positions.on_advance(lambda ids: moved.append(list(ids)))
     first = store.append([message(queues, b"1"), message(queues[:1], b"2")]).end_position
     second = store.append([message(queues[1:], b"3")]).end_position
     store.when_confirmed(second, lambda error: heard.append(("second", error)))
@@ -205,42 +205,42 @@ def test_callbacks_and_listeners(bench: StoreBench) -> None:
 
 def test_queue_ids_never_come_back(bench: StoreBench) -> None:
     """A deleted queue's id stays dead, also after the log has been replayed from its begin."""
-    first = bench.store.open_queue(b"gone")
-    bench.store.delete_queues([first])
-    assert bench.store.find_queue(b"gone") is None
+    first = bench.store.queues.open(b"gone")
+    bench.store.queues.delete([first])
+    assert bench.store.queues.find(b"gone") is None
     bench.reopen()
     (bench.directory / "state" / "SNAPSHOT").unlink()
     bench.reopen()
-    again = bench.store.open_queue(b"gone")
+    again = bench.store.queues.open(b"gone")
     assert again == first + 1
-    assert bench.store.queue_name(again) == b"gone"
+    assert bench.store.queues.name(again) == b"gone"
     with pytest.raises(LocalMisuse):
-        bench.store.bounds(first)
+        bench.store.reading.bounds(first)
 
 
 def test_search_time(bench: StoreBench) -> None:
     """The first offset at or after a store time, or after it."""
     store = bench.store
-    queue = store.open_queue(b"q")
+    queue = store.queues.open(b"q")
     start = bench.clock.now_ms()
     for _ in range(10):
         store.append([message([queue], b"x"), message([queue], b"y")])
         bench.clock.advance_ms(10)
     bench.settle()
-    assert store.search_time(queue, start) == 0
-    assert store.search_time(queue, start, upper=True) == 2
-    assert store.search_time(queue, start + 11) == 4
-    assert store.search_time(queue, start + 10_000) == 20
+    assert store.reading.search_time(queue, start) == 0
+    assert store.reading.search_time(queue, start, upper=True) == 2
+    assert store.reading.search_time(queue, start + 11) == 4
+    assert store.reading.search_time(queue, start + 10_000) == 20
 
 
 def test_asynchronous_flush_confirms_at_the_end_of_the_turn(tmp_path: Path) -> None:
     """With flush = "async" a write is confirmed by the next turn, and close still flushes it."""
     bench = StoreBench(tmp_path / "data", flush="async", flush_interval_ms=60_000)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.store.append([message([queue], b"x")])
     bench.turn()
     assert bodies(bench.store, queue) == [b"x"]
-    assert bench.store.flushed_position == 0
+    assert bench.store.positions.flushed == 0
     bench.reopen()
     assert bodies(bench.store, queue) == [b"x"]
     bench.close()
@@ -249,7 +249,7 @@ def test_asynchronous_flush_confirms_at_the_end_of_the_turn(tmp_path: Path) -> N
 def test_closed_store_says_so(tmp_path: Path) -> None:
     """After close nothing is appended and waiting callbacks hear an error."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.close()
     bench.store.close()
     with pytest.raises(StoreFailed, match="closed"):
@@ -272,24 +272,24 @@ def test_other_format_is_refused(tmp_path: Path) -> None:
 
 def test_judge_agrees_with_the_index(bench: StoreBench) -> None:
     """An independent scan of the files finds the same dense queues."""
-    queues = bench.store.open_queues([b"a", b"b", b"c"])
+    queues = bench.store.queues.open_all([b"a", b"b", b"c"])
     for n in range(60):
         bench.store.append([message(queues[: 1 + n % 3], b"%d" % n)])
     bench.settle()
     ends = check_dense(read_log(bench.directory))
-    assert ends == {queue: bench.store.bounds(queue)[1] for queue in queues}
+    assert ends == {queue: bench.store.reading.bounds(queue)[1] for queue in queues}
 
 
 def test_positions_are_those_of_the_records(tmp_path: Path) -> None:
     """Over ends of log files, from tail and runs; no more than there are."""
     bench = StoreBench(tmp_path / "data")
-    queue, other = bench.store.open_queues([b"q", b"other"])
+    queue, other = bench.store.queues.open_all([b"q", b"other"])
     for number in range(300):
         bench.store.append([message([queue], b"%d" % number + bytes(200)), message([other], b"")])
         if number == 150:
             bench.settle()
             bench.store.maintain(0)
-            bench.store._thread.drain()
+            bench.store._site.thread.drain()
             bench.turn()
     bench.settle()
     meant = [
@@ -297,8 +297,8 @@ def test_positions_are_those_of_the_records(tmp_path: Path) -> None:
         for seen in read_log(bench.directory)
         if (queue, 0) <= min(seen.dispatch, default=(-1, 0)) < (queue + 1, 0)
     ]
-    assert bench.store.positions(queue, 0, 300) == meant
-    assert bench.store.positions(queue, 290, 99) == meant[290:]
+    assert bench.store.reading.positions(queue, 0, 300) == meant
+    assert bench.store.reading.positions(queue, 290, 99) == meant[290:]
     bench.close()
 
 
@@ -315,7 +315,7 @@ def test_a_small_log_takes_little_of_the_disk(tmp_path: Path, flush: str) -> Non
         flush=flush,
     )  # fmt: skip
     for _ in range(2):
-        queue = bench.store.open_queue(b"q")
+        queue = bench.store.queues.open(b"q")
         for _ in range(150):
             bench.store.append([message([queue], bytes(1000))])
         bench.settle()
@@ -323,7 +323,7 @@ def test_a_small_log_takes_little_of_the_disk(tmp_path: Path, flush: str) -> Non
         bench.close()
         bench.open()
         bench.store.maintain(0)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for _ in range(60):
         bench.store.append([message([queue], bytes(1 << 20))])
         bench.settle()

@@ -12,7 +12,7 @@ from tests.sim.stores import StoreBench, message
 
 def filled(tmp_path: Path) -> Path:
     bench = StoreBench(tmp_path / "data")
-    queues = bench.store.open_queues([b"a", b"b"])
+    queues = bench.store.queues.open_all([b"a", b"b"])
     for n in range(200):
         bench.store.append([message(queues[: 1 + n % 2], b"%d" % n)])
     bench.settle()

@@ -28,7 +28,7 @@ def test_parent_exact_and_wildcard_queues_in_this_order(bench) -> None:
     index = names.queue_index(b"plant/7/t", 4)
     assert queues == (
         topics.queue_ids("plant")[index],
-        bench.store.find_queue(names.light_queue_name(b"plant/7/t")),
+        bench.store.queues.find(names.light_queue_name(b"plant/7/t")),
         wildcard,
     )
 
@@ -69,8 +69,8 @@ def test_rocketmq_senders_name_light_queues(bench) -> None:
     queues = dispatcher.queue("orders", 1, b"%LMQ%x,%LMQ%y,%LMQ%x")
     assert queues == (
         topics.queue_ids("orders")[1],
-        bench.store.find_queue(b"%LMQ%x"),
-        bench.store.find_queue(b"%LMQ%y"),
+        bench.store.queues.find(b"%LMQ%x"),
+        bench.store.queues.find(b"%LMQ%y"),
     )
     with pytest.raises(Refused, match="LMQ"):
         dispatcher.queue("orders", 1, b"orders")

@@ -20,7 +20,7 @@ async def heard(pushes: list, queue_id: int, end: int) -> None:
 
 async def test_a_follower_hears_its_queues_and_nobody_elses(running) -> None:
     store = running.store
-    mine = store.open_queue(names.light_queue_name(b"a/1"))
+    mine = store.queues.open(names.light_queue_name(b"a/1"))
     running.broker.subscriptions.dispatcher.mqtt(b"a/2")
     connection, other = running.connect(), running.connect()
     pushes, strange = [], []
@@ -37,7 +37,7 @@ async def test_a_follower_hears_its_queues_and_nobody_elses(running) -> None:
 
 
 async def test_leaving_and_closing_end_the_news(running) -> None:
-    mine = running.store.open_queue(names.light_queue_name(b"a/1"))
+    mine = running.store.queues.open(names.light_queue_name(b"a/1"))
     connection, other = running.connect(), running.connect()
     pushes = []
     connection.on_push(pushes.append)
@@ -67,7 +67,7 @@ async def test_a_follower_whose_output_is_full_is_told_the_newest_end_later(runn
             pass
 
     peer = SlowPeer()
-    mine = running.store.open_queue(names.light_queue_name(b"a/1"))
+    mine = running.store.queues.open(names.light_queue_name(b"a/1"))
     running.broker.subscriptions.followers.handle(peer, Command(RequestCode.FOLLOW, body=encode_follow([mine])))
     for _ in range(3):
         await running.connect().request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1")))
@@ -79,7 +79,7 @@ async def test_a_follower_whose_output_is_full_is_told_the_newest_end_later(runn
 
 async def test_who_asks_for_records_gets_what_was_just_confirmed(running) -> None:
     """Each record once, though it lies in two queues of the follower; nothing of queues it does not follow."""
-    exact, wide = running.store.open_queues([names.light_queue_name(b"a/1"), names.light_queue_name(b"a/2")])
+    exact, wide = running.store.queues.open_all([names.light_queue_name(b"a/1"), names.light_queue_name(b"a/2")])
     connection = running.connect()
     pushes = []
     connection.on_push(pushes.append)
@@ -95,7 +95,7 @@ async def test_who_asks_for_records_gets_what_was_just_confirmed(running) -> Non
 
 async def test_a_large_append_is_told_but_not_pushed(running) -> None:
     """Pushing has a limit; the rest is pulled."""
-    exact = running.store.open_queue(names.light_queue_name(b"a/1"))
+    exact = running.store.queues.open(names.light_queue_name(b"a/1"))
     connection = running.connect()
     pushes = []
     connection.on_push(pushes.append)

@@ -17,7 +17,7 @@ async def test_parent_and_light_queues(running) -> None:
     assert queues.find("t", 3) == broker.topics.table.queue_ids("t")[3]
     assert is_light("%LMQ%x")
     assert queues.find("%LMQ%x", 0) is None
-    queue_id = running.store.open_queue(b"%LMQ%x")
+    queue_id = running.store.queues.open(b"%LMQ%x")
     assert queues.find("%LMQ%x", 0) == queue_id
     queues.require_readable("%LMQ%x")
     for call, code in (

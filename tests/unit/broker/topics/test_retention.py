@@ -17,9 +17,9 @@ HOUR_MS = 3_600_000
 
 def bounds(running, topic: bytes) -> tuple[int, int]:
     """Bounds of the light queue of an MQTT topic or filter."""
-    queue = running.store.find_queue(names.light_queue_name(topic))
+    queue = running.store.queues.find(names.light_queue_name(topic))
     assert queue is not None
-    return running.store.bounds(queue)
+    return running.store.reading.bounds(queue)
 
 
 async def change(running, topic: str, attributes: str) -> None:
@@ -42,7 +42,7 @@ async def upkeep(running) -> None:
 
 def parents(running, topic: str) -> list[int]:
     """How many messages each parent queue still shows."""
-    found = [running.store.bounds(queue) for queue in running.broker.topics.table.queue_ids(topic)]
+    found = [running.store.reading.bounds(queue) for queue in running.broker.topics.table.queue_ids(topic)]
     return [high - low for low, high in found]
 
 
@@ -98,7 +98,7 @@ async def test_a_topic_of_a_size_and_a_rule_for_what_is_there_already(running) -
 )
 def test_which_light_queues_belong_to_a_topic(bench, topic: bytes, mine: list[bytes], others: list[bytes]) -> None:
     """By the first level, however the parent topic writes it."""
-    ids = bench.store.open_queues([names.light_queue_name(name) for name in mine + others])
+    ids = bench.store.queues.open_all([names.light_queue_name(name) for name in mine + others])
     assert sorted(light_queues(bench.store, topic)) == ids[: len(mine)]
     assert {topic_of(names.light_queue_name(name)) for name in mine} == {topic}
     assert topic not in {topic_of(names.light_queue_name(name)) for name in others}
@@ -109,7 +109,7 @@ def test_names_that_no_topic_gives_belong_to_none(bench) -> None:
     topics = Topics(bench.store, topics_max=5)
     TopicRetention(bench.store, topics)
     topics.put(TopicSettings(name="plant", attributes={"retention.ms": "1"}))
-    bench.store.open_queues([b"%LMQ%no.escape", b"other"])
+    bench.store.queues.open_all([b"%LMQ%no.escape", b"other"])
     Filters(bench.store, expiry_ms=1, filters_max=5, now_ms=0).acquire(b"plant/+")
     assert bench.store.groups.names() == [b"plant"]
 

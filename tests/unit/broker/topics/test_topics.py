@@ -37,13 +37,13 @@ def test_a_topic_is_deleted_as_a_whole_on_a_full_disk_too(bench) -> None:
     topics = Topics(bench.store, topics_max=10)
     topics.ensure("plant", 2)
     ids = topics.queue_ids("plant")
-    bench.store._guard._set_full()
+    bench.store.disk._set_full()
     topics.delete("plant")
     store = bench.reopen()
     assert Topics(store, topics_max=10).get("plant") is None
     for queue_id in ids:
         with pytest.raises(LocalMisuse, match="does not exist"):
-            store.bounds(queue_id)
+            store.reading.bounds(queue_id)
 
 
 def test_a_deleted_topic_comes_back_with_new_ids(bench) -> None:

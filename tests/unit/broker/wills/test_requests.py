@@ -49,10 +49,10 @@ class Judge:
 
 
 def published(running, topic=b"state/pump") -> list[bytes]:
-    queue = running.store.find_queue(names.light_queue_name(topic))
+    queue = running.store.queues.find(names.light_queue_name(topic))
     if queue is None:
         return []
-    return [bytes(RecordView(data).body) for data in running.store.read(queue, 0, 100, 1 << 20).records]
+    return [bytes(RecordView(data).body) for data in running.store.reading.read(queue, 0, 100, 1 << 20).records]
 
 
 async def test_the_proxy_is_asked_and_the_message_has_all_the_will_said(running) -> None:
@@ -63,8 +63,8 @@ async def test_the_proxy_is_asked_and_the_message_has_all_the_will_said(running)
     assert due == WillDue("c", epoch, b"state/pump", 1, True, b"anna")
     assert published(running) == []
     assert (await judge.verdict(due)).code == 0
-    queue = running.store.find_queue(names.light_queue_name(b"state/pump"))
-    record = RecordView(running.store.read(queue, 0, 1, 1 << 20).records[0])
+    queue = running.store.queues.find(names.light_queue_name(b"state/pump"))
+    record = RecordView(running.store.reading.read(queue, 0, 1, 1 << 20).records[0])
     assert record.body == b"gone"
     assert dict(record.properties())[b"colour"] == b"red"
     assert running.broker.retained.table.positions(b"state/pump") == [record.position]
@@ -118,9 +118,9 @@ async def test_on_a_full_disk_it_stays_due(running) -> None:
     judge = await Judge(running).watch()
     await judge.close(await judge.open())
     due = await judge.due()
-    running.store._guard.full = True
+    running.store.disk.full = True
     assert (await judge.verdict(due)).code == ResponseCode.SERVICE_NOT_AVAILABLE
-    running.store._guard.full = False
+    running.store.disk.full = False
     running.clock.advance_ms(running.config.will_verdict_ms)
     running.broker.maintain(running.clock.now_ms())
     await judge.verdict(await judge.due())

@@ -20,7 +20,7 @@ def bench(tmp_path: Path):
 
 def test_every_size_around_the_end_of_a_segment(bench: StoreBench) -> None:
     """Whatever is left at the end of a file, records stay whole and the queues dense."""
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for size in [*range(0, 400, 8), *range(1800, 1900, 8)]:
         bench.store.append([message([queue], bytes(size)), message([queue], bytes(64))])
     bench.settle()
@@ -28,12 +28,12 @@ def test_every_size_around_the_end_of_a_segment(bench: StoreBench) -> None:
     records = [seen for seen in read_log(bench.directory) if seen.kind == 1]
     assert check_dense(records) == {queue: len(records)}
     assert len(records) == 2 * (50 + 13)
-    assert bench.store.bounds(queue) == (0, len(records))
+    assert bench.store.reading.bounds(queue) == (0, len(records))
 
 
 def test_refusals_change_nothing(bench: StoreBench) -> None:
     """Too large, unknown queue, too many queues: nothing of the batch is there."""
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     end = bench.store.end_position
     good = message([queue], b"x")
     with pytest.raises(RecordTooLarge, match="2048"):
@@ -42,15 +42,15 @@ def test_refusals_change_nothing(bench: StoreBench) -> None:
         bench.store.append([good, message([queue + 1], b"x")])
     with pytest.raises(LocalMisuse, match="at most 32"):
         bench.store.append([good, message([queue] * 33, b"x")])
-    assert (bench.store.end_position, bench.store.next_offset(queue)) == (end, 0)
+    assert (bench.store.end_position, bench.store.reading.next_offset(queue)) == (end, 0)
     assert bench.store.append([]).end_position == end
 
 
 def test_a_batch_larger_than_the_tail(bench: StoreBench) -> None:
     """More entries than the tail holds: runs are cut inside the batch."""
-    queues = bench.store.open_queues([b"a", b"b", b"c"])
+    queues = bench.store.queues.open_all([b"a", b"b", b"c"])
     appended = bench.store.append([message(queues, b"%d" % n) for n in range(150)], atomic=True)
     assert appended.offsets == list(range(150))
     bench.settle()
-    assert all(bench.store.bounds(queue) == (0, 150) for queue in queues)
-    assert len(bench.store.read(queues[1], 17, 100, 1 << 20).records) == 100
+    assert all(bench.store.reading.bounds(queue) == (0, 150) for queue in queues)
+    assert len(bench.store.reading.read(queues[1], 17, 100, 1 << 20).records) == 100

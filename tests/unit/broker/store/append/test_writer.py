@@ -23,7 +23,7 @@ def bench(tmp_path: Path):
 def test_retained_message_set_and_cleared(bench: StoreBench) -> None:
     """The table holds the record's position; an empty body clears it; subscribers hear both."""
     store, heard = bench.store, []
-    queue = store.open_queue(b"q")
+    queue = store.queues.open(b"q")
     store.state.subscribe(state_kinds.RETAINED, lambda *change: heard.append(change))
     flags = FLAG_MQTT | FLAG_RETAIN
     at = store.append([message([queue], b"on", flags=flags, mqtt_topic=b"a/b")]).first_position
@@ -35,18 +35,18 @@ def test_retained_message_set_and_cleared(bench: StoreBench) -> None:
 
 def test_store_time_never_goes_back(bench: StoreBench) -> None:
     """A wall clock that jumps back does not break the search by time."""
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.store.append([message([queue], b"1")])
     bench.clock.set_wall_ms(5)
     bench.store.append([message([queue], b"2")])
     bench.settle()
-    stored = [RecordView(record, 0).store_ms for record in bench.store.read(queue, 0, 9, 1 << 20).records]
+    stored = [RecordView(record, 0).store_ms for record in bench.store.reading.read(queue, 0, 9, 1 << 20).records]
     assert stored[0] == stored[1] > 5
 
 
 def test_failed_write_is_final(bench: StoreBench) -> None:
     """EIO from pwrite: StoreFailed now and for ever, with the first cause."""
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.settle()
     bench.faults.arm("log.write", OSError(errno.EIO, "Input/output error"))
     for _ in range(2):
@@ -75,25 +75,25 @@ class FailingPen:
 def test_what_a_failed_pen_leaves_is_erased(bench: StoreBench, number: int, error: type) -> None:
     """A full disk refuses, anything else is final, as on the long way."""
     store = bench.store
-    queue = store.open_queue(b"q")
+    queue = store.queues.open(b"q")
     end = store.append([message([queue], b"x")]).end_position
     store._writer._pen = FailingPen(bench, number)
     with pytest.raises(error):
         store.append([message([queue], b"y")])
     assert bytes(store._log.view(end, 64) or b"") == bytes(64)
-    assert (store.end_position, store.next_offset(queue), store.full) == (end, 1, error is StoreFull)
+    assert (store.end_position, store.reading.next_offset(queue), store.disk.full) == (end, 1, error is StoreFull)
 
 
 def test_long_and_short_way_make_one_log(bench: StoreBench) -> None:
     """Over many files, with state changes and armed faults between: dense queues, all bodies in order."""
     store = bench.store
-    queues, sent = store.open_queues([b"a", b"b"]), []
+    queues, sent = store.queues.open_all([b"a", b"b"]), []
     bench.faults.arm("log.write", lambda: None, after=10_000, times=None)
     for number in range(400):
         if number == 200:
             bench.faults.disarm("log.write")
         if number % 50 == 0:
-            store.open_queue(b"q%d" % number)
+            store.queues.open(b"q%d" % number)
         body = b"%d" % number + bytes(number % 97)
         store.append([message(queues, body), message(queues[:1], body)])
         sent.append(body)
@@ -106,13 +106,13 @@ def test_long_and_short_way_make_one_log(bench: StoreBench) -> None:
 
 def test_background_failures(bench: StoreBench) -> None:
     """No space refuses appends, a failing disk is final, a bug in a job is only reported."""
-    queue = bench.store.open_queue(b"q")
-    writer = bench.store._writer
-    writer.background_failed(ValueError("bug"))
+    queue = bench.store.queues.open(b"q")
+    failure = bench.store._parts.failure
+    failure.background_failed(ValueError("bug"))
     bench.store.append([message([queue], b"x")])
-    writer.background_failed(OSError(errno.ENOSPC, "full"))
+    failure.background_failed(OSError(errno.ENOSPC, "full"))
     with pytest.raises(StoreFull):
         bench.store.append([message([queue], b"x")])
-    writer.background_failed(OSError(errno.EIO, "gone"))
+    failure.background_failed(OSError(errno.EIO, "gone"))
     with pytest.raises(StoreFailed):
         bench.store.append([message([queue], b"x")])

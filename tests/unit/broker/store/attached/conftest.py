@@ -18,7 +18,7 @@ class Pair:
     def __init__(self, directory: Path, **settings: object) -> None:
         self.directory = directory
         self.bench = StoreBench(directory, **settings)
-        self.queue, self.other = self.bench.store.open_queues([b"q", b"other"])
+        self.queue, self.other = self.bench.store.queues.open_all([b"q", b"other"])
         self.bench.settle()
         self.written = 0
         self.attached = AttachedStore(directory)
@@ -33,19 +33,19 @@ class Pair:
 
     def make_run(self) -> None:
         """Move the tail into a run, with whatever merge follows."""
-        self.bench.store._thread.drain()
-        self.bench.store._index_flusher.flush()
-        self.bench.store._thread.drain()
+        self.bench.store._site.thread.drain()
+        self.bench.store._parts.index_flusher.flush()
+        self.bench.store._site.thread.drain()
 
     def expire(self, before: int) -> None:
         """Let retention take the segments below a log position."""
         store = self.bench.store
-        if store._index.manifest.end_position < before:
+        if store._parts.opened.index.manifest.end_position < before:
             self.make_run()
         store._log.drop_before(before)
-        store._index.move_begin(store._log.begin)
-        store._index_flusher.drop_runs(store._index.expired_runs())
-        store._thread.drain()
+        store._parts.opened.index.move_begin(store._log.begin)
+        store._parts.index_flusher.drop_runs(store._parts.opened.index.expired_runs())
+        store._site.thread.drain()
 
     def read(self, offset: int, end: int = 1 << 40, queue: int | None = None) -> list[int]:
         """The numbers of a range, checked."""

@@ -53,7 +53,7 @@ def test_entries_that_move_into_a_run_during_the_look(pair, monkeypatch: pytest.
 
     def then_all_moves(generation: int) -> None:
         load(generation)
-        if not pair.bench.store._index.runs:
+        if not pair.bench.store._parts.opened.index.runs:
             pair.make_run()
 
     monkeypatch.setattr(view._runs, "load", then_all_moves)
@@ -70,7 +70,7 @@ def test_the_oldest_offset(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.append(2, pair.other)
     base = pair.bench.store._log.segments[1].base
     pair.expire(base)
-    wanted = pair.bench.store.bounds(pair.queue)[0]
+    wanted = pair.bench.store.reading.bounds(pair.queue)[0]
     assert wanted > 0
     assert view.min_offset(pair.queue) == wanted
     monkeypatch.setattr(view, "_look_up_minimum", lambda queue: pytest.fail("looked up twice"))

@@ -18,13 +18,13 @@ def test_reads_like_the_store_itself(pair) -> None:
     pair.make_run()
     pair.append(30)
     store, attached = pair.bench.store, pair.attached
-    assert attached.bounds(pair.queue) == store.bounds(pair.queue) == (0, 60)
+    assert attached.bounds(pair.queue) == store.reading.bounds(pair.queue) == (0, 60)
     assert attached.confirmed_end(pair.queue) == 60
     assert attached.confirm_position == store.confirm_position
     assert attached.epoch == store.epoch
     assert pair.read(0) == list(range(60))
     for wanted in ((10, 5, 1 << 20, 60), (10, 100, 500, 60), (10, 100, 1, 60), (55, 100, 1 << 20, 57), (60, 9, 9, 99)):
-        here, there = attached.read_range(pair.queue, *wanted), store.read_range(pair.queue, *wanted)
+        here, there = attached.read_range(pair.queue, *wanted), store.reading.read_range(pair.queue, *wanted)
         assert (here.status, here.first_offset, here.next_offset) == (
             there.status,
             there.first_offset,
@@ -53,7 +53,7 @@ def test_what_has_expired(pair) -> None:
     pair.append(400)
     assert pair.read(0, 3) == [0, 1, 2]
     pair.expire(pair.bench.store._log.segments[2].base)
-    low, _ = pair.bench.store.bounds(pair.queue)
+    low, _ = pair.bench.store.reading.bounds(pair.queue)
     found = pair.attached.read_range(pair.queue, 0, 1 << 20, 1 << 20, 1 << 20)
     assert (found.status, found.first_offset, found.min_offset) == (OFFSET_TOO_SMALL, low, low)
     assert pair.read(0) == list(range(low, 400))
@@ -69,8 +69,8 @@ def test_a_segment_that_goes_before_the_writer_says_so(pair) -> None:
     found = pair.attached.read_range(pair.queue, 0, 1 << 20, 1 << 20, 1 << 20)
     assert found.status == OFFSET_TOO_SMALL
     assert pair.attached.retries == 1
-    pair.bench.store._index.move_begin(pair.bench.store._log.begin)
-    assert pair.bench.store.bounds(pair.queue)[0] == found.first_offset
+    pair.bench.store._parts.opened.index.move_begin(pair.bench.store._log.begin)
+    assert pair.bench.store.reading.bounds(pair.queue)[0] == found.first_offset
 
 
 def test_a_damaged_record_is_no_answer(pair) -> None:
@@ -103,7 +103,7 @@ def test_what_is_quarantined_is_refused_and_all_else_is_read(pair, in_a_run: boo
     read = 0
     for offset in range(25):
         try:
-            wanted = store.read_range(pair.queue, offset, 1, 1 << 20, 1 << 20)
+            wanted = store.reading.read_range(pair.queue, offset, 1, 1 << 20, 1 << 20)
         except CorruptLog:
             with pytest.raises(CorruptLog):
                 pair.attached.read_range(pair.queue, offset, 1, 1 << 20, 1 << 20)
@@ -147,7 +147,7 @@ def test_until_the_next_writer_is_ready_the_last_one_is_believed(pair) -> None:
 def test_more_queues_than_before(pair) -> None:
     assert not pair.attached.has_queue(10_000)
     for first in range(0, 10_000, 100):
-        queues = pair.bench.store.open_queues([b"n%d" % number for number in range(first, first + 100)])
+        queues = pair.bench.store.queues.open_all([b"n%d" % number for number in range(first, first + 100)])
         pair.bench.settle()
     pair.append(3, queues[-1])
     assert pair.attached.has_queue(queues[-1])

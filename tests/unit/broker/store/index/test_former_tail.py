@@ -13,12 +13,12 @@ from tests.sim.stores import StoreBench, message
 def test_confirmed_ends_outlive_the_process(tmp_path: Path) -> None:
     """Also when another file has taken the name."""
     bench = StoreBench(tmp_path / "data")
-    first, second = bench.store.open_queues([b"a", b"b"])
+    first, second = bench.store.queues.open_all([b"a", b"b"])
     bench.store.append([message([first], b"x") for _ in range(5)])
     bench.settle()
     path = tmp_path / "tail"
     shutil.copy(tmp_path / "data" / "index" / "tail", path)
-    following = bench.store._index.tail.queue_rows[:2, NEXT].copy()
+    following = bench.store._parts.opened.index.tail.queue_rows[:2, NEXT].copy()
     bench.close()
     former = FormerTail(path)
     path.unlink()

@@ -28,15 +28,15 @@ def test_merge_choice(runs, count: int, entries_max: int) -> None:
 def test_full_disk_while_writing_a_run(tmp_path: Path) -> None:
     """The run fails, appends are refused, nothing is lost; with room again the run is written."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.faults.arm("index.write", OSError(errno.ENOSPC, "full"))
     for n in range(32):
         bench.store.append([message([queue], b"%d" % n)])
-    bench.store._thread.drain()
-    assert bench.store.full
+    bench.store._site.thread.drain()
+    assert bench.store.disk.full
     bench.store.maintain(0)
-    assert not bench.store.full
-    bench.store._thread.drain()
+    assert not bench.store.disk.full
+    bench.store._site.thread.drain()
     assert bench.store.metrics()["index_runs"] == 1
     bench.settle()
     bench.reopen()
@@ -47,10 +47,10 @@ def test_full_disk_while_writing_a_run(tmp_path: Path) -> None:
 def test_room_is_made_also_behind_another_job(tmp_path: Path) -> None:
     """Waiting for a job that makes no room is no failure."""
     bench = StoreBench(tmp_path / "data")
-    queue, flusher = bench.store.open_queue(b"q"), bench.store._index_flusher
+    queue, flusher = bench.store.queues.open(b"q"), bench.store._parts.index_flusher
     for _ in range(20):
         bench.store.append([message([queue], b"x")])
     flusher._start(lambda: None, lambda _: None)
     flusher.make_room(64)
-    assert bench.store._index.tail.room == 64
+    assert bench.store._parts.opened.index.tail.room == 64
     bench.close()

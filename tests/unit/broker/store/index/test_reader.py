@@ -20,17 +20,17 @@ from tests.sim.stores import StoreBench, bodies, message
 def test_read_at(tmp_path: Path) -> None:
     """A confirmed record by its position; nothing above the confirm position; no record inside another."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.settle()
     first = bench.store.append([message([queue], b"x")]).first_position
-    assert bench.store.read_at(first) is None
+    assert bench.store.reading.read_at(first) is None
     bench.settle()
-    record = bench.store.read_at(first)
+    record = bench.store.reading.read_at(first)
     assert record is not None
     assert bytes(RecordView(record, 0).body) == b"x"
-    assert bench.store.read_at(1 << 50) is None
+    assert bench.store.reading.read_at(1 << 50) is None
     with pytest.raises(CorruptLog):
-        bench.store.read_at(first + 8)
+        bench.store.reading.read_at(first + 8)
     bench.close()
 
 
@@ -38,14 +38,14 @@ def test_read_at(tmp_path: Path) -> None:
 def test_limits_by_count_and_bytes(tmp_path: Path, check: bool) -> None:
     """At most so many records and bytes, but always one; over runs, tail and segments alike."""
     bench = StoreBench(tmp_path / "data", check_on_read=check)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for n in range(700):
         bench.store.append([message([queue], b"%03d" % n)])
     bench.settle()
-    size = len(bench.store.read(queue, 0, 1, 1).records[0])
+    size = len(bench.store.reading.read(queue, 0, 1, 1).records[0])
     for offset in (0, 31, 32, 33, 255, 256, 600, 690, 699):
         for count, bytes_max in ((1, 1 << 20), (40, 1 << 20), (1000, 10 * size), (1000, 10 * size - 1), (300, 1 << 20)):
-            result = bench.store.read(queue, offset, count, bytes_max)
+            result = bench.store.reading.read(queue, offset, count, bytes_max)
             expected = min(count, bytes_max // size, 700 - offset)
             assert len(result.records) == expected
             assert result.next_offset == offset + expected
@@ -58,11 +58,11 @@ def test_limits_by_count_and_bytes(tmp_path: Path, check: bool) -> None:
 def test_a_range_over_runs_tail_and_segments_is_what_single_reads_give(tmp_path: Path) -> None:
     """The records lie back to back in one piece, with the start of each, within both limits."""
     bench = StoreBench(tmp_path / "data")
-    queue, other = bench.store.open_queue(b"q"), bench.store.open_queue(b"other")
+    queue, other = bench.store.queues.open(b"q"), bench.store.queues.open(b"other")
     for n in range(700):
         bench.store.append([message([queue], b"x" * (n % 3 * 8)), message([other], b"between")])
     bench.settle()
-    singles = [bytes(record) for record in bench.store.read(queue, 0, 700, 1 << 20).records]
+    singles = [bytes(record) for record in bench.store.reading.read(queue, 0, 700, 1 << 20).records]
     for offset, end, bytes_max in (
         (0, 700, 1 << 20),
         (31, 650, 1 << 20),
@@ -70,7 +70,7 @@ def test_a_range_over_runs_tail_and_segments_is_what_single_reads_give(tmp_path:
         (7, 600, 5000),
         (3, 9, 1),
     ):
-        found = bench.store.read_range(queue, offset, 10_000, bytes_max, end)
+        found = bench.store.reading.read_range(queue, offset, 10_000, bytes_max, end)
         wanted = singles[offset : min(end, 700)]
         assert found.next_offset == offset + len(found.starts)
         assert len(found.blob) <= bytes_max or len(found.starts) == 1
@@ -79,25 +79,25 @@ def test_a_range_over_runs_tail_and_segments_is_what_single_reads_give(tmp_path:
         assert found.starts.tolist() == [len(b"".join(wanted[:n])) for n in range(len(found.starts))]
         if bytes_max == 1 << 20:
             assert len(found.starts) == len(wanted)
-    assert len(bench.store.read_range(queue, 700, 10, 100, 800).starts) == 0
-    assert bench.store.read_range(queue, 701, 10, 100, 800).status == OFFSET_TOO_LARGE
-    assert bench.store.read_range(99, 0, 10, 100, 800).status == NO_SUCH_QUEUE
+    assert len(bench.store.reading.read_range(queue, 700, 10, 100, 800).starts) == 0
+    assert bench.store.reading.read_range(queue, 701, 10, 100, 800).status == OFFSET_TOO_LARGE
+    assert bench.store.reading.read_range(99, 0, 10, 100, 800).status == NO_SUCH_QUEUE
     bench.close()
 
 
 def test_a_range_never_hands_out_what_is_no_record(tmp_path: Path) -> None:
     """A size or position that contradicts the index is corruption, named by file and position."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     placed = bench.store.append([message([queue], b"x") for _ in range(3)])
     bench.settle()
     path = next((tmp_path / "data").rglob(f"{0:020d}"))
-    second = RecordView(bench.store.read(queue, 1, 1, 1).records[0]).position
+    second = RecordView(bench.store.reading.read(queue, 1, 1, 1).records[0]).position
     with path.open("r+b") as file:
         file.seek(second)
         file.write(b"\x10")
     with pytest.raises(CorruptLog, match="no record of the size"):
-        bench.store._reader.read_range(queue, 0, 10, 1 << 20, 3)
+        bench.store._parts.reader.read_range(queue, 0, 10, 1 << 20, 3)
     assert placed.first_position < second
     bench.close()
 
@@ -105,14 +105,14 @@ def test_a_range_never_hands_out_what_is_no_record(tmp_path: Path) -> None:
 def test_the_last_message_of_a_batch_alone(tmp_path: Path) -> None:
     """One record for one offset, and yet the record begins before it: its base is said."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     batch = message([queue], b"x", flags=FLAGS_BATCH)
     batch.count = 5
     bench.store.append([batch, message([queue], b"y")])
     bench.settle()
     for offset, bases in ((4, [0, 5]), (5, None)):
-        read = bench.store.read(queue, offset, 10, 10_000)
-        ranged = bench.store.read_range(queue, offset, 10, 10_000, 99)
+        read = bench.store.reading.read(queue, offset, 10, 10_000)
+        ranged = bench.store.reading.read_range(queue, offset, 10, 10_000, 99)
         assert (read.first_offset, read.next_offset, read.bases) == (offset, 6, bases)
         assert (ranged.first_offset, ranged.next_offset) == (offset, 6)
         assert (None if ranged.bases is None else ranged.bases.tolist()) == bases
@@ -129,16 +129,16 @@ def batch(queues: list[int], count: int, body: bytes) -> StoreMessage:
 def test_reads_from_the_middle_of_a_batch(tmp_path: Path) -> None:
     """Every offset of a queue of batches and single messages, from runs and tail, with limits of both kinds."""
     bench = StoreBench(tmp_path / "data")
-    queue, other = bench.store.open_queue(b"q"), bench.store.open_queue(b"other")
+    queue, other = bench.store.queues.open(b"q"), bench.store.queues.open(b"other")
     counts = [1, 5, 1, 40, 2, 1] * 12
     for n, count in enumerate(counts):
         one = batch([queue, other], count, b"%d" % n) if count > 1 else message([queue, other], b"%d" % n)
         bench.store.append([one])
     bench.settle()
-    assert len(bench.store._index.runs) > 0
+    assert len(bench.store._parts.opened.index.runs) > 0
     ends = list(accumulate(counts))
     begins = [end - count for end, count in zip(ends, counts, strict=True)]
-    assert bench.store.bounds(queue) == (0, ends[-1])
+    assert bench.store.reading.bounds(queue) == (0, ends[-1])
     for offset in range(0, ends[-1], 3):
         first = bisect_right(begins, offset) - 1
         for wanted, end in ((1, None), (3, None), (50, None), (300, None), (300, offset + 7)):
@@ -146,8 +146,8 @@ def test_reads_from_the_middle_of_a_batch(tmp_path: Path) -> None:
             while last + 1 < len(counts) and ends[last + 1] <= offset + wanted and begins[last + 1] < (end or ends[-1]):
                 last += 1
             for queue_id in (queue, other):
-                found = bench.store.read(queue_id, offset, wanted, 1 << 20, end)
-                piece = bench.store.read_range(queue_id, offset, wanted, 1 << 20, end or ends[-1])
+                found = bench.store.reading.read(queue_id, offset, wanted, 1 << 20, end)
+                piece = bench.store.reading.read_range(queue_id, offset, wanted, 1 << 20, end or ends[-1])
                 said = begins[first : last + 1]
                 got = [int(bytes(RecordView(record, 0).body)) for record in found.records]
                 assert got == list(range(first, last + 1))
@@ -162,7 +162,7 @@ def test_reads_from_the_middle_of_a_batch(tmp_path: Path) -> None:
 def test_time_search_among_batches(tmp_path: Path) -> None:
     """The answer is the first message of a record, never one inside of it."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for count in (1, 7, 1, 30, 2):
         bench.clock.advance_ms(10)
         bench.store.append([batch([queue], count, b"x")])
@@ -171,32 +171,32 @@ def test_time_search_among_batches(tmp_path: Path) -> None:
     begins = [0, 1, 8, 9, 39, 41]
     for n in range(5):
         when = last - 40 + 10 * n
-        assert bench.store.search_time(queue, when) == begins[n]
-        assert bench.store.search_time(queue, when, True) == begins[n + 1]
-        assert bench.store.search_time(queue, when - 5) == begins[n]
+        assert bench.store.reading.search_time(queue, when) == begins[n]
+        assert bench.store.reading.search_time(queue, when, True) == begins[n + 1]
+        assert bench.store.reading.search_time(queue, when - 5) == begins[n]
     bench.close()
 
 
 def test_a_hole_is_corruption_with_its_offsets(tmp_path: Path) -> None:
     """What stands before it is read; at it the queue's offsets are named; behind it reading goes on."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.store.append([message([queue], b"0"), message([queue], b"1")])
-    index, position = bench.store._index, bench.store.end_position
+    index, position = bench.store._parts.opened.index, bench.store.end_position
     hole = hot.core.make_block([queue], [2], [position], [0], [0], [4])
     assert index.tail.ring.claim(hole, 0, queue + 1) == 1
     index.append(hole, position)
     bench.store.append([message([queue], b"6")])
     bench.settle()
-    assert bench.store.bounds(queue) == (0, 7)
-    assert bench.store.read(queue, 0, 10, 1 << 20).next_offset == 2
-    assert bench.store.read_range(queue, 0, 10, 1 << 20, 7).next_offset == 2
+    assert bench.store.reading.bounds(queue) == (0, 7)
+    assert bench.store.reading.read(queue, 0, 10, 1 << 20).next_offset == 2
+    assert bench.store.reading.read_range(queue, 0, 10, 1 << 20, 7).next_offset == 2
     for offset in (2, 5):
         with pytest.raises(CorruptLog, match=f"offsets 2 to 5 of queue {queue} lie in a damaged stretch"):
-            bench.store.read(queue, offset, 10, 1 << 20)
+            bench.store.reading.read(queue, offset, 10, 1 << 20)
         with pytest.raises(CorruptLog, match="offsets 2 to 5"):
-            bench.store.read_range(queue, offset, 10, 1 << 20, 7)
-    assert bench.store.read(queue, 6, 10, 1 << 20).next_offset == 7
-    assert bench.store.search_time(queue, 0) == 0
-    assert bench.store.search_time(queue, bench.clock.now_ms(), True) == 7
+            bench.store.reading.read_range(queue, offset, 10, 1 << 20, 7)
+    assert bench.store.reading.read(queue, 6, 10, 1 << 20).next_offset == 7
+    assert bench.store.reading.search_time(queue, 0) == 0
+    assert bench.store.reading.search_time(queue, bench.clock.now_ms(), True) == 7
     bench.close()

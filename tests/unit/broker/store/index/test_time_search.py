@@ -15,7 +15,7 @@ from tests.sim.stores import StoreBench, message
 def filled(directory: Path, times: list[int], **settings: object) -> tuple[StoreBench, int]:
     """A store whose queue has one record per time, with records of another queue between them."""
     bench = StoreBench(directory, **settings)
-    queue, other = bench.store.open_queue(b"q"), bench.store.open_queue(b"other")
+    queue, other = bench.store.queues.open(b"q"), bench.store.queues.open(b"other")
     for ms in times:
         bench.clock.advance_ms(ms - bench.clock.now_ms())
         bench.store.append([message([other], b"between"), message([queue], b"x")])
@@ -34,8 +34,8 @@ def test_every_time_finds_what_counting_finds(tmp_path: Path, seed: int) -> None
     bench, queue = filled(tmp_path / "data", times)
     assert len(bench.store._log.segments) > 3
     for ms in {*times, times[0] - 1, times[-1] + 1, *(one + 1 for one in times)}:
-        assert bench.store.search_time(queue, ms) == sum(one < ms for one in times), ms
-        assert bench.store.search_time(queue, ms, upper=True) == sum(one <= ms for one in times), ms
+        assert bench.store.reading.search_time(queue, ms) == sum(one < ms for one in times), ms
+        assert bench.store.reading.search_time(queue, ms, upper=True) == sum(one <= ms for one in times), ms
     bench.close()
 
 
@@ -47,11 +47,11 @@ def test_few_records_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     looks: list[int] = []
     real = time_search.stored_ms
     monkeypatch.setattr(time_search, "stored_ms", lambda log, position: looks.append(position) or real(log, position))
-    bench.store.search_time(queue, times[777])
+    bench.store.reading.search_time(queue, times[777])
     assert len(looks) < 20
     looks.clear()
     for n in range(0, 4000, 100):
-        assert bench.store.search_time(queue, times[n]) == n
+        assert bench.store.reading.search_time(queue, times[n]) == n
     assert len(looks) / 40 < 8, len(looks) / 40
     bench.close()
 
@@ -60,7 +60,7 @@ def test_expired_and_unreadable_records_are_passed_over(tmp_path: Path) -> None:
     """A record that is no record any more counts as its neighbours; the answer is at most that far off."""
     times = [2 * 10**12 + 10 * n for n in range(60)]
     bench, queue = filled(tmp_path / "data", times)
-    positions = [RecordView(record).position for record in bench.store.read(queue, 0, 60, 1 << 20).records]
+    positions = [RecordView(record).position for record in bench.store.reading.read(queue, 0, 60, 1 << 20).records]
     log = bench.store._log
     for number in (17, 18, 40):
         segment = log.segment_at(positions[number])
@@ -70,14 +70,14 @@ def test_expired_and_unreadable_records_are_passed_over(tmp_path: Path) -> None:
     assert time_search.stored_ms(log, 1 << 40) is None
     for n in range(60):
         meant = {17: {17, 18, 19}, 18: {17, 18, 19}, 19: {17, 18, 19}, 40: {40, 41}, 41: {40, 41}}.get(n, {n})
-        assert bench.store.search_time(queue, times[n]) in meant, n
+        assert bench.store.reading.search_time(queue, times[n]) in meant, n
     bench.close()
 
 
 def test_an_empty_queue_has_its_end(tmp_path: Path) -> None:
     """Nothing to look at."""
     bench, _ = filled(tmp_path / "data", [])
-    queue = bench.store.open_queue(b"fresh")
+    queue = bench.store.queues.open(b"fresh")
     bench.settle()
-    assert bench.store.search_time(queue, 5) == 0
+    assert bench.store.reading.search_time(queue, 5) == 0
     bench.close()

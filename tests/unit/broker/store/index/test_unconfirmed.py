@@ -20,13 +20,13 @@ from tests.sim.stores import message
 def runs_of(directory: Path) -> tuple[list[Run], list[int], int]:
     """Runs over forty records, every fifth of them in two queues; where each begins; where the last ends."""
     bench = ReplicaBench(directory, epoch=1, index_tail_entries=16)
-    one, two = bench.store.open_queue(b"one"), bench.store.open_queue(b"two")
+    one, two = bench.store.queues.open(b"one"), bench.store.queues.open(b"two")
     begins = []
     for number in range(40):
         begins.append(bench.store.end_position)
         bench.store.append([message([one, two] if number % 5 == 0 else [one], b"x")])
-    bench.store._thread.drain()
-    index = bench.store._index
+    bench.store._site.thread.drain()
+    index = bench.store._parts.opened.index
     runs, end = list(index.runs), index.manifest.end_position
     bench.close()
     return runs, begins, end

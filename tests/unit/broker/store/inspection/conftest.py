@@ -17,8 +17,8 @@ MESSAGES = 300
 def fill(bench: StoreBench, count: int = MESSAGES) -> None:
     """Append messages into three queues, state of several kinds, a retained message and a deleted queue."""
     store = bench.store
-    queues = store.open_queues(list(QUEUES))
-    doomed = store.open_queue(b"doomed")
+    queues = store.queues.open_all(list(QUEUES))
+    doomed = store.queues.open(b"doomed")
     for n in range(count):
         store.append([message(queues[: 1 + n % 3], b"%d" % n)], changes=[
             StateChange(state_kinds.LEDGER, b"sink", b"%d" % n)
@@ -26,7 +26,7 @@ def fill(bench: StoreBench, count: int = MESSAGES) -> None:
     store.append([message(queues[:1], b"last", flags=0x0C, mqtt_topic=b"plant/7/temp")])
     store.append_state([StateChange(state_kinds.SESSION, b"c", b"v"), StateChange(state_kinds.SESSION, b"d", b"v")])
     store.append_state([StateChange(state_kinds.SESSION, b"d", None)])
-    store.delete_queues([doomed])
+    store.queues.delete([doomed])
     bench.settle()
 
 

@@ -21,13 +21,13 @@ from tests.sim.stores import StoreBench, message
 def keyed(tmp_path: Path) -> Path:
     """A closed store: keys in several runs, and a stretch without any that no run covers."""
     bench = StoreBench(tmp_path / "keyed", key_index_entries=64, index_merge_runs=30)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for n in range(240):
         if 100 <= n < 180:
             bench.store.append([message([queue], b"plain")])
             bench.settle()
             bench.store.maintain(0)
-            bench.store._thread.drain()
+            bench.store._site.thread.drain()
         else:
             bench.store.append([keyed_message([queue], b"%d" % n, keys=b"a k%d" % n)])
     bench.settle()

@@ -14,7 +14,7 @@ from tests.sim.stores import StoreBench
 def filled(directory: Path, count: int = 300) -> StoreBench:
     """A closed store with keys in several runs over several log files."""
     bench = StoreBench(directory, key_index_entries=64, index_merge_runs=30)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for n in range(count):
         bench.store.append([keyed_message([queue], b"%d" % n, keys=b"all k%d" % n)])
     bench.settle()

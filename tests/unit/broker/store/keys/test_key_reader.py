@@ -18,13 +18,13 @@ from tests.sim.stores import StoreBench
 def filled(tmp_path: Path) -> Any:
     """100 messages with the key k, ten at each 250 ms, some of them in runs."""
     bench = StoreBench(tmp_path / "data", key_index_entries=64)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for n in range(100):
         bench.store.append([keyed_message([queue], b"%d" % n, keys=b"k")])
         if n % 10 == 9:
             bench.clock.advance_ms(250)
     bench.settle()
-    bench.store._thread.drain()
+    bench.store._site.thread.drain()
     assert bench.store.metrics()["key_index_runs"] > 0
     yield bench
     bench.close()
@@ -73,7 +73,7 @@ def test_the_work_has_a_bound(filled: StoreBench, monkeypatch: pytest.MonkeyPatc
 def test_equal_numbers_of_different_keys_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All keys of this test have one number."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for n in range(9):
         bench.store.append([keyed_message([queue], b"%d" % n, keys=b"k%d" % (n % 3))])
     bench.settle()

@@ -14,7 +14,7 @@ from tests.sim.stores import StoreBench, message
 def test_what_is_confirmed_is_found_and_nothing_else(tmp_path: Path) -> None:
     """The newest first; another topic's, staged, and queueless records are not there."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.settle()
     bench.store.append([keyed_message([queue], b"one", keys=b"k other", unique=b"id1")])
     assert found(bench.store, b"k") == []
@@ -35,14 +35,14 @@ def test_what_is_confirmed_is_found_and_nothing_else(tmp_path: Path) -> None:
 def test_keys_survive_a_restart_and_a_merge(tmp_path: Path) -> None:
     """In memory, in runs, in merged runs: the same answers, also from the log alone."""
     bench = StoreBench(tmp_path / "data", key_index_entries=64)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for n in range(900):
         bench.store.append([keyed_message([queue], b"%d" % n, keys=b"k%d" % (n % 10), unique=b"id%d" % n)])
         if not n % 300:
             bench.settle()
-            bench.store._thread.drain()
+            bench.store._site.thread.drain()
     bench.settle()
-    bench.store._thread.drain()
+    bench.store._site.thread.drain()
     metrics = bench.store.metrics()
     assert metrics["key_index_entries"] == 1800
     assert metrics["key_index_merges_total"] > 0
@@ -60,14 +60,14 @@ def test_keys_survive_a_restart_and_a_merge(tmp_path: Path) -> None:
 def test_upkeep_covers_what_the_queue_index_has_and_drops_what_expired(tmp_path: Path) -> None:
     """A run for few keys too once the queue index has gone further; runs of an expired log go."""
     bench = StoreBench(tmp_path / "data", retention_size_bytes=48 * 1024)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.store.append([keyed_message([queue], b"first", keys=b"k")])
     for n in range(40):
         bench.store.append([message([queue], b"%d" % n)])
     bench.settle()
-    bench.store._thread.drain()
+    bench.store._site.thread.drain()
     bench.store.maintain(0)
-    bench.store._thread.drain()
+    bench.store._site.thread.drain()
     assert bench.store.metrics()["key_index_runs"] == 1
     assert found(bench.store, b"k") == [b"first"]
     for n in range(700):
@@ -76,12 +76,12 @@ def test_upkeep_covers_what_the_queue_index_has_and_drops_what_expired(tmp_path:
             bench.settle()
             for _ in range(4):
                 bench.store.maintain(0)
-                bench.store._thread.drain()
+                bench.store._site.thread.drain()
     bench.settle()
     assert bench.store.begin_position > 0
     for _ in range(2):
         bench.store.maintain(0)
-        bench.store._thread.drain()
+        bench.store._site.thread.drain()
     assert found(bench.store, b"k") == []
     assert bench.store.metrics()["key_index_runs"] == 0
     bench.close()
@@ -90,7 +90,7 @@ def test_upkeep_covers_what_the_queue_index_has_and_drops_what_expired(tmp_path:
 def test_it_can_be_switched_off_and_on_again(tmp_path: Path) -> None:
     """Off, its files go; on, everything in the log is found again, what was written meanwhile too."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.store.append([keyed_message([queue], b"one", keys=b"k")])
     bench.close()
     assert (tmp_path / "data" / "keys").exists()
@@ -110,7 +110,7 @@ def test_it_can_be_switched_off_and_on_again(tmp_path: Path) -> None:
 def test_an_index_that_cannot_be_written_stops_the_store(tmp_path: Path) -> None:
     """Memory is bounded: with no run written and nothing refused before, appends fail instead of growing."""
     bench = StoreBench(tmp_path / "data", key_index_entries=64)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.faults.arm("keys.write", ValueError("no such thing"), times=None)
     many = [keyed_message([queue], b"%d" % n, keys=b"k%d" % n) for n in range(2000)]
     with pytest.raises(StoreFailed, match="key index is full"):

@@ -77,7 +77,7 @@ def test_the_epoch_of_a_byte() -> None:
 def test_the_records_tell_the_same_as_the_file(tmp_path: Path) -> None:
     """Epochs that begin within a file, at its begin, one record apart, and behind records larger than a piece."""
     bench = ReplicaBench(tmp_path / "data", epoch=1, segment_size_bytes=512 * 1024)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for epoch in range(2, 12):
         for _ in range(epoch % 4):
             size = 150_000 if epoch % 2 else 200
@@ -88,7 +88,7 @@ def test_the_records_tell_the_same_as_the_file(tmp_path: Path) -> None:
     bench.flush()
     log, end = bench.store._log, bench.store.end_position
     assert len(log.segments) > 2
-    assert epochs_of(log, end) == bench.store.epochs
-    cut = bench.store.epochs[4][1]
-    assert epochs_of(log, cut) == below(bench.store.epochs, cut)
+    assert epochs_of(log, end) == bench.store.replica.epochs
+    cut = bench.store.replica.epochs[4][1]
+    assert epochs_of(log, cut) == below(bench.store.replica.epochs, cut)
     bench.close()

@@ -15,7 +15,7 @@ from tests.sim.stores import message
 def grouped(tmp_path: Path) -> ReplicaBench:
     """A closed store with records of epochs 2 and 5, and an epoch 7 without any."""
     bench = ReplicaBench(tmp_path / "data", epoch=2)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.flush()
     bench.reopen_as(epoch=5)
     bench.store.append([message([queue], b"x")])
@@ -41,7 +41,7 @@ def test_a_file_that_does_not_tell_all_is_made_anew(tmp_path: Path, damage: str)
     else:
         save_epochs(bench.directory, before[:1])
     store = bench.open(role="replica")
-    assert store.epochs == before == load_epochs(bench.directory)
+    assert store.replica.epochs == before == load_epochs(bench.directory)
     bench.close()
 
 
@@ -52,9 +52,9 @@ def test_entries_behind_the_end_are_dropped(tmp_path: Path) -> None:
     assert epochs is not None
     save_epochs(bench.directory, [*epochs, (9, epochs[-1][1] + 8), (11, 1 << 40)])
     store = bench.open(role="replica")
-    assert store.epochs == epochs
+    assert store.replica.epochs == epochs
     store = bench.reopen_as(epoch=8)
-    assert store.epochs == [*epochs[:-1], (8, store.end_position)]
+    assert store.replica.epochs == [*epochs[:-1], (8, store.end_position)]
     bench.close()
 
 
@@ -74,7 +74,7 @@ def test_a_node_by_itself_does_not_look_through_its_log(tmp_path: Path) -> None:
     assert load_epochs(bench.directory) == [(1, 0)]
     bench.reopen_as()
     assert load_epochs(bench.directory) == [(2, 0)]
-    bench.store.open_queue(b"q")
+    bench.store.queues.open(b"q")
     bench.settle()
     end = bench.store.end_position
     bench.reopen_as()

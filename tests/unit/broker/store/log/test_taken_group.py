@@ -19,7 +19,7 @@ def test_a_stretch_without_entries_is_one_group() -> None:
 def test_blocks_that_end_within_a_group_wait_for_its_end(tmp_path: Path) -> None:
     """Whatever the blocks cover, each is confirmed with the whole group that it ends in, the last one with the log."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for count in (1, 4, 1, 3):
         bench.store.append([message([queue], bytes(50)) for _ in range(count)], atomic=True)
     ends = [seen.end for seen in read_log(bench.directory)]

@@ -18,7 +18,7 @@ from tests.sim.stores import StoreBench, message
 def crashed(bench: StoreBench, target: Path) -> list[Seen]:
     """Copy the directory as a killed process leaves it; return its records."""
     bench.settle()
-    bench.store._thread.drain()
+    bench.store._site.thread.drain()
     shutil.copytree(bench.directory, target)
     (target / "lock").unlink()
     bench.close()
@@ -40,27 +40,27 @@ def bench(tmp_path: Path) -> StoreBench:
 
 def test_a_queue_whose_name_is_lost(tmp_path: Path, bench: StoreBench) -> None:
     """It gets a placeholder, keeps its id and its records, and no queue gets an id that may have been given out."""
-    kept = bench.store.open_queue(b"kept")
-    lost = bench.store.open_queue(b"lost")
-    gone = bench.store.open_queue(b"gone")
+    kept = bench.store.queues.open(b"kept")
+    lost = bench.store.queues.open(b"lost")
+    gone = bench.store.queues.open(b"gone")
     bench.store.append([message([kept, lost], b"%d" % n) for n in range(5)])
     records = crashed(bench, tmp_path / "crashed")
     hurt(tmp_path / "crashed", records[1], records[2])
     after = StoreBench(tmp_path / "crashed", segment_size_bytes=64 * 1024)
     for start in range(2):
         store = after.reopen() if start else after.store
-        assert store.find_queue(b"lost") is None
-        assert store.queue_name(lost) == b"%%DAMAGED%%%d" % lost
-        assert store.read(lost, 0, 10, 1 << 20).next_offset == 5
-        assert store.find_queue(b"gone") is None
-    assert after.store.open_queue(b"new") > gone
+        assert store.queues.find(b"lost") is None
+        assert store.queues.name(lost) == b"%%DAMAGED%%%d" % lost
+        assert store.reading.read(lost, 0, 10, 1 << 20).next_offset == 5
+        assert store.queues.find(b"gone") is None
+    assert after.store.queues.open(b"new") > gone
     after.settle()
     after.close()
     for derived in ("index", "state"):
         shutil.rmtree(tmp_path / "crashed" / derived)
     store = after.open()
-    assert store.queue_name(lost) == b"%%DAMAGED%%%d" % lost
-    assert store.find_queue(b"new") is not None
+    assert store.queues.name(lost) == b"%%DAMAGED%%%d" % lost
+    assert store.queues.find(b"new") is not None
     after.close()
     assert verify(tmp_path / "crashed").errors == []
 
@@ -69,12 +69,12 @@ def test_a_queue_whose_name_was_said_again_in_the_damage(tmp_path: Path) -> None
     """Its first word has expired with its log file, and records of it stand on both sides of the second."""
     settings = {"retention_size_bytes": 64 * 1024}
     bench = StoreBench(tmp_path / "data", **settings)
-    lost = bench.store.open_queue(b"lost")
+    lost = bench.store.queues.open(b"lost")
     while not bench.store.begin_position:
         bench.store.append([message([lost], bytes(500))])
         bench.settle()
         bench.store.maintain(bench.clock.now_ms())
-        bench.store._thread.drain()
+        bench.store._site.thread.drain()
     bench.store.append([message([lost], b"last")])
     records = crashed(bench, tmp_path / "crashed")
     said = [seen for seen in records if b"lost" in seen.body]
@@ -87,15 +87,15 @@ def test_a_queue_whose_name_was_said_again_in_the_damage(tmp_path: Path) -> None
     for derived in ("index", "state"):
         shutil.rmtree(tmp_path / "crashed" / derived, ignore_errors=True)
     after = StoreBench(tmp_path / "crashed", **settings)
-    assert after.store.queue_name(lost) == b"%%DAMAGED%%%d" % lost
-    low, high = after.store.bounds(lost)
+    assert after.store.queues.name(lost) == b"%%DAMAGED%%%d" % lost
+    low, high = after.store.reading.bounds(lost)
     assert (low, high) == (records[0].dispatch[0][1], records[-1].dispatch[0][1] + 1)
     after.close()
 
 
 def test_offsets_at_the_end_do_not_come_back(tmp_path: Path, bench: StoreBench) -> None:
     """The last messages of a queue are lost: what was confirmed becomes a hole, new ones go behind it."""
-    queue, other = bench.store.open_queues([b"q", b"other"])
+    queue, other = bench.store.queues.open_all([b"q", b"other"])
     bench.store.append([message([queue], b"%d" % n) for n in range(10)])
     bench.store.append([message([other], b"o")])
     records = crashed(bench, tmp_path / "crashed")
@@ -104,10 +104,10 @@ def test_offsets_at_the_end_do_not_come_back(tmp_path: Path, bench: StoreBench) 
     end = records[-1].end
     for turn in range(3):
         store = after.store
-        assert store.bounds(queue) == (0, 10 + turn)
-        assert store.bounds(other)[1] == 1
+        assert store.reading.bounds(queue) == (0, 10 + turn)
+        assert store.reading.bounds(other)[1] == 1
         with pytest.raises(UnreadableOffsets, match="offsets 4 to 9") as told:
-            store.read(queue, 4, 10, 1 << 20)
+            store.reading.read(queue, 4, 10, 1 << 20)
         assert told.value.position == records[5].position
         assert store.append([message([queue], b"new")]).offsets == [10 + turn]
         assert store.end_position > end
@@ -126,36 +126,36 @@ def test_offsets_at_the_end_do_not_come_back(tmp_path: Path, bench: StoreBench) 
 
 def test_offsets_behind_what_a_run_knows_do_not_come_back(tmp_path: Path, bench: StoreBench) -> None:
     """A run holds entries of damaged records; confirmed offsets behind those were lost all the same."""
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.store.append([message([queue], b"%d" % n) for n in range(6)])
     bench.settle()
-    bench.store._index_flusher.flush()
-    bench.store._thread.drain()
+    bench.store._parts.index_flusher.flush()
+    bench.store._site.thread.drain()
     bench.settle()
     bench.store.append([message([queue], b"%d" % n) for n in range(6, 10)])
     records = crashed(bench, tmp_path / "crashed")
     hurt(tmp_path / "crashed", records[4], records[-1])
     after = StoreBench(tmp_path / "crashed", segment_size_bytes=64 * 1024)
     for turn in range(2):
-        assert after.store.bounds(queue) == (0, 10 + turn)
+        assert after.store.reading.bounds(queue) == (0, 10 + turn)
         assert after.store.append([message([queue], b"new")]).offsets == [10 + turn]
         after.settle()
         after.reopen()
-    assert after.store.read(queue, 10, 10, 1 << 20).next_offset == 12
+    assert after.store.reading.read(queue, 10, 10, 1 << 20).next_offset == 12
     after.close()
 
 
 def test_holes_between_records(tmp_path: Path, bench: StoreBench) -> None:
     """What lies between two sound records of a queue is one hole, as many offsets long as are missing."""
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.store.append([message([queue], b"%d" % n) for n in range(10)])
     records = crashed(bench, tmp_path / "crashed")
     hurt(tmp_path / "crashed", records[3], records[5])
     after = StoreBench(tmp_path / "crashed", segment_size_bytes=64 * 1024)
-    assert after.store.read(queue, 0, 10, 1 << 20).next_offset == 2
+    assert after.store.reading.read(queue, 0, 10, 1 << 20).next_offset == 2
     with pytest.raises(UnreadableOffsets, match="offsets 2 to 4 cannot be read"):
-        after.store.read(queue, 2, 10, 1 << 20)
-    assert after.store.read(queue, 5, 10, 1 << 20).next_offset == 10
+        after.store.reading.read(queue, 2, 10, 1 << 20)
+    assert after.store.reading.read(queue, 5, 10, 1 << 20).next_offset == 10
     after.close()
 
 
@@ -164,7 +164,7 @@ def test_state_that_a_snapshot_still_knows_is_said_again(tmp_path: Path, bench: 
     bench.store.append_state([StateChange(state_kinds.SESSION, b"s", b"value")])
     bench.store.append([message([], b"kept", flags=0x0C, mqtt_topic=b"t")])
     bench.settle()
-    bench.store._maintenance.snapshot()
+    bench.store._parts.snapshots.take()
     bench.store.append_state([StateChange(state_kinds.SESSION, b"later", b"x")])
     records = crashed(bench, tmp_path / "crashed")
     hurt(tmp_path / "crashed", records[0], records[1])

@@ -22,7 +22,7 @@ from tests.sim.stores import StoreBench, bodies, message
 def closed(tmp_path: Path) -> StoreBench:
     """A cleanly closed store with 300 messages and one session."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for n in range(300):
         bench.store.append([message([queue], b"%d" % n)])
     bench.store.append_state([StateChange(state_kinds.SESSION, b"c", b"v")])
@@ -34,7 +34,7 @@ def closed(tmp_path: Path) -> StoreBench:
 def check(bench: StoreBench) -> None:
     """Open, look, close."""
     store = bench.open()
-    queue = store.find_queue(b"q")
+    queue = store.queues.find(b"q")
     assert queue is not None
     assert bodies(store, queue) == [b"%d" % n for n in range(300)]
     assert store.state.get(state_kinds.SESSION, b"c")[0] == b"v"
@@ -116,11 +116,11 @@ def dies(*_: object, **__: object) -> None:
 def test_proof_of_durability_survives_a_start_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tail file that proved it is made anew at every start; damage below is still no torn tail."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for n in range(20):
         bench.store.append([message([queue], b"%d" % n)])
     bench.settle()
-    bench.store._thread.drain()
+    bench.store._site.thread.drain()
     crashed = tmp_path / "crashed"
     shutil.copytree(bench.directory, crashed)
     bench.close()
@@ -153,14 +153,14 @@ def test_the_epoch_never_comes_back(closed: StoreBench) -> None:
 def test_store_times_do_not_fall(tmp_path: Path, clean: bool) -> None:
     """The clock was set back between two starts, with nothing to scan in the log."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.store.append([message([queue], b"1")])
     bench.settle()
-    late = RecordView(bench.store.read(queue, 0, 1, 1).records[0]).store_ms
+    late = RecordView(bench.store.reading.read(queue, 0, 1, 1).records[0]).store_ms
     if clean:
         bench.close()
     else:
-        bench.store._maintenance.settle()
+        bench.store._parts.maintenance.settle()
         shutil.copytree(bench.directory, tmp_path / "crashed")
         bench.close()
         bench.directory = tmp_path / "crashed"
@@ -169,7 +169,7 @@ def test_store_times_do_not_fall(tmp_path: Path, clean: bool) -> None:
     bench.open()
     bench.store.append([message([queue], b"2")])
     bench.settle()
-    assert RecordView(bench.store.read(queue, 1, 1, 1).records[0]).store_ms == late
+    assert RecordView(bench.store.reading.read(queue, 1, 1, 1).records[0]).store_ms == late
     bench.close()
 
 
@@ -204,9 +204,9 @@ def test_damage_under_both_policies(closed: StoreBench) -> None:
     assert [(each.start, each.end) for each in store.quarantined] == [(victim.position, victim.end)]
     (lost,) = [offset for _, offset in victim.dispatch]
     with pytest.raises(UnreadableOffsets) as told:
-        store.read(0, lost, 1, 1)
+        store.reading.read(0, lost, 1, 1)
     assert told.value.next_offset == lost + 1
-    assert store.read(0, lost + 1, 1000, 1 << 30).next_offset == 300
+    assert store.reading.read(0, lost + 1, 1000, 1 << 30).next_offset == 300
     assert store.append([message([0], b"new")]).offsets == [300]
     closed.settle()
     assert path.read_bytes()[: len(data) - 100] == bytes(data)[: len(data) - 100]

@@ -21,7 +21,7 @@ def test_same_tables_and_offsets(tmp_path: Path) -> None:
     """From the log alone, in pieces smaller than the tail."""
     bench = StoreBench(tmp_path / "data", index_tail_entries=4096)
     store = bench.store
-    queues = store.open_queues([b"a", b"b"])
+    queues = store.queues.open_all([b"a", b"b"])
     for n in range(300):
         flags = FLAG_MQTT | FLAG_RETAIN if n % 3 else FLAG_MQTT
         topic = b"p/%d" % (n % 7)
@@ -34,9 +34,9 @@ def test_same_tables_and_offsets(tmp_path: Path) -> None:
     assert tables.copy() == store.state.copy()
     assert tables.count(state_kinds.RETAINED) > 0
     for queue in queues:
-        count = store.next_offset(queue)
+        count = store.reading.next_offset(queue)
         assert index.next_offset(queue) == count
-        ours, theirs = index.read(queue, 0, count), store._index.read(queue, 0, count)
+        ours, theirs = index.read(queue, 0, count), store._parts.opened.index.read(queue, 0, count)
         assert ours.positions.tolist() == theirs.positions.tolist()
         assert ours.sizes.tolist() == theirs.sizes.tolist()
     index.set_floor(queues[0], 10_000)
@@ -52,7 +52,7 @@ def test_a_queue_that_only_the_state_knows_goes_on_without_a_hole(tmp_path: Path
     """A rebuild that a crash cut short has not said yet where queues go on whose messages had all expired."""
     bench = StoreBench(tmp_path / "data", index_tail_entries=4096)
     store = bench.store
-    queue = store.open_queue(b"a")
+    queue = store.queues.open(b"a")
     said = store.append_state([StateChange(state_kinds.QUEUE, b"late", queue_value(queue + 1, 94))])
     assert store.append([message([queue + 1], b"x")]).offsets == [94]
     index, tables = QueueIndex(tmp_path / "index", 4096, 0), StateTables()

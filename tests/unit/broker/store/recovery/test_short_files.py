@@ -59,7 +59,7 @@ def test_the_last_file_is_as_large_as_the_log_made_it(tmp_path: Path) -> None:
 def test_store_goes_on_in_a_file_that_was_cut(tmp_path: Path) -> None:
     """Cut behind the last record: everything is there, and appends go on."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.store.append([message([queue], b"1")])
     bench.settle()
     end = bench.store.end_position
@@ -76,7 +76,7 @@ def test_store_goes_on_in_a_file_that_was_cut(tmp_path: Path) -> None:
 def test_a_refused_start_leaves_the_newest_file_as_it_is(tmp_path: Path) -> None:
     """A larger size of files is no reason to touch a damaged log."""
     bench = StoreBench(tmp_path / "data", segment_size_bytes=4096)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for _ in range(100):
         bench.store.append([message([queue], bytes(100))])
     bench.settle()

@@ -32,38 +32,38 @@ class Crash(Exception):
 def diverged(tmp_path: Path, **settings) -> tuple[ReplicaBench, int]:
     """A former master with epochs 1 and 2, all of it confirmed in runs and a snapshot, and where epoch 2 began."""
     bench = ReplicaBench(tmp_path / "data", epoch=1, **settings)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for number in range(60):
         bench.store.append([message([queue], b"%04d" % number + bytes(300))])
         bench.store.append_state([StateChange(4, b"k%d" % (number % 7), b"%d" % number)])
     bench.flush()
-    bench.store.limit_confirm(None)
+    bench.store.positions.limit_confirm(None)
     cut = bench.store.end_position
     bench.reopen_as(epoch=2)
-    other = bench.store.open_queue(b"other")
+    other = bench.store.queues.open(b"other")
     for number in range(120):
         bench.store.append([message([queue, other], b"wrong" + bytes(300))])
         bench.store.append_state([StateChange(4, b"k%d" % (number % 9), b"wrong")])
     bench.flush()
-    bench.store.limit_confirm(None)
+    bench.store.positions.limit_confirm(None)
     bench.reopen_as(role="replica")
-    assert bench.store._index.manifest.end_position == bench.store.end_position > cut
+    assert bench.store._parts.opened.index.manifest.end_position == bench.store.end_position > cut
     return bench, cut
 
 
 def check_cut(bench: ReplicaBench, cut: int) -> None:
     """The store is what a store is that never had more than the log up to the cut."""
     store = bench.store
-    assert store.end_position == store.flushed_position == cut
-    store.limit_confirm(cut)
-    queue = store.find_queue(b"q")
+    assert store.end_position == store.positions.flushed == cut
+    store.positions.limit_confirm(cut)
+    queue = store.queues.find(b"q")
     assert queue is not None
     assert [body[:4] for body in bodies(store, queue)] == [b"%04d" % number for number in range(60)]
-    assert store.find_queue(b"other") is None
+    assert store.queues.find(b"other") is None
     assert {key: value for key, (value, _) in store.state.copy()[4].items()} == {
         b"k%d" % (number % 7): b"%d" % number for number in range(60)
     }
-    assert store.epochs == load_epochs(bench.directory) == [(1, 0)]
+    assert store.replica.epochs == load_epochs(bench.directory) == [(1, 0)]
     behind = b"".join(log_bytes(bench.directory).values())[cut:]
     assert not behind.strip(b"\0")
 
@@ -71,7 +71,7 @@ def check_cut(bench: ReplicaBench, cut: int) -> None:
 def test_index_state_and_epochs_follow_the_log(tmp_path: Path) -> None:
     """All of it was in runs and a snapshot; afterwards the next bytes fit, and a restart finds the same."""
     bench, cut = diverged(tmp_path)
-    bench.store.truncate(cut)
+    bench.store.replica.truncate(cut)
     check_cut(bench, cut)
     checkpoint, mark = load_checkpoint(bench.directory), load_mark(bench.directory)
     assert checkpoint is not None
@@ -82,12 +82,12 @@ def test_index_state_and_epochs_follow_the_log(tmp_path: Path) -> None:
     check_cut(bench, cut)
     master = ReplicaBench.copy_of(bench, tmp_path / "master")
     master.reopen_as(epoch=5)
-    queue = master.store.find_queue(b"q")
+    queue = master.store.queues.find(b"q")
     assert queue is not None
     master.store.append([message([queue], b"0060")])
     pull(master.store, bench.store, 4096)
     assert log_bytes(bench.directory) == log_bytes(master.directory)
-    assert bench.store.epochs == [(1, 0), (5, cut)]
+    assert bench.store.replica.epochs == [(1, 0), (5, cut)]
     master.close()
     bench.close()
 
@@ -99,16 +99,16 @@ def test_a_crash_on_the_way_leaves_a_log_that_opens(tmp_path: Path, step: str) -
     end = bench.store.end_position
     bench.faults.arm(f"truncate.{step}", Crash())
     with pytest.raises(Crash):
-        bench.store.truncate(cut)
+        bench.store.replica.truncate(cut)
     with pytest.raises((StoreFailed, LocalMisuse)):
-        bench.store.truncate(cut)
+        bench.store.replica.truncate(cut)
     again = ReplicaBench.copy_of(bench, tmp_path / "again")
     assert cut <= again.store.end_position <= end
     assert not again.store.quarantined
-    assert again.store.epochs[0] == (1, 0)
-    assert [start for _, start in again.store.epochs[1:]] in ([cut], [])
-    assert again.store.end_position == cut or len(again.store.epochs) == 2
-    again.store.truncate(cut)
+    assert again.store.replica.epochs[0] == (1, 0)
+    assert [start for _, start in again.store.replica.epochs[1:]] in ([cut], [])
+    assert again.store.end_position == cut or len(again.store.replica.epochs) == 2
+    again.store.replica.truncate(cut)
     check_cut(again, cut)
     again.close()
 
@@ -119,10 +119,10 @@ def test_a_crash_while_beginning_anew(tmp_path: Path, step: str) -> None:
     bench, _ = diverged(tmp_path)
     bench.faults.arm(f"truncate.{step}", Crash())
     with pytest.raises(Crash):
-        bench.store.reset(1 << 20)
+        bench.store.replica.reset(1 << 20)
     again = ReplicaBench.copy_of(bench, tmp_path / "again")
-    again.store.reset(1 << 20)
-    assert (again.store.begin_position, again.store.end_position, again.store.epochs) == (1 << 20, 1 << 20, [])
+    again.store.replica.reset(1 << 20)
+    assert (again.store.begin_position, again.store.end_position, again.store.replica.epochs) == (1 << 20, 1 << 20, [])
     assert again.store.state.copy() == {}
     again.close()
 
@@ -130,36 +130,36 @@ def test_a_crash_while_beginning_anew(tmp_path: Path, step: str) -> None:
 def test_a_replica_begins_where_the_masters_log_does(tmp_path: Path) -> None:
     """A master whose log has expired in part: what is left is enough for queues that go on and state that holds."""
     master = ReplicaBench(tmp_path / "master", epoch=1, retention_size_bytes=40_000)
-    queue, idle = master.store.open_queues([b"q", b"idle"])
+    queue, idle = master.store.queues.open_all([b"q", b"idle"])
     master.store.append([message([idle], b"x") for _ in range(5)])
     master.store.append_state([StateChange(4, b"k", b"v")])
-    master.store.limit_confirm(None)
+    master.store.positions.limit_confirm(None)
     for number in range(200):
         master.store.append([message([queue], b"%04d" % number + bytes(900))])
         if number % 20 == 0:
             master.settle()
             for _ in range(20):
                 master.store.maintain(0)
-                master.store._thread.drain()
+                master.store._site.thread.drain()
                 master.settle()
     master.settle()
     begin = master.store.begin_position
     assert begin > 0
     replica, _ = diverged(tmp_path / "other")
-    replica.store.reset(begin)
+    replica.store.replica.reset(begin)
     assert (replica.store.begin_position, replica.store.end_position) == (begin, begin)
     pull(master.store, replica.store, 5000)
     replica.flush()
-    replica.store.limit_confirm(replica.store.end_position)
+    replica.store.positions.limit_confirm(replica.store.end_position)
     for _ in range(2):
-        assert replica.store.bounds(queue) == master.store.bounds(queue)
-        assert replica.store.bounds(idle) == master.store.bounds(idle) == (5, 5)
+        assert replica.store.reading.bounds(queue) == master.store.reading.bounds(queue)
+        assert replica.store.reading.bounds(idle) == master.store.reading.bounds(idle) == (5, 5)
         assert bodies(replica.store, queue) == bodies(master.store, queue)
         assert replica.store.state.copy() == master.store.state.copy()
         replica.reopen_as(role="replica")
-        replica.store.limit_confirm(replica.store.end_position)
+        replica.store.positions.limit_confirm(replica.store.end_position)
     replica.reopen_as(epoch=9)
-    assert replica.store.next_offset(idle) == 5
+    assert replica.store.reading.next_offset(idle) == 5
     replica.close()
     master.close()
 
@@ -167,42 +167,42 @@ def test_a_replica_begins_where_the_masters_log_does(tmp_path: Path) -> None:
 def test_cuts_that_do_nothing_and_cuts_that_are_refused(tmp_path: Path) -> None:
     """At the end only an epoch without bytes goes; outside of the log, and on a master, nothing is cut."""
     bench = ReplicaBench(tmp_path / "data", epoch=1)
-    bench.store.open_queue(b"q")
+    bench.store.queues.open(b"q")
     bench.flush()
     bench.reopen_as(epoch=2)
     end = bench.store.end_position
-    for call in (bench.store.truncate, bench.store.reset):
+    for call in (bench.store.replica.truncate, bench.store.replica.reset):
         with pytest.raises(LocalMisuse, match="only the log of a replica"):
             call(end)
     bench.reopen_as(role="replica")
     state = bench.store.state
-    bench.store.truncate(end)
-    assert bench.store.epochs == load_epochs(bench.directory) == [(1, 0)]
+    bench.store.replica.truncate(end)
+    assert bench.store.replica.epochs == load_epochs(bench.directory) == [(1, 0)]
     assert bench.store.state is state
     for position in (-8, end + 8):
         with pytest.raises(LocalMisuse):
-            bench.store.truncate(position)
+            bench.store.replica.truncate(position)
     for position in (-8, 9):
         with pytest.raises(LocalMisuse):
-            bench.store.reset(position)
-    bench.store.truncate(0)
-    assert (bench.store.end_position, bench.store.epochs, bench.store.find_queue(b"q")) == (0, [], None)
+            bench.store.replica.reset(position)
+    bench.store.replica.truncate(0)
+    assert (bench.store.end_position, bench.store.replica.epochs, bench.store.queues.find(b"q")) == (0, [], None)
     bench.close()
 
 
 def test_a_cut_within_a_group_or_a_record_ends_before_it(tmp_path: Path) -> None:
     """Half a group is nothing; the store says where its log really ends."""
     bench = ReplicaBench(tmp_path / "data", epoch=1)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     start = bench.store.end_position
     bench.store.append([message([queue], bytes(100)) for _ in range(3)], atomic=True)
     bench.flush()
     for position in (start + 300, start + 8, start):
         bench.reopen_as(role="replica")
         copy = ReplicaBench.copy_of(bench, tmp_path / f"copy{position}")
-        copy.store.truncate(position)
+        copy.store.replica.truncate(position)
         assert copy.store.end_position == start
-        assert copy.store.next_offset(queue) == 0
+        assert copy.store.reading.next_offset(queue) == 0
         copy.close()
     bench.close()
 
@@ -210,23 +210,23 @@ def test_a_cut_within_a_group_or_a_record_ends_before_it(tmp_path: Path) -> None
 def test_listeners_stay_and_nobody_acknowledges_what_goes(tmp_path: Path) -> None:
     """What was written and not flushed is cut without a word; the next flush is heard again."""
     master = ReplicaBench(tmp_path / "master", epoch=1)
-    queue = master.store.open_queue(b"q")
+    queue = master.store.queues.open(b"q")
     replica = ReplicaBench(tmp_path / "replica", role="replica")
     flushed: list[int] = []
     moved: list[object] = []
-    replica.store.on_kept(flushed.append)
-    replica.store.on_advance(moved.append)
+    replica.store.positions.on_kept(flushed.append)
+    replica.store.positions.on_advance(moved.append)
     pull(master.store, replica.store, 1)
     replica.flush()
     end = replica.store.end_position
     master.store.append([message([queue], b"x")])
     pull(master.store, replica.store, 1)
-    replica.store.truncate(end)
+    replica.store.replica.truncate(end)
     replica.turn()
     assert flushed == [end]
     pull(master.store, replica.store, 1)
     replica.flush()
-    replica.store.limit_confirm(master.store.end_position)
+    replica.store.positions.limit_confirm(master.store.end_position)
     assert flushed == [end, master.store.end_position]
     assert moved == [[queue]]
     replica.close()
@@ -239,13 +239,13 @@ def test_where_queues_stood_is_forgotten_with_the_log(tmp_path: Path) -> None:
     queue = expired(bench)
     bench.reopen_as(role="replica")
     master = ReplicaBench(tmp_path / "master", epoch=1)
-    assert master.store.open_queue(b"other") == queue
+    assert master.store.queues.open(b"other") == queue
     master.store.append([message([queue], b"%04d" % number + bytes(300)) for number in range(200)])
     begin = next(int(name) for name in log_bytes(master.directory) if int(name))
-    bench.store.reset(begin)
+    bench.store.replica.reset(begin)
     pull(master.store, bench.store, 5000)
     for _ in range(2):
-        assert bench.store._index.next_offset(queue) == 200
+        assert bench.store._parts.opened.index.next_offset(queue) == 200
         bench.reopen_as(role="replica")
     bench.close()
     master.close()
@@ -253,16 +253,16 @@ def test_where_queues_stood_is_forgotten_with_the_log(tmp_path: Path) -> None:
 
 def expired(bench: ReplicaBench) -> int:
     """Fill the log of a master until all runs are younger than what is noted of the expired ones; the one queue."""
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for _ in range(100):
         bench.store.append([message([queue], bytes(900)) for _ in range(10)])
         bench.flush()
-        bench.store.limit_confirm(None)
+        bench.store.positions.limit_confirm(None)
         for _ in range(5):
             bench.store.maintain(0)
-            bench.store._thread.drain()
+            bench.store._site.thread.drain()
             bench.flush()
-        manifest = bench.store._index.manifest
+        manifest = bench.store._parts.opened.index.manifest
         if manifest.runs and 0 < manifest.offsets_id < manifest.runs[0]:
             return queue
     raise AssertionError("no run has expired")
@@ -271,17 +271,17 @@ def expired(bench: ReplicaBench) -> int:
 def test_a_queue_that_appears_late_after_a_reset_is_no_damage(tmp_path: Path) -> None:
     """After a power cut: the runs do not have it, and the log begins after its first messages."""
     master = ReplicaBench(tmp_path / "master", epoch=1)
-    often, seldom = master.store.open_queues([b"often", b"seldom"])
+    often, seldom = master.store.queues.open_all([b"often", b"seldom"])
     master.store.append([message([seldom], b"x") for _ in range(5)])
     master.store.append([message([often], bytes(300)) for _ in range(100)])
     begin = next(int(name) for name in log_bytes(master.directory) if int(name))
     replica = ReplicaBench(tmp_path / "replica", role="replica")
-    replica.store.reset(begin)
+    replica.store.replica.reset(begin)
     pull(master.store, replica.store, 5000)
     replica.flush()
-    replica.store.limit_confirm(replica.store.end_position)
+    replica.store.positions.limit_confirm(replica.store.end_position)
     replica.reopen_as(role="replica")
-    assert replica.store._index.manifest.end_position > begin > 0
+    assert replica.store._parts.opened.index.manifest.end_position > begin > 0
     master.store.append([message([seldom], b"y") for _ in range(5)])
     pull(master.store, replica.store, 5000)
     replica.flush()
@@ -290,7 +290,7 @@ def test_a_queue_that_appears_late_after_a_reset_is_no_damage(tmp_path: Path) ->
     with capture_logs() as events:
         again = ReplicaBench(tmp_path / "again", role="replica")
     assert "index_rebuilt" not in [each["event"] for each in events]
-    assert again.store._index.next_offset(seldom) == 10
+    assert again.store._parts.opened.index.next_offset(seldom) == 10
     for bench in (again, replica, master):
         bench.close()
 

@@ -15,7 +15,7 @@ from tests.sim.stores import bodies, message
 def filled(tmp_path: Path, **settings) -> tuple[ReplicaBench, ReplicaBench, int]:
     """A master with 50 messages and a replica with the creation of their queue."""
     master = ReplicaBench(tmp_path / "master", epoch=1)
-    queue = master.store.open_queue(b"q")
+    queue = master.store.queues.open(b"q")
     master.store.append([message([queue], b"%04d" % number) for number in range(50)])
     master.flush()
     replica = ReplicaBench(tmp_path / "replica", role="replica", **settings)
@@ -36,7 +36,7 @@ def test_a_full_disk_refuses_and_goes_on(tmp_path: Path) -> None:
     replica.faults.disarm("log.write")
     replica.store.maintain(0)
     pull(master.store, replica.store, 4096)
-    assert replica.store.next_offset(queue) == 51
+    assert replica.store.reading.next_offset(queue) == 51
     replica.close()
     master.close()
 
@@ -53,7 +53,7 @@ def test_a_failed_write_is_for_good(tmp_path: Path) -> None:
     replica.close()
     replica.open()
     pull(master.store, replica.store, 4096)
-    assert replica.store.next_offset(queue) == 51
+    assert replica.store.reading.next_offset(queue) == 51
     replica.close()
     master.close()
 
@@ -67,19 +67,19 @@ def test_runs_snapshots_and_keys_while_bytes_come_in(tmp_path: Path) -> None:
             master.flush()
             pull(master.store, replica.store, 4096)
             replica.flush()
-            replica.store.limit_confirm(master.store.end_position - 1000)
+            replica.store.positions.limit_confirm(master.store.end_position - 1000)
             replica.store.maintain(number)
-    index = replica.store._index
+    index = replica.store._parts.opened.index
     assert len(index.runs) > 1
     assert index.manifest.end_position <= replica.store.confirm_position
-    replica.store._thread.drain()
-    assert 0 < replica.store._maintenance._snapshot_saved <= replica.store.confirm_position
+    replica.store._site.thread.drain()
+    assert 0 < replica.store._parts.snapshots.saved_position <= replica.store.confirm_position
     master.flush()
     pull(master.store, replica.store, 4096)
     replica.flush()
     killed = ReplicaBench.copy_of(replica, tmp_path / "killed")
     assert killed.store.end_position == master.store.end_position
-    killed.store.limit_confirm(killed.store.end_position)
+    killed.store.positions.limit_confirm(killed.store.end_position)
     assert bodies(killed.store, queue) == [b"%04d" % number for number in range(400)]
     assert killed.store.state.copy() == master.store.state.copy()
     assert log_bytes(killed.directory) == log_bytes(master.directory)
@@ -93,10 +93,10 @@ def test_a_tail_that_nothing_confirms_is_emptied_all_the_same(tmp_path: Path) ->
     for _ in range(8):
         master.store.append([message([queue], b"x") for _ in range(20)])
         pull(master.store, replica.store, 4096)
-    assert replica.store.next_offset(queue) == 210
+    assert replica.store.reading.next_offset(queue) == 210
     assert replica.store.confirm_position == 0
     replica.flush()
-    replica.store.limit_confirm(replica.store.end_position)
+    replica.store.positions.limit_confirm(replica.store.end_position)
     assert len(bodies(replica.store, queue)) == 210
     replica.close()
     master.close()

@@ -19,7 +19,7 @@ BATCH = 1 << 8
 def bench(tmp_path: Path) -> StoreBench:
     """A store with two queues: one record of `other` behind every record of `q`, one of which is a batch of 10."""
     made = StoreBench(tmp_path / "data", segment_size_bytes=64 * 1024)
-    queue, other = made.store.open_queues([b"q", b"other"])
+    queue, other = made.store.queues.open_all([b"q", b"other"])
     batch = message([queue], b"batch", flags=BATCH)
     batch.count = 10
     for n in range(20):
@@ -42,15 +42,15 @@ def of_queue(bench: StoreBench, queue: int) -> list[Seen]:
 
 def read_all(bench: StoreBench, queue: int, *, ranges: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
     """First offsets of the records read, and the spans that could not be."""
-    at, high = bench.store.bounds(queue)
+    at, high = bench.store.reading.bounds(queue)
     read, missing = [], []
     while at < high:
         try:
             if ranges:
-                found = bench.store.read_range(queue, at, 1000, 1 << 20, high)
+                found = bench.store.reading.read_range(queue, at, 1000, 1 << 20, high)
                 count = len(found.starts)
             else:
-                found = bench.store.read(queue, at, 1000, 1 << 20)
+                found = bench.store.reading.read(queue, at, 1000, 1 << 20)
                 count = len(found.records)
         except UnreadableOffsets as error:
             missing.append((error.first_offset, error.next_offset))
@@ -68,7 +68,7 @@ def test_one_record_and_its_neighbours(bench: StoreBench) -> None:
     rot(bench, victim)
     assert read_all(bench, 0) == ([0, 1, 2, 3, *range(5, 10), *range(19, 29)], [(4, 5)])
     assert read_all(bench, 1) == (list(range(20)), [])
-    bench.store._thread.drain()
+    bench.store._site.thread.drain()
     (known,) = load_quarantine(bench.directory)
     assert (known.start, known.end) == (victim.position, victim.end)
     read_all(bench, 0)
@@ -82,7 +82,7 @@ def test_a_damaged_batch_is_one_span(bench: StoreBench) -> None:
     rot(bench, of_queue(bench, 0)[9])
     assert read_all(bench, 0) == ([*range(9), *range(19, 29)], [(9, 19)])
     with pytest.raises(UnreadableOffsets, match="offsets 12 to 18") as told:
-        bench.store.read(0, 12, 10, 1 << 20)
+        bench.store.reading.read(0, 12, 10, 1 << 20)
     assert told.value.next_offset == 19
     bench.close()
 
@@ -93,7 +93,7 @@ def test_damage_to_the_end_of_the_queue(bench: StoreBench) -> None:
     assert read_all(bench, 0)[1] == [(26, 29)]
     bench.store.append([message([0], b"new")])
     bench.settle()
-    found = bench.store.read(0, 29, 10, 1 << 20)
+    found = bench.store.reading.read(0, 29, 10, 1 << 20)
     assert bytes(RecordView(found.records[0]).body) == b"new"
     bench.close()
 

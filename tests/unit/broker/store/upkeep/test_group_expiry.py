@@ -22,14 +22,14 @@ def pass_time(bench: StoreBench, ms: int = 0, steps: int = 4) -> None:
         bench.clock.advance_ms(INTERVAL_MS_MIN)
         bench.store.maintain(bench.clock.now_ms())
         bench.settle()
-        bench.store._thread.drain()
+        bench.store._site.thread.drain()
 
 
 def test_a_shorter_age_hides_what_the_log_still_has(tmp_path: Path) -> None:
     """In the parent queue, in the light queues of the group and nowhere else; also where only the tail knows it."""
     bench = StoreBench(tmp_path / "data")
     store = bench.store
-    parent, light, other = store.open_queues([b"parent", b"light", b"other"])
+    parent, light, other = store.queues.open_all([b"parent", b"light", b"other"])
     store.groups.define(b"g", GroupRule((parent,), age_ms=10_000))
     store.groups.join(b"g", [parent, light])
     for n in range(100):
@@ -37,7 +37,7 @@ def test_a_shorter_age_hides_what_the_log_still_has(tmp_path: Path) -> None:
         bench.clock.advance_ms(1000)
     bench.settle()
     pass_time(bench)
-    oldest = store.bounds(parent)[0]
+    oldest = store.reading.bounds(parent)[0]
     assert 90 <= oldest + 4 <= 100
     assert bodies(store, parent) == [b"%d" % n for n in range(oldest, 100)]
     assert bodies(store, light) == [b"%d" % n for n in range(oldest, 100) if n % 3 == 0]
@@ -45,7 +45,7 @@ def test_a_shorter_age_hides_what_the_log_still_has(tmp_path: Path) -> None:
     assert store.metrics()["topics_expired_age_messages_total"] == oldest
     end = store.end_position
     pass_time(bench, 20_000)
-    assert (store.bounds(parent), store.bounds(light)) == ((100, 100), (34, 34))
+    assert (store.reading.bounds(parent), store.reading.bounds(light)) == ((100, 100), (34, 34))
     said = store.end_position
     assert said > end
     pass_time(bench, 20_000)
@@ -59,25 +59,25 @@ def test_a_shorter_age_hides_what_the_log_still_has(tmp_path: Path) -> None:
 def test_hidden_for_ever(tmp_path: Path) -> None:
     """A longer rule, no rule, a restart and a rebuild from the log alone never bring an offset back."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.store.groups.define(b"g", GroupRule((queue,), age_ms=1000))
     bench.store.groups.join(b"g", [queue])
     for n in range(40):
         bench.store.append([message([queue], b"%d" % n)])
     bench.settle()
     pass_time(bench, 5000)
-    assert bench.store.bounds(queue) == (40, 40)
+    assert bench.store.reading.bounds(queue) == (40, 40)
     bench.store.groups.define(b"g", GroupRule((queue,), age_ms=10**9))
     pass_time(bench)
     bench.store.groups.forget(b"g")
     pass_time(bench)
-    assert bench.store.bounds(queue) == (40, 40)
+    assert bench.store.reading.bounds(queue) == (40, 40)
     bench.store.close()
     for name in ("index", "state"):
         shutil.rmtree(bench.directory / name)
     bench.open()
     bench.store.groups.join(b"g", [queue])
-    assert bench.store.bounds(queue) == (40, 40)
+    assert bench.store.reading.bounds(queue) == (40, 40)
     bench.close()
 
 
@@ -86,7 +86,7 @@ def test_a_longer_age_holds_the_log_and_its_size_limit_wins(tmp_path: Path) -> N
     for size, kept in ((0, True), (40_000, False)):
         bench = StoreBench(tmp_path / str(size), retention_ms=1000, retention_size_bytes=size)
         store = bench.store
-        audit, noise = store.open_queues([b"audit", b"noise"])
+        audit, noise = store.queues.open_all([b"audit", b"noise"])
         store.groups.define(b"audit", GroupRule((audit,), age_ms=10**7))
         store.groups.join(b"audit", [audit])
         pass_time(bench)
@@ -109,7 +109,7 @@ def test_a_longer_age_holds_the_log_and_its_size_limit_wins(tmp_path: Path) -> N
 def test_for_ever(tmp_path: Path) -> None:
     """Age 0 holds the log from the group's first message on; what lies before it goes."""
     bench = StoreBench(tmp_path / "data", retention_ms=1000)
-    noise, audit = bench.store.open_queues([b"noise", b"audit"])
+    noise, audit = bench.store.queues.open_all([b"noise", b"audit"])
     bench.store.groups.define(b"audit", GroupRule((audit,), age_ms=0))
     for n in range(120):
         bench.store.append([message([noise], bytes(1000))])
@@ -131,7 +131,7 @@ def test_for_ever(tmp_path: Path) -> None:
 def test_by_size(tmp_path_factory, spread, limit: int, cut: int) -> None:
     """The newest messages of all counted queues together that fit stay, found before and after a restart."""
     bench = StoreBench(tmp_path_factory.mktemp("size") / "data")
-    queues = tuple(bench.store.open_queues([b"a", b"b"]))
+    queues = tuple(bench.store.queues.open_all([b"a", b"b"]))
     sizes: list[tuple[int, int]] = []
 
     def rule() -> None:
@@ -154,14 +154,14 @@ def test_by_size(tmp_path_factory, spread, limit: int, cut: int) -> None:
         total += sizes[left][1]
     for pick, queue in enumerate(queues):
         gone = sum(each == pick for each, _ in sizes[:left])
-        assert bench.store.bounds(queue) == (gone, sum(each == pick for each, _ in sizes))
+        assert bench.store.reading.bounds(queue) == (gone, sum(each == pick for each, _ in sizes))
     bench.close()
 
 
 def test_a_full_disk_only_delays(tmp_path: Path) -> None:
     """What could not be said is found again; the sizes are added up anew."""
     bench = StoreBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.store.groups.define(b"g", GroupRule((queue,), size_bytes=1))
     bench.store.groups.join(b"g", [queue])
     for _ in range(5):
@@ -172,7 +172,7 @@ def test_a_full_disk_only_delays(tmp_path: Path) -> None:
     bench.store.maintain(bench.clock.now_ms())
     assert bench.store.state.count(RETENTION) == 0
     pass_time(bench)
-    assert bench.store.bounds(queue) == (5, 5)
+    assert bench.store.reading.bounds(queue) == (5, 5)
     bench.close()
 
 

@@ -15,16 +15,16 @@ def test_snapshot_checkpoint_and_next_segment(tmp_path: Path, monkeypatch) -> No
     """Each is made when it is due and not before."""
     monkeypatch.setattr(maintenance, "CHECKPOINT_LOG_BYTES", 3000)
     bench = StoreBench(tmp_path / "data", snapshot_log_bytes=5000)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.store.append_state([StateChange(4, b"k", b"v")])
     bench.store.maintain(0)
-    bench.store._thread.drain()
+    bench.store._site.thread.drain()
     assert load_snapshot(bench.directory / "state") is None
     for _ in range(10):
         bench.store.append([message([queue], bytes(1000))])
     bench.settle()
     bench.store.maintain(0)
-    bench.store._thread.drain()
+    bench.store._site.thread.drain()
     snapshot, checkpoint = load_snapshot(bench.directory / "state"), load_checkpoint(bench.directory)
     assert snapshot is not None
     assert checkpoint is not None
@@ -42,7 +42,7 @@ def test_much_state_is_not_written_again_for_little_traffic(tmp_path: Path) -> N
     """The log between two snapshots is at least four times the size of one, the one found at start included."""
     bench = StoreBench(tmp_path / "data", snapshot_log_bytes=5000)
     bench.store.append_state([StateChange(4, b"%d" % number, bytes(1000)) for number in range(7)])
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     bench.reopen()
     first = load_snapshot(bench.directory / "state")
     assert first is not None
@@ -52,8 +52,8 @@ def test_much_state_is_not_written_again_for_little_traffic(tmp_path: Path) -> N
         bench.store.append([message([queue], bytes(900))])
         bench.settle()
         bench.store.maintain(0)
-        bench.store._thread.drain()
-        made.append(bench.store._maintenance._snapshot_saved)
+        bench.store._site.thread.drain()
+        made.append(bench.store._parts.snapshots.saved_position)
     steps = sorted(set(made))
     assert steps[0] == first.position
     assert len(steps) == 2

@@ -25,7 +25,7 @@ def retained(topic: bytes, *properties: tuple[bytes, bytes]) -> StoreMessage:
 
 
 def stored(bench: StoreBench, topic: bytes) -> RecordView:
-    record = bench.store.read_at(bench.store.state.get(state_kinds.RETAINED, topic)[1])
+    record = bench.store.reading.read_at(bench.store.state.get(state_kinds.RETAINED, topic)[1])
     return RecordView(record)
 
 
@@ -68,7 +68,7 @@ def test_retention_lets_no_retained_message_live_longer(tmp_path: Path) -> None:
     """Its file goes: the one that has expired goes with it, the other has what is left."""
     bench = StoreBench(tmp_path / "data", retention_ms=1_000)
     store = bench.store
-    busy = store.open_queue(b"busy")
+    busy = store.queues.open(b"busy")
     store.append([retained(b"short", (b"mqttExpiry", b"1")), retained(b"long", (b"mqttExpiry", b"100"))])
     bench.settle()
     until = expires_ms(stored(bench, b"long"))
@@ -80,7 +80,7 @@ def test_retention_lets_no_retained_message_live_longer(tmp_path: Path) -> None:
     for _ in range(400):
         store.maintain(bench.clock.now_ms())
         bench.settle()
-        store._thread.drain()
+        store._site.thread.drain()
         if store.begin_position >= first_end:
             break
     assert store.begin_position >= first_end

@@ -25,8 +25,8 @@ def expire(bench: StoreBench, begin: int) -> None:
     for _ in range(400):
         bench.store.maintain(bench.clock.now_ms())
         bench.settle()
-        bench.store._thread.drain()
-        if bench.store.begin_position >= begin and not bench.store._index.expired_runs():
+        bench.store._site.thread.drain()
+        if bench.store.begin_position >= begin and not bench.store._parts.opened.index.expired_runs():
             return
     raise AssertionError(f"the log still begins at {bench.store.begin_position}")
 
@@ -35,9 +35,9 @@ def test_old_segments_go_and_state_stays(tmp_path: Path) -> None:
     """Minimum offsets move, reads say so, and a rebuild from the log alone still knows everything."""
     bench = StoreBench(tmp_path / "data", retention_ms=1000, carry_entries_max=3)
     store = bench.store
-    busy, idle = store.open_queues([b"busy", b"idle"])
-    gone = store.open_queue(b"gone")
-    store.delete_queues([gone])
+    busy, idle = store.queues.open_all([b"busy", b"idle"])
+    gone = store.queues.open(b"gone")
+    store.queues.delete([gone])
     for n in range(10):
         store.append_state([StateChange(state_kinds.SESSION, b"client%d" % n, b"state%d" % n)])
     retained = message([busy], b"21.5", flags=FLAG_MQTT | FLAG_RETAIN, mqtt_topic=b"plant/temp")
@@ -49,11 +49,11 @@ def test_old_segments_go_and_state_stays(tmp_path: Path) -> None:
     bench.settle()
     first_end = store._log.segments[0].end
     expire(bench, first_end)
-    low, high = store.bounds(busy)
+    low, high = store.reading.bounds(busy)
     assert low > 0
     assert high == 401
-    assert store.bounds(idle) == (1, 1)
-    result = store.read(busy, 0, 5, 1 << 20)
+    assert store.reading.bounds(idle) == (1, 1)
+    result = store.reading.read(busy, 0, 5, 1 << 20)
     assert (result.status, result.first_offset) == (OFFSET_TOO_SMALL, low)
     assert bodies(store, busy) == [b"%06d" % n + bytes(100) for n in range(low - 1, 400)]
 
@@ -61,11 +61,15 @@ def test_old_segments_go_and_state_stays(tmp_path: Path) -> None:
         sessions = {key: value for key, (value, _) in store.state.items(state_kinds.SESSION)}
         assert sessions == {b"client%d" % n: b"state%d" % n for n in range(10) if n != 3}
         position = store.state.get(state_kinds.RETAINED, b"plant/temp")[1]
-        record = RecordView(store.read_at(position), 0)
+        record = RecordView(store.reading.read_at(position), 0)
         assert (record.mqtt_topic, bytes(record.body), record.dispatch()) == (b"plant/temp", b"21.5", [])
-        assert (store.find_queue(b"busy"), store.find_queue(b"idle"), store.find_queue(b"gone")) == (busy, idle, None)
-        assert store.next_offset(idle) == 1
-        assert store.bounds(busy) == (low, high)
+        assert (store.queues.find(b"busy"), store.queues.find(b"idle"), store.queues.find(b"gone")) == (
+            busy,
+            idle,
+            None,
+        )
+        assert store.reading.next_offset(idle) == 1
+        assert store.reading.bounds(busy) == (low, high)
 
     check(store)
     bench.reopen()
@@ -76,22 +80,22 @@ def test_old_segments_go_and_state_stays(tmp_path: Path) -> None:
     (bench.directory / "CHECKPOINT").unlink()
     bench.open()
     check(bench.store)
-    assert bench.store.open_queue(b"new") == gone + 1
+    assert bench.store.queues.open(b"new") == gone + 1
     bench.close()
 
 
 def test_size_limit(tmp_path: Path) -> None:
     """The oldest segments go until the log fits, and whole runs with them."""
     bench = StoreBench(tmp_path / "data", retention_size_bytes=40_000)
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for n in range(900):
         bench.store.append([message([queue], b"%d" % n + bytes(100))])
         bench.store.maintain(0)
     bench.settle()
     expire(bench, bench.store.end_position - 40_000 - 16_384)
     assert bench.store.metrics()["segments_expired_bytes_total"] > 0
-    assert all(run.end_position > bench.store.begin_position for run in bench.store._index.runs)
-    low, high = bench.store.bounds(queue)
+    assert all(run.end_position > bench.store.begin_position for run in bench.store._parts.opened.index.runs)
+    low, high = bench.store.reading.bounds(queue)
     assert [int(body.rstrip(b"\0")) for body in bodies(bench.store, queue)] == list(range(low, high))
     bench.close()
 
@@ -130,7 +134,7 @@ def test_state_is_not_lost_when_there_is_no_room_to_say_it_again(tmp_path: Path)
     bench = StoreBench(tmp_path / "data", retention_size_bytes=20_000)
     store = bench.store
     store.append_state([StateChange(state_kinds.SESSION, b"client", b"state")])
-    queue = store.open_queue(b"q")
+    queue = store.queues.open(b"q")
     for _ in range(60):
         store.append([message([queue], bytes(1000))])
     bench.settle()
@@ -155,17 +159,17 @@ def test_a_segment_waits_for_what_replaced_its_state(tmp_path: Path) -> None:
     for _ in range(600):
         store.append([message([], bytes(100))])
     bench.settle()
-    flushed = store.flushed_position
+    flushed = store.positions.flushed
     store.append_state([StateChange(state_kinds.SESSION, b"client", b"new")])
     for _ in range(50):
-        store._retention.step(bench.clock.now_ms(), flushed)
-        store._thread.drain()
+        store.retention.step(bench.clock.now_ms(), flushed)
+        store._site.thread.drain()
         bench.turn()
         assert store.begin_position == 0
     bench.settle()
     for _ in range(50):
-        store._retention.step(bench.clock.now_ms(), store.flushed_position)
-        store._thread.drain()
+        store.retention.step(bench.clock.now_ms(), store.positions.flushed)
+        store._site.thread.drain()
         bench.turn()
     assert store.begin_position > 0
     bench.close()
@@ -176,7 +180,7 @@ def test_a_full_disk_lets_the_oldest_segment_go_only_where_that_is_allowed(tmp_p
     for allowed in (False, True):
         bench = StoreBench(tmp_path / str(allowed), expire_when_full=allowed)
         store = bench.store
-        queue = store.open_queue(b"q")
+        queue = store.queues.open(b"q")
         store.append_state([StateChange(state_kinds.SESSION, b"client", b"state")])
         for n in range(100):
             store.append([message([queue], b"%03d" % n + bytes(1000))])
@@ -185,14 +189,14 @@ def test_a_full_disk_lets_the_oldest_segment_go_only_where_that_is_allowed(tmp_p
         for _ in range(12):
             store.maintain(bench.clock.now_ms())
             bench.settle()
-            store._thread.drain()
-        assert store.full
+            store._site.thread.drain()
+        assert store.disk.full
         assert (store.begin_position > 0) is allowed
         assert (store.metrics()["segments_expired_disk_full_bytes_total"] > 0) is allowed
         for _ in range(30):
             store.maintain(bench.clock.now_ms())
-        assert not store.full
-        low = store.bounds(queue)[0]
+        assert not store.disk.full
+        low = store.reading.bounds(queue)[0]
         store.append([message([queue], b"100")])
         bench.settle()
         assert [int(body[:3]) for body in bodies(store, queue)] == list(range(low, 101))
@@ -204,7 +208,7 @@ def test_a_segment_waits_for_what_others_keep_in_it(tmp_path: Path) -> None:
     """Who keeps something is asked until it has said all of it again; a full disk only puts it off."""
     bench = StoreBench(tmp_path / "data", retention_ms=1000)
     store = bench.store
-    busy, kept = store.open_queues([b"busy", b"kept"])
+    busy, kept = store.queues.open_all([b"busy", b"kept"])
     asked: list[int] = []
 
     def keep(target: int, append) -> bool:
@@ -238,7 +242,7 @@ def expiring(tmp_path: Path, kept: int) -> tuple[ReplicaBench, ReplicaBench]:
     """A master that has let much of its log go, and a replica that keeps `kept` bytes and has all of it."""
     master = ReplicaBench(tmp_path / "master", epoch=1, retention_size_bytes=40_000)
     replica = ReplicaBench(tmp_path / "replica", role="replica", retention_size_bytes=kept)
-    queue = master.store.open_queue(b"q")
+    queue = master.store.queues.open(b"q")
     master.store.append_state([StateChange(4, b"k", b"v")])
     for _ in range(20):
         for _ in range(10):
@@ -246,12 +250,12 @@ def expiring(tmp_path: Path, kept: int) -> tuple[ReplicaBench, ReplicaBench]:
         master.flush()
         pull(master.store, replica.store, 5000)
         replica.flush()
-        limit = replica.store.flushed_position
-        master.store.limit_confirm(limit)
-        replica.store.limit_confirm(limit)
+        limit = replica.store.positions.flushed
+        master.store.positions.limit_confirm(limit)
+        replica.store.positions.limit_confirm(limit)
         for bench in (master, replica):
             bench.store.maintain(0)
-            bench.store._thread.drain()
+            bench.store._site.thread.drain()
             bench.turn()
     return master, replica
 
@@ -275,17 +279,17 @@ def test_a_replica_lets_go_what_the_master_has_announced(tmp_path: Path, kept: i
 def test_a_replica_lets_nothing_go_that_was_not_announced(tmp_path: Path) -> None:
     """The log of a node by itself says nothing: its replica keeps all, whatever its settings."""
     single = ReplicaBench(tmp_path / "single")
-    queue = single.store.open_queue(b"q")
+    queue = single.store.queues.open(b"q")
     for _ in range(100):
         single.store.append([message([queue], bytes(900))])
     single.settle()
     replica = ReplicaBench(tmp_path / "replica", role="replica", retention_size_bytes=20_000)
     pull(single.store, replica.store, 5000)
     replica.flush()
-    replica.store.limit_confirm(replica.store.end_position)
+    replica.store.positions.limit_confirm(replica.store.end_position)
     for _ in range(20):
         replica.store.maintain(0)
-        replica.store._thread.drain()
+        replica.store._site.thread.drain()
         replica.turn()
     assert replica.store.begin_position == 0
     single.close()

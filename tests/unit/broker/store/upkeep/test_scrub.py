@@ -19,7 +19,7 @@ def filled(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ReplicaBen
     monkeypatch.setattr(scrub, "PIECE_BYTES", 1_000)
     master = ReplicaBench(directory / "master", epoch=1, segment_size_bytes=8192)
     replica = ReplicaBench(directory / "replica", role="replica", segment_size_bytes=8192)
-    queue, begins = master.store.open_queue(b"q"), []
+    queue, begins = master.store.queues.open(b"q"), []
     for number in range(40):
         begins.append(master.store.end_position)
         master.store.append([message([queue], bytes(3_000 if number == 9 else 300))])
@@ -27,7 +27,7 @@ def filled(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ReplicaBen
     pull(master.store, replica.store, 4096)
     replica.flush()
     for bench in (replica, master):
-        bench.store.limit_confirm(bench.store.end_position)
+        bench.store.positions.limit_confirm(bench.store.end_position)
         bench.close()
     return replica, begins
 
@@ -35,7 +35,7 @@ def filled(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ReplicaBen
 def writer(directory: Path, **settings: int) -> tuple[StoreBench, list[int]]:
     """A cleanly stopped node by itself with forty records in several files; where each begins."""
     bench = StoreBench(directory / "data", segment_size_bytes=8192, **settings)
-    queue, begins = bench.store.open_queue(b"q"), []
+    queue, begins = bench.store.queues.open(b"q"), []
     for _ in range(40):
         begins.append(bench.store.end_position)
         bench.store.append([message([queue], bytes(300))])
@@ -47,8 +47,8 @@ def writer(directory: Path, **settings: int) -> tuple[StoreBench, list[int]]:
 def walk(bench: ReplicaBench, now_ms: int = 1) -> None:
     """One pass, to its end."""
     while bench.store.maintain(now_ms):
-        bench.store._thread.drain()
-    bench.store._thread.drain()
+        bench.store._site.thread.drain()
+    bench.store._site.thread.drain()
 
 
 def flip(bench: StoreBench, position: int) -> None:
@@ -69,12 +69,12 @@ def test_a_sound_log_is_read_once_and_again_a_day_later(tmp_path: Path, monkeypa
     store = replica.open()
     walk(replica)
     size = store.end_position - store.begin_position
-    assert (store._scrub.passes_total, store.metrics()["scrubbed_bytes_total"]) == (1, size)
+    assert (store._parts.scrub.passes_total, store.metrics()["scrubbed_bytes_total"]) == (1, size)
     walk(replica, scrub.PAUSE_MS)
-    assert store._scrub.passes_total == 1
+    assert store._parts.scrub.passes_total == 1
     walk(replica, scrub.PAUSE_MS + 1)
-    assert (store._scrub.passes_total, store.metrics()["scrubbed_bytes_total"]) == (2, 2 * size)
-    assert store.sound_end == store.end_position
+    assert (store._parts.scrub.passes_total, store.metrics()["scrubbed_bytes_total"]) == (2, 2 * size)
+    assert store.replica.sound_end == store.end_position
     replica.close()
 
 
@@ -89,9 +89,9 @@ def test_damage_is_found_where_a_clean_start_does_not_look(
     assert not store.quarantined
     walk(replica)
     assert [(each.start, each.end) for each in store.quarantined] == [(begins[number], begins[number + 1])]
-    assert store.sound_end == begins[number]
+    assert store.replica.sound_end == begins[number]
     master = ReplicaBench(tmp_path / "master", role="replica", segment_size_bytes=8192)
-    store.truncate(store.sound_end)
+    store.replica.truncate(store.replica.sound_end)
     assert not store.quarantined
     pull(master.store, store, 4096)
     replica.flush()
@@ -129,7 +129,7 @@ def read_again(bench: StoreBench) -> LogStore:
     assert not store.quarantined
     for now_ms in range(0, 60_000, 500):
         store.maintain(now_ms)
-        store._thread.drain()
+        store._site.thread.drain()
     return store
 
 
@@ -140,14 +140,14 @@ def test_a_writer_reads_no_faster_than_it_may(tmp_path: Path, monkeypatch: pytes
     store = bench.open()
     for second in range(6):
         while store.maintain(second * 1000):
-            store._thread.drain()
-        store._thread.drain()
+            store._site.thread.drain()
+        store._site.thread.drain()
         assert store.metrics()["scrubbed_bytes_total"] <= second * 1_000 + 1_000
     assert store.metrics()["scrubbed_bytes_total"] >= 4_000
     before = store.metrics()["scrubbed_bytes_total"]
     while store.maintain(1_000_000):
-        store._thread.drain()
-    store._thread.drain()
+        store._site.thread.drain()
+    store._site.thread.drain()
     assert store.metrics()["scrubbed_bytes_total"] - before <= 2_000
     bench.close()
 
@@ -158,7 +158,7 @@ def test_a_writer_need_not_read_its_log_again(tmp_path: Path) -> None:
     store = bench.open()
     store.maintain(0)
     assert not store.maintain(10_000)
-    store._thread.drain()
+    store._site.thread.drain()
     assert "scrub_position" not in store.metrics()
     bench.close()
 
@@ -171,7 +171,7 @@ def test_a_file_that_goes_while_it_waits_to_be_read_is_no_failure(
     store, jobs, failures = bench.open(), [], []
     thread = SimpleNamespace(submit=lambda job, done: jobs.append((job, done)))
     walk = scrub.Scrub(store._log, thread, failures.append, failures.append)
-    walk.step(0, store.flushed_position)
+    walk.step(0, store.positions.flushed)
     store._log.segments[0].close()
     [(job, done)] = jobs
     done(job(), None)

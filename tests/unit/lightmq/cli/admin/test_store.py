@@ -12,7 +12,7 @@ from tests.sim.stores import StoreBench, message
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     bench = StoreBench(tmp_path / "data" / "broker")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for n in range(50):
         bench.store.append([message([queue], b"%d" % n)])
     bench.settle()

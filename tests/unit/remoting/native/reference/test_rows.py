@@ -135,11 +135,11 @@ def staged_road(core: Core, placement: Placement, stages: Stages, body: bytes) -
 def shown_road(core: Core, placement: Placement, store, stages: Stages, count: int) -> list[StoreMessage]:
     """What COMMIT_BATCH makes of the staged rows."""
     queue_id = stages.open(KEY, 0).queue_id
-    rows = store.read_range(queue_id, 0, count, 1 << 20, count)
+    rows = store.reading.read_range(queue_id, 0, count, 1 << 20, count)
     made = core.shown(rows.blob, rows.starts, placement.way)
     if made is not None:
         return made
-    records = store.read(queue_id, 0, count, 1 << 20).records
+    records = store.reading.read(queue_id, 0, count, 1 << 20).records
     made = [placement.place(*one) for one in staged_messages(records)]
     for one in made:
         one.body = bytes(one.body)
@@ -240,9 +240,9 @@ def test_plain_entries_are_staged_and_come_back(bench, core: Core) -> None:
     bench.store.append(wanted)
     bench.settle()
     expected, found = placement_of(bench.store), placement_of(bench.store)
-    records = bench.store.read(attempt.queue_id, 0, 100, 1 << 20).records
+    records = bench.store.reading.read(attempt.queue_id, 0, 100, 1 << 20).records
     placed = [expected.place(*one) for one in staged_messages(records)]
-    rows = bench.store.read_range(attempt.queue_id, 0, 100, 1 << 20, 100)
+    rows = bench.store.reading.read_range(attempt.queue_id, 0, 100, 1 << 20, 100)
     shown = core.shown(rows.blob, rows.starts, found.way)
     assert (shown is None) == (core.name == "pure")
     for one in placed:

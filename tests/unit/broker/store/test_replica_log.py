@@ -24,7 +24,7 @@ def pair(tmp_path: Path, epoch: int = 3) -> tuple[ReplicaBench, ReplicaBench]:
 def test_replica_has_the_same_bytes_queues_and_state(tmp_path: Path) -> None:
     """Parts of any size: the log files agree byte for byte, and what is read of them too."""
     master, replica = pair(tmp_path)
-    queue = master.store.open_queue(b"q")
+    queue = master.store.queues.open(b"q")
     for number in range(300):
         master.store.append([message([queue], b"%06d" % number + bytes(150))])
         if number % 7 == 0:
@@ -33,13 +33,13 @@ def test_replica_has_the_same_bytes_queues_and_state(tmp_path: Path) -> None:
     pull(master.store, replica.store, 700)
     replica.flush()
     for store in (master.store, replica.store):
-        store.limit_confirm(store.end_position)
+        store.positions.limit_confirm(store.end_position)
     assert replica.store.end_position == master.store.end_position
     assert log_bytes(replica.directory) == log_bytes(master.directory)
-    assert replica.store.find_queue(b"q") == queue
+    assert replica.store.queues.find(b"q") == queue
     assert bodies(replica.store, queue) == bodies(master.store, queue)
     assert replica.store.state.copy() == master.store.state.copy()
-    assert replica.store.epochs == master.store.epochs == [(3, 0)]
+    assert replica.store.replica.epochs == master.store.replica.epochs == [(3, 0)]
     master.close()
     replica.close()
 
@@ -48,22 +48,22 @@ def test_nothing_is_confirmed_beyond_the_limit(tmp_path: Path) -> None:
     """Callbacks, queue ends and listeners wait for the group; without a limit the node's own rule is enough."""
     master, _ = pair(tmp_path)
     store = master.store
-    queue = store.open_queue(b"q")
+    queue = store.queues.open(b"q")
     ends = [store.append([message([queue], b"%d" % number)]).end_position for number in range(3)]
     heard: list[object] = []
     moved: list[object] = []
-    store.on_advance(moved.append)
+    store.positions.on_advance(moved.append)
     for end in ends:
         store.when_confirmed(end, lambda error, end=end: heard.append((end, error)))
     master.flush()
-    assert (store.flushed_position, store.confirm_position, heard, moved) == (ends[-1], 0, [], [])
-    store.limit_confirm(ends[1] + 8)
+    assert (store.positions.flushed, store.confirm_position, heard, moved) == (ends[-1], 0, [], [])
+    store.positions.limit_confirm(ends[1] + 8)
     assert store.confirm_position == ends[1]
     assert heard == [(ends[0], None), (ends[1], None)]
-    assert store.bounds(queue) == (0, 2)
-    store.limit_confirm(ends[0])
+    assert store.reading.bounds(queue) == (0, 2)
+    store.positions.limit_confirm(ends[0])
     assert store.confirm_position == ends[1], "what is confirmed stays confirmed"
-    store.limit_confirm(None)
+    store.positions.limit_confirm(None)
     assert store.confirm_position == ends[2]
     assert moved == [[queue], [queue]]
     master.close()
@@ -83,18 +83,18 @@ def test_waiting_appends_hear_that_the_store_was_closed(tmp_path: Path) -> None:
 def test_unconfirmed_records_stay_unconfirmed_after_a_restart(tmp_path: Path) -> None:
     """A clean close writes runs and snapshot of what is confirmed only; the rest waits for the group again."""
     master, _ = pair(tmp_path)
-    queue = master.store.open_queue(b"q")
+    queue = master.store.queues.open(b"q")
     ends = [master.store.append([message([queue], b"%d" % number)]).end_position for number in range(4)]
     master.store.append_state([StateChange(4, b"k", b"v")])
     master.flush()
-    master.store.limit_confirm(ends[1])
+    master.store.positions.limit_confirm(ends[1])
     master.close()
     for opened in (master.open(role="replica"), master.reopen_as(epoch=9)):
         assert opened.confirm_position == ends[1]
-        assert opened.bounds(queue) == (0, 2)
-        assert opened.next_offset(queue) == 4
+        assert opened.reading.bounds(queue) == (0, 2)
+        assert opened.reading.next_offset(queue) == 4
         assert opened.state.get(4, b"k") is not None
-    master.store.limit_confirm(master.store.end_position)
+    master.store.positions.limit_confirm(master.store.end_position)
     assert bodies(master.store, queue) == [b"0", b"1", b"2", b"3"]
     master.close()
 
@@ -103,20 +103,20 @@ def test_who_waits_hears_that_a_master_is_one_no_more(tmp_path: Path) -> None:
     """At once and also who asks later, with the reason; nothing more is confirmed, whatever the group said before."""
     master, _ = pair(tmp_path)
     store, heard = master.store, []
-    queue = store.open_queue(b"q")
+    queue = store.queues.open(b"q")
     first = store.append([message([queue], b"1")]).end_position
     master.flush()
-    store.limit_confirm(first)
+    store.positions.limit_confirm(first)
     end = store.append([message([queue], b"2")]).end_position
     store.when_confirmed(end, heard.append)
     reason = GivenUp("replaced", {"masterAddress": "b:1"})
-    store.give_up(reason)
+    store.positions.give_up(reason)
     assert heard == [reason]
     master.flush()
-    store.limit_confirm(end)
+    store.positions.limit_confirm(end)
     store.when_confirmed(end, heard.append)
     assert heard == [reason, reason]
-    assert (store.confirm_position, store.bounds(queue)) == (first, (0, 1))
+    assert (store.confirm_position, store.reading.bounds(queue)) == (first, (0, 1))
     assert master.reopen_as(role="replica").end_position == end
     master.close()
 
@@ -126,26 +126,26 @@ def test_what_runs_had_to_take_unconfirmed_is_hidden_again_by_a_start(tmp_path: 
     """More than the tail holds waits for the group: a start, in any role, shows what was confirmed and no more."""
     master = ReplicaBench(tmp_path / "master", epoch=3, index_tail_entries=32)
     store = master.store
-    even, odd = store.open_queue(b"even"), store.open_queue(b"odd")
+    even, odd = store.queues.open(b"even"), store.queues.open(b"odd")
     ends = [store.append([message([(even, odd)[one % 2]], b"%03d" % one)]).end_position for one in range(200)]
     both = store.append([message([even, odd], b"200")]).end_position
     master.flush()
-    store.limit_confirm(ends[30])
+    store.positions.limit_confirm(ends[30])
     ends += [store.append([message([even], b"x%03d" % one)]).end_position for one in range(100)]
     master.flush()
-    assert store._index.manifest.end_position > both > store.confirm_position == ends[30]
+    assert store._parts.opened.index.manifest.end_position > both > store.confirm_position == ends[30]
     if is_killed:
         master, former = ReplicaBench.copy_of(master, tmp_path / "killed", role="replica"), master
         former.close()
     for opened in (master.reopen_as(role="replica"), master.reopen_as(epoch=9)):
         assert opened.confirm_position <= ends[30]
-        assert (opened.bounds(even)[1], opened.bounds(odd)[1]) == (16, 15)
-        assert (opened.next_offset(even), opened.next_offset(odd)) == (201, 101)
+        assert (opened.reading.bounds(even)[1], opened.reading.bounds(odd)[1]) == (16, 15)
+        assert (opened.reading.next_offset(even), opened.reading.next_offset(odd)) == (201, 101)
     store = master.store
-    store.limit_confirm(both)
+    store.positions.limit_confirm(both)
     assert store.confirm_position <= both, "one block of the index is confirmed together"
-    assert store.bounds(even)[1] <= 101
-    store.limit_confirm(None)
+    assert store.reading.bounds(even)[1] <= 101
+    store.positions.limit_confirm(None)
     assert bodies(store, even) == [b"%03d" % one for one in range(0, 201, 2)] + [b"x%03d" % one for one in range(100)]
     assert bodies(store, odd) == [b"%03d" % one for one in range(1, 200, 2)] + [b"200"]
     master.close()
@@ -154,18 +154,18 @@ def test_what_runs_had_to_take_unconfirmed_is_hidden_again_by_a_start(tmp_path: 
 def test_a_replay_that_fills_the_tail_confirms_nothing(tmp_path: Path) -> None:
     """The tail is smaller than what waits: the start itself makes runs, and a kill behind it changes nothing."""
     master = ReplicaBench(tmp_path / "master", epoch=3)
-    queue = master.store.open_queue(b"q")
+    queue = master.store.queues.open(b"q")
     ends = [master.store.append([message([queue], b"%03d" % one)]).end_position for one in range(200)]
     master.flush()
-    master.store.limit_confirm(ends[9])
+    master.store.positions.limit_confirm(ends[9])
     master.close()
     master.with_settings(index_tail_entries=32)
     opened = master.open(epoch=4)
-    assert opened._index.manifest.end_position > ends[100]
+    assert opened._parts.opened.index.manifest.end_position > ends[100]
     killed = ReplicaBench.copy_of(master, tmp_path / "killed", role="replica")
     for store in (opened, killed.store):
-        assert (store.confirm_position, store.bounds(queue)) == (ends[9], (0, 10))
-        store.limit_confirm(None)
+        assert (store.confirm_position, store.reading.bounds(queue)) == (ends[9], (0, 10))
+        store.positions.limit_confirm(None)
         assert bodies(store, queue) == [b"%03d" % one for one in range(200)]
     killed.close()
     master.close()
@@ -174,23 +174,23 @@ def test_a_replay_that_fills_the_tail_confirms_nothing(tmp_path: Path) -> None:
 def test_flushed_end_of_a_replica_is_the_end_of_whole_groups(tmp_path: Path) -> None:
     """Half an atomic group may be written, but it is neither indexed nor acknowledged, and it goes with a restart."""
     master, replica = pair(tmp_path)
-    queue = master.store.open_queue(b"q")
+    queue = master.store.queues.open(b"q")
     start = master.store.end_position
     master.store.append([message([queue], bytes(900)) for _ in range(4)], atomic=True)
-    first = master.store.raw(0, start + 1000)
+    first = master.store.replica.raw(0, start + 1000)
     assert first is not None
-    replica.store.append_raw(first)
+    replica.store.replica.append_raw(first)
     replica.flush()
     assert start < first.end == replica.store.end_position < master.store.end_position
-    assert replica.store.flushed_position == start
-    assert replica.store.next_offset(queue) == 0
+    assert replica.store.positions.flushed == start
+    assert replica.store.reading.next_offset(queue) == 0
     replica.close()
     store = replica.open()
     assert store.end_position == start
     pull(master.store, store, 64)
     replica.flush()
-    assert store.flushed_position == master.store.end_position
-    assert store.next_offset(queue) == 4
+    assert store.positions.flushed == master.store.end_position
+    assert store.reading.next_offset(queue) == 4
     replica.close()
     master.close()
 
@@ -198,18 +198,18 @@ def test_flushed_end_of_a_replica_is_the_end_of_whole_groups(tmp_path: Path) -> 
 def test_epochs_are_durable_and_bytes_never_cross_them(tmp_path: Path) -> None:
     """A master's next epoch begins at the end of its log; a part ends where an epoch does; the replica notes both."""
     master, replica = pair(tmp_path)
-    queue = master.store.open_queue(b"q")
+    queue = master.store.queues.open(b"q")
     middle = master.store.end_position
     master.flush()
     master.reopen_as(epoch=7)
     master.reopen_as(epoch=8)
-    assert master.store.epochs == load_epochs(master.directory) == [(3, 0), (8, middle)], "7 wrote nothing"
+    assert master.store.replica.epochs == load_epochs(master.directory) == [(3, 0), (8, middle)], "7 wrote nothing"
     master.store.append([message([queue], b"x")])
-    part = master.store.raw(0, 1 << 20)
+    part = master.store.replica.raw(0, 1 << 20)
     assert part is not None
     assert (part.epoch, part.end) == (3, middle)
     pull(master.store, replica.store, 1 << 20)
-    assert replica.store.epochs == load_epochs(replica.directory) == [(3, 0), (8, middle)]
+    assert replica.store.replica.epochs == load_epochs(replica.directory) == [(3, 0), (8, middle)]
     assert replica.store.epoch == 8
     for used in (8, 3):
         master.close()
@@ -221,9 +221,9 @@ def test_epochs_are_durable_and_bytes_never_cross_them(tmp_path: Path) -> None:
 def test_a_replica_refuses_what_no_sound_master_sends(tmp_path: Path) -> None:
     """Flipped bits, another epoch, another file, bytes for another place: nothing is written, the log goes on."""
     master, replica = pair(tmp_path)
-    queue = master.store.open_queue(b"q")
+    queue = master.store.queues.open(b"q")
     master.store.append([message([queue], bytes(100))])
-    part = master.store.raw(0, 1 << 20)
+    part = master.store.replica.raw(0, 1 << 20)
     assert part is not None
     flipped = bytearray(part.data)
     flipped[-20] ^= 1
@@ -238,14 +238,14 @@ def test_a_replica_refuses_what_no_sound_master_sends(tmp_path: Path) -> None:
     ]
     for each in wrong:
         with pytest.raises(RemoteViolation):
-            replica.store.append_raw(each)
+            replica.store.replica.append_raw(each)
     with pytest.raises(LocalMisuse):
-        replica.store.append_raw(replace(part, position=8))
+        replica.store.replica.append_raw(replace(part, position=8))
     assert replica.store.end_position == 0
-    assert replica.store.append_raw(part) == part.end
+    assert replica.store.replica.append_raw(part) == part.end
     older = replace(part, position=part.end, epoch=2)
     with pytest.raises(RemoteViolation, match="behind those of epoch 3"):
-        replica.store.append_raw(older)
+        replica.store.replica.append_raw(older)
     replica.close()
     master.close()
 
@@ -253,16 +253,16 @@ def test_a_replica_refuses_what_no_sound_master_sends(tmp_path: Path) -> None:
 def test_a_replica_says_nothing_and_a_master_takes_no_bytes(tmp_path: Path) -> None:
     """Each way to append is refused in the other role."""
     master, replica = pair(tmp_path)
-    master.store.open_queue(b"q")
-    part = master.store.raw(0, 1 << 20)
+    master.store.queues.open(b"q")
+    part = master.store.replica.raw(0, 1 << 20)
     assert part is not None
     with pytest.raises(LocalMisuse):
-        master.store.append_raw(part)
+        master.store.replica.append_raw(part)
     with pytest.raises(LocalMisuse):
         replica.store.append_state([StateChange(4, b"k", b"v")])
     with pytest.raises(LocalMisuse):
-        replica.store.open_queue(b"other")
-    assert (master.store.is_replica, replica.store.is_replica) == (False, True)
+        replica.store.queues.open(b"other")
+    assert (master.store.replica.is_replica, replica.store.replica.is_replica) == (False, True)
     with pytest.raises(LocalMisuse):
         StoreBench(tmp_path / "third").store.open(
             tmp_path / "fourth", master.settings, clock=master.clock, faults=master.faults,
@@ -277,8 +277,8 @@ def test_listeners_hear_of_writes_and_flushes(tmp_path: Path) -> None:
     master, replica = pair(tmp_path)
     written: list[int] = []
     flushed: list[int] = []
-    master.store.on_written(written.append)
-    replica.store.on_kept(flushed.append)
+    master.store.positions.on_written(written.append)
+    replica.store.positions.on_kept(flushed.append)
     end = master.store.append_state([StateChange(4, b"k", b"v")])
     assert written == [end]
     pull(master.store, replica.store, 1 << 20)
@@ -295,26 +295,26 @@ def test_async_counts_what_is_written(tmp_path: Path) -> None:
     master = ReplicaBench(tmp_path / "master", epoch=1, **settings)
     replica = ReplicaBench(tmp_path / "replica", role="replica", **settings)
     kept: list[int] = []
-    replica.store.on_kept(kept.append)
-    queue = master.store.open_queue(b"q")
+    replica.store.positions.on_kept(kept.append)
+    queue = master.store.queues.open(b"q")
     start = master.store.end_position
     pull(master.store, replica.store, 1 << 20)
     end = master.store.append([message([queue], bytes(900)) for _ in range(4)], atomic=True).end_position
-    part = master.store.raw(start, 1_000)
+    part = master.store.replica.raw(start, 1_000)
     assert part is not None
-    replica.store.append_raw(part)
+    replica.store.replica.append_raw(part)
     for bench in (master, replica):
         bench.turn()
-    assert (master.store.kept_position, replica.store.kept_position, kept) == (end, start, [start])
+    assert (master.store.positions.kept, replica.store.positions.kept, kept) == (end, start, [start])
     pull(master.store, replica.store, 1 << 20)
     replica.turn()
     assert kept == [start, end]
-    assert (replica.store.kept_position, replica.store.flushed_position) == (end, 0)
+    assert (replica.store.positions.kept, replica.store.positions.flushed) == (end, 0)
     for store in (master.store, replica.store):
-        store.limit_confirm(end)
-        assert (store.confirm_position, store.bounds(queue)) == (end, (0, 4))
+        store.positions.limit_confirm(end)
+        assert (store.confirm_position, store.reading.bounds(queue)) == (end, (0, 4))
     replica.close()
-    assert replica.open().kept_position == end
+    assert replica.open().positions.kept == end
     replica.close()
     master.close()
 
@@ -324,7 +324,7 @@ def test_files_of_another_size_are_made_the_masters_size(tmp_path: Path) -> None
     for name, sizes in (("up", (8192, 32768)), ("down", (32768, 8192))):
         master = ReplicaBench(tmp_path / name / "master", epoch=1, segment_size_bytes=8192)
         replica = ReplicaBench(tmp_path / name / "replica", role="replica", segment_size_bytes=sizes[0])
-        queue = master.store.open_queue(b"q")
+        queue = master.store.queues.open(b"q")
         for round_number, size in enumerate((8192, sizes[1], sizes[0])):
             for _ in range(20):
                 master.store.append([message([queue], bytes(700))])
@@ -345,7 +345,7 @@ def test_files_of_another_size_are_made_the_masters_size(tmp_path: Path) -> None
 def test_a_store_of_one_node_becomes_the_first_replica(tmp_path: Path) -> None:
     """Opened in a group its records' epochs are listed, a new epoch must be higher, and it goes back the same way."""
     bench = ReplicaBench(tmp_path / "data")
-    queue = bench.store.open_queue(b"q")
+    queue = bench.store.queues.open(b"q")
     for _ in range(3):
         bench.store.append([message([queue], b"x")])
         bench.flush()
@@ -356,9 +356,9 @@ def test_a_store_of_one_node_becomes_the_first_replica(tmp_path: Path) -> None:
     with pytest.raises(LocalMisuse):
         bench.open(epoch=4)
     store = bench.open(role="replica")
-    assert [epoch for epoch, _ in store.epochs] == [1, 2, 3, 5]
+    assert [epoch for epoch, _ in store.replica.epochs] == [1, 2, 3, 5]
     store = bench.reopen_as(epoch=12)
-    assert store.epochs[-1] == (12, store.end_position)
+    assert store.replica.epochs[-1] == (12, store.end_position)
     assert bodies(store, queue) == [b"x"] * 3, "what one node had confirmed stays so"
     assert store.state.get(state_kinds.QUEUE, b"q") is not None
     store = bench.reopen_as()

@@ -27,7 +27,7 @@ def test_a_failed_opening_leaves_the_directory_free(tmp_path: Path) -> None:
 def test_the_epoch_is_that_of_the_last_entry(tmp_path: Path) -> None:
     """0 for the empty log of a replica, one more per start of a node by itself, the given one of a master."""
     bench = ReplicaBench(tmp_path / "data", role="replica")
-    assert (bench.store.epoch, bench.store.epochs) == (0, [])
+    assert (bench.store.epoch, bench.store.replica.epochs) == (0, [])
     for role, epoch in (({}, 1), ({}, 2), ({"epoch": 8}, 8), ({}, 9), ({"role": "replica"}, 9)):
         assert bench.reopen_as(**role).epoch == epoch
     bench.close()

@@ -1,0 +1,125 @@
+"""Queues by name and what is read of them: the side of a store that its readers use.
+
+Invariant: ids of queues are never reused; nothing at or above the confirm position is ever returned, and nothing that
+fails its checks without an error that names it. Thread rule: loop thread; what is returned are views and copies that
+stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.store.append.writer import Writer
+from broker.store.index.queue_index import QueueIndex
+from broker.store.index.reader import Reader
+from broker.store.index.time_search import TimeSearch
+from broker.store.log.failure import Failure
+from broker.store.read_result import NO_SUCH_QUEUE, RangeResult, ReadResult
+from broker.store.replica.replica_writer import ReplicaWriter
+from broker.store.state.queue_registry import QueueRegistry
+from broker.store.state.state_log import StateChange
+from broker.store.upkeep.damage_watch import DamageWatch
+from remoting.protocol.errors import LocalMisuse
+
+
+class Queues:
+    """Names and ids of the queues of one store; each change is a state record."""
+
+    def __init__(
+        self, registry: QueueRegistry, index: QueueIndex, writer: Writer | ReplicaWriter, failure: Failure
+    ) -> None:
+        self._registry = registry
+        self._index = index
+        self._writer = writer
+        self._failure = failure
+
+    def open(self, name: bytes) -> int:
+        """Return the id of the queue `name`, made if it is not there (one state record)."""
+        queue = self._registry.find(name)
+        return self.open_all([name])[0] if queue is None else queue
+
+    def open_all(self, names: Sequence[bytes]) -> list[int]:
+        """Return the ids of the queues `names`; the missing ones are made by one state record."""
+        find = self._registry.find
+        missing = list(dict.fromkeys(name for name in names if find(name) is None))
+        if missing:
+            if b"" in missing:
+                raise LocalMisuse("a queue name is not empty")
+            try:
+                self._index.grow(self._registry.next_id + len(missing))
+            except OSError as error:
+                raise self._failure.write_failed(error) from error
+            self._writer.append((), self._registry.creation(missing), atomic=True)
+        return [self._registry.find(name) or 0 for name in names]
+
+    def find(self, name: bytes) -> int | None:
+        """Return the id of the queue `name`, None when there is none."""
+        return self._registry.find(name)
+
+    def name(self, queue: int) -> bytes:
+        """Return the name of a queue. Raises LocalMisuse when there is none with that id."""
+        name = self._registry.name(queue)
+        if name is None:
+            raise LocalMisuse(f"queue id {queue} does not exist")
+        return name
+
+    def delete(self, queues: Sequence[int], changes: Sequence[StateChange] = ()) -> int:
+        """Delete queues for ever, as one with `changes`, on a full disk too; return the end position."""
+        gone = [change for queue in queues if self.name(queue) for change in self._registry.deletion(queue)]
+        return self._writer.append((), [*changes, *gone], atomic=True, essential=True).end_position
+
+
+class Reading:
+    """Reads the confirmed records of one store, around damage."""
+
+    def __init__(
+        self, registry: QueueRegistry, index: QueueIndex, reader: Reader, times: TimeSearch, damage: DamageWatch
+    ) -> None:
+        self._registry = registry
+        self._index = index
+        self._reader = reader
+        self._times = times
+        self._damage = damage
+        self.confirmed_end = index.tail.confirmed_end
+        """(queue that exists) -> offset behind its last confirmed record; the cheapest question there is."""
+
+    def _known(self, queue: int) -> None:
+        if not self._registry.exists(queue):
+            raise LocalMisuse(f"queue id {queue} does not exist")
+
+    def bounds(self, queue: int) -> tuple[int, int]:
+        """Return (oldest offset, confirmed end) of a queue. Raises LocalMisuse when there is none with that id."""
+        self._known(queue)
+        return self._reader.bounds(queue)
+
+    def next_offset(self, queue: int) -> int:
+        """Return the offset the queue's next record gets; it may lie above the confirmed end."""
+        self._known(queue)
+        return self._index.next_offset(queue)
+
+    def read(
+        self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int | None = None
+    ) -> ReadResult:
+        """Return confirmed records of `queue` from `offset` on. Raises UnreadableOffsets when the first is damaged."""
+        if not self._registry.exists(queue):
+            return ReadResult(NO_SUCH_QUEUE, offset, offset, 0, 0)
+        return self._damage.read(queue, offset, max_count, max_bytes, end_offset)
+
+    def read_range(self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int) -> RangeResult:
+        """Return many confirmed records of `queue` in one piece, checksums unread. Raises UnreadableOffsets."""
+        if not self._registry.exists(queue):
+            return RangeResult(NO_SUCH_QUEUE, offset, offset, 0, 0)
+        return self._damage.read_range(queue, offset, max_count, max_bytes, end_offset)
+
+    def read_at(self, position: int) -> memoryview | None:
+        """Return the confirmed record at `position`, None when it has expired. Raises CorruptLog."""
+        return self._reader.read_at(position)
+
+    def positions(self, queue: int, offset: int, count: int) -> list[int]:
+        """Return where the messages [offset, offset + count) of `queue` stand; fewer when the index has fewer."""
+        return [int(position) for position in self._index.read(queue, offset, count).positions]
+
+    def search_time(self, queue: int, store_ms: int, upper: bool = False) -> int:
+        """Return the first offset stored at or after `store_ms` (`upper`: after it)."""
+        self._known(queue)
+        return self._times.first_offset(queue, *self._reader.bounds(queue), store_ms + 1 if upper else store_ms)
