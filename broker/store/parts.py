@@ -140,7 +140,7 @@ class _Foundation:
         self.reader = Reader(log, index, self.confirm, check=settings.check_on_read)
         self.guard = DiskGuard(
             site.directory, settings.free_space_bytes_min, settings.ballast_size_bytes, settings.segment_size_bytes,
-            site.faults, site.log, lambda: log.capacity_bytes,
+            site.faults, site.log, lambda: log.capacity_end - log.begin,
         )  # fmt: skip
         self.failure = Failure(self.guard, self.confirm, site.log)
         failed = self.failure.background_failed

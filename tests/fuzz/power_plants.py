@@ -17,7 +17,7 @@ from broker.store import log_store
 from broker.store.index import index_flusher, manifest, run_writer
 from broker.store.keys import key_manifest
 from broker.store.log import checkpoint, commit_log, durable_mark, epoch_file, format_version
-from broker.store.log.commit_log import CommitLog
+from broker.store.log.commit_log import CommitLog, LogRepair
 from broker.store.log.segment import Segment
 from broker.store.log_store import LogStore
 from broker.store.recovery import quarantine, truncation
@@ -207,7 +207,7 @@ def cut_before_lowered() -> None:
 
     def hasty(cut: Truncation, position: int) -> None:
         if position:
-            cut._log.truncate(position)
+            LogRepair(cut._log).truncate(position)
         lower(cut, position)
 
     _set(Truncation, "_lower", hasty)
@@ -243,7 +243,7 @@ STORE: dict[str, Plant] = {
     "replaced-name": replaced_name_not_flushed,
     "durable-mark": lambda: _set(durable_mark, "os", Without(os, "fdatasync")),
     "segment-flush": lambda: _set(Segment, "sync", nothing),
-    "recovered-not-flushed": lambda: _set(CommitLog, "sync_from", nothing),
+    "recovered-not-flushed": lambda: _set(LogRepair, "sync_from", nothing),
     "segment-dropped-early": segment_dropped_early,
     "parent-directories": parents_not_flushed,
     "format": _content_not_flushed(format_version),

@@ -24,6 +24,9 @@ from runtime.files import fsync_dir, make_directory
 Piece = tuple[Segment, int, bytes | memoryview]
 """A segment, a position in it, and the bytes to write there."""
 
+RESIZED = ".resized"
+"""Name of a file that takes the place of one that is too large."""
+
 
 class CommitLog:
     """The segments of one data directory."""
@@ -55,8 +58,7 @@ class CommitLog:
         self._faults = faults
         self._next = directory / ".next"
         self._next.unlink(missing_ok=True)
-        self._resized = directory / ".resized"
-        self._resized.unlink(missing_ok=True)
+        (directory / RESIZED).unlink(missing_ok=True)
         fsync_dir(directory)  # who renamed the newest file may have been killed before its name was durable
         self._prepared = False
         self._sync_lock = threading.Lock()
@@ -77,16 +79,6 @@ class CommitLog:
     def capacity_end(self) -> int:
         """Position behind the last byte of the last file."""
         return self.segments[-1].end if self.segments else 0
-
-    @property
-    def capacity_bytes(self) -> int:
-        """Bytes of all files."""
-        return self.capacity_end - self.begin
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes from the oldest record to the end."""
-        return self.end - self.begin
 
     def segment_at(self, position: int) -> Segment | None:
         """Return the segment that holds `position`, None when it has expired or is not there yet."""
@@ -121,37 +113,7 @@ class CommitLog:
         self._first_size = self._segment_size = size
 
     def _next_size(self) -> int:
-        return next_file_bytes(self.capacity_bytes, self._first_size, self._segment_size)
-
-    def resize_last(self, size: int) -> Segment:
-        """Give the file that holds the end another size, durably; no byte below the end is lost. Raises OSError.
-
-        Files behind it, which a power cut has left empty, go first: it is the last one then. A mapped file is never
-        shortened: a shorter one takes its place, and views of the old one stay what they were.
-        """
-        holder = self.segment_at(self.end)
-        if holder is not None:
-            self._drop_newest(holder.end)
-        last = self.segments[-1]
-        assert last.base + size >= self.end, (last.base, size, self.end)
-        if size > last.size:
-            last.lengthen(size)
-            last.sync()
-            return last
-        allocate(self._resized, size, zeroed=False)
-        fresh = Segment(self._resized, last.base)
-        try:
-            fresh.write(last.base, last.view[: self.end - last.base])
-            fresh.sync()
-            self._resized.rename(last.path)
-            fsync_dir(self.directory)
-        except OSError:
-            fresh.drop()
-            raise
-        fresh.path = last.path
-        self.segments[-1] = fresh
-        last.close()
-        return fresh
+        return next_file_bytes(self.capacity_end - self.begin, self._first_size, self._segment_size)
 
     def needs_next(self) -> bool:
         """Whether the segment being written is half full and no next one is prepared."""
@@ -224,47 +186,15 @@ class CommitLog:
         at = position - segment.base
         return segment.view[at : at + size]
 
-    def fill(self, sizes: Mapping[int, int]) -> None:
-        """Give the files at these bases their sizes back, in zeros. Raises OSError."""
-        for segment in self.segments:
-            if segment.base in sizes:
-                segment.lengthen(sizes[segment.base])
+    def drop_newest(self, position: int) -> None:
+        """Delete files that begin at or behind `position`, the newest first; the oldest stays unless it is negative.
 
-    def cut(self, end: int) -> bool:
-        """Zero everything from `end` on, durably, and go on writing there; return whether anything was there."""
-        found = False
-        for segment in self.segments:
-            if segment.end > end and segment.zero(max(end, segment.base), segment.end):
-                found = True
-                segment.sync()
-        self.end = end
-        return found
-
-    def truncate(self, position: int) -> None:
-        """End the log at `position`, durably: files behind it go, the newest first; the rest of its file is zeroed."""
-        self._drop_newest(position)
-        if self.segments and self.segments[-1].zero(position, self.segments[-1].end):
-            self.segments[-1].sync()
-        self.end = self.durable = position
-
-    def restart(self, position: int) -> None:
-        """Drop every file and begin anew at `position` with an empty one, durably."""
-        self._drop_newest(-1)
-        self.end = self.durable = position
-        self.segment_to_append(position)
-
-    def _drop_newest(self, position: int) -> None:
-        """Delete files that begin at or behind `position`, the newest first; the oldest stays unless it is negative."""
+        For whoever repairs the log: it does not look at `end`.
+        """
         while self.segments and self.segments[-1].base >= position and (len(self.segments) > 1 or position < 0):
             self._bases.pop()
             self.segments.pop().drop()
             fsync_dir(self.directory)
-
-    def sync_from(self, position: int) -> None:
-        """Make the files that hold anything from `position` on durable; used before serving what a scan found."""
-        for segment in self.segments:
-            if segment.end > position:
-                segment.sync()
 
     def drop_before(self, position: int) -> int:
         """Delete segments that end at or below `position`, oldest first; return how many bytes went."""
@@ -287,3 +217,79 @@ class CommitLog:
         for segment in self.segments:
             segment.close()
         self._next.unlink(missing_ok=True)
+
+
+class LogRepair:
+    """What is done to the files of a log other than writing at its end: by its recovery, and on a replica.
+
+    Everything but `fill` is durable when it returns. The log is at rest but for a replica's `resize_last`.
+    """
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+
+    def fill(self, sizes: Mapping[int, int]) -> None:
+        """Give the files at these bases their sizes back, in zeros. Raises OSError."""
+        for segment in self._log.segments:
+            if segment.base in sizes:
+                segment.lengthen(sizes[segment.base])
+
+    def cut(self, end: int) -> bool:
+        """Zero everything from `end` on, durably, and go on writing there; return whether anything was there."""
+        found = False
+        for segment in self._log.segments:
+            if segment.end > end and segment.zero(max(end, segment.base), segment.end):
+                found = True
+                segment.sync()
+        self._log.end = end
+        return found
+
+    def sync_from(self, position: int) -> None:
+        """Make the files that hold anything from `position` on durable; used before serving what a scan found."""
+        for segment in self._log.segments:
+            if segment.end > position:
+                segment.sync()
+
+    def truncate(self, position: int) -> None:
+        """End the log at `position`, durably: files behind it go, the newest first; the rest of its file is zeroed."""
+        self._log.drop_newest(position)
+        if self._log.segments and self._log.segments[-1].zero(position, self._log.segments[-1].end):
+            self._log.segments[-1].sync()
+        self._log.end = self._log.durable = position
+
+    def restart(self, position: int) -> None:
+        """Drop every file and begin anew at `position` with an empty one, durably."""
+        self._log.drop_newest(-1)
+        self._log.end = self._log.durable = position
+        self._log.segment_to_append(position)
+
+    def resize_last(self, size: int) -> Segment:
+        """Give the file that holds the end another size, durably; no byte below the end is lost. Raises OSError.
+
+        Files behind it, which a power cut has left empty, go first: it is the last one then. A mapped file is never
+        shortened: a shorter one takes its place, and views of the old one stay what they were.
+        """
+        holder = self._log.segment_at(self._log.end)
+        if holder is not None:
+            self._log.drop_newest(holder.end)
+        last = self._log.segments[-1]
+        assert last.base + size >= self._log.end, (last.base, size, self._log.end)
+        if size > last.size:
+            last.lengthen(size)
+            last.sync()
+            return last
+        resized = self._log.directory / RESIZED
+        allocate(resized, size, zeroed=False)
+        fresh = Segment(resized, last.base)
+        try:
+            fresh.write(last.base, last.view[: self._log.end - last.base])
+            fresh.sync()
+            resized.rename(last.path)
+            fsync_dir(self._log.directory)
+        except OSError:
+            fresh.drop()
+            raise
+        fresh.path = last.path
+        self._log.segments[-1] = fresh
+        last.close()
+        return fresh

@@ -24,7 +24,7 @@ from broker.store.index.queue_index import TAIL_NAME, QueueIndex
 from broker.store.index.tail import read_durable
 from broker.store.index.unconfirmed import Covered, hide, unconfirmed_entries
 from broker.store.log.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from broker.store.log.commit_log import CommitLog
+from broker.store.log.commit_log import CommitLog, LogRepair
 from broker.store.log.durable_mark import DurableMark, Mark, load_mark
 from broker.store.log.epoch_file import EpochsFound
 from broker.store.log.role import Role
@@ -257,7 +257,7 @@ class Opening:
         self._quarantine_ranges(found)
         self._fill()
         self._cut(end, scan)
-        log.sync_from(start)
+        LogRepair(log).sync_from(start)
         return scan
 
     def _scan_start(self, start: int, durable: int) -> int:
@@ -298,7 +298,7 @@ class Opening:
 
     def _fill(self) -> None:
         """Give short files their size now that it is decided that the log goes on."""
-        self._log.fill({file.base: file.full_size for file in self._short})
+        LogRepair(self._log).fill({file.base: file.full_size for file in self._short})
         for file in self._short:
             missing = file.full_size - file.size
             self._events.warning("short_log_file_filled", file=file.path.name, missing_bytes=missing)
@@ -307,7 +307,7 @@ class Opening:
     def _cut(self, end: LogEnd, scan: Scan) -> None:
         """Zero what is torn, after a copy was put aside."""
         keep_torn_tail(self._log, self._directory, end.position, scan.epoch, self._events)
-        if self._log.cut(end.position):
+        if LogRepair(self._log).cut(end.position):
             self._events.warning(
                 "torn_tail_cut", position=end.position, reason=scan.reason, discarded_bytes=end.discarded_bytes
             )

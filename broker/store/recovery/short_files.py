@@ -1,7 +1,7 @@
 """Log files that are shorter than they were made, and the newest one when files are to be larger now.
 
 A segment has its full size from birth, so a short one was cut by something else (a copy, a file system check).
-Invariant: looking changes nothing; files are filled with zeros (`CommitLog.fill`) only once the start has decided where
+Invariant: looking changes nothing; files are filled with zeros (`LogRepair.fill`) only once the start has decided where
 the log ends. Thread rule: before the log is opened.
 """
 

@@ -23,7 +23,7 @@ from broker.store.index.run import Run, run_path
 from broker.store.keys import key_manifest
 from broker.store.keys.key_run import KeyRun, key_run_path
 from broker.store.log.checkpoint import Checkpoint, save_checkpoint
-from broker.store.log.commit_log import CommitLog
+from broker.store.log.commit_log import CommitLog, LogRepair
 from broker.store.log.durable_mark import Mark, lower_mark
 from broker.store.log.epoch_file import Epoch, below, save_epochs
 from broker.store.recovery.quarantine import DamagedRange, Quarantine, load_quarantine, save_quarantine
@@ -53,7 +53,7 @@ class Truncation:
         self._lower(position)
         keep_torn_tail(log, self._directory, position, self._last(self._epochs), self._events)
         self._faults.hit("truncate.log")
-        log.truncate(position)
+        LogRepair(log).truncate(position)
         self._faults.hit("truncate.epochs")
         self._settle(kept)
 
@@ -63,7 +63,7 @@ class Truncation:
         self._events.warning("log_reset", position=position, dropped_bytes=log.end - log.begin)
         self._lower(0)
         self._faults.hit("truncate.log")
-        log.restart(position)
+        LogRepair(log).restart(position)
         self._faults.hit("truncate.epochs")
         self._settle([])
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from broker.store import hot
 from broker.store.append.writer import WritePath
 from broker.store.errors import CorruptIndex, StoreFailed
+from broker.store.log.commit_log import LogRepair
 from broker.store.log.epoch_file import save_epochs, with_epoch
 from broker.store.log.segment import Segment
 from broker.store.log.taken_group import taken_groups
@@ -135,7 +136,7 @@ class ReplicaWriter:
         if segment is None or segment.base != part.segment_base:
             raise RemoteViolation(f"no log file of this replica goes on at {part.position}, from {part.segment_base}")
         if segment.size != part.segment_size:
-            segment = log.resize_last(part.segment_size)
+            segment = LogRepair(log).resize_last(part.segment_size)
         return segment
 
     def _note_epoch(self, part: RawPart) -> None:
